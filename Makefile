@@ -1,0 +1,36 @@
+# Two commands matter: `make report` (what packpass gains, measured here) and `make test` (that it is right).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# One thread per process: ratios on a small machine are steadier, and the test suite shares the cores with compilers.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help report test test-all lint clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "make %-10s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[test,perf,clients,lint]"
+	$(BIN)/python -m pip install -q -c constraints.txt --no-deps megatron-core  # its extras need a CUDA machine
+	touch $@
+
+report: $(STAMP)  ## measure every perf case (under 10 minutes on 2 cores); tables here, JSON, plots and HTML in perf/results/
+	$(BIN)/python -m perf
+
+test: $(STAMP)  ## the tests (under 15 minutes on 2 cores), without the slow ones
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-all: $(STAMP)  ## every test, the slow ones included
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check packpass passes perf
+	$(BIN)/mypy
+
+clean:  ## remove the environment, caches and results
+	rm -rf $(VENV) perf/results .pytest_cache .mypy_cache .ruff_cache .hypothesis

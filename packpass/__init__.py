@@ -1,0 +1,56 @@
+"""packpass: compiler passes for packed (THD) sequences.
+
+``torch.compile(model, backend=packpass.backend)`` finds loops over ``cu_seqlens`` and boundary-blind shifts in
+unmodified model code and rewrites them into packed ops that Inductor turns into one kernel.
+
+Importing this package does not import torch: ``TORCH_LOGS=+packpass`` makes torch import us while it is itself still
+being imported, so every attribute is resolved on first use (PEP 562).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from packpass import ops as ops
+    from packpass._backend import backend as backend
+    from packpass._compare import compare as compare
+    from packpass._compile import compile as compile
+    from packpass._explain import explain as explain
+    from packpass._options import Options as Options
+    from packpass._report import Refusal as Refusal
+    from packpass._report import Report as Report
+    from packpass._report import Rewrite as Rewrite
+
+# public name -> module that defines it. Private module names differ from public ones, so that importing a module can
+# never replace the public object of the same name on the package.
+_LAZY: dict[str, str] = {
+    "backend": "packpass._backend",
+    "compare": "packpass._compare",
+    "compile": "packpass._compile",
+    "explain": "packpass._explain",
+    "Options": "packpass._options",
+    "Refusal": "packpass._report",
+    "Report": "packpass._report",
+    "Rewrite": "packpass._report",
+}
+
+__all__ = ["__version__", "backend", "compare", "compile", "explain", "ops", "Options", "Refusal", "Report", "Rewrite"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ops":
+        return importlib.import_module("packpass.ops")
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'packpass' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,56 @@
+"""The backend object: ``torch.compile(model, backend=packpass.backend)``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import _passes, capture, ops  # noqa: F401  (ops registers the operators)
+from packpass._options import Options
+from packpass._pipeline import run_passes
+from packpass.capture import Mode, frame_state
+from packpass.capture.state import restart
+
+log = logging.getLogger("packpass.backend")
+
+
+class Backend:
+    """A ``torch.compile`` backend that rewrites packed-sequence code and hands the graph to Inductor.
+
+    One module-level object serves all models: a new object per call would make Dynamo compile again. It holds no
+    state.
+    """
+
+    __name__ = "packpass"
+
+    def __call__(
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+    ) -> Callable[..., Any]:
+        """Compile one Dynamo graph. Called by torch.compile; ``mode`` and ``options`` as given there."""
+        settings, inductor_options = Options.from_dict(options)
+        frame = frame_state(settings)
+        captured = run_passes(gm, settings, frame)
+        if not captured:
+            frame.mode = Mode.STOCK
+            raise restart("the captured loop is not vectorised")
+        return compile_inner(gm, example_inputs, settings, mode, inductor_options)
+
+
+def compile_inner(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], settings: Options, mode: str | None, inductor_options: dict[str, Any]
+) -> Callable[..., Any]:
+    """Hand a graph to the inner backend exactly as ``torch.compile`` would."""
+    if settings.inner_backend == "eager":
+        return gm.forward
+    if settings.inner_backend == "aot_eager":
+        return torch._dynamo.lookup_backend("aot_eager")(gm, example_inputs)  # type: ignore[no-any-return]
+    wrapper = torch._TorchCompileInductorWrapper(mode, inductor_options or None, None)
+    return wrapper(gm, example_inputs)  # type: ignore[no-any-return]
+
+
+backend = Backend()
+capture.install()

@@ -1,0 +1,178 @@
+"""Every private torch import and every version difference, in one place, each with a test in tests/test_compat.py.
+
+Functions import what they need when they are called: importing this module costs nothing and cannot fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+log = logging.getLogger("packpass.compat")
+
+
+# === Reports: counters and the structured trace ==============================================================
+
+
+def dynamo_counters(group: str) -> Any:
+    """Dynamo's ``collections.Counter`` of this name, created on first use."""
+    from torch._dynamo.utils import counters
+
+    return counters[group]
+
+
+def trace_artifact(name: str, payload: Callable[[], str]) -> None:
+    """Write a JSON artifact to the structured trace (``TORCH_TRACE=DIR``); free when tracing is off."""
+    from torch._logging import trace_structured
+
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": name, "encoding": "json"},
+        payload_fn=payload,
+        expect_trace_id=False,
+    )
+
+
+# === Ops: Inductor's decomposition table =====================================================================
+
+
+def register_inductor_decomposition(op: Any, decomposition: Callable[..., Any]) -> None:
+    """Let Inductor trace ``op`` through ``decomposition`` (an op overload of ours; registering twice raises)."""
+    from torch._inductor.decomposition import decompositions, register_decomposition
+
+    if op in decompositions:
+        raise RuntimeError(f"{op} already has an Inductor decomposition")
+    register_decomposition([op])(decomposition)
+
+
+def generated_cpp_is_sequential() -> bool:
+    """Whether C++ code that Inductor generates now runs in one thread, that is without an OpenMP region.
+
+    An assertion inside such a region throws out of it, which aborts the process.
+    """
+    import torch
+    from torch._inductor import config
+
+    threads = config.cpp.threads if config.cpp.threads >= 1 else torch.get_num_threads()
+    return threads == 1 and not config.cpp.dynamic_threads
+
+
+def assert_async(condition: Any, message: str) -> None:
+    """Assert that a 0-d bool tensor is True without waiting for its device; on the CPU raises RuntimeError at once."""
+    import torch
+
+    torch.ops.aten._assert_async.msg(condition, message)
+
+
+# === Symbolic shapes =========================================================================================
+
+
+def current_shape_env() -> Any:
+    """The ShapeEnv of the fake mode that is being traced with."""
+    from torch._guards import detect_fake_mode
+
+    mode = detect_fake_mode()
+    if mode is None or mode.shape_env is None:
+        raise RuntimeError("packpass: a capture marker was called outside tracing")
+    return mode.shape_env
+
+
+def free_unbacked_symbols(value: Any) -> Any:
+    """The data-dependent symbols in a SymInt, a tensor's shape, or anything else that holds some."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols as implementation
+
+    return implementation(value)
+
+
+# === Measuring: profiler events, generated code, caches =======================================================
+
+
+class ProfilerEvent(NamedTuple):
+    """One event of a profiled run, in order of time; ``allocated_bytes`` is negative where memory was freed."""
+
+    name: str
+    start_ns: int
+    allocated_bytes: int
+
+
+def profile_cpu(call: Callable[[], Any]) -> list[ProfilerEvent]:
+    """Run ``call`` under the CPU profiler with memory tracking and return its events."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    # Public events() folds allocations into the op around them, which loses their order, and with it the peak.
+    raw = profiler.profiler.kineto_results.events()
+    events = [
+        ProfilerEvent(event.name(), event.start_ns(), event.nbytes() if event.name() == "[memory]" else 0)
+        for event in raw
+        if event.name() != "[memory]" or event.device_type() == torch.profiler.DeviceType.CPU
+    ]
+    return sorted(events, key=lambda event: event.start_ns)
+
+
+@contextlib.contextmanager
+def generated_code() -> Iterator[list[str]]:
+    """Collect the Python wrappers that Inductor generates inside the block (not those it finds in a cache)."""
+    from torch._inductor.graph import GraphLowering
+
+    sources: list[str] = []
+    previous = GraphLowering.save_output_code
+
+    def save(code: str) -> None:
+        if previous is not None:
+            previous(code)
+        sources.append(code)
+
+    GraphLowering.save_output_code = staticmethod(save)
+    try:
+        yield sources
+    finally:
+        GraphLowering.save_output_code = previous
+
+
+@contextlib.contextmanager
+def empty_compile_caches() -> Iterator[None]:
+    """Compile inside the block as on a machine that has never compiled anything; the user's caches stay untouched."""
+    import torch._functorch.config
+    from torch._inductor.utils import fresh_cache
+
+    with fresh_cache(), torch._functorch.config.patch(enable_autograd_cache=False):
+        yield
+
+
+@contextlib.contextmanager
+def eager_random_numbers() -> Iterator[None]:
+    """Compile inside the block so that Inductor draws random numbers from eager's generator."""
+    import torch._inductor.config
+
+    with torch._inductor.config.patch(fallback_random=True):
+        yield
+
+
+# === Doctor ==================================================================================================
+
+
+def registered_ops(namespace: str) -> list[str]:
+    """Names of the ops that are registered in a torch library, sorted."""
+    import torch
+
+    prefix = f"{namespace}::"
+    return sorted({n.split(".")[0] for n in torch._C._dispatch_get_all_op_names() if n.startswith(prefix)})
+
+
+def fake_mode_of(value: Any) -> Any:
+    """The FakeTensorMode of a fake tensor, or None for a real one."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return value.fake_mode if isinstance(value, FakeTensor) else None
+
+
+def statically_known_true(condition: Any) -> bool:
+    """Is a symbolic condition true without a new guard?"""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true as implementation
+
+    return bool(implementation(condition))

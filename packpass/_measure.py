@@ -1,0 +1,180 @@
+"""Measuring two or more ways to do the same thing, side by side, so that only ratios matter.
+
+Times are taken in interleaved rounds (a, b, c, a, b, c, ...): what slows the machine down slows all of them down.
+Figures are medians over rounds; spread is half the interquartile range over the median.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from packpass import _compat
+
+HOST_SYNCS = frozenset(
+    {
+        "aten::_local_scalar_dense",  # item(), int(t), bool(t), if t:
+        "aten::nonzero",  # also x[mask]
+        "aten::masked_select",
+        "aten::_unique2",
+        "aten::unique_dim",
+        "aten::unique_consecutive",
+        "aten::equal",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Seconds per call: one median per way, and per-round ratios to the first way given to :func:`interleave`."""
+
+    seconds: float
+    spread: float
+    ratio: float
+    rounds: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """One run under the profiler.
+
+    ``host_syncs`` counts ops that make the host wait for a device value (``aten::_local_scalar_dense`` and relatives),
+    ``collectives`` collective calls that were issued, ``peak_bytes`` the most memory allocated above the start,
+    according to ``memory_source`` ("profiler" on CPU, "CUDA allocator" on a GPU).
+    """
+
+    host_syncs: int
+    collectives: int
+    peak_bytes: int
+    memory_source: str
+
+
+@contextlib.contextmanager
+def same_randomness(seed: int = 0) -> Iterator[None]:
+    """Seed Python's and torch's generators inside the block; put their states back after it."""
+    python = random.getstate()
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if there is one that was used."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def interleave(
+    ways: Mapping[str, Callable[[], Any]],
+    *,
+    prepare: Mapping[str, Callable[[], Any]] | None = None,
+    min_rounds: int = 7,
+    max_rounds: int = 200,
+    min_sample: float = 2e-3,
+    budget: float = 5.0,
+) -> dict[str, Timing]:
+    """Time each way in interleaved rounds; ``budget`` is the wall time in seconds for all of them together.
+
+    A sample repeats a call until it lasts ``min_sample`` seconds. Ways with an entry in ``prepare`` are called with its
+    result, made anew outside the timed part for every single call (for calls that change their arguments), and are
+    never repeated inside a sample. The first way is the reference of the ratios.
+    """
+    prepare = prepare or {}
+    repeats = {name: _repeats(name, way, prepare, min_sample) for name, way in ways.items()}
+    samples: dict[str, list[float]] = {name: [] for name in ways}
+    started = time.perf_counter()
+    for done in range(max_rounds):
+        if done >= min_rounds and time.perf_counter() - started > budget:
+            break
+        # Neighbours influence each other (caches): rotate who follows whom.
+        names = list(ways)
+        names = names[done % len(names) :] + names[: done % len(names)]
+        for name in names:
+            samples[name].append(_sample(ways[name], prepare.get(name), repeats[name]))
+    reference = samples[next(iter(ways))]
+    return {name: _timing(values, reference) for name, values in samples.items()}
+
+
+def _repeats(name: str, way: Callable[..., Any], prepare: Mapping[str, Callable[[], Any]], min_sample: float) -> int:
+    _sample(way, prepare.get(name), 1)  # warm-up
+    once = min(_sample(way, prepare.get(name), 1) for _ in range(2))
+    return 1 if name in prepare else max(1, min(1000, round(min_sample / max(once, 1e-7))))
+
+
+def _sample(way: Callable[..., Any], prepare: Callable[[], Any] | None, repeats: int) -> float:
+    arguments = () if prepare is None else (prepare(),)
+    synchronize()
+    started = time.perf_counter()
+    for _ in range(repeats):
+        way(*arguments)
+    synchronize()
+    return (time.perf_counter() - started) / repeats
+
+
+def _timing(values: Sequence[float], reference: Sequence[float]) -> Timing:
+    middle = statistics.median(values)
+    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (middle, middle, middle)
+    ratio = statistics.median(value / base for value, base in zip(values, reference, strict=True))
+    return Timing(middle, (high - low) / 2 / middle if middle else 0.0, ratio, len(values))
+
+
+def profile(call: Callable[[], Any], *, eager: bool = False) -> Profile:
+    """Run ``call`` once under the profiler and count what it did.
+
+    ``eager=True`` also counts ``tolist()``, which reads memory without an op the profiler could see; compiled code must
+    run without the mode that does this, or it would be compiled again under it.
+    """
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    start = 0
+    if cuda:
+        synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        start = torch.cuda.memory_allocated()
+    reads = _ListReads()
+    with reads if eager else contextlib.nullcontext():
+        events = _compat.profile_cpu(call)
+    peak, source = _peak(events), "profiler"
+    if cuda:
+        synchronize()
+        peak, source = torch.cuda.max_memory_allocated() - start, "CUDA allocator"
+    syncs = sum(event.name in HOST_SYNCS for event in events) + reads.count
+    return Profile(syncs, sum(is_collective(event.name) for event in events), peak, source)
+
+
+class _ListReads(TorchFunctionMode):
+    """Counts calls of ``Tensor.tolist`` and ``Tensor.numpy``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.tolist, torch.Tensor.numpy):
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def is_collective(event: str) -> bool:
+    """Whether a profiler event is a collective or point-to-point call (functional collectives end in these ops too)."""
+    return event.startswith("c10d::") and not event.startswith(("c10d::barrier", "c10d::monitored_barrier"))
+
+
+def _peak(events: Sequence[_compat.ProfilerEvent]) -> int:
+    current = peak = 0
+    for event in events:
+        current += event.allocated_bytes
+        peak = max(peak, current)
+    return peak

@@ -1,0 +1,177 @@
+"""Options of packpass: validated once, frozen, handed to every pass.
+
+Options come from three places, later ones win: the defaults below, ``PACKPASS_<NAME>`` in the environment, and
+``"packpass.<name>"`` keys of the dict given to ``torch.compile(..., options=...)``. Every other key of that dict
+belongs to Inductor and is returned untouched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
+
+FixShifts = Literal["auto", "declared", "off"]
+OnRefusal = Literal["ignore", "warn", "raise"]
+InnerBackend = Literal["inductor", "aot_eager", "eager"]
+
+PREFIX = "packpass."
+ENV_PREFIX = "PACKPASS_"
+
+# Names that `disable` accepts: the passes of the design, whether or not this version ships them already.
+PASS_NAMES: tuple[str, ...] = (
+    "vectorize_segments",
+    "pack_shifts",
+    "fuse_all_to_all",
+    "fuse_boundary_exchange",
+    "eliminate_padding",
+    "remap_boundaries",
+)
+
+_TRUE = frozenset({"1", "true", "on", "yes"})
+_FALSE = frozenset({"0", "false", "off", "no"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What packpass may do to a graph. Immutable and hashable, so that it can be part of a cache key."""
+
+    fix_shifts: FixShifts = "auto"
+    """Make boundary-blind shifts respect documents: where one reading is possible, only where declared, or never."""
+    eliminate_padding: bool = False
+    """Turn padded attention into packed attention (changes numerics within tolerance)."""
+    symbolic_loops: bool = True
+    """Trace a loop over documents once for every number of documents instead of unrolling it."""
+    disable: tuple[str, ...] = ()
+    """Passes that must not run."""
+    on_refusal: OnRefusal = "ignore"
+    """What to do when a pass finds its pattern and may not rewrite it."""
+    verify: bool = False
+    """Run the original graph beside the rewritten one and raise on any difference."""
+    inner_backend: InnerBackend = "inductor"
+    """Who compiles the rewritten graph; the other two are for debugging and quick tests."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = _checked(field.name, getattr(self, field.name), f"{PREFIX}{field.name}")
+            object.__setattr__(self, field.name, value)
+
+    @classmethod
+    def from_dict(
+        cls, options: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
+    ) -> tuple[Options, dict[str, Any]]:
+        """Split the ``options=`` of torch.compile into ours and Inductor's.
+
+        Returns ``(options, inductor_options)``; the mapping given is never changed. Raises ``ValueError`` for an
+        unknown ``packpass.*`` key or a value that is not allowed, ``TypeError`` for a value of the wrong type; the
+        message names the key (or the environment variable), the value and what is allowed.
+        """
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"options must be a dict or None, got {type(options).__name__}: {options!r}")
+        known = {field.name for field in dataclasses.fields(cls)}
+        ours: dict[str, Any] = {}
+        inductor: dict[str, Any] = {}
+        for key, value in (options or {}).items():
+            if not (isinstance(key, str) and key.startswith(PREFIX)):
+                inductor[key] = value
+                continue
+            name = key[len(PREFIX) :]
+            if name not in known:
+                raise ValueError(_unknown_option(key, sorted(known)))
+            ours[name] = _checked(name, value, key)
+        return cls(**{**from_environment(environ), **ours}), inductor
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as the ``packpass.*`` dict that would produce them."""
+        return {f"{PREFIX}{field.name}": getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The option values that ``PACKPASS_<NAME>`` variables set, checked; empty variables count as unset."""
+    environ = os.environ if environ is None else environ
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(Options):
+        variable = ENV_PREFIX + field.name.upper()
+        text = environ.get(variable, "").strip()
+        if text:
+            found[field.name] = parse(field.name, text, variable)
+    return found
+
+
+def parse(name: str, text: str, source: str) -> Any:
+    """The value of option ``name`` written as text (environment, command line); ``source`` is named in errors."""
+    if name not in _ALLOWED:
+        raise ValueError(_unknown_option(source, sorted(_ALLOWED)))
+    if _ALLOWED[name] is bool:
+        lowered = text.strip().lower()
+        if lowered in _TRUE | _FALSE:
+            return lowered in _TRUE
+        raise ValueError(f"{source} = {text!r}: allowed are 1/true/on and 0/false/off")
+    return _checked(name, text.strip(), source)
+
+
+def _literal(alias: Any) -> tuple[str, ...]:
+    return get_args(alias)
+
+
+# option -> bool, the allowed strings, or `tuple` for a list of pass names
+_ALLOWED: dict[str, Any] = {
+    "fix_shifts": _literal(FixShifts),
+    "eliminate_padding": bool,
+    "symbolic_loops": bool,
+    "disable": tuple,
+    "on_refusal": _literal(OnRefusal),
+    "verify": bool,
+    "inner_backend": _literal(InnerBackend),
+}
+
+
+def _checked(name: str, value: Any, source: str) -> Any:
+    allowed = _ALLOWED[name]
+    if allowed is bool:
+        if not isinstance(value, bool):
+            raise TypeError(f"{source} = {value!r}: must be True or False, got {type(value).__name__}")
+        return value
+    if allowed is tuple:
+        return _checked_passes(value, source)
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{source} = {value!r}: must be a string, got {type(value).__name__}; allowed are {_list(allowed)}"
+        )
+    if value not in allowed:
+        raise ValueError(f"{source} = {value!r}: allowed are {_list(allowed)}{_did_you_mean(value, allowed)}")
+    return value
+
+
+def _checked_passes(value: Any, source: str) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple, set, frozenset)):
+        raise TypeError(f"{source} = {value!r}: must be a list of pass names, got {type(value).__name__}")
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise TypeError(f"{source} = {value!r}: pass names are strings, got {wrong[0]!r}")
+    stripped = [name.strip() for name in names if name.strip()]
+    for name in stripped:
+        if name not in PASS_NAMES:
+            raise ValueError(
+                f"{source} = {value!r}: no pass is called {name!r}{_did_you_mean(name, PASS_NAMES)}; "
+                f"the passes are {', '.join(PASS_NAMES)}"
+            )
+    return tuple(name for name in PASS_NAMES if name in stripped)  # one order, so that equal options compare equal
+
+
+def _unknown_option(key: str, known: list[str]) -> str:
+    # Compared without the prefix, which would make everything look alike.
+    hint = _did_you_mean(key.removeprefix(PREFIX), known, PREFIX)
+    return f"unknown option {key!r}{hint}; the packpass options are {', '.join(PREFIX + name for name in known)}"
+
+
+def _did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {prefix + close[0]!r}?)" if close else ""
+
+
+def _list(allowed: Iterable[str]) -> str:
+    return ", ".join(repr(item) for item in allowed)

@@ -1,0 +1,163 @@
+"""What makes Dynamo able to trace a loop over documents: permanent hooks, gated to frames that packpass compiles.
+
+`install` is called once when the backend is first imported. ``PACKPASS_DISABLE_HOOKS=<group>,...`` switches groups
+off; `hook_states` says what is on, off or broken on this torch. Without a group, a model compiles as stock torch
+would compile it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import Any
+
+from torch._dynamo import config as dynamo_config
+from torch._dynamo import exc, output_graph, side_effects, symbolic_convert
+from torch._dynamo.eval_frame import innermost_backend
+from torch._dynamo.variables import BuiltinVariable, TensorVariable, TorchInGraphFunctionVariable, builder, functions, iter, lists
+
+from packpass._options import Options
+from packpass.capture import jumps, loops
+from packpass.capture.hooks import Group, Hook, HookState, install_group, switched_off
+from packpass.capture.state import Mode, active, frame_state, refuse
+
+__all__ = ["HookState", "Mode", "active", "frame_state", "group_is_on", "hook_states", "install", "options_of"]
+
+log = logging.getLogger("packpass.capture")
+
+
+def options_of(compiler_fn: Any) -> Options | None:
+    """The options of the packpass backend behind ``compiler_fn``, or None for any other backend."""
+    from packpass._backend import Backend
+
+    inner = innermost_backend(compiler_fn)
+    wrapper = getattr(inner, "compiler_fn", inner)  # torch._TorchCompileWrapper, when options or a mode are given
+    if not isinstance(wrapper, Backend):
+        return None
+    options, _ = Options.from_dict(getattr(inner, "kwargs", {}).get("options"))
+    return options
+
+
+# === The gate ================================================================================================
+
+
+def _output_graph_init(original: Any, self: Any, code_options: Any, compiler_fn: Any, *args: Any, **kwargs: Any) -> None:
+    """The ShapeEnv is built here, and with it whether ``.item()`` may be traced: decide before."""
+    options = options_of(compiler_fn)
+    scope: Any = contextlib.nullcontext()
+    if options is not None and frame_state(options).mode in (Mode.SYMBOLIC, Mode.UNROLLED):
+        scope = dynamo_config.patch(capture_scalar_outputs=True)
+    with scope:
+        original(self, code_options, compiler_fn, *args, **kwargs)
+
+
+def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """``InstructionTranslator.run``: open the gate for one frame."""
+    options = options_of(self.output.compiler_fn) if isinstance(self, symbolic_convert.InstructionTranslator) else None
+    if options is None:
+        return original(self, *args, **kwargs)
+    outer, regions = active.frame, active.regions
+    frame = frame_state(options)
+    active.frame, active.regions = (None if frame.mode is Mode.STOCK else frame), []
+    scope: Any = contextlib.nullcontext()
+    if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED):
+        scope = dynamo_config.patch(capture_scalar_outputs=True)
+    try:
+        with scope:
+            return original(self, *args, **kwargs)
+    except exc.RestartAnalysis:
+        raise
+    except Exception as error:
+        if active.regions:
+            what = f"{type(error).__name__}: {loops.first_line(error)}"
+            raise refuse("body-not-traceable", f"the loop body cannot be captured: {what}", active.regions[-1].location) from error
+        raise
+    finally:
+        while active.regions:
+            active.regions.pop().abandon()
+        active.frame, active.regions = outer, regions
+
+
+# === The table ===============================================================================================
+
+
+def _iterator_hooks() -> tuple[Hook, ...]:
+    classes: list[Any] = [iter.IteratorVariable, functions.LocalGeneratorObjectVariable]
+    for cls in classes:
+        classes.extend(cls.__subclasses__())
+    hooks = [Hook(lambda c=c: c, "__init__", ("self",), loops.iterator_born) for c in classes[:2]]
+    for cls in classes:
+        if "tp_iternext_impl" in cls.__dict__ and not cls.__module__.startswith("packpass."):
+            hooks.append(Hook(lambda c=cls: c, "tp_iternext_impl", ("self", "tx"), loops.iterator_next))
+    return tuple(hooks)
+
+
+def _groups() -> list[Group]:
+    gate = Group(
+        "gate",
+        "tells frames compiled by packpass from all others; scalar outputs in loops over documents",
+        (
+            Hook(lambda: output_graph.OutputGraph, "__init__", ("self", "code_options", "compiler_fn"), _output_graph_init, gated=False),
+            Hook(lambda: symbolic_convert.InstructionTranslatorBase, "run", ("self",), _run, gated=False),
+        ),
+    )
+    call = ("self", "tx", "args", "kwargs")
+    watch = Group(
+        "symbolic-loops",
+        "traces a loop over documents once for every number of documents",
+        (
+            Hook(lambda: builder.VariableBuilder, "wrap_tensor", ("self", "value"), loops.wrap_tensor),
+            Hook(lambda: builder, "is_dynamic_source", ("source_name",), loops.is_dynamic_source),
+            Hook(lambda: BuiltinVariable, "call_function", call, loops.call_builtin),
+            Hook(lambda: functions.PolyfilledFunctionVariable, "call_function", call, loops.call_polyfill),
+            Hook(lambda: TorchInGraphFunctionVariable, "call_function", call, loops.call_torch),
+            Hook(lambda: TensorVariable, "call_method", ("self", "tx", "name", "args", "kwargs"), loops.call_tensor_method),
+            Hook(lambda: TensorVariable, "tp_iter_impl", ("self", "tx"), loops.tensor_iter),
+            Hook(lambda: lists.ListVariable, "tp_iter_impl", ("self", "tx"), loops.list_iter),
+            Hook(lambda: side_effects.SideEffects, "check_allowed_side_effect", ("self", "item"), loops.check_allowed_side_effect),
+            Hook(lambda: side_effects.SideEffects, "store_attr", ("self", "item", "name", "value"), loops.store_attr),
+            Hook(lambda: side_effects.SideEffects, "load_cell", ("self", "cellvar"), loops.load_cell),
+            Hook(lambda: symbolic_convert.SpeculationEntry, "fail_and_restart_analysis", ("self",), loops.fail_and_restart),
+            Hook(lambda: output_graph.OutputGraph, "compile_subgraph", ("self", "tx", "reason"), loops.compile_subgraph),
+            *_iterator_hooks(),
+        ),
+        extra=jumps.install_jumps,
+    )
+    return [gate, watch]
+
+
+_GROUPS: list[Group] = []
+_lock = threading.Lock()
+
+
+def install() -> None:
+    """Install every hook group that fits this torch and is not switched off. Idempotent."""
+    with _lock:
+        if _GROUPS:
+            return
+        off = switched_off()
+        groups = _groups()
+        for group in groups:
+            if group.name != "gate" and groups[0].state != "on":
+                group.state, group.reason = groups[0].state, f"needs the group 'gate': {groups[0].reason}"
+            else:
+                install_group(group, off)
+            if group.state == "broken":
+                log.warning("hook group %s does not fit this torch and is off: %s", group.name, group.reason)
+        # Handlers that Dynamo cached before the hooks were there would bypass them.
+        BuiltinVariable.call_function_handler_cache.clear()
+        _GROUPS.extend(groups)
+
+
+def group_is_on(name: str) -> bool:
+    """Is this hook group installed?"""
+    return any(group.name == name and group.state == "on" for group in _GROUPS)
+
+
+def hook_states() -> list[HookState]:
+    """One entry per hook group, for `python -m packpass doctor`."""
+    install()
+    return [HookState(g.name, g.purpose, g.state, g.reason) for g in _GROUPS]
+
+

@@ -1,0 +1,105 @@
+"""Marker ops: how a captured document loop is written down in a Dynamo graph.
+
+A symbolic loop over ``n`` documents appears in the graph as two traced iterations::
+
+    i0 = loop_begin(n, id=1, it=0)       # an unbacked index, 0 <= i0 < n
+    ...body of one iteration...
+    loop_end(i0, id=1, it=0)
+    i1 = loop_begin(n, id=1, it=1)
+    ...the same body again, must be isomorphic...
+    loop_end(i1, id=1, it=1)
+    parts = list_collect(y0, y1, id=1)   # one per Python list the body appends to
+    z = ragged_cat(parts, dim)           # torch.cat of that list
+
+``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``. The markers never execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as
+stock torch would. ``roll`` shadows ``torch.roll`` while a loop is traced, because the stock decomposition guards
+on ``numel() == 0``, which no segment of unknown length can answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.fx.node import has_side_effect
+
+from packpass._compat import current_shape_env, free_unbacked_symbols
+
+__all__ = ["LOOP_BEGIN", "LOOP_END", "LOOP_SKIP", "LOOP_CHECK", "LIST_COLLECT", "LIST_GET", "RAGGED_CAT", "SPLIT_GET", "ROLL", "MARKERS"]
+
+_lib = torch.library.Library("packpass_capture", "DEF")
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+_lib.define("loop_begin(SymInt length, int id, int it) -> SymInt", tags=_TAGS)
+_lib.define("loop_end(SymInt index, int id, int it) -> ()", tags=_TAGS)
+_lib.define("loop_skip(SymBool cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
+_lib.define("loop_skip.Tensor(Tensor cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
+_lib.define("loop_check(SymBool cond, str message, int id, int it) -> ()", tags=_TAGS)
+_lib.define("list_collect(Tensor first, Tensor second, int id) -> Tensor", tags=_TAGS)
+_lib.define("list_get(Tensor collected, SymInt index) -> Tensor", tags=_TAGS)
+_lib.define("ragged_cat(Tensor collected, int dim) -> Tensor", tags=_TAGS)
+_lib.define("split_get(Tensor x, Tensor lengths, SymInt index, int dim) -> Tensor", tags=_TAGS)
+_lib.define("roll(Tensor x, int[] shifts, int[] dims) -> Tensor", tags=_TAGS)
+
+_ns = torch.ops.packpass_capture
+LOOP_BEGIN = _ns.loop_begin.default
+LOOP_END = _ns.loop_end.default
+LOOP_SKIP = (_ns.loop_skip.default, _ns.loop_skip.Tensor)
+LOOP_CHECK = _ns.loop_check.default
+LIST_COLLECT = _ns.list_collect.default
+LIST_GET = _ns.list_get.default
+RAGGED_CAT = _ns.ragged_cat.default
+SPLIT_GET = _ns.split_get.default
+ROLL = _ns.roll.default
+MARKERS = frozenset({LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, LIST_GET, RAGGED_CAT, SPLIT_GET})
+
+# Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
+for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK):
+    has_side_effect(_op)
+
+
+def _never(*args: object) -> None:
+    raise RuntimeError("packpass: a loop marker reached execution; please report this with the output of `packpass doctor`")
+
+
+for _name in ("loop_begin", "loop_end", "loop_skip", "loop_skip.Tensor", "loop_check", "list_collect", "list_get", "ragged_cat", "split_get"):
+    _lib.impl(_name, _never, "CompositeExplicitAutograd")
+_lib.impl("roll", lambda x, shifts, dims: torch.roll(x, shifts, dims), "CompositeExplicitAutograd")
+
+
+def _fresh_size() -> torch.SymInt:
+    size = current_shape_env().create_unbacked_symint()
+    torch._check(size >= 0)
+    return size
+
+
+@torch.library.register_fake("packpass_capture::loop_begin", lib=_lib)
+def _(length: int, id: int, it: int) -> torch.SymInt:
+    index = current_shape_env().create_unbacked_symint()
+    torch._check(index >= 0)
+    torch._check(index < length)
+    return index
+
+
+def _ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = ()) -> torch.Tensor:
+    """An empty tensor like ``x`` whose unbacked sizes, and ``fresh_dims``, are new unknown sizes."""
+    sizes: list[int | torch.SymInt] = []
+    for d, s in enumerate(x.shape):
+        unknown = isinstance(s, torch.SymInt) and bool(free_unbacked_symbols(s))
+        sizes.append(_fresh_size() if unknown or d in fresh_dims else s)
+    return x.new_empty(sizes)
+
+
+torch.library.register_fake("packpass_capture::loop_end", lambda index, id, it: None, lib=_lib)
+torch.library.register_fake("packpass_capture::loop_skip", lambda cond, skip_when, id, it: None, lib=_lib)
+torch.library.register_fake("packpass_capture::loop_skip.Tensor", lambda cond, skip_when, id, it: None, lib=_lib)
+torch.library.register_fake("packpass_capture::loop_check", lambda cond, message, id, it: None, lib=_lib)
+torch.library.register_fake("packpass_capture::list_collect", lambda first, second, id: _ragged_like(first), lib=_lib)
+torch.library.register_fake("packpass_capture::list_get", lambda collected, index: _ragged_like(collected), lib=_lib)
+torch.library.register_fake(
+    "packpass_capture::ragged_cat", lambda collected, dim: _ragged_like(collected, (dim % collected.dim(),)), lib=_lib
+)
+torch.library.register_fake(
+    "packpass_capture::split_get", lambda x, lengths, index, dim: _ragged_like(x, (dim % x.dim(),)), lib=_lib
+)
+# Strides of a roll are those of a fresh contiguous tensor, as in eager.
+torch.library.register_fake("packpass_capture::roll", lambda x, shifts, dims: x.new_empty(x.shape), lib=_lib)

@@ -1,0 +1,226 @@
+"""One open symbolic loop: what its body may read and write, and what must not outlive it.
+
+The body is traced twice. That two iterations look alike proves something about all of them only if nothing but the
+index tells one iteration from another, so every channel by which state could pass between iterations is watched:
+locals of every live frame, cells, mutable Python objects, iterators, list contents. Tensors are the one kind of
+state that the graph itself shows; the passes judge those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo.current_scope_id import enter_new_scope
+from torch._dynamo.variables.base import VariableTracker
+
+from packpass.capture import markers
+from packpass.capture.state import Restart, active, refuse
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
+ITERATIONS = 2
+"""Traced iterations per loop; the second proves that the first was generic."""
+
+
+class Poison(VariableTracker):
+    """Value of a name that a closed loop assigned: that of a traced iteration, not of the last one.
+
+    Reading it, or a graph break that would have to rebuild it, refuses the loop.
+    """
+
+    def __init__(self, name: str, location: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.name, self.location = name, location
+
+    def refuse(self) -> Restart:
+        return refuse(
+            "leaked-local",
+            f"'{self.name}' is assigned in the loop over documents and used after it; compute it outside the loop",
+            self.location,
+        )
+
+    def reconstruct(self, codegen: Any) -> None:
+        raise self.refuse()
+
+
+class Accesses:
+    """What was read and written in one frame (names), or through cells, since a region was opened."""
+
+    def __init__(self) -> None:
+        self.written_now: set[Any] = set()
+        self.written: dict[Any, None] = {}
+        self.read_first: set[Any] = set()
+
+    def read(self, key: Any) -> None:
+        if key not in self.written_now:
+            self.read_first.add(key)
+
+    def write(self, key: Any) -> None:
+        self.written_now.add(key)
+        self.written[key] = None
+
+    def carried(self) -> list[Any]:
+        return [key for key in self.written if key in self.read_first]
+
+
+class TrackedLocals(dict[str, Any]):
+    """``symbolic_locals`` of a frame, recording accesses while regions are open."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.watchers: list[Accesses] = []
+
+    def __getitem__(self, name: str) -> Any:
+        value = dict.__getitem__(self, name)
+        if isinstance(value, Poison):
+            raise value.refuse()
+        for watcher in self.watchers:
+            watcher.read(name)
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
+    def _note_write(self, name: str) -> None:
+        for watcher in self.watchers:
+            watcher.write(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._note_write(name)
+        dict.__setitem__(self, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._note_write(name)
+        dict.__delitem__(self, name)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        if name not in self:
+            return dict.pop(self, name, *default)
+        value = self[name]
+        del self[name]
+        return value
+
+
+class CollectedItems(list[Any]):
+    """Stands in for the items of a Python list that a loop body appends to.
+
+    While the loop is traced only ``append`` is allowed; afterwards the passes see one ``list_collect`` node and any
+    access to the elements refuses the loop.
+    """
+
+    def __init__(self, region: Region) -> None:
+        super().__init__()
+        self.region = region
+        self.values: list[VariableTracker] = []
+        self.collected: VariableTracker | None = None
+
+    def append(self, value: VariableTracker) -> None:
+        region = self.region
+        if not active.regions or active.regions[-1] is not region:
+            raise refuse("list-use", "a list filled by the loop over documents is appended to again after it", region.location)
+        if len(self.values) != region.iteration:
+            raise refuse("list-append", "the list must be appended to exactly once per document", region.location)
+        value = value.realize()
+        from torch._dynamo.variables import TensorVariable
+
+        if not isinstance(value, TensorVariable):
+            raise refuse("list-append", f"only tensors may be appended per document, not {value.python_type_name()}", region.location)
+        self.values.append(value)
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise refuse(
+            "list-use",
+            "a list filled by the loop over documents may only be concatenated (torch.cat) or looped over again",
+            self.region.location,
+        )
+
+    __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __add__ = __iadd__ = __bool__ = _refuse  # type: ignore[assignment]
+    __reversed__ = __mul__ = __eq__ = extend = insert = pop = clear = copy = reverse = remove = index = count = sort = _refuse  # type: ignore[assignment]
+
+
+class Region:
+    """A symbolic loop that is being traced."""
+
+    def __init__(self, tx: InstructionTranslatorBase, iterator: VariableTracker, length: VariableTracker, location: str) -> None:
+        assert active.frame is not None
+        self.id = len(active.frame.sites) + 1
+        active.frame.sites[self.id] = location
+        self.tx, self.iterator, self.length, self.location = tx, iterator, length, location
+        self.head = tx.current_instruction
+        """The FOR_ITER that drives the loop."""
+        self.iteration = 0
+        self.index: Any = None
+        self.lists: list[CollectedItems] = []
+        self._scope = contextlib.ExitStack()
+        self._scope.enter_context(enter_new_scope())
+        self.cells = Accesses()
+        self._frames: list[tuple[Any, Accesses]] = []
+        frame: Any = tx
+        while frame is not None:
+            if not isinstance(frame.symbolic_locals, TrackedLocals):
+                frame.symbolic_locals = TrackedLocals(frame.symbolic_locals)
+            accesses = Accesses()
+            frame.symbolic_locals.watchers.append(accesses)
+            self._frames.append((frame, accesses))
+            frame = getattr(frame, "parent", None)
+
+    def _emit(self, target: Any, *args: Any) -> Any:
+        return self.tx.output.create_proxy("call_function", target, args, {})
+
+    def begin_iteration(self) -> None:
+        from torch._dynamo.variables.builder import wrap_fx_proxy
+
+        proxy = self._emit(markers.LOOP_BEGIN, self.length.as_proxy(), self.id, self.iteration)
+        self.index = wrap_fx_proxy(self.tx, proxy)
+
+    def end_iteration(self) -> None:
+        for items in self.lists:
+            if len(items.values) != self.iteration + 1:
+                raise refuse("list-append", "the list must be appended to exactly once per document", self.location)
+        self._emit(markers.LOOP_END, self.index.as_proxy(), self.id, self.iteration)
+        for accesses in (self.cells, *(accesses for _, accesses in self._frames)):
+            accesses.written_now = set()
+        self.iteration += 1
+
+    def close(self) -> None:
+        """End of the loop: refuse carried state, poison what leaks, turn appended lists into one graph value."""
+        from torch._dynamo.variables.builder import wrap_fx_proxy
+
+        carried = [name for _, accesses in self._frames for name in accesses.carried()]
+        carried += [cell.local_name or "a closure variable" for cell in self.cells.carried()]
+        if carried:
+            raise refuse(
+                "carried-state",
+                f"{', '.join(sorted(set(carried)))} carries a value from one document to the next",
+                self.location,
+            )
+        for frame, accesses in self._frames:
+            frame.symbolic_locals.watchers.remove(accesses)
+            for name in accesses.written:
+                if dict.__contains__(frame.symbolic_locals, name):
+                    dict.__setitem__(frame.symbolic_locals, name, Poison(name, self.location))
+        side_effects = self.tx.output.side_effects
+        for cell in self.cells.written:
+            side_effects.store_attr_mutations[cell]["cell_contents"] = Poison(cell.local_name or "a closure variable", self.location)
+        self._scope.close()
+        for items in self.lists:
+            proxies = [value.as_proxy() for value in items.values]
+            items.collected = wrap_fx_proxy(self.tx, self._emit(markers.LIST_COLLECT, *proxies, self.id))
+
+    def abandon(self) -> None:
+        self._scope.close()
+
+    def adopt_list(self, variable: Any) -> bool:
+        """May the body append to this list, created outside the loop? Only if it is new and still empty."""
+        from torch._dynamo.variables import ListVariable
+
+        items = variable.items if type(variable) is ListVariable else None
+        if isinstance(items, CollectedItems):
+            return items.region is self
+        if items is None or len(items) or variable.source is not None or len(active.regions) != 1:
+            return False
+        variable.items = CollectedItems(self)
+        self.lists.append(variable.items)
+        return True

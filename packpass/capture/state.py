@@ -1,0 +1,90 @@
+"""What the hooks know while one frame is being compiled.
+
+A frame is traced in one of four modes; each refusal restarts Dynamo's analysis one step further down:
+
+``PROBE``     stock tracing that only watches for a loop over documents. A frame without one never leaves this mode.
+``SYMBOLIC``  the loop is traced once for every number of documents.
+``UNROLLED``  symbolic loops are off (option or hook): scalars are captured and the unrolled loop is left to the passes.
+``STOCK``     nothing is hooked: exactly what ``torch.compile`` does by itself.
+
+State lives on the ``CompileContext`` of the frame, so it survives Dynamo's restarts and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import threading
+from typing import TYPE_CHECKING, Any
+
+from torch._dynamo import exc
+from torch._guards import CompileContext
+
+from packpass._options import Options
+
+if TYPE_CHECKING:
+    from packpass.capture.region import Region
+
+
+class Mode(enum.Enum):
+    PROBE = "probe"
+    SYMBOLIC = "symbolic"
+    UNROLLED = "unrolled"
+    STOCK = "stock"
+
+
+class Restart(exc.UnspecializeRestartAnalysis, exc.TensorifyScalarRestartAnalysis):
+    """Trace this frame again.
+
+    ``Unspecialize...`` clears Dynamo's speculation log, ``Tensorify...`` is the one restart that a backend may raise.
+    """
+
+
+@dataclasses.dataclass
+class FrameState:
+    options: Options
+    mode: Mode = Mode.PROBE
+    dynamic_sources: set[str] = dataclasses.field(default_factory=set)
+    carried: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+    """Per loop site: names of locals whose value an iteration takes over from the one before."""
+    sites: dict[int, str] = dataclasses.field(default_factory=dict)
+    """Loop id -> user location."""
+    restarts: int = 0
+
+
+class _Active(threading.local):
+    def __init__(self) -> None:
+        self.frame: FrameState | None = None
+        self.regions: list[Region] = []
+
+
+active = _Active()
+
+
+def frame_state(options: Options) -> FrameState:
+    """The state of the frame being compiled on this thread (one per ``torch._dynamo`` compile, restarts included)."""
+    context: Any = CompileContext.get()
+    state = getattr(context, "_packpass", None)
+    if state is None:
+        state = context._packpass = FrameState(options)
+    return state
+
+
+def restart(reason: str) -> Restart:
+    """Close what is open and give the exception that makes Dynamo trace the frame again."""
+    while active.regions:
+        active.regions.pop().abandon()
+    if active.frame is not None:
+        active.frame.restarts += 1
+    return Restart(restart_reason=f"packpass: {reason}")
+
+
+def refuse(code: str, reason: str, location: str) -> Restart:
+    """Record why the loop at ``location`` is not captured; the frame goes on as stock torch."""
+    from packpass._report import Refusal, record
+
+    frame = active.frame
+    if frame is not None:
+        frame.mode = Mode.STOCK
+    record(Refusal(rule="capture", code=code, reason=reason, location=location))
+    return restart(f"{code}: {reason}")

@@ -1,0 +1,117 @@
+"""The eager kernels of ``packed_roll``, and its shapes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from packpass.ops._arguments import Scalar
+from packpass.ops._boundaries_passed import boundaries_passed
+from packpass.ops._geometry import along, indices_in
+
+# Up to this reach, slots near boundaries are listed with repetitions rather than counted.
+SHORT = 8
+
+
+def gather_kernel(
+    x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar | None, cu_seqlens_padded: Tensor | None = None
+) -> Tensor:
+    """Device-independent form: one binary search and one gather per slot, no host read."""
+    total = x.shape[dim]
+    begin = cu_seqlens if cu_seqlens_padded is None else cu_seqlens_padded
+    passed = boundaries_passed(begin, total)
+    last = begin.shape[0] - 1
+    in_document = (passed > 0) & (passed <= last)
+    document, following = (passed - 1).clamp(min=0), passed.clamp(max=last)
+    start = begin.index_select(0, document)
+    stop = start + cu_seqlens.index_select(0, following) - cu_seqlens.index_select(0, document)
+    slots = torch.arange(total, dtype=begin.dtype, device=begin.device)
+    wanted = slots - shift
+    if fill is None:
+        wrapped = start + (wanted - start) % (stop - start).clamp(min=1)
+        source = torch.where(in_document & (slots < stop), wrapped, slots)
+        return x.contiguous().index_select(dim, source.clamp(0, max(total - 1, 0)))
+    present = (wanted >= start) & (wanted < stop) & (slots < stop)
+    source = torch.where(in_document, wanted.clamp(0, max(total - 1, 0)), slots)
+    rolled = x.contiguous().index_select(dim, source)
+    return rolled.masked_fill(along(in_document & ~present, x.dim(), dim % x.dim()), fill)
+
+
+def cpu_kernel(
+    x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar | None, cu_seqlens_padded: Tensor | None = None
+) -> Tensor:
+    """For host memory: one contiguous copy of the whole row, then a patch of the slots that cross a boundary."""
+    dim = dim % x.dim()
+    total = x.shape[dim]
+    begin = cu_seqlens if cu_seqlens_padded is None else cu_seqlens_padded
+    first, stop = int(begin[0]), int(begin[-1])
+
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    reach = min(abs(shift), total)
+    kept = total - reach
+    source, target = (reach, 0) if shift < 0 else (0, reach)
+    out.narrow(dim, target, kept).copy_(x.narrow(dim, source, kept))
+    if first < stop and fill is not None and cu_seqlens_padded is None and 0 < reach <= SHORT:
+        out.index_fill_(dim, _near_boundaries(cu_seqlens, first, stop, shift), fill)
+    else:
+        _patch(out, x, cu_seqlens.long(), shift, dim, fill, None if cu_seqlens_padded is None else begin.long())
+    if first > 0:
+        out.narrow(dim, 0, first).copy_(x.narrow(dim, 0, first))
+    if stop < total:
+        out.narrow(dim, stop, total - stop).copy_(x.narrow(dim, stop, total - stop))
+    return out
+
+
+def _near_boundaries(cu_seqlens: Tensor, first: int, stop: int, shift: int) -> Tensor:
+    """Slots within a short ``shift`` of a boundary, int64, at a few cheap operations for any number of documents.
+
+    A slot that reaches beyond a short document lies in one whose own boundary is nearer, so it crosses that one. Only
+    empty documents at the far end stand for no boundary; what lands in the tail is undone by the copy of the tail.
+    """
+    if shift < 0:
+        ends = cu_seqlens[1:].long()
+        if int(ends[0]) == first:
+            ends = ends[ends > first]
+        if shift == -1:
+            return ends - 1
+        return (ends.unsqueeze(1) - torch.arange(1, 1 - shift)).clamp_(min=first).flatten()
+    starts = cu_seqlens[:-1].long()
+    if int(starts[-1]) == stop:
+        starts = starts[starts < stop]
+    if shift == 1:
+        return starts
+    return (starts.unsqueeze(1) + torch.arange(shift)).clamp_(max=stop - 1).flatten()
+
+
+def _patch(
+    out: Tensor, x: Tensor, cu: Tensor, shift: int, dim: int, fill: Scalar | None, cu_padded: Tensor | None
+) -> None:
+    """Write every slot of a document whose source lies outside of it, and every slot that only pads."""
+    begin = cu if cu_padded is None else cu_padded
+    start, slot_end = begin[:-1], begin[1:]
+    stop = slot_end if cu_padded is None else start + cu.diff()
+    reach = min(abs(shift), x.shape[dim])
+    if shift < 0:
+        crossing = indices_in(torch.maximum(stop - reach, start), stop)
+    else:
+        crossing = indices_in(start, torch.minimum(start + reach, stop))
+    if fill is None:
+        document = torch.bucketize(crossing, begin, right=True) - 1
+        first = start.index_select(0, document)
+        length = (stop - start).index_select(0, document)
+        source = first + (crossing - shift - first) % length
+        out.index_copy_(dim, crossing, x.index_select(dim, source))
+    else:
+        out.index_fill_(dim, crossing, fill)
+    if cu_padded is not None:
+        padding = indices_in(stop, slot_end)
+        if fill is None:
+            out.index_copy_(dim, padding, x.index_select(dim, padding))
+        else:
+            out.index_fill_(dim, padding, fill)
+
+
+def fake(
+    x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar | None, cu_seqlens_padded: Tensor | None = None
+) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)

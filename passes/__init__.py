@@ -1,0 +1,10 @@
+"""The passes of packpass, in the order in which they run. Import this package through `packpass._passes`."""
+
+from __future__ import annotations
+
+from passes import vectorize_segments
+
+PACKPASS = True
+"""Tells our package from any other that is called ``passes``."""
+
+ORDER = (vectorize_segments,)

@@ -1,0 +1,79 @@
+"""Run a loop over documents as ops on the whole packed row.
+
+Before (user code)::
+
+    out = x.clone()
+    for i in range(len(cu_seqlens) - 1):
+        s, e = cu_seqlens[i], cu_seqlens[i + 1]
+        r = torch.roll(x[..., s:e], -1, -1)
+        r[..., -1:] = 0
+        out[..., s:e] = r
+
+Before (FX, from `packpass.capture`): two traced iterations between marker ops. After::
+
+    packpass.check_cu_seqlens(cu_seqlens, T)
+    out = packpass.packed_roll(x, cu_seqlens, -1, -1, 0, None)        # x, out: [B, T]; cu_seqlens: [N + 1], any N
+
+Why it is safe: both traced iterations are run on an abstract machine (`machine`) that knows nothing but boundaries,
+segments and terms; they must leave the same terms in the same tensors; the loop must visit every document once;
+documents do not overlap (checked on the device); and no tensor that is written may be visible in any other way.
+
+Does not handle (each refused by a stable code): ops without a rule (``no-rule``), boundaries, lengths or the index
+used as a value (``index-as-number``), loops that skip documents (``partial-coverage``), slices beyond one document
+(``not-a-segment``), aliasing (``aliasing``, ``write-through-view``, ``stale-view``), values that leave the loop
+(``leaked-local``), rows of different lengths (``row-lengths``), two sets of boundaries in one loop
+(``two-boundaries``), conditions other than "the document is empty" (``skip-condition``).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from torch import fx
+
+from packpass._location import location_of_node
+from packpass._report import Refusal, Rewrite
+from passes.vectorize_segments.find import LoopFound, decide, find
+from passes.vectorize_segments.machine import Refused
+from passes.vectorize_segments.rewrite import rewrite
+
+NAME = "vectorize_segments"
+TIER = "exact"
+log = logging.getLogger(f"packpass.passes.{NAME}")
+
+
+def run(gm: fx.GraphModule, locations: dict[int, str]) -> list[Rewrite | Refusal]:
+    """Rewrite every captured loop of one graph. ``locations`` gives the user's line per loop id."""
+    results: list[Rewrite | Refusal] = []
+    for loop in find(gm.graph):
+        results.append(run_one(gm.graph, loop, locations.get(loop.id, "<unknown>")))
+    if any(isinstance(result, Rewrite) for result in results):
+        gm.graph.lint()
+        gm.recompile()
+    return results
+
+
+def run_one(graph: fx.Graph, loop: LoopFound, location: str) -> Rewrite | Refusal:
+    """Decide about one loop, then rewrite it or say why not."""
+    try:
+        decided = decide(graph, loop)
+        before = {node for node in graph.nodes}
+        facts = rewrite(graph, decided, NAME)
+    except Refused as refused:
+        reason = str(refused)
+        line = location_of_node(refused.node)
+        if line and line != location:
+            reason += f" (at {line})"
+        return Refusal(NAME, refused.code, reason, location)
+    made = [node for node in graph.nodes if node not in before]
+    ops = [str(node.target).removeprefix("packpass.").removesuffix(".default") for node in made if "packpass" in str(node.target)]
+    details: dict[str, Any] = {
+        "source": "loop",
+        "boundaries": decided.boundaries.node.name,
+        "written": [row.node.name for row, _ in decided.writes],
+        "ops": ops,
+        **facts,
+    }
+    after = ", ".join(dict.fromkeys(op for op in ops if op != "check_cu_seqlens")) or "elementwise ops on the whole row"
+    return Rewrite(NAME, location, "loop over documents", after, details)

@@ -1,0 +1,240 @@
+"""From terms to graph nodes: the whole-row form of what an iteration computes for its document."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass._compat import fake_mode_of
+from passes.vectorize_segments.machine import Refused, example
+from passes.vectorize_segments.terms import (
+    ANY,
+    FULL,
+    LENGTH,
+    Affine,
+    Apply,
+    Assign,
+    Bound,
+    Boundaries,
+    Flip,
+    Guard,
+    Index,
+    Invariant,
+    Outside,
+    Positions,
+    Roll,
+    Row,
+    Slice,
+    Term,
+    Window,
+    map_args,
+)
+
+_ops = torch.ops.packpass
+
+
+class Emitter:
+    """Adds nodes to a graph at its current insertion point, each with the fake value it will have."""
+
+    def __init__(self, graph: fx.Graph, boundaries: Boundaries, total: Any, like: fx.Node, rule: str) -> None:
+        self.graph, self.total, self.rule = graph, total, rule
+        self.mode = fake_mode_of(example(like))
+        self.device = example(like).device
+        self.made: list[fx.Node] = []
+        self._nodes: dict[int, fx.Node] = {}
+        self._masks: dict[Window, fx.Node] = {}
+        self.cu = self._boundary_node(boundaries)
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+
+    def call(self, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
+        """One node with its fake value; a failing fake run refuses the rewrite."""
+        node = self.graph.call_method(target, args, kwargs) if method else self.graph.call_function(target, args, kwargs)
+        self.made.append(node)
+        fake_args = map_args(args, example)
+        fake_kwargs = {k: map_args(v, example) for k, v in kwargs.items()}
+        try:
+            with self.mode or contextlib.nullcontext():
+                fn = getattr(fake_args[0], target) if method else target
+                value = fn(*fake_args[1:], **fake_kwargs) if method else fn(*fake_args, **fake_kwargs)
+        except Exception as error:
+            raise Refused("emit", f"the whole-row form of {getattr(target, '__name__', target)} fails: {error}", node) from error
+        node.meta["example_value"] = value
+        node.meta["packpass"] = self.rule
+        return node
+
+    def abandon(self) -> None:
+        """Erase everything emitted so far."""
+        for node in reversed(self.made):
+            self.graph.erase_node(node)
+
+    # --- boundaries -----------------------------------------------------------------------------------------
+
+    def _boundary_node(self, boundaries: Boundaries) -> fx.Node:
+        node = boundaries.node
+        if boundaries.lengths:
+            sums = self.call(torch.cumsum, node, 0)
+            zero = self.call("new_zeros", sums, (1,), method=True)
+            node = self.call(torch.cat, (zero, sums))
+        if example(node).device != self.device:
+            node = self.call("to", node, self.device, method=True)
+        return node
+
+    def mask(self, window: Window) -> fx.Node:
+        """bool [total]: True on the slots of a plain window of every document."""
+        if window not in self._masks:
+            self._masks[window] = self.call(_ops.window_mask.default, self.cu, self.total, window.front, window.back)
+        return self._masks[window]
+
+    def _mask_for(self, window: Window, dim: int) -> fx.Node:
+        mask = self.mask(window)
+        for _ in range(-dim - 1):
+            mask = self.call(torch.unsqueeze, mask, -1)
+        return mask
+
+    def choose(self, window: Window, inside: Any, outside: Any, dim: int) -> fx.Node:
+        """``inside`` on the slots of ``window``, ``outside`` on the document's other slots (the tail is free)."""
+        if window.plain:
+            return self.call(torch.where, self._mask_for(window, dim), inside, outside)
+        rest = Window(back=window.last) if window.last is not None else Window(front=window.first or 0)
+        return self.call(torch.where, self._mask_for(rest, dim), outside, inside)
+
+    # --- terms ----------------------------------------------------------------------------------------------
+
+    def node(self, value: Term | Outside) -> fx.Node:
+        """The node of a term or outside tensor, made once."""
+        key = id(value)
+        if key not in self._nodes:
+            self._nodes[key] = self._make(value)
+        return self._nodes[key]
+
+    def _leaf(self, value: Any) -> Any:
+        if isinstance(value, (Term, Outside)):
+            return self.node(value)
+        return self.total if value is LENGTH else value
+
+    def _args(self, value: Any) -> Any:
+        return _python(map_args(value, self._leaf))
+
+    def _make(self, value: Any) -> fx.Node:
+        if isinstance(value, Row):
+            return value.node if not value.index else self.call(operator.getitem, value.node, self._args(value.index))
+        if isinstance(value, Outside):
+            if value.node is not None:
+                return value.node
+            target, method, args, kwargs = value.call  # type: ignore[misc]
+            return self.call(target, *self._args(args), method=method, **{k: self._args(v) for k, v in kwargs})
+        if isinstance(value, Apply):
+            kwargs = {k: self._args(v) for k, v in value.kwargs}
+            return self.call(value.target, *self._args(value.args), method=value.method, **kwargs)
+        if isinstance(value, Roll):
+            fill = 0 if value.fill is ANY else value.fill
+            return self.call(_ops.packed_roll.default, self.node(value.of), self.cu, value.shift, value.dim, fill, None)
+        if isinstance(value, Flip):
+            return self.call(_ops.packed_flip.default, self.node(value.of), self.cu, value.dim)
+        if isinstance(value, Guard):
+            inner = self.node(value.of)
+            one: Any = True if example(inner).dtype == torch.bool else 1
+            return self.choose(value.window, inner, one, value.dim)
+        if isinstance(value, Positions):
+            return self._positions(value)
+        if isinstance(value, Assign):
+            return self._assign(value)
+        raise AssertionError(f"unknown term {value!r}")
+
+    def _positions(self, value: Positions) -> fx.Node:
+        if value.per_document:
+            node = self.call(_ops.position_ids.default, self.cu, self.total)
+        else:
+            node = self.call(torch.arange, self.total, device=self.device)
+        if value.start:
+            node = self.call(torch.add, node, value.start)
+        if value.dtype != torch.int64:
+            node = self.call("to", node, value.dtype, method=True)
+        return node
+
+    def _assign(self, value: Assign) -> fx.Node:
+        shifted = self._as_roll(value)
+        if shifted is not None:
+            return shifted
+        base = self.node(value.base)
+        new = self.fitted(value.value, base)
+        if value.window == FULL:
+            return new if isinstance(new, fx.Node) else self.call(torch.full_like, base, new)
+        return self.choose(value.window, new, base, value.dim)
+
+    def fitted(self, value: Any, base: fx.Node) -> Any:
+        """``value`` as an assignment to ``base`` would store it: in its dtype and shape (a scalar stays a scalar)."""
+        like = example(base)
+        if not isinstance(value, (Term, Outside)):
+            return torch.tensor(value).to(like.dtype).item()
+        node = self.node(value)
+        if example(node).dtype != like.dtype:
+            node = self.call("to", node, like.dtype, method=True)
+        if example(node).device != like.device:
+            node = self.call("to", node, like.device, method=True)
+        if tuple(example(node).shape) != tuple(like.shape):
+            node = self.call("expand_as", node, base, method=True)
+        return node
+
+    def _as_roll(self, value: Assign) -> fx.Node | None:
+        """A shift and the fill of what it left open, as one packed roll."""
+        pairs = [(value, value.base)]
+        if isinstance(value.base, Assign):
+            pairs = [(value, value.base), (value.base, value)]
+        for fill, shift in pairs:
+            number = fill.value
+            if isinstance(number, (Term, Outside)):
+                continue
+            if isinstance(shift, Assign):
+                rolled = shift.value
+                if not (isinstance(rolled, Roll) and rolled.fill is ANY and shift.window.complements(fill.window)):
+                    continue
+                base = shift.base if shift is value.base else fill.base
+            elif isinstance(shift, Roll) and fill is value:
+                rolled, base = shift, None
+                if rolled.fill is not None and rolled.fill is not ANY:
+                    continue
+            else:
+                continue
+            opened = Window(last=-rolled.shift) if rolled.shift < 0 else Window(first=rolled.shift)
+            if fill.window != opened:
+                continue
+            source = self.node(rolled.of)
+            like = example(self.node(base)) if base is not None else example(source)
+            if example(source).dtype != like.dtype or tuple(example(source).shape) != tuple(like.shape):
+                continue
+            number = torch.tensor(number).to(like.dtype).item()
+            return self.call(_ops.packed_roll.default, source, self.cu, rolled.shift, rolled.dim, number, None)
+        return None
+
+    # --- integers as vectors, for checks --------------------------------------------------------------------
+
+    def vector(self, value: Affine, boundaries: Boundaries, documents: Any) -> Any:
+        """One entry per document."""
+        total: Any = value.const
+        for atom, c in sorted(value.atoms, key=repr):
+            if isinstance(atom, Bound) and atom.of == boundaries and atom.k in (0, 1):
+                part: Any = self.call(operator.getitem, self.cu, slice(None, -1) if atom.k == 0 else slice(1, None))
+            elif isinstance(atom, Index):
+                part = self.call(torch.arange, documents, device=self.device)
+            elif isinstance(atom, Invariant):
+                part = atom.node
+            else:
+                raise Refused("check", "a check uses a value that has no vectorised form")
+            part = self.call(operator.mul, part, c) if c != 1 else part
+            total = self.call(operator.add, part, total) if isinstance(total, fx.Node) or total else part
+        return total
+
+
+def _python(value: Any) -> Any:
+    """Interned argument structures back as Python's own."""
+    if isinstance(value, Slice):
+        return slice(_python(value.start), _python(value.stop), _python(value.step))
+    if isinstance(value, tuple):
+        return tuple(_python(v) for v in value)
+    return value

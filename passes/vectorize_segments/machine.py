@@ -1,0 +1,227 @@
+"""The abstract machine that runs one iteration of a loop body.
+
+Every node of the body gets an abstract value: an `Affine` integer, a `Segment` (a live view of one document's part of
+a `Store`), an `Outside` tensor that all documents share, or `OPAQUE` (known only to assertions). Tensor storage is
+modelled by `Store`: an outer tensor is one store for the iteration's own document, and since documents do not
+overlap, what other iterations write to their own documents cannot be seen here. Whatever could break that is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from passes.vectorize_segments.terms import ANY, FULL, Affine, Assign, Interner, Invariant, Outside, Roll, Row, Slice, Term, Window
+
+
+class Refused(Exception):
+    """This body is not vectorised; ``code`` is stable, ``reason`` is for the user."""
+
+    def __init__(self, code: str, reason: str, node: fx.Node | None = None) -> None:
+        super().__init__(reason)
+        self.code, self.reason, self.node = code, reason, node
+
+
+OPAQUE = object()
+"""Value of a symbolic integer that only assertions look at."""
+
+
+@dataclasses.dataclass(eq=False)
+class Store:
+    """Memory of one document's part of a tensor: ``term`` is its content now, valid on the slots of ``domain``."""
+
+    term: Term
+    domain: Window = FULL
+    outer: Row | None = None
+    """Set for a tensor from outside the loop: the row it is cut from."""
+    parent: tuple[Store, int] | None = None
+    """Set for a view with another shape, or a result that may alias: may be read while the parent is unchanged."""
+    version: int = 0
+    exact: bool = True
+    """Is it as long as the document? (A cat that refills what it cut off is longer for shorter documents.)"""
+    point_fill: tuple[str, Any] | None = None
+    """The last write was a scalar to ``cu[i+1] - 1`` ("end") or ``cu[i]`` ("start"), whatever the length."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Segment:
+    """A live view of ``window`` of a store; ``rank`` is the number of dimensions."""
+
+    store: Store
+    window: Window
+    rank: int
+
+    @property
+    def dim(self) -> int:
+        return self.store.term.dim
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """``left op right`` must hold for every document."""
+
+    left: Affine
+    op: str
+    right: Affine
+    message: str
+
+
+Rule = Callable[["Machine", fx.Node], Any]
+
+
+def example(node: Any) -> Any:
+    """The fake value Dynamo recorded for a node."""
+    return node.meta.get("example_value") if isinstance(node, fx.Node) else node
+
+
+def storage(node: fx.Node) -> Any:
+    """Identity of the storage behind a tensor node (None for anything else)."""
+    value = example(node)
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+
+
+class Machine:
+    """State while one iteration is interpreted."""
+
+    def __init__(self, intern: Interner, inside: set[fx.Node], fakes: dict[int, Any]) -> None:
+        self.intern = intern
+        self.fakes = fakes
+        """Fake value of every `Outside` computed in the body, by identity; shared by both iterations."""
+        self.inside = inside
+        self.values: dict[fx.Node, Any] = {}
+        self.outer: dict[tuple[Any, ...], Store] = {}
+        self.boundaries: Any = None
+        self.checks: list[Check] = []
+        self.skips_empty = False
+        self.split_of: list[fx.Node] = []
+
+    # --- values ---------------------------------------------------------------------------------------------
+
+    def value(self, arg: Any) -> Any:
+        """Abstract value of an argument; Python constants are themselves."""
+        if not isinstance(arg, fx.Node):
+            return arg
+        if arg in self.values:
+            return self.values[arg]
+        if arg in self.inside:
+            raise Refused("no-rule", f"the value of {arg.name} is not understood", arg)
+        return self.outside(arg)
+
+    def outside(self, node: fx.Node) -> Any:
+        fake = example(node)
+        if isinstance(fake, (torch.SymInt, int)) and not isinstance(fake, bool):
+            return Affine.of(fake) if isinstance(fake, int) else Affine.of(Invariant(node))
+        if isinstance(fake, torch.Tensor):
+            return self.intern(Outside(node))
+        return OPAQUE
+
+    def affine(self, arg: Any) -> Affine | None:
+        """``arg`` as an integer, if it is one that the machine knows."""
+        value = self.value(arg)
+        if isinstance(value, bool):
+            return None
+        if isinstance(value, int):
+            return Affine.of(value)
+        return value if isinstance(value, Affine) else None
+
+    # --- boundaries and stores ------------------------------------------------------------------------------
+
+    def use(self, boundaries: Any, node: fx.Node) -> None:
+        """All segments of a body must be cut by the same boundaries."""
+        if self.boundaries is None:
+            self.boundaries = boundaries
+        elif self.boundaries != boundaries:
+            raise Refused("two-boundaries", "the body cuts tensors by two different sets of boundaries", node)
+
+    def outer_segment(self, node: fx.Node, index: tuple[Any, ...], dim: int, window: Window, rank: int) -> Segment:
+        """The part of an outer tensor that belongs to this document. ``dim`` is negative, counted after ``index``."""
+        key = (node, index, dim)
+        store = self.outer.get(key)
+        if store is None:
+            row = self.intern(Row(node, index, dim))
+            store = self.outer[key] = Store(row, outer=row)
+        return Segment(store, window, rank)
+
+    def fresh(self, term: Term, rank: int, window: Window = FULL, exact: bool = True) -> Segment:
+        """A new tensor that nothing else refers to."""
+        return Segment(Store(self.intern(term), window, exact=exact), window, rank)
+
+    def view(self, term: Term, rank: int, of: Segment) -> Segment:
+        """A tensor that may share memory with ``of`` under another shape."""
+        store = Store(self.intern(term), of.window, parent=(of.store, of.store.version), exact=of.store.exact)
+        return Segment(store, of.window, rank)
+
+    def read(self, segment: Segment, node: fx.Node) -> Term:
+        """Current content of the store behind a segment."""
+        store: Store | None = segment.store
+        assert store is not None
+        if store.point_fill is not None:
+            raise Refused("point-read", "a slot written at a boundary is read again in the same iteration", node)
+        while store is not None and store.parent is not None:
+            parent, version = store.parent
+            if parent.version != version:
+                raise Refused("stale-view", "a view is used after the tensor it views was changed", node)
+            store = parent
+        return segment.store.term
+
+    def aligned(self, segment: Segment, window: Window, node: fx.Node) -> Term:
+        """Content of ``segment`` moved so that it stands on the slots of ``window``."""
+        term = self.read(segment, node)
+        have = segment.window
+        if have == window:
+            return term
+        if not (have.plain and window.plain) or have.front + have.back != window.front + window.back:
+            raise Refused("length-mismatch", f"parts of a document with different lengths are combined ({have} and {window})", node)
+        return self.intern(Roll(term, window.front - have.front, ANY, term.dim))
+
+    def write(self, target: Segment, window: Window, value: Any, node: fx.Node) -> None:
+        """Assign ``value`` (Segment, Outside or Python scalar) to ``window`` of the store behind ``target``."""
+        store = target.store
+        if store.parent is not None:
+            raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
+        if store.point_fill is not None:
+            raise Refused("point-read", "a tensor is written again after a write at a boundary", node)
+        if store.domain != FULL:
+            raise Refused("partial-store", "a part of a document that was computed on its own is changed in place", node)
+        if isinstance(value, Segment):
+            if value.dim != target.dim or value.rank > target.rank:
+                raise Refused("dim-mismatch", "the packed dimensions of the two sides are not the same", node)
+            if value.window == window and not value.store.exact and window != FULL:
+                raise Refused("length-mismatch", "a padded part of a document is written to a part of another", node)
+            value = self.aligned(value, window, node)
+        elif isinstance(value, Outside):
+            self.broadcasts(value, target.dim, node)
+        elif isinstance(value, Affine) or value is OPAQUE:
+            raise Refused("index-as-number", "a boundary, a length or the document's number is written as a value", node)
+        store.term = self.intern(Assign(store.term, window, value, store.term.dim))
+        store.version += 1
+
+    def broadcasts(self, value: Outside, dim: int, node: fx.Node) -> None:
+        """A tensor from outside may meet a segment only if it has one entry, or none, along the packed dimension."""
+        fake = self.fake(value)
+        if fake.dim() >= -dim:
+            size = fake.shape[dim]
+            if not (isinstance(size, int) and size == 1):
+                raise Refused("whole-row-operand", "a tensor with its own packed dimension meets a segment", node)
+
+    def fake(self, value: Outside) -> Any:
+        return example(value.node) if value.node is not None else self.fakes[id(value)]
+
+    def computed(self, call: tuple[Any, ...], fake: Any) -> Outside:
+        """A tensor computed in the body from outside tensors alone."""
+        value: Outside = self.intern(Outside(None, call))
+        self.fakes.setdefault(id(value), fake)
+        return value
+
+
+def frozen_args(value: Any) -> Any:
+    """An argument structure with lists as tuples and slices as `Slice`, so that it can be interned."""
+    if isinstance(value, (tuple, list)):
+        return tuple(frozen_args(v) for v in value)
+    if isinstance(value, slice):
+        return Slice(frozen_args(value.start), frozen_args(value.stop), frozen_args(value.step))
+    return value

@@ -1,0 +1,259 @@
+"""Replace a decided loop by the whole-row form of its effects."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass._compat import statically_known_true
+from packpass.capture import markers
+from passes.mutation import mutated_after
+from passes.prune import prune
+from passes.vectorize_segments.emit import Emitter
+from passes.vectorize_segments.find import Decided
+from passes.vectorize_segments.machine import Refused, Store, example, storage
+from passes.vectorize_segments.terms import FULL, Assign, Flip, Outside, Roll, Row, Term
+
+_CLONES = ("clone",)
+_UNINITIALISED = ("empty", "empty_like", "new_empty")
+_FRESH = (*_CLONES, *_UNINITIALISED, "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full")
+_ops = torch.ops.packpass
+
+
+def op_name(node: fx.Node) -> str:
+    """Plain name of a call: "clone" for ``x.clone()`` and ``torch.clone(x)``."""
+    if node.op not in ("call_function", "call_method"):
+        return ""
+    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
+
+
+def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
+    """Emit the new nodes, then remove the loop. Returns facts for the report; raises `Refused` with nothing changed."""
+    loop = decided.loop
+    begin = loop.iterations[0][0]
+    end = loop.iterations[-1][2]
+    moved = [(node, node.prev) for node in decided.hoisted]
+    for node in decided.hoisted:
+        begin.prepend(node)
+    total = _size(graph, begin, decided.row_node, decided.row_dim)
+    emitter = None
+    try:
+        with graph.inserting_before(begin):
+            emitter = Emitter(graph, decided.boundaries, total, decided.row_node, rule)
+            _emit_checks(emitter, decided, total)
+            news = [(row, store, _content(emitter, graph, decided, row, store)) for row, store in decided.writes]
+            # The lists are laid out last: every read of an outer tensor comes before the first write.
+            rows = {collect: _appended(emitter, decided, segment) for collect, segment in decided.appended}
+    except Refused:
+        if emitter is not None:
+            emitter.abandon()
+        for node, before in reversed(moved):
+            before.append(node)
+        raise
+
+    # === Transform ===
+    for node in decided.dead:
+        graph.erase_node(node)
+    for collect, row in rows.items():
+        for user in list(collect.users):
+            with graph.inserting_before(user):
+                emitter.made.clear()
+                joined = _joined(emitter, decided, row, user)
+            user.replace_all_uses_with(joined)
+            _copy_meta(user, joined)
+            graph.erase_node(user)
+        graph.erase_node(collect)
+    shared = [new for _, _, new in news] + list(rows.values())
+    functional = [
+        (row, new) for row, _, new in news if shared.count(new) == 1 and _may_replace(graph, decided, row, new)
+    ]
+    with graph.inserting_before(begin):
+        for row, _, new in news:
+            if (row, new) not in functional:
+                target = row.node if not row.index else emitter.node(row)
+                emitter.call("copy_", target, new, method=True)
+    nodes = loop.nodes - set(decided.hoisted)
+    inputs = [n for node in nodes for n in node.all_input_nodes if n not in nodes]
+    for row, new in functional:
+        row.node.replace_all_uses_with(new, delete_user_cb=lambda user, new=new: user not in nodes and _after(user, end))
+        _copy_meta(row.node, new, location_only=True)
+    for node in reversed(list(graph.nodes)):
+        if node in nodes:
+            graph.erase_node(node)
+    prune(graph, [*inputs, *(row.node for row, _ in functional)])
+    return {"in_place": len(news) - len(functional), "lists": len(rows)}
+
+
+def _after(node: fx.Node, mark: fx.Node) -> bool:
+    return mark < node
+
+
+def _copy_meta(old: fx.Node, new: fx.Node, location_only: bool = False) -> None:
+    for key, value in old.meta.items():
+        if key in ("stack_trace", "nn_module_stack", "source_fn_stack") or (not location_only and key not in new.meta):
+            new.meta.setdefault(key, value)
+
+
+def _size(graph: fx.Graph, before: fx.Node, node: fx.Node, dim: int) -> Any:
+    """The row's length: a constant, or the graph's own symbol for it."""
+    size = example(node).shape[dim]
+    if isinstance(size, int):
+        return size
+    for n in graph.nodes:
+        if n.op == "placeholder" and isinstance(example(n), torch.SymInt) and example(n).node.expr == size.node.expr:
+            return n
+    with graph.inserting_before(before):
+        out = graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
+    out.meta["example_value"] = size
+    return out
+
+
+# === What the loop leaves in its tensors =====================================================================
+
+
+def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Row, store: Store) -> fx.Node:
+    """The whole new content of an outer row, its tail included."""
+    term = store.term
+    value: Any = term.value if isinstance(term, Assign) and term.window == FULL and term.base is row else term
+    base = emitter.node(row)
+    if isinstance(value, (Term, Outside)):
+        new = emitter.node(value)
+        if store.point_fill is None and _keeps_tail(emitter, graph, decided, row, value, new, base):
+            return new
+    new = emitter.fitted(value, base)
+    if op_name(row.node) in _UNINITIALISED and not row.index and isinstance(new, fx.Node) and store.point_fill is None:
+        if not mutated_before(graph, row.node, decided.loop.iterations[0][0]):
+            return new  # the tail is uninitialised memory in eager, too
+    new = emitter.choose(FULL, new, base, row.dim)
+    return _point_filled(emitter, new, store, row)
+
+
+def mutated_before(graph: fx.Graph, node: fx.Node, begin: fx.Node) -> bool:
+    """Was the memory of ``node`` written between its creation and the loop?"""
+    return mutated_after(graph, node, node.next, begin)
+
+
+def _keeps_tail(
+    emitter: Emitter, graph: fx.Graph, decided: Decided, row: Row, value: Any, new: fx.Node, base: fx.Node
+) -> bool:
+    """Is the tail that packed ops pass through from their source already what the outer tensor holds there?"""
+    like, made = example(base), example(new)
+    if made.dtype != like.dtype or tuple(made.shape) != tuple(like.shape) or made.device != like.device:
+        return False
+    source: Any = value
+    moved = False
+    while True:
+        if isinstance(source, (Roll, Flip)):
+            source, moved = source.of, True
+        elif isinstance(source, Assign) and isinstance(source.base, Roll) and new.target is _ops.packed_roll.default:
+            source, moved = source.base.of, True  # a roll with its fill, emitted as one op
+        else:
+            break
+    if not moved or not isinstance(source, Row) or source.index or row.index:
+        return False
+    if source is row:
+        return True
+    begin = decided.loop.iterations[0][0]
+    if op_name(row.node) not in _CLONES or row.node.args[:1] != (source.node,) or row.node.kwargs:
+        return False
+    if any(written is source for written, _ in decided.writes):
+        return False
+    return not (mutated_before(graph, row.node, begin) or mutated_after(graph, source.node, row.node.next, begin))
+
+
+def _point_filled(emitter: Emitter, new: fx.Node, store: Store, row: Row) -> fx.Node:
+    """``out[cu[i + 1] - 1] = v`` of an empty document writes the slot before it; the only such slot that no document
+    owns is that of leading (or, for ``out[cu[i]]``, trailing) empty documents."""
+    if store.point_fill is None:
+        return new
+    where, number = store.point_fill
+    cu, total = emitter.cu, emitter.total
+    first, last = (0, 1) if where == "end" else (-1, -2)
+    edge = emitter.call(operator.getitem, cu, slice(first, 1 if first == 0 else None))
+    inner = emitter.call(operator.getitem, cu, slice(last, 2 if last == 1 else -1))
+    empty = emitter.call(torch.eq, edge, inner)
+    slot = emitter.call(torch.sub, edge, 1) if where == "end" else edge
+    if where == "end":
+        slot = emitter.call(torch.remainder, slot, total)  # index -1 is the last slot of the row
+    slots = emitter.call(torch.arange, total, device=emitter.device)
+    hit = emitter.call(torch.logical_and, emitter.call(torch.eq, slots, slot), empty)
+    hit = emitter.call(torch.logical_and, hit, emitter.call(torch.logical_not, emitter.mask(FULL)))
+    for _ in range(-row.dim - 1):
+        hit = emitter.call(torch.unsqueeze, hit, -1)
+    fill = emitter.fitted(number, new)
+    return emitter.call(torch.where, hit, fill, new)
+
+
+def _may_replace(graph: fx.Graph, decided: Decided, row: Row, new: fx.Node) -> bool:
+    """May later uses of the outer tensor simply use the new one? Only if nothing else can see the old memory."""
+    node = row.node
+    if row.index or op_name(node) not in _FRESH:
+        return False
+    begin, nodes = decided.loop.iterations[0][0], decided.loop.nodes
+    made, like = example(new), example(node)
+    if made.dtype != like.dtype or tuple(made.shape) != tuple(like.shape) or made.stride() != like.stride():
+        return False
+    if new in (row.node, *(r.node for r, _ in decided.writes)) or new.op == "placeholder" or storage(new) == storage(node):
+        return False
+    memory = storage(node)
+    for other in graph.nodes:
+        if other is not node and other not in nodes and storage(other) == memory and other < begin:
+            return False
+    # A result that is, or views, a tensor that others can see must be copied.
+    return new.meta.get("packpass") is not None and not any(
+        other is not new and storage(other) == storage(new) for other in graph.nodes
+    )
+
+
+# === Lists ===================================================================================================
+
+
+def _appended(emitter: Emitter, decided: Decided, segment: Any) -> fx.Node:
+    return emitter.node(segment.store.term)
+
+
+def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> fx.Node:
+    """``torch.cat`` of the per-document tensors: the row between the first and the last boundary."""
+    fake = example(row)
+    dim = int(cat.args[1]) % fake.dim()  # type: ignore[arg-type]
+    if decided.covers_row or statically_known_true(example(cat).shape[dim] == fake.shape[dim]):
+        # Eager needs the documents to fill the row here, or fails.
+        return emitter.call(torch.clone, row) if not row.meta.get("packpass") else row
+    cu = emitter.cu
+    span = emitter.call(operator.sub, emitter.call(operator.getitem, cu, -1), emitter.call(operator.getitem, cu, 0))
+    count = emitter.call("item", span, method=True)
+    slots = emitter.call(torch.arange, count, device=emitter.device)
+    first = emitter.call(operator.getitem, cu, slice(0, 1))
+    return emitter.call(torch.index_select, row, dim, emitter.call(torch.add, slots, first))
+
+
+# === Checks ==================================================================================================
+
+
+def _emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
+    """Boundaries are checked once per loop, without waiting for the device; the user's own checks stay."""
+    emitter.call(_ops.check_cu_seqlens.default, emitter.cu, total)
+    covers = decided.covers_row or any(
+        statically_known_true(example(user).shape[int(user.args[1])] == example(decided.row_node).shape[decided.row_dim])  # type: ignore[arg-type]
+        for collect, _ in decided.appended
+        for user in collect.users
+        if user.target is markers.RAGGED_CAT
+    )
+    if covers:
+        cu = emitter.cu
+        span = emitter.call(operator.sub, emitter.call(operator.getitem, cu, -1), emitter.call(operator.getitem, cu, 0))
+        fills = emitter.call(operator.eq, span, total)
+        emitter.call(torch._assert_async, fills, "packpass: the documents in cu_seqlens do not fill the packed dimension")
+    if decided.checks:
+        documents = emitter.call(operator.sub, emitter.call(torch.ops.aten.sym_size.int, emitter.cu, 0), 1)
+        for check in decided.checks:
+            left = emitter.vector(check.left, decided.boundaries, documents)
+            right = emitter.vector(check.right, decided.boundaries, documents)
+            holds = emitter.call(getattr(operator, check.op), left, right)
+            if isinstance(example(holds), torch.Tensor):
+                emitter.call(torch._assert_async, emitter.call(torch.all, holds), check.message)
+            else:
+                emitter.call(torch._check, holds)

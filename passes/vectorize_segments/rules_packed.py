@@ -1,0 +1,285 @@
+"""Rules for ops that move slots within a document or make per-document values: roll, flip, cat, pad, arange, checks."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Refused, Segment, example, frozen_args
+from passes.vectorize_segments.rules import _apply, _segments, label, outside_call, rule
+from passes.vectorize_segments.rules_views import argument, shape_with_length
+from passes.vectorize_segments.terms import FULL, LENGTH, Affine, Apply, Bound, Flip, Index, Outside, Positions, Roll, Slice, Window
+
+
+def _whole(machine: Machine, node: fx.Node, value: Any) -> Segment:
+    if not isinstance(value, Segment) or value.window != FULL or not value.store.exact:
+        raise Refused("no-rule", f"{label(node)} of a part of a document has no rule", node)
+    return value
+
+
+@rule("roll")
+def _roll(machine: Machine, node: fx.Node) -> Any:
+    value = machine.value(node.args[0])
+    if isinstance(value, Outside):
+        return outside_call(machine, node)
+    segment = _whole(machine, node, value)
+    shifts, dims = argument(node, 1, "shifts"), argument(node, 2, "dims", ())
+    shifts = [shifts] if isinstance(shifts, int) else list(shifts)
+    dims = [dims] if isinstance(dims, int) else list(dims or ())
+    if not dims:
+        if segment.rank != 1 or len(shifts) != 1:
+            raise Refused("no-rule", "roll without dims flattens the document with its other dimensions", node)
+        dims = [0]
+    if len(dims) != len(shifts) or not all(isinstance(v, int) for v in (*shifts, *dims)):
+        raise Refused("no-rule", "roll by an amount that depends on data has no rule", node)
+    term = machine.read(segment, node)
+    others = [(s, d) for s, d in zip(shifts, dims, strict=True) if d % segment.rank != segment.rank + segment.dim]
+    if others:
+        args = (term, tuple(s for s, _ in others), tuple(d for _, d in others))
+        term = machine.intern(Apply(torch.roll, False, args, (), segment.dim))
+    total = sum(s for s, d in zip(shifts, dims, strict=True) if d % segment.rank == segment.rank + segment.dim)
+    if total:
+        term = machine.intern(Roll(term, total, None, segment.dim))
+    elif not others:
+        term = machine.intern(Apply(torch.clone, False, (term,), (), segment.dim))
+    return machine.fresh(term, segment.rank)
+
+
+@rule("flip")
+def _flip(machine: Machine, node: fx.Node) -> Any:
+    value = machine.value(node.args[0])
+    if isinstance(value, Outside):
+        return outside_call(machine, node)
+    segment = _whole(machine, node, value)
+    rest = node.args[1:] if len(node.args) > 1 else (node.kwargs["dims"],)
+    dims = rest[0] if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest
+    packed = segment.rank + segment.dim
+    others = tuple(d for d in dims if d % segment.rank != packed)  # type: ignore[operator]
+    term = machine.read(segment, node)
+    if others:
+        term = machine.intern(Apply(torch.flip, False, (term, others), (), segment.dim))
+    if len(others) != len(dims):
+        term = Flip(term, segment.dim)
+    return machine.fresh(term, segment.rank)
+
+
+# === Concatenation and padding inside a document =============================================================
+
+
+def _constant_block(machine: Machine, value: Any, dim: int) -> tuple[int, Any] | None:
+    """``(size along dim, value)`` of an outside tensor that is one known number everywhere."""
+    if not isinstance(value, Outside):
+        return None
+    fake = machine.fake(value)
+    if value.node is not None:
+        target, args, kwargs = value.node.target, value.node.args, dict(value.node.kwargs)
+        if value.node.op not in ("call_function", "call_method") or len(value.node.users) > 1:
+            return None  # somebody else may have written to it
+    else:
+        assert value.call is not None
+        target, _, args, items = value.call
+        kwargs = dict(items)
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if fake.dim() < -dim or not isinstance(fake.shape[dim], int):
+        return None
+    if name in ("zeros", "new_zeros", "zeros_like"):
+        return fake.shape[dim], 0
+    if name in ("ones", "new_ones", "ones_like"):
+        return fake.shape[dim], 1
+    if name in ("full", "new_full", "full_like"):
+        at = 2 if name == "new_full" else 1
+        number = args[at] if len(args) > at else kwargs.get("fill_value")
+        if isinstance(number, (int, float, bool)):
+            return fake.shape[dim], number
+    return None
+
+
+@rule("cat", "concat", "concatenate")
+def _cat(machine: Machine, node: fx.Node) -> Any:
+    tensors, dim = argument(node, 0, "tensors"), argument(node, 1, "dim", node.kwargs.get("axis", 0))
+    values = [machine.value(t) for t in tensors]
+    segments = [v for v in values if isinstance(v, Segment)]
+    if not segments:
+        return outside_call(machine, node)
+    first = segments[0]
+    at = dim % example(node).dim()
+    if any(s.dim != first.dim or s.rank != first.rank for s in segments):
+        raise Refused("dim-mismatch", "cat of segments along different dimensions", node)
+    if at != first.rank + first.dim:
+        if len(segments) != len(values):
+            raise Refused("no-rule", "cat of a segment with an outside tensor has no rule", node)
+        terms = tuple(machine.aligned(s, first.window, node) for s in segments)
+        term = Apply(torch.cat, False, (terms, at - first.rank), (), first.dim)
+        return machine.fresh(term, first.rank, first.window, exact=all(s.store.exact for s in segments))
+    if len(values) == 2:
+        found = _cat_shift(machine, node, values, first.dim)
+        if found is not None:
+            return found
+    raise Refused("no-rule", "cat of parts of a document along its own dimension: only a shift by k with k fill slots has a rule", node)
+
+
+def _cat_shift(machine: Machine, node: fx.Node, values: list[Any], dim: int) -> Segment | None:
+    """``cat((seg[k:], fill))``, ``cat((fill, seg[:-k]))`` and their wrapping forms."""
+    for part, other, left in ((values[0], values[1], True), (values[1], values[0], False)):
+        if not isinstance(part, Segment) or not part.window.plain or not part.store.exact:
+            continue
+        k = part.window.front if left else part.window.back
+        if k < 1 or part.window != (Window(front=k) if left else Window(back=k)):
+            continue
+        shift = -k if left else k
+        term = machine.read(part, node)
+        block = _constant_block(machine, other, dim)
+        if block is not None and block[0] == k:
+            if example(node).dtype != example(node.args[0][0 if left else 1]).dtype:  # type: ignore[index]
+                return None  # the fill promotes the segment
+            return machine.fresh(Roll(term, shift, block[1], dim), part.rank, exact=False)
+        wraps = Window(first=1) if left else Window(last=1)
+        if isinstance(other, Segment) and k == 1 and other.store is part.store and other.window == wraps and other.rank == part.rank:
+            return machine.fresh(Roll(term, shift, None, dim), part.rank)
+    return None
+
+
+@rule("pad")
+def _pad(machine: Machine, node: fx.Node) -> Any:
+    value = machine.value(node.args[0])
+    if isinstance(value, Outside):
+        return outside_call(machine, node)
+    pad, mode, fill = argument(node, 1, "pad"), argument(node, 2, "mode", "constant"), argument(node, 3, "value", None)
+    if not isinstance(value, Segment) or mode != "constant" or not all(isinstance(p, int) for p in pad) or not value.store.exact:
+        raise Refused("no-rule", "this pad has no rule", node)
+    pairs = {-1 - i: (pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)}
+    left, right = pairs.get(value.dim, (0, 0))
+    number = 0 if fill is None else fill
+    if not isinstance(number, (int, float, bool)) or any(p != (0, 0) for d, p in pairs.items() if d != value.dim):
+        raise Refused("no-rule", "pad of other dimensions of a segment has no rule", node)
+    w = value.window
+    term = machine.read(value, node)
+    for k in (right, left):
+        if k >= 1 and (w, left, right) in ((Window(front=k), 0, k), (FULL, -k, k)):
+            return machine.fresh(Roll(term, -k, number, value.dim), value.rank, exact=False)
+        if k >= 1 and (w, left, right) in ((Window(back=k), k, 0), (FULL, k, -k)):
+            return machine.fresh(Roll(term, k, number, value.dim), value.rank, exact=False)
+    raise Refused("no-rule", "pad changes the length of a document", node)
+
+
+# === Values made for a document ==============================================================================
+
+
+@rule("arange")
+def _arange(machine: Machine, node: fx.Node) -> Any:
+    bounds = [machine.affine(a) for a in node.args]
+    if any(b is None for b in bounds) or not 1 <= len(bounds) <= 2 or set(node.kwargs) - {"dtype", "device"}:
+        raise Refused("no-rule", "this arange has no rule", node)
+    start, stop = (Affine.of(0), bounds[0]) if len(bounds) == 1 else bounds
+    assert start is not None and stop is not None
+    if start.is_const and stop.is_const:
+        return machine.computed((node.target, False, tuple(node.args), tuple(sorted(node.kwargs.items()))), example(node))
+    length = stop.plus(start, -1).length_of()
+    if length is None or length[1]:
+        raise Refused("no-rule", "an arange that is not as long as the document has no rule", node)
+    single = start.single()
+    machine.use((length[0], _first_k(stop, start)), node)
+    per_document = start.is_const
+    if not per_document and (single is None or not isinstance(single[0], Bound) or single[0].k != machine.boundaries[1]):
+        raise Refused("no-rule", "this arange has no rule", node)
+    offset = start.const
+    fake = example(node)
+    return machine.fresh(Positions(per_document, offset, fake.dtype, fake.device), 1)
+
+
+def _first_k(stop: Affine, start: Affine) -> int:
+    return min(a.k for a, _ in stop.plus(start, -1).atoms if isinstance(a, Bound))
+
+
+@rule("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
+def _create(machine: Machine, node: fx.Node) -> Any:
+    """A tensor with a dimension of the document's length: the same call with the row's length."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    method = node.op == "call_method"
+    args = node.args[1:] if method else node.args
+    unknown = set(node.kwargs) - {"dtype", "device", "fill_value", "requires_grad", "layout"}
+    if unknown or node.kwargs.get("requires_grad") or (not args):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    takes_fill = name in ("full", "new_full")
+    sizes, tail = (args[0], args[1:]) if isinstance(args[0], (tuple, list)) else (args, ())
+    if takes_fill and not isinstance(args[0], (tuple, list)):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    if any(isinstance(t, fx.Node) for t in tail):
+        raise Refused("index-as-number", f"{label(node)} with a value that is not a constant has no rule", node)
+    if all(machine.affine(s) is not None and machine.affine(s).is_const for s in sizes):  # type: ignore[union-attr]
+        return outside_call(machine, node)
+    shape, dim = shape_with_length(machine, sizes, node)
+    shape = tuple(machine.intern(s) if isinstance(s, Outside) else s for s in shape)
+    head: tuple[Any, ...] = ()
+    if method:
+        base = machine.value(node.args[0])
+        head = (machine.read(base, node) if isinstance(base, Segment) else base,)
+    term = Apply(node.target, method, (*head, shape, *tail), tuple(sorted(node.kwargs.items())), dim)
+    return machine.fresh(term, len(shape))
+
+
+@rule("expand", "expand_as", "view_as")
+def _like(machine: Machine, node: fx.Node) -> Any:
+    raise Refused("no-rule", f"there is no rule for {label(node)} in a loop over documents", node)
+
+
+# === Checks and skips ========================================================================================
+
+_COMPARE = {operator.ge: "ge", operator.gt: "gt", operator.le: "le", operator.lt: "lt", operator.eq: "eq", operator.ne: "ne"}
+
+
+def comparison(machine: Machine, arg: Any) -> tuple[Affine, str, Affine] | None:
+    """``(left, op, right)`` if ``arg`` compares two integers that the machine knows."""
+    if not isinstance(arg, fx.Node):
+        return None
+    name = _COMPARE.get(arg.target) if arg.op == "call_function" else None  # type: ignore[arg-type]
+    if arg.op == "call_function" and name is None:
+        name = getattr(arg.target, "__name__", "")
+    elif arg.op == "call_method":
+        name = str(arg.target)
+    if name not in _COMPARE.values() or len(arg.args) != 2:
+        return None
+    left, right = machine.affine(arg.args[0]), machine.affine(arg.args[1])
+    return (left, name, right) if left is not None and right is not None else None
+
+
+@rule("loop_check", "check", "assert_async")
+def _check(machine: Machine, node: fx.Node) -> Any:
+    """A check the user wrote: it must survive, for every document at once."""
+    found = comparison(machine, node.args[0])
+    if found is None:
+        if node.args[0] is True:
+            return OPAQUE
+        raise Refused("check", "the body checks something that has no vectorised form", node)
+    message = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], str) else "check in a loop over documents failed"
+    machine.checks.append(Check(*found, message))
+    return OPAQUE
+
+
+@rule("loop_skip")
+def _skip(machine: Machine, node: fx.Node) -> Any:
+    """``if <document is empty>: continue``: nothing would have happened anyway."""
+    found = comparison(machine, node.args[0])
+    if found is not None:
+        left, op, right = found
+        if not node.args[1]:
+            op = {"ge": "lt", "lt": "ge", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}[op]
+        difference = left.plus(right, -1)
+        if op in ("ge", "gt"):
+            difference, op = difference.times(-1), {"ge": "le", "gt": "lt"}[op]
+        length = difference.length_of()
+        empty = length is not None and (op, length[1]) in (("le", 0), ("eq", 0), ("lt", -1))
+        if not empty:
+            mirrored = difference.times(-1).length_of()
+            empty = mirrored is not None and op == "eq" and mirrored[1] == 0
+        boundaries = length or difference.times(-1).length_of()
+        if empty and boundaries is not None:
+            machine.use((boundaries[0], _first_k(difference, Affine())), node)
+            machine.skips_empty = True
+            return OPAQUE
+    raise Refused("skip-condition", "documents are skipped by a condition other than being empty", node)
+
+

@@ -1,0 +1,307 @@
+"""What a loop body computes, as values: affine integers, windows of a document, and terms over a whole row.
+
+A *term* describes, for every document at once, the tensor that an iteration computes for its own document. Terms are
+frozen and interned: two iterations do the same thing exactly if they leave the same terms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import fx
+
+# === Integers ================================================================================================
+
+
+@dataclasses.dataclass(frozen=True)
+class Boundaries:
+    """N+1 document boundaries: the tensor itself, or the running sum of N lengths (``lengths=True``)."""
+
+    node: fx.Node
+    lengths: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """``boundaries[i + k]`` for the document ``i`` of this iteration."""
+
+    of: Boundaries
+    k: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+    """The number ``i`` of this iteration's document."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Invariant:
+    """An integer that is the same for every document."""
+
+    node: fx.Node
+
+
+Atom = Bound | Index | Invariant
+
+
+@dataclasses.dataclass(frozen=True)
+class Affine:
+    """An integer ``const + sum(c * atom)``; an int tensor of one element counts as the integer it holds."""
+
+    atoms: frozenset[tuple[Atom, int]] = frozenset()
+    const: int = 0
+
+    @staticmethod
+    def of(value: Atom | int) -> Affine:
+        return Affine(const=value) if isinstance(value, int) else Affine(frozenset({(value, 1)}))
+
+    def plus(self, other: Affine, sign: int = 1) -> Affine:
+        sums: dict[Atom, int] = dict(self.atoms)
+        for atom, c in other.atoms:
+            sums[atom] = sums.get(atom, 0) + sign * c
+        return Affine(frozenset((a, c) for a, c in sums.items() if c), self.const + sign * other.const)
+
+    def times(self, factor: int) -> Affine:
+        return Affine(frozenset((a, c * factor) for a, c in self.atoms if factor), self.const * factor)
+
+    @property
+    def is_const(self) -> bool:
+        return not self.atoms
+
+    def single(self) -> tuple[Atom, int] | None:
+        """``(atom, const)`` if this is ``atom + const``."""
+        if len(self.atoms) != 1:
+            return None
+        ((atom, c),) = self.atoms
+        return (atom, self.const) if c == 1 else None
+
+    def length_of(self) -> tuple[Boundaries, int] | None:
+        """``(boundaries, const)`` if this is the length of the iteration's document plus a constant."""
+        if len(self.atoms) == 1:
+            ((atom, c),) = self.atoms
+            if isinstance(atom, Bound) and c == 1 and atom.k == 0 and not atom.of.lengths:
+                return Boundaries(atom.of.node, lengths=True), self.const  # entry i of a vector of lengths
+            return None
+        by_k = {atom.k: (atom, c) for atom, c in self.atoms if isinstance(atom, Bound)}
+        if len(self.atoms) == 2 and set(by_k) == {0, 1} and by_k[0][1] == -1 and by_k[1][1] == 1:
+            low, high = by_k[0][0], by_k[1][0]
+            if low.of == high.of:
+                return low.of, self.const
+        return None
+
+
+# === Windows =================================================================================================
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Slots of a document ``[s, e)``: from ``s + front`` to ``e - back``; or only the first / last ``k`` of them.
+
+    ``first=k`` is ``[s, min(s + k, e))``, ``last=k`` is ``[max(e - k, s), e)``; both exclude front and back.
+    """
+
+    front: int = 0
+    back: int = 0
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def full(self) -> bool:
+        return self == FULL
+
+    @property
+    def plain(self) -> bool:
+        return self.first is None and self.last is None
+
+    def complements(self, other: Window) -> bool:
+        """Do the two cut every document in two parts without overlap?"""
+        for a, b in ((self, other), (other, self)):
+            if a.plain and (b == Window(last=a.back) and a.front == 0 or b == Window(first=a.front) and a.back == 0):
+                return True
+        return False
+
+
+FULL = Window()
+
+# === Terms ===================================================================================================
+
+
+class Term:
+    """A value for every slot of every document. ``dim`` (negative) is its packed dimension."""
+
+    dim: int
+
+
+class Interner:
+    """One object per distinct term, so that comparing two terms looks at one level only."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+        self._serial: dict[int, int] = {}
+
+    def __call__(self, value: Any) -> Any:
+        key = (type(value), *(self._key(getattr(value, f.name)) for f in dataclasses.fields(value)))
+        found = self._known.setdefault(key, value)
+        self._serial.setdefault(id(found), len(self._serial))
+        return found
+
+    def _key(self, v: Any) -> Any:
+        if isinstance(v, (Term, Outside)):
+            return ("term", self._serial[id(v)])
+        if isinstance(v, (tuple, list)):
+            return (type(v).__name__, *(self._key(item) for item in v))
+        if isinstance(v, Slice):
+            return ("slice", self._key(v.start), self._key(v.stop), self._key(v.step))
+        # 1, 1.0 and True are equal in Python and different in a graph.
+        return (type(v).__name__, repr(v)) if isinstance(v, (bool, int, float, complex)) else v
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Row(Term):
+    """The content, before the loop, of a tensor from outside (``index`` selects along its other dimensions)."""
+
+    node: fx.Node
+    index: tuple[Any, ...]
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Apply(Term):
+    """``target(*args, **kwargs)`` on whole rows, for an op that treats every slot alike.
+
+    Arguments are terms, `Outside` tensors, `LENGTH` (the packed size) or plain Python values, nested in tuples.
+    """
+
+    target: Any
+    method: bool
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outside:
+    """A tensor from outside the loop that every document uses whole (``term`` for one computed inside)."""
+
+    node: fx.Node | None
+    call: tuple[Any, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Roll(Term):
+    """Each document rolled by ``shift``: wraps around (``fill=None``), or fills, or leaves them open (`ANY`)."""
+
+    of: Term
+    shift: int
+    fill: Any
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Flip(Term):
+    """Each document reversed."""
+
+    of: Term
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Positions(Term):
+    """``start + slot - document start``, or counted from the row's start (``per_document=False``): an arange."""
+
+    per_document: bool
+    start: int
+    dtype: Any
+    device: Any
+    dim: int = -1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Guard(Term):
+    """``of`` on the slots of ``window``, 1 elsewhere: keeps NaN of slots that nobody asked for out of gradients."""
+
+    of: Term
+    window: Window
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Assign(Term):
+    """``base`` with the slots of ``window`` replaced by ``value`` (a term, an `Outside` or a Python scalar)."""
+
+    base: Term
+    window: Window
+    value: Any
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """A slice in an argument structure (Python's own is not hashable before 3.12)."""
+
+    start: Any
+    stop: Any
+    step: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _Marker:
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+ANY = _Marker("ANY")
+"""Fill of slots that nothing reads."""
+LENGTH = _Marker("LENGTH")
+"""Stands for the document's length in a shape argument; the row's length after the rewrite."""
+
+
+def children(value: Any) -> list[Any]:
+    """Terms and outside tensors directly below a term, an `Outside` or an argument structure."""
+    found: list[Any] = []
+
+    def visit(v: Any) -> None:
+        if isinstance(v, (Term, Outside)):
+            found.append(v)
+        elif isinstance(v, (tuple, list)):
+            for item in v:
+                visit(item)
+        elif isinstance(v, Slice):
+            visit((v.start, v.stop, v.step))
+
+    if isinstance(value, Apply):
+        visit((value.args, tuple(v for _, v in value.kwargs)))
+    elif isinstance(value, (Roll, Flip, Guard)):
+        visit(value.of)
+    elif isinstance(value, Assign):
+        visit((value.base, value.value))
+    elif isinstance(value, Outside) and value.call is not None:
+        visit(value.call)
+    return found
+
+
+def walk(value: Any) -> list[Any]:
+    """Every distinct term and outside tensor in ``value``, itself included."""
+    seen: dict[Any, None] = {}
+    stack = [value] if isinstance(value, (Term, Outside)) else []
+    while stack:
+        v = stack.pop()
+        if v not in seen:
+            seen[v] = None
+            stack.extend(children(v))
+    return list(seen)
+
+
+def map_args(value: Any, fn: Callable[[Any], Any]) -> Any:
+    """Rebuild an FX argument structure (tuples, lists, slices, dicts) with ``fn`` applied to the leaves."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_args(v, fn) for v in value)
+    if isinstance(value, (slice, Slice)):
+        return type(value)(*(map_args(v, fn) for v in (value.start, value.stop, value.step)))
+    if isinstance(value, Mapping):
+        return {k: map_args(v, fn) for k, v in value.items()}
+    return fn(value)

@@ -1,0 +1,1 @@
+"""One case per file; each registers itself with :func:`perf.registry.case`."""

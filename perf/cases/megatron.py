@@ -1,0 +1,69 @@
+"""megatron-core's own ``roll_tensor``, unmodified, with packed parameters: three depths of four fields."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+import torch
+
+from perf.programs import boundaries, mtp_by_hand
+from perf.race import HAND, LOOP, PACKPASS, STOCK, Way, code_targets, race_table, run_race
+from perf.registry import Context, case
+from perf.results import CaseResult, Target
+
+DEPTHS = 3
+
+
+@case("megatron", "megatron-core's roll_tensor, unmodified, fullgraph")
+def run(ctx: Context, result: CaseResult) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it misses optional packages that play no part here
+            roll_tensor: Any = importlib.import_module("megatron.core.transformer.multi_token_prediction").roll_tensor
+            parameters: Any = importlib.import_module("megatron.core.packed_seq_params").PackedSeqParams
+    except ImportError as error:
+        result.notes.append(f"not run: {error}; pip install --no-deps megatron-core")
+        return
+
+    def depths(*fields_and_boundaries: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        *fields, cu = fields_and_boundaries
+        packed = parameters(qkv_format="thd", cu_seqlens_q=cu, cu_seqlens_kv=cu)
+        rolled, counts = [], []
+        for _ in range(DEPTHS):
+            pairs = [roll_tensor(field, shifts=-1, dims=-1, packed_seq_params=packed) for field in fields]
+            fields = [field for field, _ in pairs]
+            rolled += fields
+            counts.append(pairs[-1][1])
+        return rolled, counts
+
+    for total, documents in ((16_384, 64), (131_072, 512)):
+        if ctx.quick and total > 16_384:
+            break
+        title = f"roll_tensor: {DEPTHS} depths x 4 fields [1, {total}], N={documents}"
+        ctx.progress(title)
+        ids = torch.arange(1, total + 1, device=ctx.device)[None]
+        fields = [ids, ids * 2, ids * 3, torch.ones(1, total, device=ctx.device)]
+        cu = boundaries(documents, total, ctx.device)
+        ways = [
+            Way(LOOP, depths),
+            Way(PACKPASS, depths, PACKPASS, fullgraph=True),
+            Way(STOCK, depths, "inductor"),
+            Way(HAND, mtp_by_hand),
+        ]
+
+        def floor(fields: list[torch.Tensor] = fields) -> None:
+            for _ in range(DEPTHS):
+                for field in fields:
+                    field.clone()
+
+        race = run_race(ctx, ways, (*fields, cu), floor, budget=2 * ctx.budget)
+        result.tables.append(race_table(title, race, result))
+        result.targets += [
+            Target(f"{title}: over the {DEPTHS * 4} clones", race.ratio(PACKPASS), 1.3),
+            Target(f"{title}: times faster than the eager loop", race.ratio(LOOP, PACKPASS), 100, "at least")
+            if documents == 512
+            else Target(f"{title}: over roll + index_fill_ (5 % noise allowed)", race.ratio(PACKPASS, HAND), 1.05),
+            *code_targets(title, race, kernels=1),
+        ]

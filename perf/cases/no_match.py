@@ -1,0 +1,115 @@
+"""A model with nothing to rewrite: what does having packpass in the way cost?"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from packpass import _compat
+from packpass._backend import Backend
+from packpass._compare_render import seconds_text
+from packpass._compile import compile_afresh
+from packpass._measure import interleave
+from packpass._report import Report, collecting
+from perf.race import PACKPASS, STOCK
+from perf.registry import Context, case
+from perf.results import CaseResult, Table, Target
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block."""
+
+    def __init__(self, width: int = 128, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        qkv = self.qkv(self.before_attention(x)).view(batch, tokens, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.down(nn.functional.gelu(self.up(self.before_mlp(x))))
+
+
+@case("no_match", "a transformer block without loops or shifts")
+def run(ctx: Context, result: CaseResult) -> None:
+    torch.manual_seed(0)
+    block = Block().to(ctx.device)
+    x = torch.randn(4, 128, 128, device=ctx.device)
+    seconds: dict[str, list[float]] = {PACKPASS: [], STOCK: []}
+    sources: dict[str, list[str]] = {}
+    calls: dict[str, Any] = {}
+    for turn in range(1 if ctx.quick else 5):
+        # Alternate who goes first: the second compile of a pair finds warmer file caches.
+        for name in (PACKPASS, STOCK) if turn % 2 == 0 else (STOCK, PACKPASS):
+            ctx.progress(f"compile with {name}, round {turn + 1}")
+            with _compat.empty_compile_caches(), _compat.generated_code() as code:
+                calls[name] = compile_afresh(block, Backend() if name == PACKPASS else "inductor", {})
+                started = time.perf_counter()
+                calls[name](x)
+                seconds[name].append(time.perf_counter() - started)
+            sources[name] = [_comparable(source) for source in code]
+    if not torch.equal(calls[PACKPASS](x), calls[STOCK](x)):
+        result.wrong.append("packpass and stock torch.compile give different results")
+    identical = bool(sources[STOCK]) and sources[PACKPASS] == sources[STOCK]
+    result.targets.append(Target("generated code identical to stock (1 = yes)", float(identical), 1, "at least"))
+
+    arguments = {
+        name: (lambda call=call: call(x)) for name, call in ((STOCK, calls[STOCK]), (PACKPASS, calls[PACKPASS]))
+    }
+    timings = interleave(arguments, budget=3 * ctx.budget, max_rounds=1000)
+    middle = {name: statistics.median(values) for name, values in seconds.items()}
+    compile_ratio = statistics.median(a / b for a, b in zip(seconds[PACKPASS], seconds[STOCK], strict=True))
+    rows = [
+        [name, seconds_text(middle[name]), seconds_text(timings[name].seconds), f"{timings[name].ratio:.3f}"]
+        for name in (STOCK, PACKPASS)
+    ]
+    result.tables.append(Table("one block [4, 128, 128]", ["way", "first call", "time", "of stock"], rows))
+    spread = max(timing.spread for timing in timings.values())
+    result.targets += [
+        Target(f"run time over stock (spread ±{spread:.1%})", timings[PACKPASS].ratio, 1.01),
+        Target(f"first call over stock (rounds: {_range(seconds)})", compile_ratio, 1.01),
+    ]
+    result.data |= {"first_call": seconds, "identical_code": identical}
+    _scan(ctx, result)
+
+
+def _scan(ctx: Context, result: CaseResult) -> None:
+    """Time that the passes take to find nothing, per 1,000 nodes of the captured graph."""
+    layers = 8 if ctx.quick else 32
+    ctx.progress(f"scan of {layers} blocks")
+    model = nn.Sequential(*(Block() for _ in range(layers))).to(ctx.device)
+    options = {"packpass.inner_backend": "eager"}
+    per_thousand, nodes = [], 0
+    for _ in range(3):
+        report = Report()
+        with collecting(report):
+            compile_afresh(model, Backend(), {"options": options})(torch.randn(1, 16, 128, device=ctx.device))
+        nodes = sum(graph.nodes_before for graph in report.graph_records)
+        spent = sum(run.seconds for graph in report.graph_records for run in graph.passes)
+        if nodes and spent:
+            per_thousand.append(spent / nodes * 1e6)
+        if report.rewrites:
+            result.wrong.append(f"rewrote something in a model without a match: {report.rewrites}")
+    figure = min(per_thousand) if per_thousand else None
+    note = "" if per_thousand else "the report has no times per pass"
+    result.targets.append(Target(f"scan in ms per 1,000 nodes ({nodes} nodes)", figure, 2.0, note=note))
+
+
+def _comparable(source: str) -> str:
+    """Generated code without the running number of the compile."""
+    return re.sub(r"^# AOT ID: .*$", "", source, flags=re.MULTILINE)
+
+
+def _range(seconds: dict[str, list[float]]) -> str:
+    ratios = [a / b for a, b in zip(seconds[PACKPASS], seconds[STOCK], strict=True)]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"

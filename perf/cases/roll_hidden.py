@@ -1,0 +1,46 @@
+"""Shift of hidden states [16384, 1024] by documents, forward and with its backward."""
+
+from __future__ import annotations
+
+import torch
+
+from packpass.ops import packed_roll
+from perf.programs import boundaries, roll_rows_by_hand, roll_rows_loop
+from perf.race import HAND, LOOP, OP, PACKPASS, STOCK, Way, code_targets, race_table, run_race
+from perf.registry import Context, case
+from perf.results import CaseResult, Target
+
+
+@case("roll_hidden", "packed roll of hidden states, [16384, 1024]")
+def run(ctx: Context, result: CaseResult) -> None:
+    tokens, width, documents = (2_048, 1_024, 64) if ctx.quick else (16_384, 1_024, 64)
+    cu = boundaries(documents, tokens, ctx.device)
+    for dtype in (torch.float32, torch.bfloat16):
+        for backward in (False, True):
+            work = "forward + backward" if backward else "forward"
+            title = f"{str(dtype).removeprefix('torch.')} [{tokens}, {width}], N={documents}, {work}"
+            ctx.progress(title)
+            x = torch.randn(tokens, width, device=ctx.device).to(dtype).requires_grad_(backward)
+            source, gradient = x.detach(), torch.randn_like(x)
+            ways = [
+                Way(LOOP, roll_rows_loop),
+                Way(PACKPASS, roll_rows_loop, PACKPASS),
+                Way(STOCK, roll_rows_loop, "inductor"),
+                Way(HAND, roll_rows_by_hand),
+                Way(OP, lambda x, cu: packed_roll(x, cu, -1, 0, fill=0)),
+            ]
+
+            def floor(source: torch.Tensor = source, gradient: torch.Tensor = gradient, both: bool = backward) -> None:
+                source.clone()
+                if both:
+                    gradient.clone()
+
+            race = run_race(ctx, ways, (x, cu), floor, backward=backward, budget=2.5 * ctx.budget)
+            result.tables.append(race_table(title, race, result))
+            limit = (1.2 if backward else 1.15) if ctx.device == "cpu" else 1 / 0.85
+            clones = "two clones" if backward else "clone"
+            result.targets += [
+                Target(f"{title}: over {clones}", race.ratio(PACKPASS), limit),
+                Target(f"{title}: over roll + index_fill_ (5 % noise allowed)", race.ratio(PACKPASS, HAND), 1.05),
+                *code_targets(title, race, kernels=2 if backward else 1),
+            ]

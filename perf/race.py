@@ -1,0 +1,178 @@
+"""A race: several ways to compute the same thing, checked against each other, then timed side by side.
+
+Built on the measuring core of ``packpass.compare``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from packpass._backend import Backend
+from packpass._compare_render import seconds_text
+from packpass._compile import compile_afresh
+from packpass._measure import Timing, interleave
+from packpass._report import Report, collecting
+from packpass._variants import Row, Workload, examine, examine_compiled
+from perf.registry import Context
+from perf.results import CaseResult, Table, Target
+
+LOOP, STOCK, PACKPASS, FLOOR = "eager loop", "torch.compile", "packpass", "clone"
+HAND = "roll + index_fill_"
+OP = "packed_roll, eager"
+
+HEADERS = ["way", "result", "time", "of the clones", "over the loop", "first call", "graphs", "kernels", "host syncs"]
+
+
+@dataclasses.dataclass
+class Way:
+    """One competitor. ``model`` is called with the race's arguments; ``compiler`` says who compiles it first."""
+
+    name: str
+    model: Callable[..., Any]
+    compiler: str | None = None
+    fullgraph: bool = False
+
+    def make(self) -> Callable[..., Any]:
+        return compile_afresh(
+            self.model, Backend() if self.compiler == PACKPASS else self.compiler, {"fullgraph": self.fullgraph}
+        )
+
+
+@dataclasses.dataclass
+class Race:
+    """The result: rows of all ways, the floor's timing, packpass's report."""
+
+    rows: dict[str, Row]
+    floor: Timing | None
+    report: Report
+
+    def ratio(self, name: str, over: str = FLOOR) -> float | None:
+        """Time of ``name`` over that of another way (or of the floor); None where either is missing or wrong."""
+        one = self.rows[name].timing if name in self.rows else None
+        other = self.floor if over == FLOOR else self.rows[over].timing if over in self.rows else None
+        return one.ratio / other.ratio if one and other else None
+
+    def count(self, what: str, name: str = PACKPASS) -> float | None:
+        """``kernels``, ``extern_calls``, ``host_syncs`` or ``graphs`` of a compiled way."""
+        row = self.rows[name]
+        if what == "graphs":
+            return row.graphs
+        if row.code is None or row.profile is None:
+            return None
+        if what == "host_syncs":
+            return max(row.code.host_syncs, row.profile.host_syncs)
+        return float(getattr(row.code, what))
+
+
+def run_race(
+    ctx: Context,
+    ways: Sequence[Way],
+    args: tuple[Any, ...],
+    floor: Callable[[], Any],
+    *,
+    backward: bool = False,
+    budget: float | None = None,
+) -> Race:
+    """Check every way against the first one, then time the right ones beside ``floor``."""
+    report = Report()
+    workload = Workload(None, args, {}, backward)
+    first = ways[0]
+    rows = {first.name: examine(first.name, workload, first.model)}
+    if not rows[first.name].ok:
+        raise RuntimeError(f"the reference {first.name!r} failed: {rows[first.name].error}")
+    expected = workload.observe(first.model)
+    calls: dict[str, Callable[..., Any] | None] = {first.name: first.model}
+    for way in ways[1:]:
+        if way.compiler is None:
+            calls[way.name] = way.model
+            rows[way.name] = examine(way.name, workload, way.model, expected)
+            continue
+        with collecting(report if way.compiler == PACKPASS else Report()):
+            rows[way.name], calls[way.name] = examine_compiled(way.name, workload, way.make, expected, rows[first.name])
+    arguments = workload.arguments()
+    timed: dict[str, Callable[[], Any]] = {FLOOR: floor}
+    prepare: dict[str, Callable[[], Any]] = {}
+    changes = workload.changes_arguments(expected)
+    for name, call in calls.items():
+        if call is None or not rows[name].ok:
+            continue
+        if changes:
+            timed[name], prepare[name] = functools.partial(workload.step, call), workload.arguments
+        else:
+            timed[name] = functools.partial(workload.step, call, arguments)
+    timings = interleave(timed, prepare=prepare, budget=budget or ctx.budget, min_rounds=3 if ctx.quick else 7)
+    for name, timing in timings.items():
+        if name != FLOOR:
+            rows[name].timing = timing
+    return Race(rows, timings[FLOOR], report)
+
+
+def race_table(title: str, race: Race, result: CaseResult) -> Table:
+    """The race as a table; wrong or failed ways are also listed in ``result``."""
+    lines = []
+    loop = next(iter(race.rows))
+    if race.floor is not None:
+        lines.append([FLOOR, "floor", _time(race.floor), "1.00", *[""] * (len(HEADERS) - 4)])
+    for name, row in race.rows.items():
+        over_floor, over_loop = race.ratio(name), race.ratio(loop, name)
+        lines.append(
+            [
+                name,
+                _verdict(row, name == loop),
+                _time(row.timing) if row.timing else "",
+                f"{over_floor:.2f}" if over_floor else "",
+                f"{over_loop:.1f}x" if over_loop and name != loop else "",
+                seconds_text(row.first_call) if row.graphs is not None else "",
+                "" if row.graphs is None else str(row.graphs),
+                _kernels(row),
+                str(row.profile.host_syncs) if row.profile else "",
+            ]
+        )
+        if row.error is not None:
+            result.notes.append(f"{title}: {name} failed: {row.error}")
+        if row.graphs == 0 and row.ok:
+            result.notes.append(f"{title}: {name} compiled nothing and ran eagerly")
+        if name != loop and not row.ok and (row.error is None or name.startswith(PACKPASS)):
+            result.wrong.append(f"{title}: {name}: {row.error or (row.difference and row.difference.why)}")
+    result.data[title] = {
+        "rows": {name: row.to_dict() for name, row in race.rows.items()},
+        "floor": dataclasses.asdict(race.floor) if race.floor else None,
+        "ratios": {name: race.ratio(name) for name in race.rows},
+        "report": race.report.to_dict(),
+    }
+    return Table(title, HEADERS, lines)
+
+
+def code_targets(title: str, race: Race, kernels: int) -> list[Target]:
+    """Targets on what was generated for packpass: one graph, so many kernels, no host sync."""
+    compiled = bool(race.count("graphs"))
+    note = "" if compiled else "nothing was compiled"
+    return [
+        Target(f"{title}: graphs", race.count("graphs"), 1, "exactly"),
+        Target(f"{title}: kernels", race.count("kernels") if compiled else None, kernels, "exactly", note),
+        Target(f"{title}: ready-made ops beside them", race.count("extern_calls") if compiled else None, 0, note=note),
+        Target(f"{title}: host syncs", race.count("host_syncs"), 0),
+    ]
+
+
+def _verdict(row: Row, reference: bool) -> str:
+    if row.error is not None:
+        return "failed"
+    if reference:
+        return "reference"
+    if row.difference is None:
+        return ""
+    return "equal" if row.difference.equal else "close" if row.difference.close else "WRONG"
+
+
+def _time(timing: Timing) -> str:
+    return f"{seconds_text(timing.seconds)} ±{timing.spread:.0%}"
+
+
+def _kernels(row: Row) -> str:
+    if row.code is None:
+        return ""
+    return f"{row.code.kernels}" + (f" + {row.code.extern_calls} extern" if row.code.extern_calls else "")

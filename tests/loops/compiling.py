@@ -1,0 +1,75 @@
+"""Compile a registered program through packpass and hold it against eager, over a sequence of input sizes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+import packpass
+
+from .harness import Program, Shape, build, compare, outcome
+
+RULE = "vectorize_segments"
+
+
+def fresh() -> None:
+    """Forget every compiled function and every counter."""
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def compiled(prog: Program, inner: str = "eager", **options: Any) -> Callable[..., Any]:
+    """A fresh instance of the program, compiled with the given inner backend."""
+    target = prog.instance()
+    settings = {"packpass.inner_backend": inner, **options}
+    if isinstance(target, nn.Module):
+        target.compile(backend=packpass.backend, options=settings)
+        return target
+    return torch.compile(target, backend=packpass.backend, options=settings)
+
+
+def graphs() -> int:
+    """Graphs compiled since :func:`fresh`."""
+    return int(counters["stats"]["unique_graphs"])
+
+
+def hold_against_eager(
+    prog: Program, fn: Callable[..., Any], shapes: Iterable[Shape], *, grad: bool = True, exact: bool | None = None
+) -> None:
+    """Raise ``AssertionError`` naming the size at which the compiled program does anything else than eager."""
+    eager = prog.instance()
+    for shape in shapes:
+        want = outcome(eager, build(prog, shape, grad=grad), prog.observe)
+        try:
+            got = outcome(fn, build(prog, shape, grad=grad), prog.observe)
+        except Exception as error:
+            raise AssertionError(f"{prog} at {shape}: eager runs, compiled raises {type(error).__name__}") from error
+        try:
+            compare(want, got, prog.exact if exact is None else exact)
+        except AssertionError as error:
+            raise AssertionError(f"{prog} at {shape}: {error}") from None
+
+
+def explained(prog: Program, shape: Shape | None = None) -> packpass.Report:
+    """The report of one run from scratch (the inner backend is eager)."""
+    fresh()
+    call = build(prog, shape or prog.inputs()[0])
+    report: packpass.Report = packpass.explain(prog.instance(), options={"packpass.inner_backend": "eager"})(*call.args)
+    if prog.observe is not None:
+        prog.observe()
+    return report
+
+
+def located(prog: Program, location: str) -> bool:
+    """Whether ``file.py:123`` lies inside the program (or inside a helper that it names)."""
+    file, _, line = location.rpartition(":")
+    return any(
+        os.path.basename(file) == Path(source).name and first <= int(line) <= last
+        for source, first, last in prog.spans()
+    )
