@@ -39,6 +39,13 @@ def bytes_text(count: int | None) -> str:
     return f"{size:.1f} TiB"
 
 
+def kernels_text(row: Row) -> str:
+    """Generated kernels and calls of ready-made ops: ``1 + 2 extern``."""
+    if row.code is None:
+        return ""
+    return f"{row.code.kernels}" + (f" + {len(row.code.externs)} extern" if row.code.externs else "")
+
+
 def _result(row: Row) -> str:
     if row.error is not None:
         return "failed"
@@ -50,7 +57,7 @@ def _result(row: Row) -> str:
 
 
 def _cells(comparison: Comparison, row: Row) -> list[Any]:
-    timing, profile, code = row.timing, row.profile, row.code
+    timing, profile = row.timing, row.profile
     eager = row is comparison.rows[0]
     gain = comparison.speedup(row.name)
     breaks = row.graph_break_reasons
@@ -64,7 +71,7 @@ def _cells(comparison: Comparison, row: Row) -> list[Any]:
         "" if eager else seconds_text(row.first_call),
         "" if row.graphs is None else str(row.graphs),
         "" if breaks is None else str(len(breaks)),
-        f"{code.kernels}" + (f" + {code.extern_calls} extern" if code.extern_calls else "") if code else "",
+        kernels_text(row),
         str(profile.host_syncs) if profile else "",
         str(profile.collectives) if profile else "",
         bytes_text(profile.peak_bytes) if profile else "",

@@ -6,6 +6,7 @@ Functions import what they need when they are called: importing this module cost
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -147,9 +148,8 @@ def empty_compile_caches() -> Iterator[None]:
 @contextlib.contextmanager
 def eager_random_numbers() -> Iterator[None]:
     """Compile inside the block so that Inductor draws random numbers from eager's generator."""
-    import torch._inductor.config
-
-    with torch._inductor.config.patch(fallback_random=True):
+    config: Any = importlib.import_module("torch._inductor.config")
+    with config.patch(fallback_random=True):
         yield
 
 
@@ -176,3 +176,10 @@ def statically_known_true(condition: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true as implementation
 
     return bool(implementation(condition))
+
+
+def size_oblivious() -> Any:
+    """Context in which symbolic sizes are taken for neither 0 nor 1 where only a layout question depends on it."""
+    from torch.fx.experimental import _config
+
+    return _config.patch(backed_size_oblivious=True)

@@ -10,7 +10,6 @@ import os
 import platform
 import re
 from collections.abc import Callable
-from typing import Any
 
 from packpass._options import ENV_PREFIX, Options, from_environment
 from packpass._render import text_table
@@ -114,9 +113,14 @@ def _hooks() -> list[Check]:
 
 
 def _passes() -> list[Check]:
-    passes: Any = importlib.import_module("packpass._passes")
+    from packpass._passes import load
+
     disabled = Options.from_dict()[0].disable
-    return [Check("passes", name, "off" if name in disabled else "on", summary) for name, summary in passes.describe()]
+    checks = []
+    for module in load().ORDER:
+        summary = (module.__doc__ or "").strip().split("\n")[0]
+        checks.append(Check("passes", module.NAME, "off" if module.NAME in disabled else "on", summary))
+    return checks
 
 
 def _ops() -> list[Check]:

@@ -12,7 +12,7 @@ from packpass import _passes
 from packpass._options import Options
 from packpass._report import Refusal, Rewrite, transaction
 from packpass.capture import markers
-from packpass.capture.state import FrameState, Mode
+from packpass.capture.state import FrameState, Mode, react
 
 
 def graph_modules(gm: fx.GraphModule) -> list[fx.GraphModule]:
@@ -44,6 +44,9 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> bool
                 for r in results:
                     if isinstance(r, Refusal):
                         tx.record(r)
+            for r in results:
+                if isinstance(r, Refusal):
+                    react(r, settings)
             return False
         restore_shadows(gm)
     with transaction() as tx:

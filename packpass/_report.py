@@ -306,3 +306,14 @@ def _trace(items: Sequence[Record]) -> None:
         return report.to_json()
 
     _compat.trace_artifact(ARTIFACT, payload)
+
+
+class RefusedError(RuntimeError):
+    """A refusal under ``{"packpass.on_refusal": "raise"}``; ``refusal`` is the record."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(
+            f"packpass refused a rewrite at {refusal.location} [{refusal.code}]: {refusal.reason} "
+            '(options={"packpass.on_refusal": "ignore"} compiles the model without this rewrite)'
+        )
+        self.refusal = refusal

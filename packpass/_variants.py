@@ -22,17 +22,17 @@ from packpass._trees import Difference, clone_tree, difference, map_tensors, ten
 
 @dataclasses.dataclass(frozen=True)
 class CodeCount:
-    """Calls in Inductor's generated wrappers: kernels it wrote, calls of ready-made ops, reads of device values."""
+    """Calls in Inductor's generated wrappers: kernels it wrote, ready-made ops by name, reads of device values."""
 
     kernels: int = 0
-    extern_calls: int = 0
+    externs: tuple[str, ...] = ()
     host_syncs: int = 0
 
 
 _STRINGS = re.compile(r"'''.*?'''|\"\"\".*?\"\"\"", re.DOTALL)
 _KERNEL_CALL = re.compile(r"^\s+(?:\w+ = )?(?:cpp_fused\w*|cpp_\w*|triton_\w+)(?:\.run)?\(", re.MULTILINE)
 _EXTERN_CALL = re.compile(
-    r"^\s+(?:[\w\[\], ]+ = )?(?:extern_kernels\.|aten\.|torch\.ops\.(?!inductor\.|_c10d_functional\.wait))",
+    r"^\s+(?:[\w\[\], ]+ = )?((?:extern_kernels|aten|torch\.ops\.(?!inductor\.|_c10d_functional\.wait)\w+)[\w.]*)\(",
     re.MULTILINE,
 )
 _HOST_SYNC = re.compile(r"\.item\(\)|\.tolist\(\)|_local_scalar_dense|\baten\.nonzero\b")
@@ -41,8 +41,11 @@ _HOST_SYNC = re.compile(r"\.item\(\)|\.tolist\(\)|_local_scalar_dense|\baten\.no
 def count_code(sources: Sequence[str]) -> CodeCount:
     """Count calls in generated wrappers (see :func:`packpass._compat.generated_code`); kernel bodies are left out."""
     bodies = [_STRINGS.sub("''", source) for source in sources]
-    found = [sum(len(pattern.findall(body)) for body in bodies) for pattern in (_KERNEL_CALL, _EXTERN_CALL, _HOST_SYNC)]
-    return CodeCount(*found)
+    return CodeCount(
+        kernels=sum(len(_KERNEL_CALL.findall(body)) for body in bodies),
+        externs=tuple(name for body in bodies for name in _EXTERN_CALL.findall(body)),
+        host_syncs=sum(len(_HOST_SYNC.findall(body)) for body in bodies),
+    )
 
 
 @dataclasses.dataclass

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from torch._dynamo import config as dynamo_config
@@ -17,7 +18,10 @@ from torch._dynamo import exc, output_graph, side_effects, symbolic_convert
 from torch._dynamo.eval_frame import innermost_backend
 from torch._dynamo.variables import BuiltinVariable, TensorVariable, TorchInGraphFunctionVariable, builder, functions, iter, lists
 
+from packpass._compat import size_oblivious
+from packpass._location import shorten
 from packpass._options import Options
+from packpass._report import RefusedError
 from packpass.capture import jumps, loops
 from packpass.capture.hooks import Group, Hook, HookState, install_group, switched_off
 from packpass.capture.state import Mode, active, frame_state, refuse
@@ -47,9 +51,17 @@ def _output_graph_init(original: Any, self: Any, code_options: Any, compiler_fn:
     options = options_of(compiler_fn)
     scope: Any = contextlib.nullcontext()
     if options is not None and frame_state(options).mode in (Mode.SYMBOLIC, Mode.UNROLLED):
-        scope = dynamo_config.patch(capture_scalar_outputs=True)
+        scope = _loop_configuration()
     with scope:
         original(self, code_options, compiler_fn, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _loop_configuration() -> Iterator[None]:
+    """Scalars are captured, and sizes such as ``len(cu) - 1`` are not compared with 0 and 1 for layout questions:
+    one document would otherwise need a graph of its own."""
+    with dynamo_config.patch(capture_scalar_outputs=True), size_oblivious():
+        yield
 
 
 def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,16 +74,20 @@ def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     active.frame, active.regions = (None if frame.mode is Mode.STOCK else frame), []
     scope: Any = contextlib.nullcontext()
     if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED):
-        scope = dynamo_config.patch(capture_scalar_outputs=True)
+        scope = _loop_configuration()
     try:
         with scope:
             return original(self, *args, **kwargs)
-    except exc.RestartAnalysis:
+    except (exc.RestartAnalysis, exc.SkipFrame, RefusedError):
         raise
     except Exception as error:
+        # Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides.
+        what = f"{type(error).__name__}: {loops.first_line(error)}"
         if active.regions:
-            what = f"{type(error).__name__}: {loops.first_line(error)}"
             raise refuse("body-not-traceable", f"the loop body cannot be captured: {what}", active.regions[-1].location) from error
+        if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED):
+            where = next(iter(frame.sites.values()), shorten(self.f_code.co_filename, self.f_code.co_firstlineno))
+            raise refuse("frame-not-compiled", f"a frame with a captured loop failed to compile: {what}", where) from error
         raise
     finally:
         while active.regions:

@@ -61,7 +61,7 @@ def _enter_loop_mode(tx: Any, sizes: tuple[int, ...]) -> None:
     """A loop that may run over documents: trace the frame again, ready for it, unless it already is."""
     frame = _frame()
     vectors: dict[str, int] = tx.output.__dict__.get("_packpass_vectors", {})
-    new = {name for name, size in vectors.items() if size in sizes and size >= 2} - frame.dynamic_sources
+    new = {name for name, size in vectors.items() if size in sizes} - frame.dynamic_sources
     symbolic = frame.options.symbolic_loops and symbolic_loops_installed()
     if not symbolic:
         if frame.mode is Mode.PROBE and any(size in sizes for size in vectors.values()):

@@ -15,12 +15,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo import exc
 from torch._guards import CompileContext
 
 from packpass._options import Options
+from packpass._report import Refusal, RefusedError, record
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -31,6 +33,14 @@ class Mode(enum.Enum):
     SYMBOLIC = "symbolic"
     UNROLLED = "unrolled"
     STOCK = "stock"
+
+
+class TracingRefusedError(RefusedError, exc.ShortenTraceback):
+    """`RefusedError` in a form that Dynamo hands to the user as it is."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        RefusedError.__init__(self, refusal)
+        self.first_useful_frame = None
 
 
 class Restart(exc.UnspecializeRestartAnalysis, exc.TensorifyScalarRestartAnalysis):
@@ -81,10 +91,18 @@ def restart(reason: str) -> Restart:
 
 def refuse(code: str, reason: str, location: str) -> Restart:
     """Record why the loop at ``location`` is not captured; the frame goes on as stock torch."""
-    from packpass._report import Refusal, record
-
+    refusal = Refusal(rule="capture", code=code, reason=reason, location=location)
+    record(refusal)
     frame = active.frame
     if frame is not None:
         frame.mode = Mode.STOCK
-    record(Refusal(rule="capture", code=code, reason=reason, location=location))
+        react(refusal, frame.options)
     return restart(f"{code}: {reason}")
+
+
+def react(refusal: Refusal, options: Options) -> None:
+    """Warn or raise about a refusal, as the option says; "ignore" leaves it to the report."""
+    if options.on_refusal == "raise":
+        raise TracingRefusedError(refusal)
+    if options.on_refusal == "warn":
+        warnings.warn(f"packpass: {refusal.location} [{refusal.code}]: {refusal.reason}", stacklevel=2)

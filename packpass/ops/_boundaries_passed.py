@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from packpass.ops._library import define
 
 
 def search(cu_seqlens: Tensor, total: int) -> Tensor:
     """One binary search per slot; any device, no host read."""
+    # Searching in int32 spares a conversion of the boundaries, which would be a kernel of its own.
+    if cu_seqlens.dtype is torch.int32 and not guard_or_false(total <= torch.iinfo(torch.int32).max):
+        cu_seqlens = cu_seqlens.long()
     slots = torch.arange(total, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
     return torch.bucketize(slots, cu_seqlens, right=True)
 

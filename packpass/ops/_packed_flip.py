@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packpass.ops._bits import as_bits
 from packpass.ops._boundaries_passed import boundaries_passed
 from packpass.ops._geometry import previous
 from packpass.ops._library import define, differentiable
@@ -31,7 +32,8 @@ def _mirror(cu_seqlens: Tensor, passed: Tensor, total: int) -> Tensor:
 
 def _kernel(x: Tensor, cu_seqlens: Tensor, dim: int) -> Tensor:
     total = x.shape[dim]
-    return x.contiguous().index_select(dim, _mirror(cu_seqlens, boundaries_passed(cu_seqlens, total), total))
+    source = _mirror(cu_seqlens, boundaries_passed(cu_seqlens, total), total)
+    return as_bits(x.contiguous()).index_select(dim, source).view(x.dtype)
 
 
 def _fake(x: Tensor, cu_seqlens: Tensor, dim: int) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from packpass.ops._arguments import Scalar
+from packpass.ops._bits import PLAIN, as_bits, fill_bits
 from packpass.ops._boundaries_passed import boundaries_passed
 from packpass.ops._geometry import along, indices_in
 
@@ -25,22 +26,27 @@ def gather_kernel(
     document, following = (passed - 1).clamp(min=0), passed.clamp(max=last)
     start = begin.index_select(0, document)
     stop = start + cu_seqlens.index_select(0, following) - cu_seqlens.index_select(0, document)
-    slots = torch.arange(total, dtype=begin.dtype, device=begin.device)
+    slots = torch.arange(total, device=begin.device)  # int64: int32 would overflow by a huge shift
     wanted = slots - shift
     if fill is None:
         wrapped = start + (wanted - start) % (stop - start).clamp(min=1)
         source = torch.where(in_document & (slots < stop), wrapped, slots)
-        return x.contiguous().index_select(dim, source.clamp(0, max(total - 1, 0)))
-    present = (wanted >= start) & (wanted < stop) & (slots < stop)
+        return as_bits(x.contiguous()).index_select(dim, source.clamp(0, max(total - 1, 0))).view(x.dtype)
+    missing = (wanted < start) | (wanted >= stop) | (slots >= stop)
     source = torch.where(in_document, wanted.clamp(0, max(total - 1, 0)), slots)
-    rolled = x.contiguous().index_select(dim, source)
-    return rolled.masked_fill(along(in_document & ~present, x.dim(), dim % x.dim()), fill)
+    rolled = as_bits(x.contiguous()).index_select(dim, source)
+    filled = along(in_document & missing, x.dim(), dim % x.dim())
+    return torch.where(filled, fill_bits(fill, x.dtype, x.device), rolled).view(x.dtype)
 
 
 def cpu_kernel(
     x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar | None, cu_seqlens_padded: Tensor | None = None
 ) -> Tensor:
     """For host memory: one contiguous copy of the whole row, then a patch of the slots that cross a boundary."""
+    dtype = x.dtype
+    if dtype not in PLAIN:
+        fill = None if fill is None else fill_bits(fill, dtype, x.device).item()
+        x = as_bits(x)
     dim = dim % x.dim()
     total = x.shape[dim]
     begin = cu_seqlens if cu_seqlens_padded is None else cu_seqlens_padded
@@ -52,14 +58,14 @@ def cpu_kernel(
     source, target = (reach, 0) if shift < 0 else (0, reach)
     out.narrow(dim, target, kept).copy_(x.narrow(dim, source, kept))
     if first < stop and fill is not None and cu_seqlens_padded is None and 0 < reach <= SHORT:
-        out.index_fill_(dim, _near_boundaries(cu_seqlens, first, stop, shift), fill)
+        out.index_fill_(dim, _near_boundaries(cu_seqlens, first, stop, -reach if shift < 0 else reach), fill)
     else:
         _patch(out, x, cu_seqlens.long(), shift, dim, fill, None if cu_seqlens_padded is None else begin.long())
     if first > 0:
         out.narrow(dim, 0, first).copy_(x.narrow(dim, 0, first))
     if stop < total:
         out.narrow(dim, stop, total - stop).copy_(x.narrow(dim, stop, total - stop))
-    return out
+    return out.view(dtype)
 
 
 def _near_boundaries(cu_seqlens: Tensor, first: int, stop: int, shift: int) -> Tensor:

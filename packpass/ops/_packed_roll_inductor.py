@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from packpass.ops._arguments import Scalar
+from packpass.ops._bits import as_bits, fill_bits
 from packpass.ops._boundaries_passed import search
 from packpass.ops._geometry import along, previous
 from packpass.ops._library import define
@@ -47,11 +48,13 @@ def decomposition(
     reach = abs(shift)
     total = x.shape[dim]
     long_enough = guard_or_false(total > reach)
+    if shift == 0 and cu_seqlens_padded is None:
+        return x.clone(memory_format=torch.contiguous_format)
     if x.device.type != "cpu":
-        if fill is None or cu_seqlens_padded is not None or reach > 64 or not long_enough:
+        if fill is None or cu_seqlens_padded is not None or not long_enough:
             return gather_kernel(x, cu_seqlens, shift, dim, fill, cu_seqlens_padded)
         return select_form(x, cu_seqlens, shift, dim, fill)
-    if cu_seqlens_padded is None and 0 < reach <= LONGEST_PATCH and long_enough and x.dtype in VECTORISED:
+    if cu_seqlens_padded is None and reach <= LONGEST_PATCH and long_enough and x.dtype in VECTORISED:
         return patch_form(x, cu_seqlens, shift, dim, fill)
     out: Tensor = host_roll_op(x, cu_seqlens, shift, dim, fill, cu_seqlens_padded)
     return out
@@ -62,20 +65,21 @@ def select_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scala
 
     Both loads are affine in the slot, so they stay vector loads; a gather by a computed source would not.
     """
+    bits = as_bits(x.contiguous())
     total = x.shape[dim]
     reach = abs(shift)
     last = cu_seqlens.shape[0] - 1
     passed = search(cu_seqlens, total)
-    slots = torch.arange(total, dtype=cu_seqlens.dtype, device=x.device)
+    slots = torch.arange(total, device=x.device)
     inside = (passed > 0) & (passed <= last)
     if shift < 0:
-        present = slots - shift < cu_seqlens.index_select(0, passed.clamp(max=last))
-        moved = pad(x.narrow(dim, reach, total - reach), dim, 0, reach)
+        missing = slots - shift >= cu_seqlens.index_select(0, passed.clamp(max=last))
+        moved = pad(bits.narrow(dim, reach, total - reach), dim, 0, reach)
     else:
-        present = slots - shift >= cu_seqlens.index_select(0, (passed - 1).clamp(min=0))
-        moved = pad(x.narrow(dim, 0, total - reach), dim, reach, 0)
-    rolled = moved.masked_fill(along(~present, x.dim(), dim), fill)
-    return torch.where(along(inside, x.dim(), dim), rolled, x)
+        missing = slots - shift < cu_seqlens.index_select(0, (passed - 1).clamp(min=0))
+        moved = pad(bits.narrow(dim, 0, total - reach), dim, reach, 0)
+    rolled = torch.where(along(missing, x.dim(), dim), fill_bits(fill, x.dtype, x.device), moved)
+    return torch.where(along(inside, x.dim(), dim), rolled, bits).view(x.dtype)
 
 
 def pad(x: Tensor, dim: int, front: int, back: int) -> Tensor:

@@ -22,7 +22,7 @@ def _kernel(cu_seqlens: Tensor, total: int, front: int, back: int) -> Tensor:
     last = cu_seqlens.shape[0] - 1
     start = cu_seqlens.index_select(0, (passed - 1).clamp(min=0))
     stop = cu_seqlens.index_select(0, passed.clamp(max=last))
-    slots = torch.arange(total, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
+    slots = torch.arange(total, device=cu_seqlens.device)
     inside = (passed > 0) & (passed <= last)
     return inside & (slots >= start + front) & (slots < stop - back)
 

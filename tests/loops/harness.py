@@ -104,7 +104,7 @@ class Program:
     def spans(self) -> list[tuple[Path, int, int]]:
         """Files and line ranges in which a rewrite of this program may be located."""
         out = []
-        for thing in (self.target, *self.where):
+        for thing in map(inspect.unwrap, (self.target, *self.where)):
             lines, first = inspect.getsourcelines(thing)
             out.append((Path(inspect.getsourcefile(thing) or ""), first, first + len(lines) - 1))
         return out

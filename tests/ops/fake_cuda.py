@@ -88,7 +88,7 @@ def mocked_device() -> Iterator[None]:
         stack.enter_context(mock.patch.object(worker, "current_device", staticmethod(lambda: 0)))
         stack.enter_context(mock.patch.object(worker, "get_device_properties", staticmethod(lambda *_: Hopper)))
         stack.enter_context(mock.patch("torch.version.cuda", "13.0"))
-        stack.enter_context(mock.patch("torch._C._cuda_getCurrentRawStream", lambda _: 0, create=True))
+        stack.enter_context(mock.patch("torch._C._cuda_getCurrentRawStream", return_value=0, create=True))
         stack.enter_context(mock.patch.object(triton.runtime.driver, "_active", Driver()))
         yield
 
@@ -170,7 +170,8 @@ def to_ptx(kernel: Kernel) -> str:
         if name in blocks:
             signature[name] = "constexpr"
             constants[name] = 1 if name == "XBLOCK" and "R0_BLOCK" in jitted.arg_names else blocks[name]
-    source = ASTSource(fn=jitted, signature=signature, constexprs=constants)
+    attributes = triton_meta["configs"][0]  # which arguments are divisible by 16: decides about vector loads
+    source = ASTSource(fn=jitted, signature=signature, constexprs=constants, attrs=attributes)
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"debug": True})
     return str(compiled.asm["ptx"])
 

@@ -19,7 +19,9 @@ def run_python(code: str) -> str:
 
 @pytest.mark.parametrize("statement", ["import packpass", "import packpass; dir(packpass); packpass.Options"])
 def test_import_leaves_torch_alone(statement: str) -> None:
-    loaded = run_python(f"import sys; {statement}; print([m for m in ('torch', 'tabulate', 'matplotlib') if m in sys.modules])")
+    loaded = run_python(
+        f"import sys; {statement}; print([m for m in ('torch', 'tabulate', 'matplotlib') if m in sys.modules])"
+    )
     assert loaded == "[]"
 
 

@@ -56,16 +56,32 @@ def test_disable_is_put_in_one_order() -> None:
 
 
 BAD = [
-    ({"packpass.fix_shift": "off"}, ValueError, r"unknown option 'packpass.fix_shift' \(did you mean 'packpass.fix_shifts'\?\)"),
-    ({"packpass.nonsense": 1}, ValueError, r"unknown option 'packpass.nonsense'; the packpass options are .*packpass.verify"),
+    (
+        {"packpass.fix_shift": "off"},
+        ValueError,
+        r"unknown option 'packpass.fix_shift' \(did you mean 'packpass.fix_shifts'\?\)",
+    ),
+    (
+        {"packpass.nonsense": 1},
+        ValueError,
+        r"unknown option 'packpass.nonsense'; the packpass options are .*packpass.verify",
+    ),
     ({"packpass.fix_shifts": "of"}, ValueError, r"packpass.fix_shifts = 'of': allowed are 'auto', 'declared', 'off'"),
-    ({"packpass.fix_shifts": False}, TypeError, r"packpass.fix_shifts = False: must be a string, got bool; allowed are"),
+    (
+        {"packpass.fix_shifts": False},
+        TypeError,
+        r"packpass.fix_shifts = False: must be a string, got bool; allowed are",
+    ),
     ({"packpass.verify": 1}, TypeError, r"packpass.verify = 1: must be True or False, got int"),
     ({"packpass.verify": "true"}, TypeError, r"packpass.verify = 'true': must be True or False, got str"),
     ({"packpass.symbolic_loops": None}, TypeError, r"packpass.symbolic_loops = None: must be True or False"),
     ({"packpass.on_refusal": "throw"}, ValueError, r"allowed are 'ignore', 'warn', 'raise'"),
     ({"packpass.inner_backend": "cudagraphs"}, ValueError, r"allowed are 'inductor', 'aot_eager', 'eager'"),
-    ({"packpass.disable": "pack_shift"}, ValueError, r"no pass is called 'pack_shift' \(did you mean 'pack_shifts'\?\)"),
+    (
+        {"packpass.disable": "pack_shift"},
+        ValueError,
+        r"no pass is called 'pack_shift' \(did you mean 'pack_shifts'\?\)",
+    ),
     ({"packpass.disable": 3}, TypeError, r"packpass.disable = 3: must be a list of pass names, got int"),
     ({"packpass.disable": [3]}, TypeError, r"pass names are strings, got 3"),
 ]
@@ -89,7 +105,11 @@ def test_unknown_option_error_names_every_option(field: str) -> None:
 
 
 def test_environment_gives_defaults_and_the_dict_wins() -> None:
-    environ = {"PACKPASS_VERIFY": "on", "PACKPASS_FIX_SHIFTS": "off", "PACKPASS_DISABLE": "pack_shifts, fuse_all_to_all"}
+    environ = {
+        "PACKPASS_VERIFY": "on",
+        "PACKPASS_FIX_SHIFTS": "off",
+        "PACKPASS_DISABLE": "pack_shifts, fuse_all_to_all",
+    }
     assert from_environment(environ) == {
         "verify": True,
         "fix_shifts": "off",

@@ -136,7 +136,11 @@ def full_report() -> Report:
     report = Report("a model")
     report.add(REWRITE)
     report.add(REFUSAL)
-    report.add(GraphRecord(53, 9, 4, 1, passes=(PassRun("vectorize_segments", 53, 9, 0.0021, 1, 1),), boundary_sources=("loop",)))
+    report.add(
+        GraphRecord(
+            53, 9, 4, 1, passes=(PassRun("vectorize_segments", 53, 9, 0.0021, 1, 1),), boundary_sources=("loop",)
+        )
+    )
     report.add(GeneratedCode("forward", 1, 0, 1.5))
     report.graph_breaks, report.graph_break_reasons = 2, ["print in the body"] * 2
     return report

@@ -72,7 +72,9 @@ def test_the_same_tensor_stays_the_same_tensor() -> None:
     assert copy[0] is copy[1]
 
 
-@pytest.mark.parametrize("make", [lambda: torch.ones(2, 3).expand(4, 2, 3), lambda: torch.empty(0, 3), lambda: torch.tensor(2)])
+@pytest.mark.parametrize(
+    "make", [lambda: torch.ones(2, 3).expand(4, 2, 3), lambda: torch.empty(0, 3), lambda: torch.tensor(2)]
+)
 def test_clone_of_odd_tensors(make: Any) -> None:
     x = make()
     assert torch.equal(clone_tree(x), x)
