@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from packpass import _passes, capture, ops  # noqa: F401  (ops registers the operators)
+from packpass._compat import size_oblivious
 from packpass._options import Options
 from packpass._pipeline import run_passes
 from packpass.capture import Mode, frame_state
@@ -37,7 +38,8 @@ class Backend:
         if not captured:
             frame.mode = Mode.STOCK
             raise restart("the captured loop is not vectorised")
-        return compile_inner(gm, example_inputs, settings, mode, inductor_options)
+        with size_oblivious(False):  # a setting of capture; AOTAutograd would take symbolic strides for unknown
+            return compile_inner(gm, example_inputs, settings, mode, inductor_options)
 
 
 def compile_inner(

@@ -7,11 +7,13 @@ import ast
 import dataclasses
 import importlib
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from packpass._codes import CODES
 from packpass._options import PREFIX, Options, parse
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--json", metavar="FILE", help="also write the diagnosis as JSON ('-' for standard output only)"
     )
+    doctor.add_argument("--codes", action="store_true", help="list the codes of refusals instead")
     doctor.set_defaults(run=_doctor)
 
     for name, run, text in (
@@ -99,8 +102,11 @@ def _option_names() -> list[str]:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from packpass._doctor import diagnose, diagnosis_json, diagnosis_text, healthy
+    from packpass._doctor import codes_text, diagnose, diagnosis_json, diagnosis_text, healthy
 
+    if arguments.codes:
+        _print(codes_text(), json.dumps(CODES, indent=2), arguments.json)
+        return EXIT_OK
     checks = diagnose()
     _print(diagnosis_text(checks), diagnosis_json(checks), arguments.json)
     return EXIT_OK if healthy(checks) else EXIT_FAILED

@@ -14,7 +14,7 @@ import torch
 from packpass import _compat
 from packpass._compile import check_keywords, compile_afresh, fresh_copy, is_compiled, uncompiled
 from packpass._explain import model_name
-from packpass._measure import interleave
+from packpass._measure import interleave, same_randomness
 from packpass._options import PREFIX, Options
 from packpass._report import Report, collecting
 from packpass._trees import tensors
@@ -190,9 +190,8 @@ def _time(
         arguments = workload.arguments()
         ways = {name: functools.partial(workload.step, call, arguments) for name, call in calls.items()}
         prepare = {}
-    slowest = max(rows[name].first_call or 0.0 for name in calls if name == EAGER)
-    with workload.same_state():
-        timings = interleave(ways, prepare=prepare, budget=budget, min_rounds=7 if slowest < budget / 20 else 3)
+    with workload.same_state(), same_randomness():
+        timings = interleave(ways, prepare=prepare, budget=budget)
     for name, timing in timings.items():
         rows[name].timing = timing
 

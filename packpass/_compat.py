@@ -178,8 +178,23 @@ def statically_known_true(condition: Any) -> bool:
     return bool(implementation(condition))
 
 
-def size_oblivious() -> Any:
-    """Context in which symbolic sizes are taken for neither 0 nor 1 where only a layout question depends on it."""
+def size_oblivious(on: bool = True) -> Any:
+    """Context in which (if ``on``) symbolic sizes are taken for neither 0 nor 1 where only a layout question depends on it."""
     from torch.fx.experimental import _config
 
-    return _config.patch(backed_size_oblivious=True)
+    return _config.patch(backed_size_oblivious=on)
+
+
+def native_pad() -> Any:
+    """The builtin that ``torch.nn.functional.pad`` becomes in a Dynamo graph."""
+    import torch
+
+    return torch._C._nn.pad
+
+
+def ignore_fresh_symbols(mode: Any) -> Any:
+    """Context in which data-dependent sizes created by fake runs are not expected to be bound by a graph node."""
+    import contextlib
+
+    env = getattr(mode, "shape_env", None)
+    return contextlib.nullcontext() if env is None else env.ignore_fresh_unbacked_symbols()

@@ -11,6 +11,7 @@ import platform
 import re
 from collections.abc import Callable
 
+from packpass._codes import CODES
 from packpass._options import ENV_PREFIX, Options, from_environment
 from packpass._render import text_table
 
@@ -64,6 +65,11 @@ def diagnosis_text(checks: list[Check]) -> str:
 
 def diagnosis_json(checks: list[Check]) -> str:
     return json.dumps({"ok": healthy(checks), "checks": [dataclasses.asdict(check) for check in checks]}, indent=2)
+
+
+def codes_text() -> str:
+    """The codes of refusals as a table."""
+    return text_table(["code", "meaning"], [[code, meaning] for code, meaning in CODES.items()])
 
 
 def torch_support(version: str) -> tuple[str, str]:

@@ -90,11 +90,17 @@ def interleave(
 
     A sample repeats a call until it lasts ``min_sample`` seconds. Ways with an entry in ``prepare`` are called with its
     result, made anew outside the timed part for every single call (for calls that change their arguments), and are
-    never repeated inside a sample. The first way is the reference of the ratios.
+    never repeated inside a sample. A way so slow that it alone would eat up the budget takes part in the first two
+    rounds only. The first way is the reference of the ratios.
     """
     prepare = prepare or {}
-    repeats = {name: _repeats(name, way, prepare, min_sample) for name, way in ways.items()}
-    samples: dict[str, list[float]] = {name: [] for name in ways}
+    once = {name: _once(way, prepare.get(name)) for name, way in ways.items()}
+    repeats = {
+        name: 1 if name in prepare else max(1, min(1000, round(min_sample / max(seconds, 1e-7))))
+        for name, seconds in once.items()
+    }
+    slow = {name for name, seconds in once.items() if seconds * min_rounds > budget}
+    samples: dict[str, dict[int, float]] = {name: {} for name in ways}
     started = time.perf_counter()
     for done in range(max_rounds):
         if done >= min_rounds and time.perf_counter() - started > budget:
@@ -103,15 +109,19 @@ def interleave(
         names = list(ways)
         names = names[done % len(names) :] + names[: done % len(names)]
         for name in names:
-            samples[name].append(_sample(ways[name], prepare.get(name), repeats[name]))
+            if name not in slow or done < 2:
+                samples[name][done] = _sample(ways[name], prepare.get(name), repeats[name])
+        if slow == set(ways) and done == 1:
+            break
     reference = samples[next(iter(ways))]
     return {name: _timing(values, reference) for name, values in samples.items()}
 
 
-def _repeats(name: str, way: Callable[..., Any], prepare: Mapping[str, Callable[[], Any]], min_sample: float) -> int:
-    _sample(way, prepare.get(name), 1)  # warm-up
-    once = min(_sample(way, prepare.get(name), 1) for _ in range(2))
-    return 1 if name in prepare else max(1, min(1000, round(min_sample / max(once, 1e-7))))
+def _once(way: Callable[..., Any], prepare: Callable[[], Any] | None) -> float:
+    """Warm up, and say how long one call takes."""
+    first = _sample(way, prepare, 1)
+    # Whatever takes this long needs no second look to be called slow.
+    return first if first > 0.5 else min(_sample(way, prepare, 1) for _ in range(2))
 
 
 def _sample(way: Callable[..., Any], prepare: Callable[[], Any] | None, repeats: int) -> float:
@@ -124,10 +134,12 @@ def _sample(way: Callable[..., Any], prepare: Callable[[], Any] | None, repeats:
     return (time.perf_counter() - started) / repeats
 
 
-def _timing(values: Sequence[float], reference: Sequence[float]) -> Timing:
+def _timing(samples: Mapping[int, float], reference: Mapping[int, float]) -> Timing:
+    values = list(samples.values())
     middle = statistics.median(values)
     low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (middle, middle, middle)
-    ratio = statistics.median(value / base for value, base in zip(values, reference, strict=True))
+    shared = [done for done in samples if done in reference]
+    ratio = statistics.median(samples[done] / reference[done] for done in shared)
     return Timing(middle, (high - low) / 2 / middle if middle else 0.0, ratio, len(values))
 
 

@@ -16,7 +16,9 @@ from typing import Any
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import exc, output_graph, side_effects, symbolic_convert
 from torch._dynamo.eval_frame import innermost_backend
-from torch._dynamo.variables import BuiltinVariable, TensorVariable, TorchInGraphFunctionVariable, builder, functions, iter, lists
+from torch._dynamo.variables import BuiltinVariable, TensorVariable, TorchInGraphFunctionVariable, builder, functions, lists
+from torch._dynamo.variables import iter as iterators
+from torch.fx.experimental import symbolic_shapes
 
 from packpass._compat import size_oblivious
 from packpass._location import shorten
@@ -99,7 +101,7 @@ def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _iterator_hooks() -> tuple[Hook, ...]:
-    classes: list[Any] = [iter.IteratorVariable, functions.LocalGeneratorObjectVariable]
+    classes: list[Any] = [iterators.IteratorVariable, functions.LocalGeneratorObjectVariable]
     for cls in classes:
         classes.extend(cls.__subclasses__())
     hooks = [Hook(lambda c=c: c, "__init__", ("self",), loops.iterator_born) for c in classes[:2]]
@@ -136,6 +138,7 @@ def _groups() -> list[Group]:
             Hook(lambda: side_effects.SideEffects, "load_cell", ("self", "cellvar"), loops.load_cell),
             Hook(lambda: symbolic_convert.SpeculationEntry, "fail_and_restart_analysis", ("self",), loops.fail_and_restart),
             Hook(lambda: output_graph.OutputGraph, "compile_subgraph", ("self", "tx", "reason"), loops.compile_subgraph),
+            Hook(lambda: symbolic_shapes, "compute_unbacked_bindings", ("shape_env", "example_value"), loops.compute_unbacked_bindings),
             *_iterator_hooks(),
         ),
         extra=jumps.install_jumps,

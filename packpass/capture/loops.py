@@ -15,7 +15,7 @@ from torch._dynamo.variables import ConstantVariable, ListVariable, SliceVariabl
 from torch._dynamo.variables.base import is_side_effect_safe
 from torch._dynamo.variables.misc import AutogradFunctionContextVariable
 
-from packpass._compat import free_unbacked_symbols
+from packpass._compat import free_unbacked_symbols, size_oblivious
 from packpass._location import shorten
 from packpass.capture import markers, sequences
 from packpass.capture.region import CollectedItems, Poison
@@ -45,7 +45,8 @@ def wrap_tensor(original: Any, self: Any, value: torch.Tensor) -> Any:
     if value.dim() == 1 and value.dtype in _INDEX_DTYPES and value.shape[0] >= 1:
         inputs = self.tx.output.__dict__.setdefault("_packpass_vectors", {})
         inputs[_source_name(self.source)] = value.shape[0]
-    return original(self, value)
+    with size_oblivious(False):  # the inputs themselves get the symbols and strides that stock torch gives them
+        return original(self, value)
 
 
 def _source_name(source: Any) -> str:
@@ -122,6 +123,11 @@ def _example(v: Any) -> Any:
     return v.as_proxy().node.meta.get("example_value")
 
 
+def _is_scalar(v: Any) -> bool:
+    value = _example(v)
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in _INDEX_DTYPES
+
+
 def _is_vector(v: Any) -> bool:
     value = _example(v)
     return isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in _INDEX_DTYPES
@@ -132,25 +138,27 @@ def _is_vector(v: Any) -> bool:
 
 def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     """``BuiltinVariable.call_function``: ``range`` and ``zip`` over documents."""
-    if _frame().mode is not Mode.STOCK and not kwargs:
-        if self.fn is builtins.range and 1 <= len(args) <= 2:
-            out = _call_range(tx, [a.realize() for a in args])
-            if out is not None:
-                return out
-        elif self.fn is builtins.zip and len(args) >= 1:
-            out = _call_zip(tx, [a.realize() for a in args])
-            if out is not None:
-                return out
-    if self.fn in (builtins.list, builtins.tuple) and len(args) == 1 and not kwargs:
-        # A copy of a sequence that is never changed is the sequence.
+    out = None
+    if self.fn is builtins.range and not kwargs and 1 <= len(args) <= 3:
+        out = _call_range(tx, [a.realize() for a in args])
+    elif self.fn is builtins.zip and args and not set(kwargs) - {"strict"}:
+        out = _call_zip(tx, [a.realize() for a in args])
+    elif self.fn is builtins.map and len(args) >= 2 and not kwargs:
+        found = [_vector_sequence(tx, a.realize()) for a in args[1:]]
+        if all(f is not None for f in found):
+            out = sequences.of_map(tx, args[0].realize(), found, location_of(tx))  # type: ignore[arg-type]
+    elif self.fn in (builtins.list, builtins.tuple) and len(args) == 1 and not kwargs:
         value = args[0].realize()
         if isinstance(value, SymbolicSequence):
-            return value
-    return original(self, tx, args, kwargs)
+            # A copy of a sequence that is never changed is the sequence, unless making it calls user code.
+            return sequences.collect(tx, value) if value.calls else value
+    return original(self, tx, args, kwargs) if out is None else out
 
 
 def _call_range(tx: Any, args: list[Any]) -> Any:
-    start, stop = (ConstantVariable.create(0), args[0]) if len(args) == 1 else args
+    if len(args) == 3 and not (args[2].is_python_constant() and args[2].as_python_constant() == 1):
+        return None
+    start, stop = (ConstantVariable.create(0), args[0]) if len(args) == 1 else args[:2]
     if all(a.is_python_constant() for a in args):
         n = stop.as_python_constant()
         if isinstance(n, int) and n >= 1:
@@ -212,6 +220,8 @@ def _call_cat(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> A
     value = tensors.realize()
     dim = kwargs.get("axis", dim)
     at = 0 if dim is None else dim.realize().as_python_constant()
+    if isinstance(value, SymbolicSequence):
+        value = sequences.collect(tx, value)
     if isinstance(value, ListVariable) and isinstance(value.items, CollectedItems):
         if value.items.collected is None:
             value.items._refuse()
@@ -277,13 +287,17 @@ def _index_by_symint(self: Any, tx: Any, name: str, args: Any) -> Any:
     """``x[:, e - 1]`` and ``x[:, e - 1] = v`` with a data-dependent ``e``: torch's indexing takes such an integer only
     alone, so go through ``select``, which returns the same view."""
     key = args[0].realize()
-    if not isinstance(key, TupleVariable):
-        return None
-    entries = [entry.realize() for entry in key.items]
-    unknown = [i for i, entry in enumerate(entries) if isinstance(entry, SymNodeVariable)]
     fake = _example(self)
-    if len(unknown) != 1 or not isinstance(fake, torch.Tensor) or not _unknown(entries[unknown[0]].sym_num):
+    if not active.regions or not isinstance(fake, torch.Tensor):
         return None
+    entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
+    # An integer tensor of no dimensions indexes like the integer it holds.
+    scalars = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable) and _is_scalar(entry)]
+    unknown = [i for i, entry in enumerate(entries) if isinstance(entry, SymNodeVariable) and _unknown(entry.sym_num)] + scalars
+    if len(unknown) != 1 or (name == "__getitem__" and not isinstance(key, TupleVariable) and not scalars):
+        return None
+    if scalars:
+        entries[scalars[0]] = entries[scalars[0]].call_method(tx, "item", [], {})
     rest = [entry for i, entry in enumerate(entries) if i != unknown[0]]
     ellipsis = [i for i, entry in enumerate(entries) if entry.is_python_constant() and entry.as_python_constant() is Ellipsis]
     integers = [i for i, e in enumerate(entries) if e.is_python_constant() and type(e.as_python_constant()) is int]
@@ -383,6 +397,14 @@ def iterator_next(original: Any, self: Any, tx: Any) -> Any:
         if born is not region:
             raise refuse("outer-iterator", "the loop body advances an iterator from outside the loop", region.location)
     return original(self, tx)
+
+
+def compute_unbacked_bindings(original: Any, shape_env: Any, *args: Any, **kwargs: Any) -> Any:
+    """``symbolic_shapes.compute_unbacked_bindings``: writing in place to a segment makes autograd compute its view
+    again, with sizes that belong to no result; nobody refers to them."""
+    if active.regions and shape_env is not None and not kwargs.get("peek"):
+        shape_env.ignorable_fresh_unbacked_symbols.extend(shape_env.pending_fresh_unbacked_symbols)
+    return original(shape_env, *args, **kwargs)
 
 
 # === Leaving a region in other ways than its end =============================================================

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch._dynamo.exc import raise_observed_exception
-from torch._dynamo.variables import ConstantVariable, SymNodeVariable, TensorVariable, TupleVariable
+from torch._dynamo.variables import ConstantVariable, ListVariable, SymNodeVariable, TensorVariable, TupleVariable
 from torch._dynamo.variables.base import ValueMutationNew, VariableTracker
 from torch._dynamo.variables.iter import IteratorVariable
 from torch._dynamo.variables.lists import SliceVariable
@@ -51,6 +51,8 @@ class SymbolicSequence(VariableTracker):
         self.length, self.element, self.kind, self.location = length, element, kind, location
         self.origin: TensorVariable | None = None
         """The 1-D tensor whose ``tolist()`` this is."""
+        self.calls = False
+        """Does making an element call user code?"""
 
     def _refuse(self, what: str) -> NoReturn:
         raise refuse("sequence-use", f"{what} needs the number of documents to be a constant", self.location)
@@ -274,6 +276,39 @@ def of_zip(tx: InstructionTranslatorBase, sequences: list[SymbolicSequence], loc
         location,
         mutation_type=ValueMutationNew(),
     )
+
+
+def of_map(tx: InstructionTranslatorBase, fn: VariableTracker, items: list[SymbolicSequence], location: str) -> SymbolicSequence:
+    """``map(fn, *items)``."""
+    _same_length(items, "map")
+    out = SymbolicSequence(
+        items[0].length,
+        lambda tx, i: fn.call_function(tx, [s.element(tx, i) for s in items], {}),
+        list,
+        location,
+        mutation_type=ValueMutationNew(),
+    )
+    out.calls = True
+    return out
+
+
+def collect(tx: InstructionTranslatorBase, sequence: SymbolicSequence) -> VariableTracker:
+    """``list(sequence)`` of tensors: trace its two iterations here, as a loop that appends would."""
+    if active.regions:
+        raise refuse("nested-loops", "a loop over documents inside a loop over documents", sequence.location)
+    region = Region(tx, sequence, sequence.length, sequence.location)
+    active.regions.append(region)
+    items = CollectedItems(region)
+    region.lists.append(items)
+    for _ in range(ITERATIONS):
+        region.begin_iteration()
+        items.append(sequence.element(tx, region.index))
+        region.end_iteration()
+    active.regions.pop()
+    region.close()
+    out = ListVariable([], mutation_type=ValueMutationNew())
+    out.items = items
+    return out
 
 
 def of_enumerate(tx: InstructionTranslatorBase, sequence: SymbolicSequence, start: VariableTracker, location: str) -> SymbolicSequence:

@@ -88,86 +88,113 @@ def pad(x: Tensor, dim: int, front: int, back: int) -> Tensor:
 
 
 def patch_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar | None) -> Tensor:
-    """Shift everything in [cu[0], cu[N]), then patch the slots at the documents' ends, one scatter of N slots per step
-    of the shift. Documents without such a slot (empty, or shorter than the shift) patch one spare slot instead, which
-    gets its true value last."""
+    """Shift what lies in [cu[0], cu[N]), then correct the few slots for which that was wrong; two scatters.
+
+    1. The slots at the documents' ends that reach beyond them. Documents without such a slot (empty, or shorter than
+       the shift) name one spare slot instead, in the document at the end of the row.
+    2. The slots of the tail near both ends (``shift_between`` decides about whole blocks), and with them the spare slot
+       itself: if all documents are empty, it belongs to the tail.
+
+    Args:
+        x: more than ``abs(shift)`` slots along ``dim`` (>= 0).
+        shift: not 0, at most ``LONGEST_PATCH`` in magnitude.
+    """
     total = x.shape[dim]
     x = x.contiguous()
     cu = cu_seqlens.long()
-    starts, ends, first, stop = previous(cu), cu, cu.narrow(0, 0, 1), cu.narrow(0, cu.shape[0] - 1, 1)
+    first, stop = cu.narrow(0, 0, 1), cu.narrow(0, cu.shape[0] - 1, 1)
     spare = (stop - 1 if shift < 0 else first).clamp(0, total - 1)
-
     out = shift_between(x, first, stop, shift, dim)
-    for step in range(abs(shift)):
-        slot = ends - 1 - step if shift < 0 else starts + step
-        exists = slot >= starts if shift < 0 else slot < ends
-        # The clamps hold anyway for boundaries in order; they keep wrong ones from writing outside of the row.
-        slot = torch.where(exists, slot, spare).clamp(0, total - 1)
-        if fill is None:
-            source = wrap_around(slot - shift, starts, ends).clamp(0, total - 1)
-            out = out.index_copy(dim, slot, x.index_select(dim, source))
-        else:
-            out = out.index_fill(dim, slot, fill)
 
-    # If all documents are empty, the spare slot belongs to the tail; else it is patched in every case.
-    occupied = first < stop
+    # The clamps change nothing for boundaries in order; they keep wrong ones from writing outside of the row.
+    steps = torch.arange(abs(shift), device=x.device).unsqueeze(1) if abs(shift) > 1 else 0
+    if fill is None:
+        starts, ends = previous(cu), cu
+        slots = ends - 1 - steps if shift < 0 else starts + steps
+        exists = slots >= starts if shift < 0 else slots < ends
+        slots = torch.where(exists, slots, spare).clamp(0, total - 1)
+        sources = wrap_around(slots - shift, starts, ends).clamp(0, total - 1)
+        out = write(out, dim, slots, read(x, dim, sources))
+    else:
+        # A slot that lies beyond its own document is near the boundary of the one it lies in, so it is filled anyway.
+        slots = cu - 1 - steps if shift < 0 else cu + steps
+        slots = torch.where(is_between(slots, first, stop), slots, spare).clamp(0, total - 1)
+        out = write(out, dim, slots, torch.full((), fill, dtype=x.dtype, device=x.device))
+
+    slots = spare
+    if is_row(x, dim, shift):
+        window = torch.arange(2 * BLOCK, device=x.device)  # BLOCK - 1 slots before the one end, BLOCK after the other
+        near = torch.where(window < BLOCK, first - window, stop + (window - BLOCK))
+        slots = torch.where((window > 0) & (near >= 0) & (near < total), near, spare)
+    filled = is_between(slots, first, stop)  # of these slots only the spare one can lie in a document
     if fill is None:
         owner = torch.bucketize(spare, cu, right=True)
         start = cu.index_select(0, (owner - 1).clamp(min=0))
         end = cu.index_select(0, owner.clamp(max=cu.shape[0] - 1))
-        source = torch.where(occupied, wrap_around(spare - shift, start, end), spare).clamp(0, total - 1)
-        return out.index_copy(dim, spare, x.index_select(dim, source))
-    value = x.index_select(dim, spare).masked_fill(along(occupied, x.dim(), dim), fill)
-    return out.index_copy(dim, spare, value)
-
-
-def wrap_around(slot: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    return start + (slot - start) % (end - start).clamp(min=1)
+        around = wrap_around(spare - shift, start, end).clamp(0, total - 1)
+        return write(out, dim, slots, read(x, dim, torch.where(filled, around, slots)))
+    value = read(x, dim, slots)
+    return write(out, dim, slots, value.masked_fill(along(filled, x.dim(), dim), fill))
 
 
 def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) -> Tensor:
-    """``out[p] = x[p - shift] if first <= p < stop else x[p]``, except that sources outside of the row are undefined.
+    """``out[p] = x[p - shift] if first <= p < stop else x[p]``, up to what ``patch_form`` corrects: sources outside of
+    the row, and in rows up to a block of the tail beside each end.
 
     Args:
-        x: contiguous; more than ``abs(shift)`` slots along ``dim``.
+        x: contiguous.
         first, stop: int64 ``[1]``.
     """
     total = x.shape[dim]
     reach = abs(shift)
-    length = total - reach
-    origin = 0 if shift < 0 else reach  # first slot whose source lies in the row
-    moved = x.narrow(dim, reach - origin, length)
-    kept = x.narrow(dim, origin, length)
-    edge = [x.narrow(dim, length if shift < 0 else 0, reach)]
-
-    def join(body: list[Tensor]) -> Tensor:
-        return torch.cat([*body, *edge] if shift < 0 else [*edge, *body], dim)
-
-    if dim != x.dim() - 1 or not guard_or_false(length >= 2 * BLOCK + 2):
-        # One comparison per row of the inner dimensions, hidden behind the copy of that row.
+    if not is_row(x, dim, shift):
+        # One comparison per slot, hidden behind the copy of its inner dimensions.
+        length = total - reach
+        origin = 0 if shift < 0 else reach  # first slot whose source lies in the row
         slots = torch.arange(length, device=x.device) + origin
-        return join([torch.where(along(is_between(slots, first, stop), x.dim(), dim), moved, kept)])
+        between = along(is_between(slots, first, stop), x.dim(), dim)
+        body = torch.where(between, x.narrow(dim, reach - origin, length), x.narrow(dim, origin, length))
+        edge = x.narrow(dim, length if shift < 0 else 0, reach)
+        return torch.cat([body, edge] if shift < 0 else [edge, body], dim)
 
-    # Whole blocks by one comparison each, which leaves the slots around the two ends and the last, incomplete block.
-    # That one is never empty nor one slot long, and the windows have a fixed size: with dynamic shapes a size that may
-    # be 0 or 1 is a guard, and a guard that can fail is another graph.
-    count = (length - 2) // BLOCK
+    # One comparison per block; the blocks start at the end of the row that has sources. The rest is never empty nor one
+    # slot long: with dynamic shapes a size that may be 0 or 1 is a guard, and a guard that can fail is another graph.
+    count = (total - reach - 2) // BLOCK
     whole = count * BLOCK
-    head = torch.arange(count, device=x.device) * BLOCK + origin
-    touched = ((head + BLOCK > first) & (head < stop)).view(-1, 1)
+    body_at, rest_at = (0, whole) if shift < 0 else (total - whole, 0)
+    heads = torch.arange(count, device=x.device) * BLOCK + body_at
+    touched = ((heads + BLOCK > first) & (heads < stop)).view(-1, 1)
     blocked = [*x.shape[:-1], count, BLOCK]
-    body = torch.where(
-        touched, moved.narrow(dim, 0, whole).reshape(blocked), kept.narrow(dim, 0, whole).reshape(blocked)
-    )
-    out = join([body.reshape([*x.shape[:-1], whole]), kept.narrow(dim, whole, length - whole)])
-    window = torch.arange(BLOCK + 2, device=x.device)
-    for slots in (first - 1 - window, stop + window, total - 1 - reach + origin - window):
-        slots = slots.clamp(0, total - 1)
-        source = torch.where(is_between(slots, first, stop), (slots - shift).clamp(0, total - 1), slots)
-        out = out.index_copy(dim, slots, x.index_select(dim, source))
-    return out
+    moved = x.narrow(dim, body_at - shift, whole).reshape(blocked)
+    kept = x.narrow(dim, body_at, whole).reshape(blocked)
+    body = torch.where(touched, moved, kept).reshape([*x.shape[:-1], whole])
+    slots = torch.arange(total - whole, device=x.device) + rest_at
+    sources = torch.where(is_between(slots, first, stop), (slots - shift).clamp(0, total - 1), slots)
+    rest = x.index_select(dim, sources)
+    return torch.cat([body, rest] if shift < 0 else [rest, body], dim)
+
+
+def is_row(x: Tensor, dim: int, shift: int) -> bool:
+    """Whether the packed dimension is the innermost one and long enough for blocks."""
+    return dim == x.dim() - 1 and guard_or_false(x.shape[dim] >= 2 * BLOCK + abs(shift) + 2)
 
 
 def is_between(slots: Tensor, first: Tensor, stop: Tensor) -> Tensor:
     """``first <= slots < stop`` by one comparison: the sign of either difference (masks are slow to combine)."""
     return ((slots - first) | (stop - 1 - slots)) >= 0
+
+
+def wrap_around(slots: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    return start + (slots - start) % (end - start).clamp(min=1)
+
+
+def read(x: Tensor, dim: int, slots: Tensor) -> Tensor:
+    """``x[..., slots, ...]``; the dimensions of ``slots`` take the place of ``dim``."""
+    indices: list[Tensor | None] = [None] * dim
+    return torch.ops.aten.index.Tensor(x, [*indices, slots])
+
+
+def write(x: Tensor, dim: int, slots: Tensor, value: Tensor) -> Tensor:
+    """A copy of x with ``x[..., slots, ...] = value``; Inductor writes in place, because nothing else reads x."""
+    indices: list[Tensor | None] = [None] * dim
+    return torch.ops.aten.index_put.default(x, [*indices, slots], value)

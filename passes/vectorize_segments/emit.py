@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._compat import fake_mode_of
+from packpass._compat import fake_mode_of, ignore_fresh_symbols
 from passes.vectorize_segments.machine import Refused, example
 from passes.vectorize_segments.terms import (
     ANY,
@@ -58,7 +58,8 @@ class Emitter:
         fake_args = map_args(args, example)
         fake_kwargs = {k: map_args(v, example) for k, v in kwargs.items()}
         try:
-            with self.mode or contextlib.nullcontext():
+            # AOTAutograd traces the graph again; sizes made up here belong to nobody.
+            with self.mode or contextlib.nullcontext(), ignore_fresh_symbols(self.mode):
                 fn = getattr(fake_args[0], target) if method else target
                 value = fn(*fake_args[1:], **fake_kwargs) if method else fn(*fake_args, **fake_kwargs)
         except Exception as error:
@@ -214,14 +215,20 @@ class Emitter:
 
     # --- integers as vectors, for checks --------------------------------------------------------------------
 
-    def vector(self, value: Affine, boundaries: Boundaries, documents: Any) -> Any:
-        """One entry per document."""
+    def vector(self, value: Affine, boundaries: Boundaries) -> Any:
+        """One entry per document, and one more that means nothing: vectors of N entries, such as ``cu[:-1]``, make
+        torch ask whether N is 1, which would cost a graph of its own."""
         total: Any = value.const
+        slots = self.entries()
         for atom, c in sorted(value.atoms, key=repr):
-            if isinstance(atom, Bound) and atom.of == boundaries and atom.k in (0, 1):
-                part: Any = self.call(operator.getitem, self.cu, slice(None, -1) if atom.k == 0 else slice(1, None))
+            if isinstance(atom, Bound) and atom.of == boundaries and atom.k == 0:
+                part: Any = self.cu
+            elif isinstance(atom, Bound) and atom.of == boundaries and atom.k == 1:
+                last = self.call(torch.ops.aten.sym_size.int, self.cu, 0)
+                following = self.call(torch.clamp, self.call(torch.add, slots, 1), max=self.call(operator.sub, last, 1))
+                part = self.call(torch.index_select, self.cu, 0, following)
             elif isinstance(atom, Index):
-                part = self.call(torch.arange, documents, device=self.device)
+                part = slots
             elif isinstance(atom, Invariant):
                 part = atom.node
             else:
@@ -229,6 +236,16 @@ class Emitter:
             part = self.call(operator.mul, part, c) if c != 1 else part
             total = self.call(operator.add, part, total) if isinstance(total, fx.Node) or total else part
         return total
+
+    def entries(self) -> fx.Node:
+        """0 .. N, one per entry of the boundaries."""
+        return self.call(torch.arange, self.call(torch.ops.aten.sym_size.int, self.cu, 0), device=self.device)
+
+    def for_every_document(self, holds: fx.Node) -> fx.Node:
+        """0-d bool: does a condition over `entries` hold for every document?"""
+        last = self.call(operator.sub, self.call(torch.ops.aten.sym_size.int, self.cu, 0), 1)
+        beyond = self.call(operator.ge, self.entries(), last)
+        return self.call(torch.all, self.call(torch.logical_or, holds, beyond))
 
 
 def _python(value: Any) -> Any:

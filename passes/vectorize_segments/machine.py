@@ -60,6 +60,16 @@ class Segment:
         return self.store.term.dim
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Padded:
+    """A document with ``left`` and ``right`` more slots of ``fill``; only slicing those off again is understood."""
+
+    segment: Segment
+    left: int
+    right: int
+    fill: Any
+
+
 @dataclasses.dataclass(frozen=True)
 class Check:
     """``left op right`` must hold for every document."""

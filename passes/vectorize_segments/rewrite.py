@@ -247,13 +247,10 @@ def _emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
         span = emitter.call(operator.sub, emitter.call(operator.getitem, cu, -1), emitter.call(operator.getitem, cu, 0))
         fills = emitter.call(operator.eq, span, total)
         emitter.call(torch._assert_async, fills, "packpass: the documents in cu_seqlens do not fill the packed dimension")
-    if decided.checks:
-        documents = emitter.call(operator.sub, emitter.call(torch.ops.aten.sym_size.int, emitter.cu, 0), 1)
-        for check in decided.checks:
-            left = emitter.vector(check.left, decided.boundaries, documents)
-            right = emitter.vector(check.right, decided.boundaries, documents)
-            holds = emitter.call(getattr(operator, check.op), left, right)
-            if isinstance(example(holds), torch.Tensor):
-                emitter.call(torch._assert_async, emitter.call(torch.all, holds), check.message)
-            else:
-                emitter.call(torch._check, holds)
+    for check in decided.checks:
+        left, right = (emitter.vector(side, decided.boundaries) for side in (check.left, check.right))
+        holds = emitter.call(getattr(operator, check.op), left, right)
+        if isinstance(example(holds), torch.Tensor):
+            emitter.call(torch._assert_async, emitter.for_every_document(holds), check.message)
+        else:
+            emitter.call(torch._check, holds)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from packpass._compat import native_pad
 from packpass.capture import markers
 from passes.vectorize_segments.machine import OPAQUE, Machine, Refused, Rule, Segment, example, frozen_args
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Outside, map_args
@@ -63,6 +64,7 @@ def _names() -> dict[Any, str]:
     table.update({torch.ops.aten.sym_size.int: "size", torch.ops.aten._assert_scalar.default: "assert_scalar", torch._check: "check"})
     table.update({torch.sym_sum: "sym_sum", torch._assert_async: "assert_async", markers.LIST_GET: "list_get"})
     table.update({torch.ops.aten.sym_storage_offset.default: "opaque", torch.ops.aten.sym_stride.int: "opaque"})
+    table[native_pad()] = "pad"
     for skip in markers.LOOP_SKIP:
         table[skip] = "loop_skip"
     table[markers.LOOP_CHECK] = "loop_check"
@@ -122,6 +124,8 @@ def step(machine: Machine, node: fx.Node) -> None:
             fn = elementwise
         elif name.endswith("_") and (name[:-1] in ELEMENTWISE or name in _BASE):
             fn = in_place
+    if fn is None and node.op == "call_function" and isinstance(example(node), (int, torch.SymInt, torch.SymBool, torch.SymFloat)):
+        fn = RULES["opaque"]  # size arithmetic of Dynamo's own; refused where its result is used for anything else
     if fn is None:
         raise Refused("no-rule", f"there is no rule for {label(node)} in a loop over documents", node)
     machine.values[node] = fn(machine, node)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Refused, Segment, example, frozen_args
-from passes.vectorize_segments.rules import _apply, _segments, label, outside_call, rule
+from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Refused, Segment, example
+from passes.vectorize_segments.rules import label, outside_call, rule
 from passes.vectorize_segments.rules_views import argument, shape_with_length
-from passes.vectorize_segments.terms import FULL, LENGTH, Affine, Apply, Bound, Flip, Index, Outside, Positions, Roll, Slice, Window
+from passes.vectorize_segments.terms import ANY, FULL, Affine, Apply, Assign, Bound, Flip, Outside, Positions, Roll, Window
 
 
 def _whole(machine: Machine, node: fx.Node, value: Any) -> Segment:
@@ -67,6 +67,22 @@ def _flip(machine: Machine, node: fx.Node) -> Any:
 
 
 # === Concatenation and padding inside a document =============================================================
+
+
+def _constant_part(machine: Machine, value: Any, window: Window) -> Any:
+    """The number that ``zeros_like(seg[:1])`` and the like hold, on this window; None for anything else."""
+    if not isinstance(value, Segment) or value.window != window:
+        return None
+    term = value.store.term
+    if not isinstance(term, Apply):
+        return None
+    name = term.target if isinstance(term.target, str) else getattr(term.target, "__name__", "")
+    if name in ("zeros_like", "ones_like") and len(term.args) == 1:
+        return 0 if name == "zeros_like" else 1
+    if name == "full_like":
+        number = term.args[1] if len(term.args) > 1 else dict(term.kwargs).get("fill_value")
+        return number if isinstance(number, (int, float, bool)) else None
+    return None
 
 
 def _constant_block(machine: Machine, value: Any, dim: int) -> tuple[int, Any] | None:
@@ -136,7 +152,15 @@ def _cat_shift(machine: Machine, node: fx.Node, values: list[Any], dim: int) -> 
             if example(node).dtype != example(node.args[0][0 if left else 1]).dtype:  # type: ignore[index]
                 return None  # the fill promotes the segment
             return machine.fresh(Roll(term, shift, block[1], dim), part.rank, exact=False)
-        wraps = Window(first=1) if left else Window(last=1)
+        near, far = (Window(last=1), Window(first=1)) if left else (Window(first=1), Window(last=1))
+        for window in (near, far):
+            number = _constant_part(machine, other, window)
+            if number is not None and k == 1 and other.rank == part.rank:
+                return machine.fresh(Roll(term, shift, number, dim), part.rank)
+        if isinstance(other, Segment) and k == 1 and other.store is part.store and other.window == near and other.rank == part.rank:
+            moved = machine.intern(Roll(term, shift, ANY, dim))  # the last (first) slot is repeated
+            return machine.fresh(Assign(term, Window(back=1) if left else Window(front=1), moved, dim), part.rank)
+        wraps = far
         if isinstance(other, Segment) and k == 1 and other.store is part.store and other.window == wraps and other.rank == part.rank:
             return machine.fresh(Roll(term, shift, None, dim), part.rank)
     return None
@@ -162,6 +186,8 @@ def _pad(machine: Machine, node: fx.Node) -> Any:
             return machine.fresh(Roll(term, -k, number, value.dim), value.rank, exact=False)
         if k >= 1 and (w, left, right) in ((Window(back=k), k, 0), (FULL, k, -k)):
             return machine.fresh(Roll(term, k, number, value.dim), value.rank, exact=False)
+    if w == FULL and min(left, right) == 0 and max(left, right) > 0:
+        return Padded(value, left, right, number)
     raise Refused("no-rule", "pad changes the length of a document", node)
 
 
@@ -209,7 +235,13 @@ def _create(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     if any(isinstance(t, fx.Node) for t in tail):
         raise Refused("index-as-number", f"{label(node)} with a value that is not a constant has no rule", node)
-    if all(machine.affine(s) is not None and machine.affine(s).is_const for s in sizes):  # type: ignore[union-attr]
+    if all(isinstance(s, int) for s in sizes):
+        if isinstance(machine.value(node.args[0]) if method else None, Segment):
+            fake = example(node)  # a segment lends only its dtype and device
+            kwargs = {"dtype": fake.dtype, "device": fake.device}
+            fill = tail[0] if tail else node.kwargs.get("fill_value")
+            call = (torch.full, False, (tuple(sizes), fill)) if takes_fill else (getattr(torch, name.removeprefix("new_")), False, (tuple(sizes),))
+            return machine.computed((*call, tuple(sorted(kwargs.items()))), fake)
         return outside_call(machine, node)
     shape, dim = shape_with_length(machine, sizes, node)
     shape = tuple(machine.intern(s) if isinstance(s, Outside) else s for s in shape)

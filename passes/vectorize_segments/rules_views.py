@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from passes.vectorize_segments.machine import OPAQUE, Machine, Refused, Segment, example
-from passes.vectorize_segments.rules import _apply, _segments, label, rule
+from passes.vectorize_segments.machine import OPAQUE, Machine, Padded, Refused, Segment, example
+from passes.vectorize_segments.rules import label, rule
 from passes.vectorize_segments.terms import (
     FULL,
     LENGTH,
@@ -19,6 +19,7 @@ from passes.vectorize_segments.terms import (
     Boundaries,
     Invariant,
     Outside,
+    Roll,
     Window,
 )
 
@@ -205,6 +206,8 @@ def _locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> tuple
             if element is not None:
                 return element
     entries = _expand(index, fake.dim(), node)
+    if isinstance(value, Padded):
+        return _sliced_padding(machine, value, entries, node)
     if isinstance(value, Segment):
         at = value.rank + value.dim
         packed = entries[at]
@@ -250,6 +253,22 @@ def _locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> tuple
     return machine.outer_segment(value.node, frozen, dim, window if isinstance(window, Window) else FULL, rank), window
 
 
+def _sliced_padding(machine: Machine, padded: Padded, entries: list[Any], node: fx.Node) -> tuple[Segment, Window]:
+    """``pad(seg, (0, k))[k:]`` and ``pad(seg, (k, 0))[:-k]``: a shift with a fill, exactly as long as the document."""
+    segment = padded.segment
+    at = segment.rank + segment.dim
+    k = padded.right or padded.left
+    cut = entries[at]
+    if any(e != slice(None) for d, e in enumerate(entries) if d != at) or not isinstance(cut, slice) or cut.step not in (None, 1):
+        raise Refused("no-rule", "this part of a padded document has no rule", node)
+    left = (cut.start, cut.stop) == (k, None) and padded.right == k
+    right = cut.start in (None, 0) and cut.stop == -k and padded.left == k
+    if not (left or right):
+        raise Refused("no-rule", "this part of a padded document has no rule", node)
+    term = Roll(machine.read(segment, node), -k if left else k, padded.fill, segment.dim)
+    return machine.fresh(term, segment.rank), FULL
+
+
 def _plain(entry: Any) -> Any:
     from passes.vectorize_segments.machine import frozen_args
 
@@ -257,7 +276,7 @@ def _plain(entry: Any) -> Any:
 
 
 def _point(machine: Machine, segment: Segment, entry: Any, node: fx.Node) -> Window:
-    """Window of ``segment[k]``: one slot from the front or from the end."""
+    """The window that ends (or starts) with the slot ``segment[k]``; the slot itself is its first (last) one."""
     position = machine.affine(entry)
     if position is None or segment.window != FULL:
         raise Refused("no-rule", "this index into a document has no rule", node)
@@ -266,11 +285,8 @@ def _point(machine: Machine, segment: Segment, entry: Any, node: fx.Node) -> Win
         if length is None or machine.boundaries is None or length[0] != machine.boundaries[0] or length[1] >= 0:
             raise Refused("no-rule", "this index into a document has no rule", node)
         position = Affine.of(length[1])
-    if position.const == -1:
-        return Window(last=1)
-    if position.const == 0:
-        return Window(first=1)
-    raise Refused("no-rule", "only the first and the last slot of a document can be indexed", node)
+    # Eager raises for a document without that slot.
+    return Window(last=-position.const) if position.const < 0 else Window(first=position.const + 1)
 
 
 def _outer_point(machine: Machine, entry: Any, node: fx.Node) -> str:
@@ -342,7 +358,7 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
         new = machine.value(value)
         if isinstance(new, Segment):
             raise Refused("per-document-value", "one slot of a document is set to a value that depends on the document", node)
-        _assign(machine, slot.segment, slot.where or slot.segment.window, new, node)
+        _assign(machine, slot.segment, slot.where or slot.segment.window, new, node, slot=True)
         return OPAQUE
     found = _locate(machine, node, base, index)
     if found is None or isinstance(found, Affine):
@@ -350,17 +366,29 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
     if len(found) == 3:
         raise Refused("partial-write", "only a part of a segment's other dimensions is assigned", node)
     segment, window = found
-    _assign(machine, segment, window, machine.value(value), node)
+    entries = _expand(index, example(base).dim(), node)
+    slot = not isinstance(entries[example(base).dim() + segment.dim], slice) if not isinstance(window, str) else True
+    new = machine.value(value)
+    if slot and isinstance(new, Segment):
+        raise Refused("per-document-value", "one slot of a document is set to a value that depends on the document", node)
+    _assign(machine, segment, window, new, node, slot=slot)
     return OPAQUE
 
 
-def _assign(machine: Machine, segment: Segment, window: Window | str, value: Any, node: fx.Node) -> None:
+def _assign(machine: Machine, segment: Segment, window: Window | str, value: Any, node: fx.Node, slot: bool = False) -> None:
     if isinstance(window, str):
         if isinstance(value, (Segment, Affine)) or value is OPAQUE or (isinstance(value, Outside) and machine.fake(value).dim()):
             raise Refused("per-document-value", "a slot at a boundary is set to a value that depends on the document", node)
         machine.write(segment, Window(last=1) if window == "end" else Window(first=1), value, node)
         if not machine.skips_empty:
             segment.store.point_fill = (window, value)
+        return
+    if slot and (window.last or window.first or 1) > 1:
+        # One slot further in: write up to it, then put back what lies between it and the edge.
+        inner = Window(last=window.last - 1) if window.last else Window(first=(window.first or 0) - 1)
+        kept = machine.fresh(machine.read(segment, node), segment.rank)
+        machine.write(segment, window, value, node)
+        machine.write(segment, inner, Segment(kept.store, inner, segment.rank), node)
         return
     outer = segment.store.outer is not None
     if outer and window.back and not isinstance(value, Segment):
@@ -400,7 +428,7 @@ def _fill(machine: Machine, node: fx.Node) -> Any:
     value = machine.value(node.args[1]) if len(node.args) > 1 else node.kwargs.get("value", 0)
     if isinstance(value, Segment):
         raise Refused("no-rule", "fill_ with a per-document value has no rule", node)
-    machine.write(target, target.window, value, node)
+    _assign(machine, target, target.window, value, node, slot=isinstance(machine.value(node.args[0]), Slot))
     return target
 
 
@@ -447,6 +475,12 @@ def _narrow(machine: Machine, node: fx.Node) -> Any:
             return Segment(value.store, Window(front=low.const), value.rank)
         if value.window == FULL and low.is_const and low.const == 0 and length_of is not None and length_of[1] < 0:
             return Segment(value.store, Window(back=-length_of[1]), value.rank)
+        if value.window == FULL and count.is_const and count.const >= 1:
+            # narrow raises for a document that is shorter
+            if low.is_const and low.const == 0:
+                return Segment(value.store, Window(first=count.const), value.rank)
+            if length_of is not None and length_of[1] == 0:
+                return Segment(value.store, Window(last=count.const), value.rank)
         raise Refused("unknown-bounds", "this part of a document has no rule", node)
     if not isinstance(value, Outside) or value.node is None:
         raise Refused("no-rule", "narrow of this value has no rule", node)

@@ -68,7 +68,8 @@ def run(ctx: Context, result: CaseResult) -> None:
     }
     timings = interleave(arguments, budget=3 * ctx.budget, max_rounds=1000)
     middle = {name: statistics.median(values) for name, values in seconds.items()}
-    compile_ratio = statistics.median(a / b for a, b in zip(seconds[PACKPASS], seconds[STOCK], strict=True))
+    # The least of several rounds: everything that disturbs a compile makes it longer.
+    compile_ratio = min(seconds[PACKPASS]) / min(seconds[STOCK])
     rows = [
         [name, seconds_text(middle[name]), seconds_text(timings[name].seconds), f"{timings[name].ratio:.3f}"]
         for name in (STOCK, PACKPASS)
@@ -77,7 +78,7 @@ def run(ctx: Context, result: CaseResult) -> None:
     spread = max(timing.spread for timing in timings.values())
     result.targets += [
         Target(f"run time over stock (spread ±{spread:.1%})", timings[PACKPASS].ratio, 1.01),
-        Target(f"first call over stock (rounds: {_range(seconds)})", compile_ratio, 1.01),
+        Target(f"first call over stock, least of the rounds (single rounds: {_range(seconds)})", compile_ratio, 1.01),
     ]
     result.data |= {"first_call": seconds, "identical_code": identical}
     _scan(ctx, result)

@@ -21,7 +21,7 @@ from perf.registry import Context, case
 from perf.results import CaseResult, Table, Target
 
 TEXT_BYTES = 2_000_000
-STOCK_BOUND = 30.0  # seconds; stock torch.compile unrolls the loop and compiles anew for every row
+STOCK_BOUND = 15.0  # seconds; stock torch.compile unrolls the loop and compiles anew for every row
 
 
 @case("real_text", "labels for the standard library's sources, packed first-fit")
@@ -48,7 +48,13 @@ def _rows_of(ctx: Context, result: CaseResult, row_length: int) -> None:
             try:
                 with time_limit(STOCK_BOUND if name == STOCK else 10 * STOCK_BOUND):
                     wrong = _wrong_rows(way, rows, expected)
-            except (Exception, OutOfTime) as error:
+            except OutOfTime as error:
+                graphs[name] = stats["unique_graphs"] - before
+                result.notes.append(f"{title}: {name} stopped after {error} and {graphs[name]} graphs")
+                if name == PACKPASS:
+                    result.wrong.append(f"{title}: {name} takes too long")
+                continue
+            except Exception as error:
                 result.notes.append(f"{title}: {name} failed: {first_line(error)}")
                 if name == PACKPASS:
                     result.wrong.append(f"{title}: {name} failed: {first_line(error)}")
@@ -86,8 +92,9 @@ def _rows_of(ctx: Context, result: CaseResult, row_length: int) -> None:
         Target(f"{title}: graphs for all rows", graphs.get(PACKPASS), 2),
         Target(f"{title}: kernels per graph", kernels, 1, "exactly"),
         Target(f"{title}: host syncs in the generated code", host_syncs, 0),
-        Target(f"{title}: over clone", over.get(PACKPASS), 1.5),
     ]
+    if row_length == 131_072:
+        result.targets.append(Target(f"{title}: over clone", over.get(PACKPASS), 1.5))
     if PACKPASS in over and HAND in over:
         result.targets.append(
             Target(f"{title}: over roll + index_fill_ (5 % noise allowed)", over[PACKPASS] / over[HAND], 1.05)

@@ -13,7 +13,7 @@ from perf.results import CaseResult, Target
 
 @case("roll_hidden", "packed roll of hidden states, [16384, 1024]")
 def run(ctx: Context, result: CaseResult) -> None:
-    tokens, width, documents = (2_048, 1_024, 64) if ctx.quick else (16_384, 1_024, 64)
+    tokens, width, documents = (2_048, 1_024, 16) if ctx.quick else (16_384, 1_024, 16)
     cu = boundaries(documents, tokens, ctx.device)
     for dtype in (torch.float32, torch.bfloat16):
         for backward in (False, True):

@@ -120,7 +120,9 @@ def triton_source(function: Callable[..., Any], *arguments: tuple[tuple[int, ...
 
     with mocked_device(), FakeTensorMode() as mode:
         inputs = [torch.empty(shape, dtype=dtype, device="cuda") for shape, dtype in arguments]
-        graph_module = make_fx(function, decomposition_table={**select_decomp_table(), **_WITHOUT_INDEXING})(*inputs)
+        graph_module = make_fx(
+            lambda *tensors: function(*tensors), decomposition_table={**select_decomp_table(), **_WITHOUT_INDEXING}
+        )(*inputs)
         graph = GraphLowering(graph_module, shape_env=None)
         with V.set_graph_handler(graph), V.set_fake_mode(mode), V.set_debug_handler(mock.MagicMock()):
             graph.run(*inputs)

@@ -1,0 +1,190 @@
+"""Every private import of torch in ``packpass/_compat.py``, used as packpass uses it: a new torch fails here first."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import logging
+from typing import Any
+
+import pytest
+import torch
+
+from packpass import _compat
+
+# === Reports: counters and the structured trace ==============================================================
+
+
+def test_dynamo_counters_are_counters_that_dynamo_fills() -> None:
+    stats = _compat.dynamo_counters("stats")
+    before = stats["unique_graphs"]
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    assert stats["unique_graphs"] == before + 1
+    counter = _compat.dynamo_counters("packpass-test")
+    counter["a"] += 1
+    assert _compat.dynamo_counters("packpass-test") == {"a": 1}
+
+
+def test_graph_breaks_are_counted_by_reason() -> None:
+    breaks = _compat.dynamo_counters("graph_break")
+    before = sum(breaks.values())
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x + 1
+
+    torch.compile(broken, backend="eager")(torch.ones(2))
+    assert sum(breaks.values()) == before + 1
+
+
+def test_artifacts_reach_the_structured_trace() -> None:
+    trace = logging.getLogger("torch.__trace")
+    seen: list[Any] = []
+
+    class Handler(logging.Handler):
+        def emit(self, entry: logging.LogRecord) -> None:
+            seen.append((getattr(entry, "metadata", {}), getattr(entry, "payload", None)))
+
+    handler, level = Handler(), trace.level
+    trace.addHandler(handler)
+    trace.setLevel(logging.DEBUG)
+    try:
+        _compat.trace_artifact("packpass_report", lambda: json.dumps({"graphs": 1}))
+    finally:
+        trace.removeHandler(handler)
+        trace.setLevel(level)
+    found = [(m["artifact"], p) for m, p in seen if "artifact" in m]
+    assert found == [({"name": "packpass_report", "encoding": "json"}, '{"graphs": 1}')]
+
+
+# === Ops: Inductor's decomposition table, assertions ===========================================================
+
+
+def test_a_decomposition_reaches_inductor_and_cannot_be_registered_twice() -> None:
+    from torch._inductor.decomposition import decompositions
+
+    with torch.library._scoped_library("packpass_compat", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        torch.library.register_fake("packpass_compat::twice", torch.empty_like, lib=library)
+        op = torch.ops.packpass_compat.twice.default
+        _compat.register_inductor_decomposition(op, lambda x: x + x)
+        try:
+            with pytest.raises(RuntimeError, match="already has an Inductor decomposition"):
+                _compat.register_inductor_decomposition(op, lambda x: x + x)
+            with _compat.empty_compile_caches(), _compat.generated_code() as modules:
+                assert torch.compile(op)(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
+            assert modules
+            assert "packpass_compat.twice.default(" not in "".join(modules)
+        finally:
+            del decompositions[op]
+
+
+def test_assert_async_raises_at_once_on_the_cpu_with_its_message() -> None:
+    _compat.assert_async(torch.tensor(True), "never seen")
+    with pytest.raises(RuntimeError, match="a packpass message"):
+        _compat.assert_async(torch.tensor(False), "a packpass message")
+
+
+def test_generated_cpp_is_sequential_exactly_if_it_opens_no_openmp_region() -> None:
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            torch._dynamo.reset()
+            with _compat.empty_compile_caches(), _compat.generated_code() as modules:
+                torch.compile(torch.sin)(torch.ones(200_000))
+            assert modules
+            assert _compat.generated_cpp_is_sequential() is ("omp parallel" not in "".join(modules))
+            assert _compat.generated_cpp_is_sequential() is (count == 1)
+        torch.set_num_threads(1)
+        with torch._inductor.config.patch({"cpp.threads": 2}):
+            assert not _compat.generated_cpp_is_sequential()
+        with torch._inductor.config.patch({"cpp.dynamic_threads": True}):
+            assert not _compat.generated_cpp_is_sequential()
+    finally:
+        torch.set_num_threads(threads)
+
+
+# === Measuring: profiler events, generated code, caches =======================================================
+
+
+def test_profiler_events_come_in_order_with_their_memory() -> None:
+    def step() -> None:
+        x = torch.empty(1024, dtype=torch.uint8)
+        del x
+        torch.ones(1).item()
+
+    events = _compat.profile_cpu(step)
+    assert [e.start_ns for e in events] == sorted(e.start_ns for e in events)
+    assert "aten::_local_scalar_dense" in {e.name for e in events}
+    changes = [e.allocated_bytes for e in events if e.name == "[memory]"]
+    assert changes[:2] == [1024, -1024]
+
+
+def test_generated_code_is_the_python_wrapper() -> None:
+    from torch._inductor.graph import GraphLowering
+
+    before = GraphLowering.save_output_code
+    with _compat.empty_compile_caches(), _compat.generated_code() as sources:
+        torch.compile(lambda x: x.sin() + 1, backend="inductor")(torch.rand(5))
+    assert len(sources) == 1
+    assert "def call(" in sources[0]
+    assert GraphLowering.save_output_code is before
+
+
+def test_empty_caches_are_empty_and_give_the_user_s_back() -> None:
+    import os
+
+    variable = "TORCHINDUCTOR_CACHE_DIR"
+    before = os.environ.get(variable)
+    with _compat.empty_compile_caches():
+        inside = os.environ[variable]
+        assert inside != before
+        assert os.listdir(inside) == []
+        assert not importlib.import_module("torch._functorch.config").enable_autograd_cache
+    assert os.environ.get(variable) == before
+
+
+def test_eager_random_numbers_make_inductor_agree_with_eager() -> None:
+    def draw(x: torch.Tensor) -> torch.Tensor:
+        return torch.rand_like(x) + x
+
+    with _compat.eager_random_numbers():
+        compiled = torch.compile(draw, backend="inductor")
+        torch.manual_seed(3)
+        found = compiled(torch.zeros(6))
+    torch.manual_seed(3)
+    assert torch.equal(found, draw(torch.zeros(6)))
+
+
+# === Compiling beside the user's compiled code ===============================================================
+
+
+def test_compile_wrappers_lead_to_what_they_wrap() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    module = torch.nn.Identity()
+    assert torch.compile(function, backend="eager")._torchdynamo_orig_callable is function
+    assert torch.compile(module, backend="eager")._orig_mod is module
+
+
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="torch.compile cannot isolate recompiles before"
+)
+def test_torch_compile_can_isolate_recompiles() -> None:
+    assert "isolate_recompiles" in inspect.signature(torch.compile).parameters
+
+
+# === Doctor ==================================================================================================
+
+
+def test_registered_ops_lists_a_library_s_ops_once_each() -> None:
+    importlib.import_module("packpass.ops")
+    found = _compat.registered_ops("packpass")
+    assert "packpass::packed_roll" in found
+    assert len(found) == len(set(found))
+    assert _compat.registered_ops("no_such_library") == []
