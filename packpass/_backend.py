@@ -13,6 +13,7 @@ from packpass import _passes, capture, ops  # noqa: F401  (ops registers the ope
 from packpass._compat import size_oblivious
 from packpass._options import Options
 from packpass._pipeline import run_passes
+from packpass._replay import NotReplayable, replay
 from packpass.capture import Mode, frame_state
 from packpass.capture.state import restart
 
@@ -34,12 +35,27 @@ class Backend:
         """Compile one Dynamo graph. Called by torch.compile; ``mode`` and ``options`` as given there."""
         settings, inductor_options = Options.from_dict(options)
         frame = frame_state(settings)
-        captured = run_passes(gm, settings, frame)
-        if not captured:
-            frame.mode = Mode.STOCK
-            raise restart("the captured loop is not vectorised")
-        with size_oblivious(False):  # a setting of capture; AOTAutograd would take symbolic strides for unknown
-            return compile_inner(gm, example_inputs, settings, mode, inductor_options)
+
+        def inner(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            with size_oblivious(False):  # a setting of capture; AOTAutograd would take symbolic strides for unknown
+                return compile_inner(part, inputs, settings, mode, inductor_options)
+
+        outcome = run_passes(gm, settings, frame)
+        if not outcome.loops_left and (outcome.rewrites or not outcome.capturing):
+            outcome.commit()
+            return inner(gm, example_inputs)
+        outcome.react(settings)
+        if outcome.loops_left:
+            try:
+                compiled = replay(gm, inner)
+                outcome.commit()
+                log.info("replaying %d loop(s) over documents that were not vectorised", outcome.loops_left)
+                return compiled
+            except NotReplayable as reason:
+                outcome.record_refusals()
+                log.info("not replayed: %s", reason)
+        frame.mode = Mode.STOCK
+        raise restart("the captured loop is not vectorised")
 
 
 def compile_inner(

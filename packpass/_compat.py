@@ -198,3 +198,15 @@ def ignore_fresh_symbols(mode: Any) -> Any:
 
     env = getattr(mode, "shape_env", None)
     return contextlib.nullcontext() if env is None else env.ignore_fresh_unbacked_symbols()
+
+
+# === Graphs ==================================================================================================
+
+
+def is_collective(target: Any) -> bool:
+    """Is this call target a collective (functional or from ``torch.distributed``)?"""
+    namespace = getattr(target, "namespace", None)
+    if namespace in ("_c10d_functional", "c10d", "_c10d_functional_autograd"):
+        return "wait_tensor" not in str(target)
+    module = getattr(target, "__module__", None) or ""
+    return module.startswith("torch.distributed") and getattr(target, "__name__", "").startswith(("all_", "reduce", "broadcast", "isend", "irecv", "send", "recv"))

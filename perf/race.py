@@ -21,6 +21,7 @@ from perf.results import CaseResult, Table, Target
 
 LOOP, STOCK, PACKPASS, FLOOR = "eager loop", "torch.compile", "packpass", "clone"
 HAND = "roll + index_fill_"
+CALL = "clone, compiled"
 OP = "packed_roll, eager"
 
 HEADERS = ["way", "result", "time", "of the clones", "over the loop", "first call", "graphs", "kernels", "host syncs"]
@@ -43,16 +44,16 @@ class Way:
 
 @dataclasses.dataclass
 class Race:
-    """The result: rows of all ways, the floor's timing, packpass's report."""
+    """The result: rows of all ways, the floors' timings (the first is the reference), packpass's report."""
 
     rows: dict[str, Row]
-    floor: Timing | None
+    floors: dict[str, Timing]
     report: Report
 
     def ratio(self, name: str, over: str = FLOOR) -> float | None:
         """Time of ``name`` over that of another way (or of the floor); None where either is missing or wrong."""
         one = self.rows[name].timing if name in self.rows else None
-        other = self.floor if over == FLOOR else self.rows[over].timing if over in self.rows else None
+        other = self.floors.get(over) or (self.rows[over].timing if over in self.rows else None)
         return one.ratio / other.ratio if one and other else None
 
     def code(self, name: str = PACKPASS) -> CodeCount | None:
@@ -67,10 +68,14 @@ def run_race(
     args: tuple[Any, ...],
     floor: Callable[[], Any],
     *,
+    compiled_floor: Callable[[], Any] | None = None,
     backward: bool = False,
     budget: float | None = None,
 ) -> Race:
-    """Check every way against the first one, then time the right ones beside ``floor``."""
+    """Check every way against the first one, then time the right ones beside ``floor``.
+
+    ``compiled_floor`` shows what a call of compiled code costs before it does anything of its own.
+    """
     report = Report()
     workload = Workload(None, args, {}, backward)
     first = ways[0]
@@ -88,6 +93,9 @@ def run_race(
             rows[way.name], calls[way.name] = examine_compiled(way.name, workload, way.make, expected, rows[first.name])
     arguments = workload.arguments()
     timed: dict[str, Callable[[], Any]] = {FLOOR: floor}
+    if compiled_floor is not None:
+        timed[CALL] = compiled_floor
+    floors = list(timed)
     prepare: dict[str, Callable[[], Any]] = {}
     changes = workload.changes_arguments(expected)
     for name, call in calls.items():
@@ -99,17 +107,17 @@ def run_race(
             timed[name] = functools.partial(workload.step, call, arguments)
     timings = interleave(timed, prepare=prepare, budget=budget or ctx.budget, min_rounds=3 if ctx.quick else 7)
     for name, timing in timings.items():
-        if name != FLOOR:
+        if name not in floors:
             rows[name].timing = timing
-    return Race(rows, timings[FLOOR], report)
+    return Race(rows, {name: timings[name] for name in floors}, report)
 
 
 def race_table(title: str, race: Race, result: CaseResult) -> Table:
     """The race as a table; wrong or failed ways are also listed in ``result``."""
     lines = []
     loop = next(iter(race.rows))
-    if race.floor is not None:
-        lines.append([FLOOR, "floor", _time(race.floor), "1.00", *[""] * (len(HEADERS) - 4)])
+    for name, timing in race.floors.items():
+        lines.append([name, "floor", _time(timing), f"{timing.ratio:.2f}", *[""] * (len(HEADERS) - 4)])
     for name, row in race.rows.items():
         over_floor, over_loop = race.ratio(name), race.ratio(loop, name)
         lines.append(
@@ -133,7 +141,7 @@ def race_table(title: str, race: Race, result: CaseResult) -> Table:
             result.wrong.append(f"{title}: {name}: {row.error or (row.difference and row.difference.why)}")
     result.data[title] = {
         "rows": {name: row.to_dict() for name, row in race.rows.items()},
-        "floor": dataclasses.asdict(race.floor) if race.floor else None,
+        "floors": {name: dataclasses.asdict(timing) for name, timing in race.floors.items()},
         "ratios": {name: race.ratio(name) for name in race.rows},
         "report": race.report.to_dict(),
     }

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from packpass.ops._bits import as_bits
-from packpass.ops._boundaries_passed import boundaries_passed
-from packpass.ops._geometry import previous
+from packpass.ops._boundaries_passed import boundaries_passed, stretch_edges
+from packpass.ops._geometry import previous, take
 from packpass.ops._library import define, differentiable
 
 
@@ -36,6 +36,18 @@ def _kernel(x: Tensor, cu_seqlens: Tensor, dim: int) -> Tensor:
     return as_bits(x.contiguous()).index_select(dim, source).view(x.dtype)
 
 
+def _cpu_kernel(x: Tensor, cu_seqlens: Tensor, dim: int) -> Tensor:
+    """For host memory: the sources written stretch by stretch instead of searched for."""
+    total = x.shape[dim]
+    edges = stretch_edges(cu_seqlens, total)
+    source = torch.repeat_interleave(edges[:-1] + edges[1:] - 1, edges.diff(), output_size=total)
+    slots = torch.arange(total)
+    source.sub_(slots)
+    for tail in (slice(0, int(edges[1])), slice(int(edges[-2]), total)):
+        source[tail] = slots[tail]
+    return take(as_bits(x.contiguous()), dim % x.dim(), source).view(x.dtype)
+
+
 def _fake(x: Tensor, cu_seqlens: Tensor, dim: int) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -44,6 +56,7 @@ packed_flip_op = define(
     "packed_flip(Tensor x, Tensor cu_seqlens, int dim) -> Tensor",
     fake=_fake,
     kernel=_kernel,
+    cpu_kernel=_cpu_kernel,
     decomposition=_kernel,
 )
 

@@ -8,10 +8,7 @@ from torch import Tensor
 from packpass.ops._arguments import Scalar
 from packpass.ops._bits import PLAIN, as_bits, fill_bits
 from packpass.ops._boundaries_passed import boundaries_passed
-from packpass.ops._geometry import along, indices_in
-
-# Up to this reach, slots near boundaries are listed with repetitions rather than counted.
-SHORT = 8
+from packpass.ops._geometry import SHORT, along, indices_in, near_boundaries, take
 
 
 def gather_kernel(
@@ -58,7 +55,7 @@ def cpu_kernel(
     source, target = (reach, 0) if shift < 0 else (0, reach)
     out.narrow(dim, target, kept).copy_(x.narrow(dim, source, kept))
     if first < stop and fill is not None and cu_seqlens_padded is None and 0 < reach <= SHORT:
-        out.index_fill_(dim, _near_boundaries(cu_seqlens, first, stop, -reach if shift < 0 else reach), fill)
+        out.index_fill_(dim, near_boundaries(cu_seqlens, first, stop, -reach if shift < 0 else reach), fill)
     else:
         _patch(out, x, cu_seqlens.long(), shift, dim, fill, None if cu_seqlens_padded is None else begin.long())
     if first > 0:
@@ -66,27 +63,6 @@ def cpu_kernel(
     if stop < total:
         out.narrow(dim, stop, total - stop).copy_(x.narrow(dim, stop, total - stop))
     return out.view(dtype)
-
-
-def _near_boundaries(cu_seqlens: Tensor, first: int, stop: int, shift: int) -> Tensor:
-    """Slots within a short ``shift`` of a boundary, int64, at a few cheap operations for any number of documents.
-
-    A slot that reaches beyond a short document lies in one whose own boundary is nearer, so it crosses that one. Only
-    empty documents at the far end stand for no boundary; what lands in the tail is undone by the copy of the tail.
-    """
-    if shift < 0:
-        ends = cu_seqlens[1:].long()
-        if int(ends[0]) == first:
-            ends = ends[ends > first]
-        if shift == -1:
-            return ends - 1
-        return (ends.unsqueeze(1) - torch.arange(1, 1 - shift)).clamp_(min=first).flatten()
-    starts = cu_seqlens[:-1].long()
-    if int(starts[-1]) == stop:
-        starts = starts[starts < stop]
-    if shift == 1:
-        return starts
-    return (starts.unsqueeze(1) + torch.arange(shift)).clamp_(max=stop - 1).flatten()
 
 
 def _patch(
@@ -106,13 +82,13 @@ def _patch(
         first = start.index_select(0, document)
         length = (stop - start).index_select(0, document)
         source = first + (crossing - shift - first) % length
-        out.index_copy_(dim, crossing, x.index_select(dim, source))
+        out.index_copy_(dim, crossing, take(x, dim, source))
     else:
         out.index_fill_(dim, crossing, fill)
     if cu_padded is not None:
         padding = indices_in(stop, slot_end)
         if fill is None:
-            out.index_copy_(dim, padding, x.index_select(dim, padding))
+            out.index_copy_(dim, padding, take(x, dim, padding))
         else:
             out.index_fill_(dim, padding, fill)
 

@@ -3,9 +3,7 @@
 A GPU: one search form that fuses with producers and consumers into one kernel.
 
 The CPU, the usual case (|shift| <= 8, no padding): one contiguous shift of the whole row, then a patch of the few slots
-whose source lies across a boundary. Generated C++ is fast at contiguous copies and slow at nearly everything else: a
-binary search or a gather per slot, a per-slot comparison with the slot's own number (Inductor builds the vector of slot
-numbers one lane at a time), and any store of bool (all measured against a copy: 20-40x, 2.5x, 2.5-5x, 300x).
+whose source lies across a boundary.
 
 The CPU, everything else: the eager kernel, called as it is. It knows the boundaries and patches exactly those slots.
 """
@@ -19,15 +17,21 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from packpass.ops._arguments import Scalar
 from packpass.ops._bits import as_bits, fill_bits
 from packpass.ops._boundaries_passed import search
-from packpass.ops._geometry import along, previous
+from packpass.ops._geometry import (
+    BLOCK,
+    SHORT,
+    along,
+    around_ends,
+    is_between,
+    long_enough_for_blocks,
+    previous,
+    read,
+    touched_blocks,
+    write,
+)
 from packpass.ops._library import define
 from packpass.ops._packed_roll_eager import cpu_kernel, fake, gather_kernel
 
-# Slots that one comparison decides about. Larger blocks compare less and leave more slots to patch; 32 to 128 measure
-# the same.
-BLOCK = 64
-# Beyond this reach the patch touches more slots than it saves.
-LONGEST_PATCH = 8
 # What Inductor's C++ code loads and stores as vectors. Others run element by element (int16, complex) or through masks
 # (bool).
 VECTORISED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64)
@@ -54,7 +58,7 @@ def decomposition(
         if fill is None or cu_seqlens_padded is not None or not long_enough:
             return gather_kernel(x, cu_seqlens, shift, dim, fill, cu_seqlens_padded)
         return select_form(x, cu_seqlens, shift, dim, fill)
-    if cu_seqlens_padded is None and reach <= LONGEST_PATCH and long_enough and x.dtype in VECTORISED:
+    if cu_seqlens_padded is None and reach <= SHORT and long_enough and x.dtype in VECTORISED:
         return patch_form(x, cu_seqlens, shift, dim, fill)
     out: Tensor = host_roll_op(x, cu_seqlens, shift, dim, fill, cu_seqlens_padded)
     return out
@@ -97,7 +101,7 @@ def patch_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar
 
     Args:
         x: more than ``abs(shift)`` slots along ``dim`` (>= 0).
-        shift: not 0, at most ``LONGEST_PATCH`` in magnitude.
+        shift: not 0, at most ``SHORT`` in magnitude.
     """
     total = x.shape[dim]
     x = x.contiguous()
@@ -123,9 +127,8 @@ def patch_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar
 
     slots = spare
     if is_row(x, dim, shift):
-        window = torch.arange(2 * BLOCK, device=x.device)  # BLOCK - 1 slots before the one end, BLOCK after the other
-        near = torch.where(window < BLOCK, first - window, stop + (window - BLOCK))
-        slots = torch.where((window > 0) & (near >= 0) & (near < total), near, spare)
+        near = around_ends(first, stop)
+        slots = torch.where((near >= 0) & (near < total), near, spare)
     filled = is_between(slots, first, stop)  # of these slots only the spare one can lie in a document
     if fill is None:
         owner = torch.bucketize(spare, cu, right=True)
@@ -162,8 +165,7 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
     count = (total - reach - 2) // BLOCK
     whole = count * BLOCK
     body_at, rest_at = (0, whole) if shift < 0 else (total - whole, 0)
-    heads = torch.arange(count, device=x.device) * BLOCK + body_at
-    touched = ((heads + BLOCK > first) & (heads < stop)).view(-1, 1)
+    touched = touched_blocks(count, body_at, first, stop)
     blocked = [*x.shape[:-1], count, BLOCK]
     moved = x.narrow(dim, body_at - shift, whole).reshape(blocked)
     kept = x.narrow(dim, body_at, whole).reshape(blocked)
@@ -176,25 +178,8 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
 
 def is_row(x: Tensor, dim: int, shift: int) -> bool:
     """Whether the packed dimension is the innermost one and long enough for blocks."""
-    return dim == x.dim() - 1 and guard_or_false(x.shape[dim] >= 2 * BLOCK + abs(shift) + 2)
-
-
-def is_between(slots: Tensor, first: Tensor, stop: Tensor) -> Tensor:
-    """``first <= slots < stop`` by one comparison: the sign of either difference (masks are slow to combine)."""
-    return ((slots - first) | (stop - 1 - slots)) >= 0
+    return dim == x.dim() - 1 and long_enough_for_blocks(x.shape[dim] - abs(shift))
 
 
 def wrap_around(slots: Tensor, start: Tensor, end: Tensor) -> Tensor:
     return start + (slots - start) % (end - start).clamp(min=1)
-
-
-def read(x: Tensor, dim: int, slots: Tensor) -> Tensor:
-    """``x[..., slots, ...]``; the dimensions of ``slots`` take the place of ``dim``."""
-    indices: list[Tensor | None] = [None] * dim
-    return torch.ops.aten.index.Tensor(x, [*indices, slots])
-
-
-def write(x: Tensor, dim: int, slots: Tensor, value: Tensor) -> Tensor:
-    """A copy of x with ``x[..., slots, ...] = value``; Inductor writes in place, because nothing else reads x."""
-    indices: list[Tensor | None] = [None] * dim
-    return torch.ops.aten.index_put.default(x, [*indices, slots], value)

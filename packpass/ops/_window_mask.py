@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from packpass.ops._boundaries_passed import boundaries_passed
-from packpass.ops._geometry import indices_in
+from packpass.ops._geometry import (
+    BLOCK,
+    SHORT,
+    around_ends,
+    indices_in,
+    is_between,
+    long_enough_for_blocks,
+    near_boundaries,
+    touched_blocks,
+    write,
+)
 from packpass.ops._library import define
 
 
@@ -28,16 +38,21 @@ def _kernel(cu_seqlens: Tensor, total: int, front: int, back: int) -> Tensor:
 
 
 def _cpu_kernel(cu_seqlens: Tensor, total: int, front: int, back: int) -> Tensor:
-    cu = cu_seqlens.long()
-    start, stop = cu[:-1], cu[1:]
+    out = torch.zeros(total, dtype=torch.bool)
+    first, stop = int(cu_seqlens[0]), int(cu_seqlens[-1])
+    out[first:stop] = True
     # A negative front or back reaches beyond the document, but a slot is only ever asked about its own document.
-    first = torch.minimum(start + max(front, 0), stop)
-    end = torch.maximum(stop - max(back, 0), first)
-    out = torch.ones(total, dtype=torch.bool)
-    out[: int(cu[0])] = False
-    out[int(cu[-1]) :] = False
-    for lead in (indices_in(start, first), indices_in(end, stop)):
-        out.index_fill_(0, lead, False)
+    front, back = max(front, 0), max(back, 0)
+    if first < stop and max(front, back) <= SHORT:
+        if front:
+            out.index_fill_(0, near_boundaries(cu_seqlens, first, stop, front), False)
+        if back:
+            out.index_fill_(0, near_boundaries(cu_seqlens, first, stop, -back), False)
+        return out
+    cu = cu_seqlens.long()
+    starts, ends = cu[:-1], cu[1:]
+    out.index_fill_(0, indices_in(starts, torch.minimum(starts + front, ends)), False)
+    out.index_fill_(0, indices_in(torch.maximum(ends - back, starts), ends), False)
     return out
 
 
@@ -45,10 +60,43 @@ def _fake(cu_seqlens: Tensor, total: int, front: int, back: int) -> Tensor:
     return cu_seqlens.new_empty((total,), dtype=torch.bool)
 
 
+def _decomposition(cu_seqlens: Tensor, total: int, front: int, back: int) -> Tensor:
+    front, back = max(front, 0), max(back, 0)
+    if cu_seqlens.device.type == "cpu" and max(front, back) <= SHORT and long_enough_for_blocks(total):
+        return _patch_form(cu_seqlens.long(), total, front, back)
+    return _kernel(cu_seqlens, total, front, back)
+
+
+def _patch_form(cu: Tensor, total: int, front: int, back: int) -> Tensor:
+    """For generated C++: flags by blocks, corrected around both ends, then cleared near every boundary.
+
+    The flags are int32 until the end: a vector of bool is slow to write and to read.
+    """
+    first, stop = cu.narrow(0, 0, 1), cu.narrow(0, cu.shape[0] - 1, 1)
+    count = (total - 2) // BLOCK  # leaves a rest of at least 2 slots, see shift_between of packed_roll
+    whole = count * BLOCK
+    body = touched_blocks(count, 0, first, stop).int().expand(-1, BLOCK).reshape(whole)
+    rest = torch.arange(total - whole, device=cu.device) + whole
+    flags = torch.cat([body, is_between(rest, first, stop).int()])
+    slots = around_ends(first, stop).clamp(0, total - 1)
+    flags = write(flags, 0, slots, is_between(slots, first, stop).int())
+    cleared = torch.zeros((), dtype=torch.int32, device=cu.device)
+    # Boundaries without such a slot clear the outermost slot, which is clear in any case.
+    if front:
+        slots = cu + torch.arange(front, device=cu.device).unsqueeze(1)
+        slots = torch.where(is_between(slots, first, stop), slots, first)
+        flags = write(flags, 0, slots.clamp(0, total - 1), cleared)
+    if back:
+        slots = cu - 1 - torch.arange(back, device=cu.device).unsqueeze(1)
+        slots = torch.where(is_between(slots, first, stop), slots, stop - 1)
+        flags = write(flags, 0, slots.clamp(0, total - 1), cleared)
+    return flags != 0
+
+
 window_mask_op = define(
     "window_mask(Tensor cu_seqlens, SymInt total, int front, int back) -> Tensor",
     fake=_fake,
     kernel=_kernel,
     cpu_kernel=_cpu_kernel,
-    decomposition=_kernel,
+    decomposition=_decomposition,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from packpass.ops import packed_roll
@@ -14,6 +16,7 @@ from perf.results import CaseResult, Lines, Target
 @case("roll_tokens", "packed roll of token ids, int64 [1, T]")
 def run(ctx: Context, result: CaseResult) -> None:
     ratios: dict[str, list[tuple[float, float]]] = {LOOP: [], STOCK: [], HAND: [], OP: [], PACKPASS: []}
+    compiled_clone = torch.compile(torch.clone, backend="inductor", dynamic=False)
     for total in (16_384, 131_072):
         for documents in (8, 512) if ctx.quick else (8, 64, 512):
             title = f"int64 [1, {total}], N={documents}"
@@ -27,7 +30,7 @@ def run(ctx: Context, result: CaseResult) -> None:
                 Way(HAND, roll_by_hand),
                 Way(OP, lambda x, cu: packed_roll(x, cu, -1, -1, fill=0)),
             ]
-            race = run_race(ctx, ways, (x, cu), x.clone)
+            race = run_race(ctx, ways, (x, cu), x.clone, compiled_floor=functools.partial(compiled_clone, x))
             result.tables.append(race_table(title, race, result))
             result.targets.append(
                 Target(f"{title}: over roll + index_fill_ (5 % noise allowed)", race.ratio(PACKPASS, HAND), 1.05)

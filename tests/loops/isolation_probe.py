@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -148,9 +149,10 @@ def probe(mode: str) -> dict[str, Any]:
             compiled = torch.compile(fn, backend=backend)
             with inductor_config.patch(force_disable_caches=True):
                 result, code = run_and_get_code(compiled, *_args(3, 24))
-            seen[f"{fn.__name__}, {backend}"] = {
-                "code": code, "stats": dict(counters["stats"]), "sum": result.sum().item()
-            }  # fmt: skip
+            # the id in the code counts the compiles of the process
+            code = [re.sub(r"# AOT ID: .*", "", text) for text in code]
+            stats = dict(counters["stats"])
+            seen[f"{fn.__name__}, {backend}"] = {"code": code, "stats": stats, "sum": result.sum().item()}
     seen["config"] = [
         torch._dynamo.config.capture_scalar_outputs,
         torch._dynamo.config.capture_dynamic_output_shape_ops,

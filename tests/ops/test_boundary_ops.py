@@ -46,6 +46,21 @@ def test_window_mask(cu: Tensor, front: int, back: int) -> None:
         assert torch.equal(result, expected)
 
 
+@pytest.mark.parametrize(("front", "back"), [(0, 0), (1, 0), (0, 1), (8, 3), (9, 0), (0, 40)])
+@pytest.mark.parametrize("total", [130, 131, 192, 193, 257])
+@pytest.mark.parametrize("count", [1, 4, 60])
+def test_window_mask_of_long_rows(total: int, count: int, front: int, back: int) -> None:
+    """Long enough for the blocks of the form that the C++ code takes, in both of its cases."""
+    for cu in (
+        reference.documents(total, count, head=9, tail=7),
+        reference.documents(total, count),
+        torch.tensor([70]),
+    ):
+        expected = reference.window_mask(cu, total, front, back)
+        assert torch.equal(OPS.window_mask(cu, total, front, back), expected)
+        assert torch.equal(window._decomposition(cu, total, front, back), expected)
+
+
 @pytest.mark.parametrize("dim", [0, -1, 1])
 def test_packed_flip(cu: Tensor, dim: int) -> None:
     x = reference.sample(torch.float32, *((30, 2) if dim == 0 else (2, 30)))

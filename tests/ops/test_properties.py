@@ -108,6 +108,16 @@ def test_ids(row: tuple[int, Tensor]) -> None:
 
 
 @MANY
+@given(rows(longest=400), st.integers(-1, 10), st.integers(-1, 10))
+def test_window_mask(row: tuple[int, Tensor], front: int, back: int) -> None:
+    total, cu = row
+    expected = reference.window_mask(cu, total, front, back)
+    assert torch.equal(torch.ops.packpass.window_mask(cu, total, front, back), expected)
+    assert torch.equal(_window_mask._kernel(cu, total, front, back), expected)
+    assert torch.equal(_window_mask._decomposition(cu, total, front, back), expected)
+
+
+@MANY
 @given(st.lists(st.integers(-3, 14), min_size=1, max_size=6), st.integers(0, 12))
 def test_check_agrees_with_the_definition(entries: list[int], total: int) -> None:
     cu = torch.tensor(entries)

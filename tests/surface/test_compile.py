@@ -244,3 +244,9 @@ def test_compiling_afresh_leaves_the_user_s_compiled_code_in_place() -> None:
     assert stats["unique_graphs"] == before  # still cached
     compiled(torch.ones(2, 2))
     assert stats["unique_graphs"] == before + 1  # and still allowed to compile
+
+
+def test_the_backend_s_name_gives_the_same_object() -> None:
+    assert torch._dynamo.lookup_backend("packpass") is packpass.backend
+    result, graphs = graphs_of(torch.compile(double, backend="packpass", options=EAGER), torch.ones(1))
+    assert (result.item(), graphs) == (2.0, 1)
