@@ -14,6 +14,7 @@ from packpass._compat import size_oblivious
 from packpass._options import Options
 from packpass._pipeline import run_passes
 from packpass._replay import NotReplayable, replay
+from packpass._verify import copy_graph, verified
 from packpass.capture import Mode, frame_state
 from packpass.capture.state import restart
 
@@ -40,10 +41,14 @@ class Backend:
             with size_oblivious(False):  # a setting of capture; AOTAutograd would take symbolic strides for unknown
                 return compile_inner(part, inputs, settings, mode, inductor_options)
 
+        original = copy_graph(gm) if settings.verify else None
         outcome = run_passes(gm, settings, frame)
         if not outcome.loops_left and (outcome.rewrites or not outcome.capturing):
             outcome.commit()
-            return inner(gm, example_inputs)
+            if original is None or not outcome.rewrites:
+                return inner(gm, example_inputs)
+            rewritten = copy_graph(gm)
+            return verified(original, rewritten, inner(gm, example_inputs), outcome.rewrites)
         outcome.react(settings)
         if outcome.loops_left:
             try:

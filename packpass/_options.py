@@ -23,6 +23,7 @@ ENV_PREFIX = "PACKPASS_"
 # Names that `disable` accepts: the passes of the design, whether or not this version ships them already.
 PASS_NAMES: tuple[str, ...] = (
     "vectorize_segments",
+    "compose_rolls",
     "pack_shifts",
     "fuse_all_to_all",
     "fuse_boundary_exchange",

@@ -311,9 +311,12 @@ def _trace(items: Sequence[Record]) -> None:
 class RefusedError(RuntimeError):
     """A refusal under ``{"packpass.on_refusal": "raise"}``; ``refusal`` is the record."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(
+    refusal: Refusal
+
+    @staticmethod
+    def text(refusal: Refusal) -> str:
+        """The message: where, which code, why, and how to compile anyway."""
+        return (
             f"packpass refused a rewrite at {refusal.location} [{refusal.code}]: {refusal.reason} "
             '(options={"packpass.on_refusal": "ignore"} compiles the model without this rewrite)'
         )
-        self.refusal = refusal

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from passes import vectorize_segments
+from passes import compose_rolls, vectorize_segments
 
 PACKPASS = True
 """Tells our package from any other that is called ``passes``."""
 
-ORDER = (vectorize_segments,)
+ORDER = (vectorize_segments, compose_rolls)

@@ -18,6 +18,7 @@ _PURE_METHODS = frozenset(
     {"item", "clone", "diff", "select", "narrow", "size", "long", "to", "int", "cpu", "contiguous", "detach", "new_zeros", "new_ones"}
     | {"new_full", "new_empty", "sub", "unbind"}
 )
+_PURE_OPS = frozenset({"packpass::packed_roll", "packpass::packed_flip", "packpass::position_ids", "packpass::segment_ids", "packpass::window_mask"})
 
 
 def prune(graph: fx.Graph, candidates: Iterable[fx.Node]) -> int:
@@ -27,7 +28,8 @@ def prune(graph: fx.Graph, candidates: Iterable[fx.Node]) -> int:
         node = stack.pop()
         if node in erased or node.users:
             continue
-        pure = (node.op == "call_function" and node.target in _PURE_FUNCTIONS) or (node.op == "call_method" and node.target in _PURE_METHODS)
+        pure = isinstance(node.target, torch._ops.OpOverload) and node.target.name() in _PURE_OPS
+        pure = pure or (node.op == "call_function" and node.target in _PURE_FUNCTIONS) or (node.op == "call_method" and node.target in _PURE_METHODS)
         if not pure:
             continue
         inputs = node.all_input_nodes

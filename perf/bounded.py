@@ -15,7 +15,10 @@ class OutOfTime(BaseException):
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise :class:`OutOfTime` inside the block after ``seconds``; no limit where signals cannot be had."""
+    """Raise :class:`OutOfTime` inside the block after ``seconds``; no limit where signals cannot be had.
+
+    Raised again every two seconds until the block is left: an exception in a weakref callback or a ``__del__`` is lost.
+    """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
@@ -24,7 +27,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise OutOfTime(f"more than {seconds:.0f} s")
 
     previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 2.0)
     try:
         yield
     finally:

@@ -39,8 +39,8 @@ class TracingRefusedError(RefusedError, exc.ShortenTraceback):
     """`RefusedError` in a form that Dynamo hands to the user as it is."""
 
     def __init__(self, refusal: Refusal) -> None:
-        RefusedError.__init__(self, refusal)
-        self.first_useful_frame = None
+        exc.ShortenTraceback.__init__(self, self.text(refusal), first_useful_frame=None)
+        self.refusal = refusal
 
 
 class Restart(exc.UnspecializeRestartAnalysis, exc.TensorifyScalarRestartAnalysis):

@@ -51,14 +51,13 @@ def decomposition(
     dim = dim % x.dim()
     reach = abs(shift)
     total = x.shape[dim]
-    long_enough = guard_or_false(total > reach)
     if shift == 0 and cu_seqlens_padded is None:
         return x.clone(memory_format=torch.contiguous_format)
     if x.device.type != "cpu":
-        if fill is None or cu_seqlens_padded is not None or not long_enough:
+        if fill is None or cu_seqlens_padded is not None or not guard_or_false(total > reach):
             return gather_kernel(x, cu_seqlens, shift, dim, fill, cu_seqlens_padded)
         return select_form(x, cu_seqlens, shift, dim, fill)
-    if cu_seqlens_padded is None and reach <= SHORT and long_enough and x.dtype in VECTORISED:
+    if cu_seqlens_padded is None and reach <= SHORT and x.dtype in VECTORISED and guard_or_false(total > 0):
         return patch_form(x, cu_seqlens, shift, dim, fill)
     out: Tensor = host_roll_op(x, cu_seqlens, shift, dim, fill, cu_seqlens_padded)
     return out
@@ -100,7 +99,7 @@ def patch_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar
        itself: if all documents are empty, it belongs to the tail.
 
     Args:
-        x: more than ``abs(shift)`` slots along ``dim`` (>= 0).
+        x: at least one slot along ``dim`` (>= 0).
         shift: not 0, at most ``SHORT`` in magnitude.
     """
     total = x.shape[dim]
@@ -151,14 +150,10 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
     total = x.shape[dim]
     reach = abs(shift)
     if not is_row(x, dim, shift):
-        # One comparison per slot, hidden behind the copy of its inner dimensions.
-        length = total - reach
-        origin = 0 if shift < 0 else reach  # first slot whose source lies in the row
-        slots = torch.arange(length, device=x.device) + origin
-        between = along(is_between(slots, first, stop), x.dim(), dim)
-        body = torch.where(between, x.narrow(dim, reach - origin, length), x.narrow(dim, origin, length))
-        edge = x.narrow(dim, length if shift < 0 else 0, reach)
-        return torch.cat([body, edge] if shift < 0 else [edge, body], dim)
+        # A gather of whole inner rows is a copy: its index is one scalar per row, and no value goes through a register of
+        # another dtype, as bfloat16 does in a `where`.
+        slots = torch.arange(total, device=x.device)
+        return x.index_select(dim, source_between(slots, first, stop, shift, total))
 
     # One comparison per block; the blocks start at the end of the row that has sources. The rest is never empty nor one
     # slot long: with dynamic shapes a size that may be 0 or 1 is a guard, and a guard that can fail is another graph.
@@ -171,9 +166,12 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
     kept = x.narrow(dim, body_at, whole).reshape(blocked)
     body = torch.where(touched, moved, kept).reshape([*x.shape[:-1], whole])
     slots = torch.arange(total - whole, device=x.device) + rest_at
-    sources = torch.where(is_between(slots, first, stop), (slots - shift).clamp(0, total - 1), slots)
-    rest = x.index_select(dim, sources)
+    rest = x.index_select(dim, source_between(slots, first, stop, shift, total))
     return torch.cat([body, rest] if shift < 0 else [rest, body], dim)
+
+
+def source_between(slots: Tensor, first: Tensor, stop: Tensor, shift: int, total: int) -> Tensor:
+    return torch.where(is_between(slots, first, stop), (slots - shift).clamp(0, total - 1), slots)
 
 
 def is_row(x: Tensor, dim: int, shift: int) -> bool:

@@ -235,7 +235,12 @@ def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> f
 
 def _emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
     """Boundaries are checked once per loop, without waiting for the device; the user's own checks stay."""
-    emitter.call(_ops.check_cu_seqlens.default, emitter.cu, total)
+    begin, check_op = decided.loop.iterations[0][0], _ops.check_cu_seqlens.default
+    if not any(
+        n.target is check_op and n.args == (emitter.cu, total) and n < begin and not mutated_after(emitter.graph, emitter.cu, n, begin)
+        for n in emitter.graph.nodes
+    ):
+        emitter.call(check_op, emitter.cu, total)
     covers = decided.covers_row or any(
         statically_known_true(example(user).shape[int(user.args[1])] == example(decided.row_node).shape[decided.row_dim])  # type: ignore[arg-type]
         for collect, _ in decided.appended

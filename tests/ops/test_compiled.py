@@ -112,6 +112,20 @@ def test_boundary_ops() -> None:
     assert torch.equal(results[3], reference.flip(x, cu, 0))
 
 
+@pytest.mark.parametrize(("front", "back"), [(0, 1), (3, 2)])
+def test_window_mask_is_part_of_the_kernel(front: int, back: int) -> None:
+    def function(x: Tensor, cu: Tensor) -> Tensor:
+        mask = OPS.window_mask.default(cu, x.shape[0], front, back)
+        return torch.where(mask, OPS.packed_roll.default(x, cu, -1, 0, 0), x)
+
+    x, cu = reference.sample(torch.int64, 300), reference.documents(300, 7, head=5, tail=4)
+    result, (source,) = run_and_get_code(torch.compile(function, fullgraph=True), x, cu)
+    mask = reference.window_mask(cu, 300, front, back)
+    assert torch.equal(result, torch.where(mask, reference.roll(x, cu), x))
+    assert cpp_calls(source) == 1
+    assert packed_calls(source) == []
+
+
 def many_rolls(ids: Tensor, labels: Tensor, positions: Tensor, mask: Tensor, cu: Tensor) -> list[Tensor]:
     """Multi-token prediction as the passes write it: three depths of four fields, with the sums of the mask."""
     OPS.check_cu_seqlens.default(cu, ids.shape[1])

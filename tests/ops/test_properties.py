@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from packpass.ops import packed_roll, pad_cu_seqlens, position_ids, segment_ids
+from packpass.ops import _window_mask, packed_roll, pad_cu_seqlens, position_ids, segment_ids
 from packpass.ops._packed_roll_eager import gather_kernel
 from packpass.ops._packed_roll_inductor import patch_form, select_form
 from tests.ops import reference

@@ -117,9 +117,22 @@ def test_a_time_limit_stops_a_baseline() -> None:
         except Exception:  # what OutOfTime must get past
             pytest.fail("swallowed")
     assert time.perf_counter() - started < 2
+
+
+def test_a_time_limit_is_not_lost_in_a_finalizer() -> None:
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.5)  # where the first alarm goes off, and is lost
+
+    with pytest.raises(OutOfTime), time_limit(0.2):
+        Slow()
+        time.sleep(20)
+
+
+def test_a_time_limit_that_was_kept_leaves_no_alarm_behind() -> None:
     with time_limit(0.05):
         pass
-    time.sleep(0.1)  # no alarm is left behind
+    time.sleep(0.1)
 
 
 def test_a_race_checks_before_it_times() -> None:

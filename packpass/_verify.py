@@ -1,0 +1,84 @@
+"""``{"packpass.verify": True}``: run the original graph beside the rewritten one and compare, bit for bit.
+
+Both run eagerly on copies of the inputs, so that a difference is packpass's own and not a compiler's rounding; what the
+caller gets is the compiled result.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_flatten
+
+from packpass._replay import NotReplayable, replay
+from packpass._report import Rewrite
+
+log = logging.getLogger("packpass.verify")
+
+
+class VerificationError(RuntimeError):
+    """A rewrite changed a result. Please report it with the program; ``disable`` the named pass meanwhile."""
+
+
+def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy of ``gm`` that passes do not touch (parameters and submodules are shared)."""
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(gm.graph, values))  # type: ignore[arg-type]
+    return fx.GraphModule(gm, graph)
+
+
+def verified(
+    original: fx.GraphModule, rewritten: fx.GraphModule, compiled: Callable[..., Any], rewrites: Sequence[Rewrite]
+) -> Callable[..., Any]:
+    """``compiled`` with a comparison of the two graphs before every call."""
+    names = "; ".join(f"{r.rule} at {r.location}" for r in rewrites) or "no rewrite"
+    try:
+        reference = replay(original, lambda part, inputs: part.forward)
+    except NotReplayable as reason:
+        log.warning("packpass.verify: %s cannot be verified: %s", names, reason)
+        return compiled
+
+    def run(*inputs: Any) -> Any:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            want = _outcome(reference, inputs)
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            got = _outcome(rewritten.forward, inputs)
+        _compare(want, got, names)
+        return compiled(*inputs)
+
+    return run
+
+
+def _outcome(fn: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Results and inputs after the call, on copies; in-place writes to inputs count as results."""
+    copies = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+    with torch.no_grad():
+        result = fn(*copies)
+    outcome = [(f"output {i}", value) for i, value in enumerate(tree_flatten(result)[0])]
+    return outcome + [(f"input {i} (changed in place)", value) for i, value in enumerate(copies)]
+
+
+def _compare(want: list[tuple[str, Any]], got: list[tuple[str, Any]], names: str) -> None:
+    if len(want) != len(got):
+        raise VerificationError(f"packpass.verify: {names} returns {len(got)} values instead of {len(want)}")
+    for (what, a), (_, b) in zip(want, got, strict=True):
+        if not isinstance(a, torch.Tensor):
+            continue
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise VerificationError(
+                f"packpass.verify: {names} changed {what}: {tuple(a.shape)} {a.dtype} became {tuple(b.shape)} {b.dtype}"
+            )
+        same = torch.eq(a, b) | (a.isnan() & b.isnan()) if a.is_floating_point() or a.is_complex() else torch.eq(a, b)
+        if not bool(same.all()):
+            wrong = (~same).nonzero()
+            first = tuple(int(i) for i in wrong[0])
+            raise VerificationError(
+                f"packpass.verify: {names} changed {what} at {len(wrong)} of {a.numel()} places, first at {first}: "
+                f"{a[first].item()} became {b[first].item()}. Please report this program; "
+                'options={"packpass.disable": ["<rule>"]} avoids the rewrite.'
+            )

@@ -1,0 +1,64 @@
+"""Read every depth of a chain of packed rolls from its source.
+
+Before: ``y = packed_roll(x, cu, -1); z = packed_roll(y, cu, -1)``. After: ``z = packed_roll(x, cu, -2)``. All depths of
+multi-token prediction then read the same source and end in one kernel, instead of one waiting for the other.
+
+Why it is safe: over the same boundaries, dimension and fill, a slot that either roll fills is filled by the sum of two
+shifts of one sign, all other slots read the same source, and both keep the same tail. Wrapping rolls add up always.
+
+Does not handle: shifts of opposite sign with a fill (they lose tokens at both ends), different boundaries,
+dimensions, fills or padded boundaries, a first result that is changed in place before the second reads it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from packpass._location import location_of_node
+from packpass._report import Refusal, Rewrite
+from passes.mutation import mutated_after
+from passes.prune import prune
+
+NAME = "compose_rolls"
+TIER = "exact"
+
+ROLL = torch.ops.packpass.packed_roll.default
+
+
+def composed(outer: fx.Node) -> tuple[fx.Node, int] | None:
+    """``(source, shift)`` if ``outer`` rolls the result of a roll and both add up."""
+    inner = outer.args[0]
+    if not isinstance(inner, fx.Node) or inner.target is not ROLL or len(inner.args) != 6 or len(outer.args) != 6:
+        return None
+    (source, cu, first, dim, fill, padded), (_, cu2, second, dim2, fill2, padded2) = inner.args, outer.args
+    if cu is not cu2 or dim != dim2 or padded is not None or padded2 is not None:
+        return None
+    if type(fill) is not type(fill2) or not (fill == fill2) or (fill is not None and first * second < 0):  # type: ignore[operator]
+        return None
+    if not first or not second or not (first + second):  # type: ignore[operator]
+        return None
+    if mutated_after(outer.graph, inner, inner.next, outer):
+        return None
+    if mutated_after(outer.graph, source, inner, outer):  # type: ignore[arg-type]
+        return None
+    return source, first + second  # type: ignore[operator, return-value]
+
+
+def run(gm: fx.GraphModule, locations: dict[int, str]) -> list[Rewrite | Refusal]:
+    """Compose every chain of one graph, first rolls first, so that a chain of D is read D times from its source."""
+    results: list[Rewrite | Refusal] = []
+    for node in list(gm.graph.nodes):
+        if node.target is not ROLL:
+            continue
+        found = composed(node)
+        if found is None:
+            continue
+        source, shift = found
+        inner, before = node.args[0], f"roll by {node.args[2]} of a roll by {node.args[0].args[2]}"
+        node.args = (source, node.args[1], shift, *node.args[3:])
+        prune(gm.graph, [inner])
+        results.append(Rewrite(NAME, location_of_node(node) or "<unknown>", before, f"packed_roll by {shift}", {"shift": shift}))
+    if results:
+        gm.recompile()
+    return results
