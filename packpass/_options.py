@@ -20,7 +20,7 @@ InnerBackend = Literal["inductor", "aot_eager", "eager"]
 PREFIX = "packpass."
 ENV_PREFIX = "PACKPASS_"
 
-# Names that `disable` accepts: the passes of the design, whether or not this version ships them already.
+# Names that `disable` accepts: every pass of the design, whether or not this version ships it already.
 PASS_NAMES: tuple[str, ...] = (
     "vectorize_segments",
     "compose_rolls",

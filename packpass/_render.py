@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 if TYPE_CHECKING:
-    from packpass._report import Report
+    from packpass._report import Report, Rewrite
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1c2430; }
@@ -83,8 +83,8 @@ def _sections(report: Report) -> list[tuple[str, list[str], list[list[Any]]]]:
     sections: list[tuple[str, list[str], list[list[Any]]]] = [
         (
             "Rewrites",
-            ["rule", "location", "before", "after", "details"],
-            [[r.rule, r.location, r.before, r.after, _details(r.details)] for r in report.rewrites],
+            ["rule", "location", "before", "after", "times", "details"],
+            _rewrites(report.rewrites),
         ),
         (
             "Left alone",
@@ -121,8 +121,19 @@ def _tally(lines: Sequence[str]) -> list[list[Any]]:
     return [[line, lines.count(line)] for line in dict.fromkeys(lines)]
 
 
-def _details(details: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in details.items())
+def _rewrites(rewrites: Sequence[Rewrite]) -> list[list[Any]]:
+    """One row per kind of rewrite and place, with the details of the first and how often it was made."""
+    rows: dict[tuple[str, ...], list[Any]] = {}
+    for item in rewrites:
+        key = (item.rule, item.location, item.before, item.after)
+        details = ", ".join(f"{name}={value}" for name, value in item.details.items())
+        rows.setdefault(key, [*key, 0, details])[4] += 1
+    return list(rows.values())
+
+
+def _short(cell: Any, width: int = 60) -> Any:
+    """Long text cut for a terminal; the JSON and the page have all of it."""
+    return cell[: width - 1] + "…" if isinstance(cell, str) and len(cell) > width else cell
 
 
 def report_text(report: Report) -> str:
@@ -131,7 +142,11 @@ def report_text(report: Report) -> str:
     if not report.rewrites and not report.refusals:
         parts.append(f"  {NOTHING}")
     for title, headers, rows in _sections(report):
-        parts += ["", title, text_table(headers, rows)]
+        shown = [
+            [_short(cell) if name == "details" else cell for name, cell in zip(headers, row, strict=True)]
+            for row in rows
+        ]
+        parts += ["", title, text_table(headers, shown)]
     return "\n".join(parts)
 
 

@@ -156,7 +156,7 @@ class Report:
     @property
     def boundary_sources(self) -> list[str]:
         """Where boundaries came from, each once, in the order of first use."""
-        return list(dict.fromkeys(source for graph in self.graph_records for source in graph.boundary_sources))
+        return list(dict.fromkeys(s for graph in self.graph_records for s in graph.boundary_sources if s))
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, ready for JSON."""

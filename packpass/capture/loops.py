@@ -99,8 +99,8 @@ def symbolic_loops_installed() -> bool:
 
 
 def _static_sizes(n: int) -> tuple[int, ...]:
-    """Lengths of an input that a loop over ``n`` things may follow: boundaries (n + 1) or lengths (n)."""
-    return (n, n + 1, n - 1)
+    """Lengths of an input that a loop over ``n`` things may follow: boundaries (n + 1), lengths (n), parts of them."""
+    return (n, n + 1, n + 2, n - 1)
 
 
 def _vector_sequence(tx: Any, v: Any) -> SymbolicSequence | None:
@@ -207,6 +207,8 @@ def call_torch(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any
             out = _call_split(tx, *args, **kwargs)
             if out is not None:
                 return out
+        elif self.value is torch._check and args and active.regions:
+            _note_check(tx, args[0].realize())
         elif self.value is torch.roll:
             return _call_roll(tx, lambda: original(self, tx, args, kwargs), *args, **kwargs)
     return original(self, tx, args, kwargs)
@@ -241,6 +243,16 @@ def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None,
     return sequences.of_split(tx, tensor.realize(), lengths, at)
 
 
+def _note_check(tx: Any, condition: Any) -> None:
+    """``torch._check`` on data: Dynamo keeps it as one of its own assertions, which the passes drop; this one is the
+    user's."""
+    if isinstance(condition, SymNodeVariable) and _unknown(condition.sym_num):
+        region = active.regions[-1]
+        message = f"torch._check in the loop at {region.location} failed"
+        args = (condition.as_proxy(), message, region.id, region.iteration)
+        tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
+
+
 def _call_roll(tx: Any, stock: Any, input: Any, shifts: Any = None, dims: Any = None) -> Any:
     """Inside a symbolic loop, and wherever a size is unknown, roll through an op whose fake does not guard."""
     from torch._dynamo.variables.builder import wrap_fx_proxy
@@ -259,7 +271,7 @@ def _call_roll(tx: Any, stock: Any, input: Any, shifts: Any = None, dims: Any = 
 
 
 def _unknown(size: Any) -> bool:
-    return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
+    return isinstance(size, (torch.SymInt, torch.SymBool)) and bool(free_unbacked_symbols(size))
 
 
 def call_tensor_method(original: Any, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ state that the graph itself shows; the passes judge those.
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.current_scope_id import enter_new_scope
@@ -140,11 +141,39 @@ class CollectedItems(list[Any]):
     __reversed__ = __mul__ = __eq__ = extend = insert = pop = clear = copy = reverse = remove = index = count = sort = _refuse  # type: ignore[assignment]
 
 
+def catches_exceptions(tx: Any) -> bool:
+    """Is the current instruction of this frame, or of a caller, inside ``try`` or a ``with`` that may swallow errors?
+
+    An error of one document, caught by the user, leaves the documents before it done: only eager order does that.
+    """
+    from torch._dynamo.variables.ctx_manager import ContextWrappingVariable, GenericContextWrappingVariable
+
+    while tx is not None:
+        entry = tx.current_instruction.exn_tab_entry
+        while entry is not None:
+            at = tx.indexof[entry.target]
+            opnames = [instruction.opname for instruction in tx.instructions[at : at + 3]]
+            if "WITH_EXCEPT_START" not in opnames and opnames[:1] != ["COPY"]:
+                return True
+            entry = entry.target.exn_tab_entry if entry.target.exn_tab_entry is not entry else None
+        for block in tx.block_stack:
+            manager = block.with_context
+            if manager is None:
+                if sys.version_info < (3, 11):  # before exception tables, try pushes a block
+                    return True
+            elif (not isinstance(manager, ContextWrappingVariable) or isinstance(manager, GenericContextWrappingVariable)):
+                return True
+        tx = getattr(tx, "parent", None)
+    return False
+
+
 class Region:
     """A symbolic loop that is being traced."""
 
     def __init__(self, tx: InstructionTranslatorBase, iterator: VariableTracker, length: VariableTracker, location: str) -> None:
         assert active.frame is not None
+        if catches_exceptions(tx):
+            raise refuse("try-block", "the loop over documents is inside try, or a with that may swallow errors", location)
         self.id = len(active.frame.sites) + 1
         active.frame.sites[self.id] = location
         self.tx, self.iterator, self.length, self.location = tx, iterator, length, location

@@ -33,7 +33,7 @@ def _conditions(cu_seqlens: Tensor, total: int, cu_seqlens_padded: Tensor | None
     """0-d bool tensors that must be True, each with its message; device independent, no host read."""
 
     def in_order(cu: Tensor) -> Tensor:
-        return (cu >= previous(cu)).all() & (cu.select(0, 0) >= 0) & (cu.select(0, -1) <= total)
+        return (cu >= previous(cu)).all() & (cu.select(0, 0) >= 0) & (cu.select(0, -1).long() <= total)
 
     conditions = [(in_order(cu_seqlens), MESSAGE)]
     if cu_seqlens_padded is not None:

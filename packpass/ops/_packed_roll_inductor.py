@@ -150,8 +150,8 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
     total = x.shape[dim]
     reach = abs(shift)
     if not is_row(x, dim, shift):
-        # A gather of whole inner rows is a copy: its index is one scalar per row, and no value goes through a register of
-        # another dtype, as bfloat16 does in a `where`.
+        # A gather of whole inner rows is a copy: its index is one scalar per row, and no value passes through another
+        # dtype, as bfloat16 does in a `where`.
         slots = torch.arange(total, device=x.device)
         return x.index_select(dim, source_between(slots, first, stop, shift, total))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from . import leave_index, leave_python, leave_state, leave_windows
+from . import leave_edges, leave_index, leave_iteration, leave_memory, leave_python, leave_state, leave_windows
 from .harness import LEAVE, Program
 
 PROGRAMS: dict[str, Program] = dict(LEAVE)
-__all__ = ["PROGRAMS", "leave_index", "leave_python", "leave_state", "leave_windows"]
+__all__ = [
+    "PROGRAMS", "leave_edges", "leave_index", "leave_iteration", "leave_memory", "leave_python", "leave_state",
+    "leave_windows",
+]  # fmt: skip

@@ -90,7 +90,22 @@ def mocked_device() -> Iterator[None]:
         stack.enter_context(mock.patch("torch.version.cuda", "13.0"))
         stack.enter_context(mock.patch("torch._C._cuda_getCurrentRawStream", return_value=0, create=True))
         stack.enter_context(mock.patch.object(triton.runtime.driver, "_active", Driver()))
+        stack.callback(_forget_devices)  # what is learnt about the mocks must not outlive them, and the other way round
+        _forget_devices()
         yield
+
+
+def _forget_devices() -> None:
+    """Clear what torch has cached about which devices and which Triton there are."""
+    import torch._inductor.utils
+    import torch.utils._triton
+    from torch._inductor.runtime.hints import DeviceProperties
+
+    for holder in (torch.utils._triton, torch._inductor.utils, DeviceProperties):
+        for function in list(vars(holder).values()):
+            clear = getattr(getattr(function, "__func__", function), "cache_clear", None)
+            if clear is not None:
+                clear()
 
 
 @dataclass(frozen=True)

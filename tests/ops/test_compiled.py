@@ -20,13 +20,6 @@ OPS = torch.ops.packpass
 CHECK_MESSAGE = "packpass: cu_seqlens must be nondecreasing and lie between 0 and the number of slots"
 
 
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
@@ -35,6 +28,15 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo_and_one_thread() -> Iterator[None]:
+    """In one thread the check is part of the generated kernel; ``test_several_threads`` has the other case."""
+    torch._dynamo.reset()
+    with threads(1):
+        yield
+    torch._dynamo.reset()
 
 
 def body(source: str) -> str:
@@ -184,6 +186,16 @@ def test_one_compile_for_all_sizes() -> None:
         weights = torch.randn_like(result)
         result.backward(weights)
         assert torch.equal(x.grad, reference.roll(weights, cu, 1))
+    assert counter.frame_count == 1
+
+
+def test_one_compile_for_all_sizes_of_hidden_states() -> None:
+    counter = CompileCounterWithBackend("inductor")
+    compiled = torch.compile(lambda x, cu: packed_roll(x, cu, 2, 0), backend=counter, fullgraph=True, dynamic=True)
+    for total, count in [(300, 7), (3, 1), (131, 2), (17, 20), (1000, 1)]:
+        cu = reference.documents(total, count, head=1, tail=1)
+        x = torch.randn(total, 5)
+        assert torch.equal(compiled(x, cu), reference.roll(x, cu, 2, 0))
     assert counter.frame_count == 1
 
 

@@ -44,12 +44,12 @@ def test_every_form_of_the_compiler_is_the_loop(
     row: tuple[int, Tensor], shift: int, fill: int | None, dim: int
 ) -> None:
     total, cu = row
-    if total <= abs(shift) or shift == 0:
+    if total == 0 or shift == 0:
         return
     x = reference.sample(torch.int64, *((total, 2) if dim == 0 else (2, total)))
     expected = reference.roll(x, cu, shift, dim, fill)
     assert torch.equal(patch_form(x, cu, shift, dim, fill), expected)
-    if fill is not None:
+    if fill is not None and total > abs(shift):
         assert torch.equal(select_form(x, cu, shift, dim, fill), expected)
 
 

@@ -132,3 +132,13 @@ def test_check_and_roll_are_two_launches() -> None:
     source = triton_source(function, TOKENS, CU)
     assert launches(source) == 2
     assert extern_calls(source) == []
+
+
+def test_the_mocks_leave_no_trace() -> None:
+    from torch.utils._triton import has_triton
+
+    before = has_triton()
+    triton_source(roll, TOKENS, CU)
+    assert has_triton() is before
+    assert torch.cuda.is_available() is before
+    assert torch.compile(lambda x: x + 1)(torch.zeros(3)).tolist() == [1.0, 1.0, 1.0]

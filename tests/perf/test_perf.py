@@ -119,6 +119,7 @@ def test_a_time_limit_stops_a_baseline() -> None:
     assert time.perf_counter() - started < 2
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_time_limit_is_not_lost_in_a_finalizer() -> None:
     class Slow:
         def __del__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import pathlib
 import subprocess
 import sys
 
@@ -12,7 +13,8 @@ import packpass
 
 
 def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    root = pathlib.Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=root)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -61,3 +63,30 @@ def test_backend_is_registered_under_its_name() -> None:
 
 def test_version_is_the_distribution_s() -> None:
     assert importlib.metadata.version("packpass") == packpass.__version__
+
+
+def test_packpass_works_when_it_comes_late() -> None:
+    """Dynamo caches its dispatch tables at its first compile; hooks that are installed later must reach them too."""
+    code = """
+import torch
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+import packpass
+from tests.surface.models import EAGER, roll_documents
+print(len(packpass.explain(roll_documents, options=EAGER)(torch.arange(12), torch.tensor([0, 3, 7, 12])).rewrites))
+"""
+    assert run_python(code).splitlines()[-1] == "1"
+
+
+def test_ops_that_are_registered_late_are_still_compiled_to_kernels() -> None:
+    """Inductor copies its decomposition table at its first compile."""
+    code = """
+import torch
+torch.compile(lambda x: x + 1)(torch.ones(2))
+from packpass import _compat
+from packpass._variants import count_code
+from packpass.ops import packed_roll
+with _compat.empty_compile_caches(), _compat.generated_code() as sources:
+    torch.compile(lambda x, cu: packed_roll(x, cu))(torch.arange(12), torch.tensor([0, 3, 12]))
+print([name for name in count_code(sources).externs if "packed_roll" in name])
+"""
+    assert run_python(code).splitlines()[-1] == "[]"
