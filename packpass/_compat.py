@@ -41,8 +41,11 @@ def trace_artifact(name: str, payload: Callable[[], str]) -> None:
 
 def register_inductor_decomposition(op: Any, decomposition: Callable[..., Any]) -> None:
     """Let Inductor trace ``op`` through ``decomposition`` (an op overload of ours; registering twice raises)."""
-    from torch._inductor.decomposition import decompositions, register_decomposition
+    from torch._inductor.decomposition import decompositions, fast_random_decomps, register_decomposition
 
+    clear = getattr(fast_random_decomps, "cache_clear", None)  # a copy of the table, made at Inductor's first compile
+    if clear is not None:
+        clear()
     if op in decompositions:
         raise RuntimeError(f"{op} already has an Inductor decomposition")
     register_decomposition([op])(decomposition)

@@ -91,7 +91,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
         if not left:
             restore_shadows(gm)
         after = _count(gm)
-        sources = [str(r.details.get("source")) for r in results if isinstance(r, Rewrite)]
+        sources = [str(r.details["source"]) for r in results if isinstance(r, Rewrite) and "source" in r.details]
     record = GraphRecord(
         nodes_before=before[0],
         nodes_after=after[0],

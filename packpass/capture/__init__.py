@@ -164,8 +164,12 @@ def install() -> None:
                 install_group(group, off)
             if group.state == "broken":
                 log.warning("hook group %s does not fit this torch and is off: %s", group.name, group.reason)
-        # Handlers that Dynamo cached before the hooks were there would bypass them.
+        # What Dynamo cached before the hooks were there would bypass them: packpass may be imported late.
         BuiltinVariable.call_function_handler_cache.clear()
+        for cached in ("_type_dispatch_impl", "_id_dispatch"):
+            clear = getattr(getattr(builder.VariableBuilder, cached, None), "cache_clear", None)
+            if clear is not None:
+                clear()
         _GROUPS.extend(groups)
 
 

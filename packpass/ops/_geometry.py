@@ -98,13 +98,10 @@ def touched_blocks(count: int, begin: int, first: Tensor, stop: Tensor) -> Tenso
 
 
 def around_ends(first: Tensor, stop: Tensor) -> Tensor:
-    """Slots outside of [first, stop) in blocks that ``touched_blocks`` takes for inside, int64 ``[2 * BLOCK]``.
-
-    Some may lie outside of the row; entry 0 always does.
-    """
+    """Slots around both ends of [first, stop), among them all outside of it in blocks that ``touched_blocks`` takes for
+    inside; int64 ``[2 * BLOCK]``. Some may lie outside of the row."""
     window = torch.arange(2 * BLOCK, device=first.device)
-    near = torch.where(window < BLOCK, first - window, stop + (window - BLOCK))
-    return torch.where(window > 0, near, -1)
+    return window + torch.where(window < BLOCK, first - BLOCK, stop - BLOCK)
 
 
 def read(x: Tensor, dim: int, slots: Tensor) -> Tensor:

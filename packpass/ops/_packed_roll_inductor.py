@@ -91,12 +91,10 @@ def pad(x: Tensor, dim: int, front: int, back: int) -> Tensor:
 
 
 def patch_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar | None) -> Tensor:
-    """Shift what lies in [cu[0], cu[N]), then correct the few slots for which that was wrong; two scatters.
+    """Shift what lies in [cu[0], cu[N]), then patch the slots at the documents' ends that reach beyond them.
 
-    1. The slots at the documents' ends that reach beyond them. Documents without such a slot (empty, or shorter than
-       the shift) name one spare slot instead, in the document at the end of the row.
-    2. The slots of the tail near both ends (``shift_between`` decides about whole blocks), and with them the spare slot
-       itself: if all documents are empty, it belongs to the tail.
+    Documents without such a slot (empty, or shorter than the shift) patch one spare slot instead, at the end of the row
+    that is patched anyway; if all documents are empty, that one belongs to the tail and gets the value it has.
 
     Args:
         x: at least one slot along ``dim`` (>= 0).
@@ -111,37 +109,26 @@ def patch_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar
 
     # The clamps change nothing for boundaries in order; they keep wrong ones from writing outside of the row.
     steps = torch.arange(abs(shift), device=x.device).unsqueeze(1) if abs(shift) > 1 else 0
-    if fill is None:
-        starts, ends = previous(cu), cu
-        slots = ends - 1 - steps if shift < 0 else starts + steps
-        exists = slots >= starts if shift < 0 else slots < ends
-        slots = torch.where(exists, slots, spare).clamp(0, total - 1)
-        sources = wrap_around(slots - shift, starts, ends).clamp(0, total - 1)
-        out = write(out, dim, slots, read(x, dim, sources))
-    else:
+    if fill is not None:
         # A slot that lies beyond its own document is near the boundary of the one it lies in, so it is filled anyway.
         slots = cu - 1 - steps if shift < 0 else cu + steps
         slots = torch.where(is_between(slots, first, stop), slots, spare).clamp(0, total - 1)
-        out = write(out, dim, slots, torch.full((), fill, dtype=x.dtype, device=x.device))
-
-    slots = spare
-    if is_row(x, dim, shift):
-        near = around_ends(first, stop)
-        slots = torch.where((near >= 0) & (near < total), near, spare)
-    filled = is_between(slots, first, stop)  # of these slots only the spare one can lie in a document
-    if fill is None:
-        owner = torch.bucketize(spare, cu, right=True)
-        start = cu.index_select(0, (owner - 1).clamp(min=0))
-        end = cu.index_select(0, owner.clamp(max=cu.shape[0] - 1))
-        around = wrap_around(spare - shift, start, end).clamp(0, total - 1)
-        return write(out, dim, slots, read(x, dim, torch.where(filled, around, slots)))
-    value = read(x, dim, slots)
-    return write(out, dim, slots, value.masked_fill(along(filled, x.dim(), dim), fill))
+        value = read(x, dim, spare).masked_fill(first < stop, fill)
+        return write(out, dim, slots, value if abs(shift) == 1 else value.unsqueeze(dim))
+    starts, ends = previous(cu), cu
+    slots = ends - 1 - steps if shift < 0 else starts + steps
+    exists = slots >= starts if shift < 0 else slots < ends
+    slots = torch.where(exists, slots, spare).clamp(0, total - 1)
+    out = write(out, dim, slots, read(x, dim, around(slots - shift, starts, ends).clamp(0, total - 1)))
+    owner = torch.bucketize(spare, cu, right=True)
+    start = cu.index_select(0, (owner - 1).clamp(min=0))
+    end = cu.index_select(0, owner.clamp(max=cu.shape[0] - 1))
+    source = torch.where(first < stop, around(spare - shift, start, end).clamp(0, total - 1), spare)
+    return write(out, dim, spare, read(x, dim, source))
 
 
 def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) -> Tensor:
-    """``out[p] = x[p - shift] if first <= p < stop else x[p]``, up to what ``patch_form`` corrects: sources outside of
-    the row, and in rows up to a block of the tail beside each end.
+    """``out[p] = x[p - shift] if first <= p < stop else x[p]``; sources outside of the row are undefined.
 
     Args:
         x: contiguous.
@@ -167,7 +154,9 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
     body = torch.where(touched, moved, kept).reshape([*x.shape[:-1], whole])
     slots = torch.arange(total - whole, device=x.device) + rest_at
     rest = x.index_select(dim, source_between(slots, first, stop, shift, total))
-    return torch.cat([body, rest] if shift < 0 else [rest, body], dim)
+    out = torch.cat([body, rest] if shift < 0 else [rest, body], dim)
+    slots = around_ends(first, stop).clamp(0, total - 1)
+    return write(out, dim, slots, read(x, dim, source_between(slots, first, stop, shift, total)))
 
 
 def source_between(slots: Tensor, first: Tensor, stop: Tensor, shift: int, total: int) -> Tensor:
@@ -179,5 +168,5 @@ def is_row(x: Tensor, dim: int, shift: int) -> bool:
     return dim == x.dim() - 1 and long_enough_for_blocks(x.shape[dim] - abs(shift))
 
 
-def wrap_around(slots: Tensor, start: Tensor, end: Tensor) -> Tensor:
+def around(slots: Tensor, start: Tensor, end: Tensor) -> Tensor:
     return start + (slots - start) % (end - start).clamp(min=1)

@@ -8,7 +8,7 @@ import torch
 
 from packpass.ops import packed_roll
 from perf.programs import boundaries, roll_by_hand, roll_loop
-from perf.race import HAND, LOOP, OP, PACKPASS, STOCK, Way, code_targets, race_table, run_race
+from perf.race import CALL, HAND, LOOP, OP, PACKPASS, STOCK, Way, code_targets, race_table, run_race
 from perf.registry import Context, case
 from perf.results import CaseResult, Lines, Target
 
@@ -32,6 +32,10 @@ def run(ctx: Context, result: CaseResult) -> None:
             ]
             race = run_race(ctx, ways, (x, cu), x.clone, compiled_floor=functools.partial(compiled_clone, x))
             result.tables.append(race_table(title, race, result))
+            if (over_call := race.ratio(PACKPASS, CALL)) is not None:
+                result.notes.append(
+                    f"{title}: {over_call:.2f} of a compiled clone, which does nothing but the call and a copy"
+                )
             result.targets.append(
                 Target(f"{title}: over roll + index_fill_ (5 % noise allowed)", race.ratio(PACKPASS, HAND), 1.05)
             )
