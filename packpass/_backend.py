@@ -31,7 +31,12 @@ class Backend:
     __name__ = "packpass"
 
     def __call__(
-        self, gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        mode: str | None = None,
+        options: dict[str, Any] | None = None,
     ) -> Callable[..., Any]:
         """Compile one Dynamo graph. Called by torch.compile; ``mode`` and ``options`` as given there."""
         settings, inductor_options = Options.from_dict(options)
@@ -64,15 +69,20 @@ class Backend:
 
 
 def compile_inner(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], settings: Options, mode: str | None, inductor_options: dict[str, Any]
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    settings: Options,
+    mode: str | None,
+    inductor_options: dict[str, Any],
 ) -> Callable[..., Any]:
     """Hand a graph to the inner backend exactly as ``torch.compile`` would."""
     if settings.inner_backend == "eager":
         return gm.forward
     if settings.inner_backend == "aot_eager":
-        return torch._dynamo.lookup_backend("aot_eager")(gm, example_inputs)  # type: ignore[no-any-return]
+        return torch._dynamo.lookup_backend("aot_eager")(gm, list(example_inputs))
     wrapper = torch._TorchCompileInductorWrapper(mode, inductor_options or None, None)
-    return wrapper(gm, example_inputs)  # type: ignore[no-any-return]
+    compiled: Callable[..., Any] = wrapper(gm, example_inputs)
+    return compiled
 
 
 backend = Backend()

@@ -182,10 +182,11 @@ def statically_known_true(condition: Any) -> bool:
 
 
 def size_oblivious(on: bool = True) -> Any:
-    """Context in which (if ``on``) symbolic sizes are taken for neither 0 nor 1 where only a layout question depends on it."""
+    """Context in which (if ``on``) symbolic sizes are neither 0 nor 1 where only a layout question depends on it."""
     from torch.fx.experimental import _config
 
-    return _config.patch(backed_size_oblivious=on)
+    config: Any = _config
+    return config.patch(backed_size_oblivious=on)
 
 
 def native_pad() -> Any:
@@ -212,4 +213,6 @@ def is_collective(target: Any) -> bool:
     if namespace in ("_c10d_functional", "c10d", "_c10d_functional_autograd"):
         return "wait_tensor" not in str(target)
     module = getattr(target, "__module__", None) or ""
-    return module.startswith("torch.distributed") and getattr(target, "__name__", "").startswith(("all_", "reduce", "broadcast", "isend", "irecv", "send", "recv"))
+    return module.startswith("torch.distributed") and getattr(target, "__name__", "").startswith(
+        ("all_", "reduce", "broadcast", "isend", "irecv", "send", "recv")
+    )

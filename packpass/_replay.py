@@ -21,7 +21,14 @@ from packpass.capture import markers
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 # Nodes that change the state of the process: they must not move into a compiled part of their own.
-_STATEFUL = ("_set_grad_enabled", "_enter_autocast", "_exit_autocast", "inference_mode", "_saved_tensors_hooks_disable", "manual_seed")
+_STATEFUL = (
+    "_set_grad_enabled",
+    "_enter_autocast",
+    "_exit_autocast",
+    "inference_mode",
+    "_saved_tensors_hooks_disable",
+    "manual_seed",
+)
 
 
 class NotReplayable(Exception):
@@ -71,7 +78,11 @@ def _regions(graph: fx.Graph) -> dict[int, list[Iteration]]:
 def _is_symbolic(node: fx.Node) -> bool:
     """Integer arithmetic on sizes; Dynamo shares such nodes between iterations, so they are compared as expressions."""
     value = node.meta.get("example_value")
-    return isinstance(value, (int, torch.SymInt, torch.SymBool)) and node.op == "call_function" and node.target not in markers.MARKERS
+    return (
+        isinstance(value, (int, torch.SymInt, torch.SymBool))
+        and node.op == "call_function"
+        and node.target not in markers.MARKERS
+    )
 
 
 def _is_check(node: fx.Node) -> bool:
@@ -98,7 +109,8 @@ def _prove_generic(iterations: list[Iteration]) -> None:
                 continue
             if user.target is not markers.LIST_COLLECT:
                 raise NotReplayable(f"{node.name} of one document is used after the loop")
-            if proof.twin.get(user.args[1]) is not user.args[0]:  # type: ignore[call-overload]
+            collected: tuple[Any, ...] = user.args
+            if proof.twin.get(collected[1]) is not collected[0]:
                 raise NotReplayable("two iterations append different values")
 
 
@@ -141,7 +153,12 @@ class _Proof:
     def compare(self, one: fx.Node, two: fx.Node) -> None:
         marker = one.target in (*markers.LOOP_SKIP, markers.LOOP_CHECK)
         args = (one.args[:2], two.args[:2]) if marker else (one.args, two.args)
-        if one.op != two.op or one.target != two.target or not self._same(*args) or not self._same(one.kwargs, two.kwargs):
+        if (
+            one.op != two.op
+            or one.target != two.target
+            or not self._same(*args)
+            or not self._same(one.kwargs, two.kwargs)
+        ):
             raise NotReplayable(f"two iterations of the loop differ at {one.name} and {two.name}")
 
     def _same(self, a: Any, b: Any) -> bool:
@@ -235,7 +252,9 @@ def _cut(gm: fx.GraphModule, owner: dict[fx.Node, int]) -> list[_Part]:
     for part in sorted(set(owner.values())):
         nodes = [n for n in gm.graph.nodes if owner.get(n) == part]
         mine = set(nodes)
-        inputs = list(dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in mine and i.op != "get_attr"))
+        inputs = list(
+            dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in mine and i.op != "get_attr")
+        )
         outputs = [n for n in nodes if any(u not in mine for u in n.users)]
         graph, copies = fx.Graph(), {}  # type: fx.Graph, dict[fx.Node, fx.Node]
         for node in inputs:
@@ -262,7 +281,9 @@ class _Replay:
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self.constants = [n for n in gm.graph.nodes if n.op == "get_attr"]
         self.result = next(iter(reversed(gm.graph.nodes))).args[0]
-        self.steps = [(p, _Loops(p.module) if _has_loops(p.module) else _compiled(p.module, compile_part)) for p in parts]
+        self.steps = [
+            (p, _Loops(p.module) if _has_loops(p.module) else _compiled(p.module, compile_part)) for p in parts
+        ]
 
     def __call__(self, *inputs: Any) -> Any:
         env: dict[fx.Node, Any] = dict(zip(self.placeholders, inputs, strict=True))
@@ -279,7 +300,9 @@ def _has_loops(part: fx.GraphModule) -> bool:
 
 def _compiled(part: fx.GraphModule, compile_part: Compile) -> Callable[..., Any]:
     values = [n.meta.get("example_value") for n in part.graph.nodes if n.op == "placeholder"]
-    works = any(isinstance(n.meta.get("example_value"), torch.Tensor) and n.op != "placeholder" for n in part.graph.nodes)
+    works = any(
+        isinstance(n.meta.get("example_value"), torch.Tensor) and n.op != "placeholder" for n in part.graph.nodes
+    )
     return compile_part(part, values) if works else part.forward
 
 
@@ -298,7 +321,8 @@ class _Loops:
             elif node.target is markers.LOOP_END:
                 body = None
             elif node.target is markers.LIST_COLLECT:
-                self.appends.setdefault(node.args[0], []).append(node)  # type: ignore[arg-type]
+                source: Any = node.args[0]
+                self.appends.setdefault(source, []).append(node)
             elif body is not None:
                 if not _is_check(node):
                     body.append(node)

@@ -28,7 +28,7 @@ def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
     """A copy of ``gm`` that passes do not touch (parameters and submodules are shared)."""
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
-    graph.output(graph.graph_copy(gm.graph, values))  # type: ignore[arg-type]
+    graph.output(graph.graph_copy(gm.graph, values))
     return fx.GraphModule(gm, graph)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -49,9 +49,12 @@ def written_inputs(node: fx.Node) -> list[fx.Node]:
     return [] if known else tensors
 
 
-def mutated_after(graph: fx.Graph, node: fx.Node, start: fx.Node, stop: fx.Node | None = None) -> bool:
-    """May any node from ``start`` on (up to ``stop``, exclusive) write to the memory of ``node``?"""
-    return any(_writes(n, node) for n in _between(start, stop))
+def mutated_after(
+    graph: fx.Graph, node: fx.Node, start: fx.Node, stop: fx.Node | None = None, ignore: Collection[fx.Node] = ()
+) -> bool:
+    """May any node from ``start`` on (up to ``stop``, exclusive, and not in ``ignore``) write to the memory of
+    ``node``?"""
+    return any(n not in ignore and _writes(n, node) for n in _between(start, stop))
 
 
 def _between(start: fx.Node, stop: fx.Node | None) -> Iterable[fx.Node]:

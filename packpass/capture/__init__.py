@@ -10,13 +10,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import exc, output_graph, side_effects, symbolic_convert
 from torch._dynamo.eval_frame import innermost_backend
-from torch._dynamo.variables import BuiltinVariable, TensorVariable, TorchInGraphFunctionVariable, builder, functions, lists
+from torch._dynamo.variables import (
+    BuiltinVariable,
+    TensorVariable,
+    TorchInGraphFunctionVariable,
+    builder,
+    functions,
+    lists,
+)
 from torch._dynamo.variables import iter as iterators
 from torch.fx.experimental import symbolic_shapes
 
@@ -24,7 +31,7 @@ from packpass._compat import size_oblivious
 from packpass._location import shorten
 from packpass._options import Options
 from packpass._report import RefusedError
-from packpass.capture import jumps, loops
+from packpass.capture import calls, effects, jumps, watch
 from packpass.capture.hooks import Group, Hook, HookState, install_group, switched_off
 from packpass.capture.state import Mode, active, frame_state, refuse
 
@@ -48,7 +55,9 @@ def options_of(compiler_fn: Any) -> Options | None:
 # === The gate ================================================================================================
 
 
-def _output_graph_init(original: Any, self: Any, code_options: Any, compiler_fn: Any, *args: Any, **kwargs: Any) -> None:
+def _output_graph_init(
+    original: Any, self: Any, code_options: Any, compiler_fn: Any, *args: Any, **kwargs: Any
+) -> None:
     """The ShapeEnv is built here, and with it whether ``.item()`` may be traced: decide before."""
     options = options_of(compiler_fn)
     scope: Any = contextlib.nullcontext()
@@ -84,12 +93,16 @@ def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         raise
     except Exception as error:
         # Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides.
-        what = f"{type(error).__name__}: {loops.first_line(error)}"
+        what = f"{type(error).__name__}: {effects.first_line(error)}"
         if active.regions:
-            raise refuse("body-not-traceable", f"the loop body cannot be captured: {what}", active.regions[-1].location) from error
+            raise refuse(
+                "body-not-traceable", f"the loop body cannot be captured: {what}", active.regions[-1].location
+            ) from error
         if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED):
             where = next(iter(frame.sites.values()), shorten(self.f_code.co_filename, self.f_code.co_firstlineno))
-            raise refuse("frame-not-compiled", f"a frame with a captured loop failed to compile: {what}", where) from error
+            raise refuse(
+                "frame-not-compiled", f"a frame with a captured loop failed to compile: {what}", where
+            ) from error
         raise
     finally:
         while active.regions:
@@ -100,14 +113,18 @@ def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 # === The table ===============================================================================================
 
 
+def _always(owner: Any) -> Callable[[], Any]:
+    return lambda: owner
+
+
 def _iterator_hooks() -> tuple[Hook, ...]:
     classes: list[Any] = [iterators.IteratorVariable, functions.LocalGeneratorObjectVariable]
     for cls in classes:
         classes.extend(cls.__subclasses__())
-    hooks = [Hook(lambda c=c: c, "__init__", ("self",), loops.iterator_born) for c in classes[:2]]
+    hooks = [Hook(_always(cls), "__init__", ("self",), effects.iterator_born) for cls in classes[:2]]
     for cls in classes:
         if "tp_iternext_impl" in cls.__dict__ and not cls.__module__.startswith("packpass."):
-            hooks.append(Hook(lambda c=cls: c, "tp_iternext_impl", ("self", "tx"), loops.iterator_next))
+            hooks.append(Hook(_always(cls), "tp_iternext_impl", ("self", "tx"), effects.iterator_next))
     return tuple(hooks)
 
 
@@ -116,34 +133,62 @@ def _groups() -> list[Group]:
         "gate",
         "tells frames compiled by packpass from all others; scalar outputs in loops over documents",
         (
-            Hook(lambda: output_graph.OutputGraph, "__init__", ("self", "code_options", "compiler_fn"), _output_graph_init, gated=False),
+            Hook(
+                lambda: output_graph.OutputGraph,
+                "__init__",
+                ("self", "code_options", "compiler_fn"),
+                _output_graph_init,
+                gated=False,
+            ),
             Hook(lambda: symbolic_convert.InstructionTranslatorBase, "run", ("self",), _run, gated=False),
         ),
     )
     call = ("self", "tx", "args", "kwargs")
-    watch = Group(
+    loops = Group(
         "symbolic-loops",
         "traces a loop over documents once for every number of documents",
         (
-            Hook(lambda: builder.VariableBuilder, "wrap_tensor", ("self", "value"), loops.wrap_tensor),
-            Hook(lambda: builder, "is_dynamic_source", ("source_name",), loops.is_dynamic_source),
-            Hook(lambda: BuiltinVariable, "call_function", call, loops.call_builtin),
-            Hook(lambda: functions.PolyfilledFunctionVariable, "call_function", call, loops.call_polyfill),
-            Hook(lambda: TorchInGraphFunctionVariable, "call_function", call, loops.call_torch),
-            Hook(lambda: TensorVariable, "call_method", ("self", "tx", "name", "args", "kwargs"), loops.call_tensor_method),
-            Hook(lambda: TensorVariable, "tp_iter_impl", ("self", "tx"), loops.tensor_iter),
-            Hook(lambda: lists.ListVariable, "tp_iter_impl", ("self", "tx"), loops.list_iter),
-            Hook(lambda: side_effects.SideEffects, "check_allowed_side_effect", ("self", "item"), loops.check_allowed_side_effect),
-            Hook(lambda: side_effects.SideEffects, "store_attr", ("self", "item", "name", "value"), loops.store_attr),
-            Hook(lambda: side_effects.SideEffects, "load_cell", ("self", "cellvar"), loops.load_cell),
-            Hook(lambda: symbolic_convert.SpeculationEntry, "fail_and_restart_analysis", ("self",), loops.fail_and_restart),
-            Hook(lambda: output_graph.OutputGraph, "compile_subgraph", ("self", "tx", "reason"), loops.compile_subgraph),
-            Hook(lambda: symbolic_shapes, "compute_unbacked_bindings", ("shape_env", "example_value"), loops.compute_unbacked_bindings),
+            Hook(lambda: builder.VariableBuilder, "wrap_tensor", ("self", "value"), watch.wrap_tensor),
+            Hook(lambda: builder, "is_dynamic_source", ("source_name",), watch.is_dynamic_source),
+            Hook(lambda: BuiltinVariable, "call_function", call, calls.call_builtin),
+            Hook(lambda: functions.PolyfilledFunctionVariable, "call_function", call, calls.call_polyfill),
+            Hook(lambda: TorchInGraphFunctionVariable, "call_function", call, calls.call_torch),
+            Hook(
+                lambda: TensorVariable,
+                "call_method",
+                ("self", "tx", "name", "args", "kwargs"),
+                calls.call_tensor_method,
+            ),
+            Hook(lambda: TensorVariable, "tp_iter_impl", ("self", "tx"), calls.tensor_iter),
+            Hook(lambda: lists.ListVariable, "tp_iter_impl", ("self", "tx"), calls.list_iter),
+            Hook(
+                lambda: side_effects.SideEffects,
+                "check_allowed_side_effect",
+                ("self", "item"),
+                effects.check_allowed_side_effect,
+            ),
+            Hook(lambda: side_effects.SideEffects, "store_attr", ("self", "item", "name", "value"), effects.store_attr),
+            Hook(lambda: side_effects.SideEffects, "load_cell", ("self", "cellvar"), effects.load_cell),
+            Hook(
+                lambda: symbolic_convert.SpeculationEntry,
+                "fail_and_restart_analysis",
+                ("self",),
+                effects.fail_and_restart,
+            ),
+            Hook(
+                lambda: output_graph.OutputGraph, "compile_subgraph", ("self", "tx", "reason"), effects.compile_subgraph
+            ),
+            Hook(
+                lambda: symbolic_shapes,
+                "compute_unbacked_bindings",
+                ("shape_env", "example_value"),
+                effects.compute_unbacked_bindings,
+            ),
             *_iterator_hooks(),
         ),
         extra=jumps.install_jumps,
     )
-    return [gate, watch]
+    return [gate, loops]
 
 
 _GROUPS: list[Group] = []
@@ -182,5 +227,3 @@ def hook_states() -> list[HookState]:
     """One entry per hook group, for `python -m packpass doctor`."""
     install()
     return [HookState(g.name, g.purpose, g.state, g.reason) for g in _GROUPS]
-
-

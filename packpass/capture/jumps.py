@@ -24,7 +24,7 @@ _FILLERS = ("NOP", "RESUME", "CACHE")
 _JUMPS = ("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE", "JUMP_FORWARD")
 
 
-def _leads_to_loop(tx: Any, at: int, head: int) -> bool:
+def _leads_to_loop(tx: Any, at: Any, head: Any) -> bool:
     """Does control, from instruction ``at``, go straight back to the FOR_ITER at ``head``?"""
     for _ in range(len(tx.instructions)):
         while tx.instructions[at].opname in _FILLERS:
@@ -53,13 +53,15 @@ def _write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: R
     is_bool = isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymBool)
     if is_bool and _is_assert(tx, jumps_if):
         message = f"assertion in the loop at {region.location} failed"
-        tx.output.create_proxy("call_function", markers.LOOP_CHECK, (value.as_proxy(), message, region.id, region.iteration), {})
+        args = (value.as_proxy(), message, region.id, region.iteration)
+        tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
         tx.jump(instruction)
         return True
     if region.tx is not tx or not (is_bool or isinstance(value, TensorVariable)) or _is_assert(tx, jumps_if):
         return False
     head = tx.indexof[region.head]
-    taken, fallen = _leads_to_loop(tx, tx.indexof[instruction.target], head), _leads_to_loop(tx, tx.instruction_pointer, head)
+    taken = _leads_to_loop(tx, tx.indexof[instruction.target], head)
+    fallen = _leads_to_loop(tx, tx.instruction_pointer, head)
     if taken == fallen:
         return False
     skip_when = jumps_if if taken else not jumps_if
@@ -87,8 +89,12 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
 
 def install_jumps() -> None:
     """Wrap the conditional jumps in every translator's dispatch table."""
-    opcodes = {dis.opmap[n]: "IF_TRUE" in n for n in dis.opmap if n.startswith("POP_JUMP") and n.endswith(("IF_TRUE", "IF_FALSE"))}
-    classes = [sc.InstructionTranslatorBase]
+    opcodes = {
+        dis.opmap[n]: "IF_TRUE" in n
+        for n in dis.opmap
+        if n.startswith("POP_JUMP") and n.endswith(("IF_TRUE", "IF_FALSE"))
+    }
+    classes: list[Any] = [sc.InstructionTranslatorBase]
     for cls in classes:
         classes.extend(cls.__subclasses__())
     tables = {id(cls.dispatch_table): cls.dispatch_table for cls in classes}

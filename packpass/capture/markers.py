@@ -11,9 +11,10 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
     parts = list_collect(y0, y1, id=1)   # one per Python list the body appends to
     z = ragged_cat(parts, dim)           # torch.cat of that list
 
-``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``. The markers never execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as
-stock torch would. ``roll`` shadows ``torch.roll`` while a loop is traced, because the stock decomposition guards
-on ``numel() == 0``, which no segment of unknown length can answer.
+``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``. The markers never
+execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
+``roll`` shadows ``torch.roll`` while a loop is traced, because the stock decomposition guards on ``numel() == 0``,
+which no segment of unknown length can answer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,18 @@ from torch.fx.node import has_side_effect
 
 from packpass._compat import current_shape_env, free_unbacked_symbols
 
-__all__ = ["LOOP_BEGIN", "LOOP_END", "LOOP_SKIP", "LOOP_CHECK", "LIST_COLLECT", "LIST_GET", "RAGGED_CAT", "SPLIT_GET", "ROLL", "MARKERS"]
+__all__ = [
+    "LOOP_BEGIN",
+    "LOOP_END",
+    "LOOP_SKIP",
+    "LOOP_CHECK",
+    "LIST_COLLECT",
+    "LIST_GET",
+    "RAGGED_CAT",
+    "SPLIT_GET",
+    "ROLL",
+    "MARKERS",
+]
 
 _lib = torch.library.Library("packpass_capture", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -58,10 +70,22 @@ for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK):
 
 
 def _never(*args: object) -> None:
-    raise RuntimeError("packpass: a loop marker reached execution; please report this with the output of `packpass doctor`")
+    raise RuntimeError(
+        "packpass: a loop marker reached execution; please report this with the output of `packpass doctor`"
+    )
 
 
-for _name in ("loop_begin", "loop_end", "loop_skip", "loop_skip.Tensor", "loop_check", "list_collect", "list_get", "ragged_cat", "split_get"):
+for _name in (
+    "loop_begin",
+    "loop_end",
+    "loop_skip",
+    "loop_skip.Tensor",
+    "loop_check",
+    "list_collect",
+    "list_get",
+    "ragged_cat",
+    "split_get",
+):
     _lib.impl(_name, _never, "CompositeExplicitAutograd")
 _lib.impl("roll", lambda x, shifts, dims: torch.roll(x, shifts, dims), "CompositeExplicitAutograd")
 

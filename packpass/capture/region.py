@@ -82,7 +82,7 @@ class TrackedLocals(dict[str, Any]):
         return value
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
+        return self[name] if name in self else default  # noqa: SIM401  (this is get)
 
     def _note_write(self, name: str) -> None:
         for watcher in self.watchers:
@@ -120,14 +120,20 @@ class CollectedItems(list[Any]):
     def append(self, value: VariableTracker) -> None:
         region = self.region
         if not active.regions or active.regions[-1] is not region:
-            raise refuse("list-use", "a list filled by the loop over documents is appended to again after it", region.location)
+            raise refuse(
+                "list-use", "a list filled by the loop over documents is appended to again after it", region.location
+            )
         if len(self.values) != region.iteration:
             raise refuse("list-append", "the list must be appended to exactly once per document", region.location)
         value = value.realize()
         from torch._dynamo.variables import TensorVariable
 
         if not isinstance(value, TensorVariable):
-            raise refuse("list-append", f"only tensors may be appended per document, not {value.python_type_name()}", region.location)
+            raise refuse(
+                "list-append",
+                f"only tensors may be appended per document, not {value.python_type_name()}",
+                region.location,
+            )
         self.values.append(value)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
@@ -137,8 +143,10 @@ class CollectedItems(list[Any]):
             self.region.location,
         )
 
-    __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __add__ = __iadd__ = __bool__ = _refuse  # type: ignore[assignment]
-    __reversed__ = __mul__ = __eq__ = extend = insert = pop = clear = copy = reverse = remove = index = count = sort = _refuse  # type: ignore[assignment]
+    if not TYPE_CHECKING:
+        __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __add__ = __iadd__ = _refuse
+        __bool__ = __reversed__ = __mul__ = __eq__ = extend = insert = pop = clear = copy = reverse = _refuse
+        remove = index = count = sort = _refuse
 
 
 def catches_exceptions(tx: Any) -> bool:
@@ -146,8 +154,9 @@ def catches_exceptions(tx: Any) -> bool:
 
     An error of one document, caught by the user, leaves the documents before it done: only eager order does that.
     """
-    from torch._dynamo.variables.ctx_manager import ContextWrappingVariable, GenericContextWrappingVariable
+    from torch._dynamo.variables import ctx_manager
 
+    own, generic = ctx_manager.ContextWrappingVariable, ctx_manager.GenericContextWrappingVariable
     while tx is not None:
         entry = tx.current_instruction.exn_tab_entry
         while entry is not None:
@@ -161,7 +170,7 @@ def catches_exceptions(tx: Any) -> bool:
             if manager is None:
                 if sys.version_info < (3, 11):  # before exception tables, try pushes a block
                     return True
-            elif (not isinstance(manager, ContextWrappingVariable) or isinstance(manager, GenericContextWrappingVariable)):
+            elif isinstance(manager, generic) or not isinstance(manager, own):
                 return True
         tx = getattr(tx, "parent", None)
     return False
@@ -170,10 +179,14 @@ def catches_exceptions(tx: Any) -> bool:
 class Region:
     """A symbolic loop that is being traced."""
 
-    def __init__(self, tx: InstructionTranslatorBase, iterator: VariableTracker, length: VariableTracker, location: str) -> None:
+    def __init__(
+        self, tx: InstructionTranslatorBase, iterator: VariableTracker, length: VariableTracker, location: str
+    ) -> None:
         assert active.frame is not None
         if catches_exceptions(tx):
-            raise refuse("try-block", "the loop over documents is inside try, or a with that may swallow errors", location)
+            raise refuse(
+                "try-block", "the loop over documents is inside try, or a with that may swallow errors", location
+            )
         self.id = len(active.frame.sites) + 1
         active.frame.sites[self.id] = location
         self.tx, self.iterator, self.length, self.location = tx, iterator, length, location
@@ -232,7 +245,9 @@ class Region:
                     dict.__setitem__(frame.symbolic_locals, name, Poison(name, self.location))
         side_effects = self.tx.output.side_effects
         for cell in self.cells.written:
-            side_effects.store_attr_mutations[cell]["cell_contents"] = Poison(cell.local_name or "a closure variable", self.location)
+            side_effects.store_attr_mutations[cell]["cell_contents"] = Poison(
+                cell.local_name or "a closure variable", self.location
+            )
         self._scope.close()
         for items in self.lists:
             proxies = [value.as_proxy() for value in items.values]

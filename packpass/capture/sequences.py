@@ -44,9 +44,7 @@ def expression(v: VariableTracker) -> Any:
 class SymbolicSequence(VariableTracker):
     """``length`` elements, element ``i`` being ``element(tx, i)``; ``kind`` is the Python type it stands for."""
 
-    def __init__(
-        self, length: VariableTracker, element: Element, kind: type, location: str, **kwargs: Any
-    ) -> None:
+    def __init__(self, length: VariableTracker, element: Element, kind: type, location: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.length, self.element, self.kind, self.location = length, element, kind, location
         self.origin: TensorVariable | None = None
@@ -92,8 +90,16 @@ class SymbolicSequence(VariableTracker):
         start, stop, step = (None if v.is_constant_none() else v for v in key.items)
         if step is not None and not (step.is_python_constant() and step.as_python_constant() == 1):
             self._refuse("a slice with a step")
-        first = start.as_python_constant() if start is not None and start.is_python_constant() else (0 if start is None else None)
-        drop = stop.as_python_constant() if stop is not None and stop.is_python_constant() else (0 if stop is None else None)
+        first = (
+            start.as_python_constant()
+            if start is not None and start.is_python_constant()
+            else (0 if start is None else None)
+        )
+        drop = (
+            stop.as_python_constant()
+            if stop is not None and stop.is_python_constant()
+            else (0 if stop is None else None)
+        )
         if first is None or drop is None or (first, drop) not in ((0, 0), (1, 0), (0, -1)):
             self._refuse("a slice other than [1:] or [:-1]")
         origin = self
@@ -195,12 +201,18 @@ class SymbolicIterator(IteratorVariable):
 # === Constructors ============================================================================================
 
 
-def of_range(tx: InstructionTranslatorBase, start: VariableTracker, stop: VariableTracker, location: str) -> SymbolicSequence:
+def of_range(
+    tx: InstructionTranslatorBase, start: VariableTracker, stop: VariableTracker, location: str
+) -> SymbolicSequence:
     """``range(start, stop)``."""
     zero = start.is_python_constant() and start.as_python_constant() == 0
     length = stop if zero else binary(tx, operator.sub, stop, start)
     return SymbolicSequence(
-        length, lambda tx, i: i if zero else binary(tx, operator.add, i, start), range, location, mutation_type=ValueMutationNew()
+        length,
+        lambda tx, i: i if zero else binary(tx, operator.add, i, start),
+        range,
+        location,
+        mutation_type=ValueMutationNew(),
     )
 
 
@@ -208,7 +220,11 @@ def of_tensor(tx: InstructionTranslatorBase, tensor: TensorVariable, location: s
     """The 0-d elements of a 1-D tensor, as ``for t in tensor`` yields them."""
     length = tensor.call_method(tx, "size", [ConstantVariable.create(0)], {})
     return SymbolicSequence(
-        length, lambda tx, i: tensor.call_method(tx, "__getitem__", [i], {}), list, location, mutation_type=ValueMutationNew()
+        length,
+        lambda tx, i: tensor.call_method(tx, "__getitem__", [i], {}),
+        list,
+        location,
+        mutation_type=ValueMutationNew(),
     )
 
 
@@ -278,7 +294,9 @@ def of_zip(tx: InstructionTranslatorBase, sequences: list[SymbolicSequence], loc
     )
 
 
-def of_map(tx: InstructionTranslatorBase, fn: VariableTracker, items: list[SymbolicSequence], location: str) -> SymbolicSequence:
+def of_map(
+    tx: InstructionTranslatorBase, fn: VariableTracker, items: list[SymbolicSequence], location: str
+) -> SymbolicSequence:
     """``map(fn, *items)``."""
     _same_length(items, "map")
     out = SymbolicSequence(
@@ -311,13 +329,16 @@ def collect(tx: InstructionTranslatorBase, sequence: SymbolicSequence) -> Variab
     return out
 
 
-def of_enumerate(tx: InstructionTranslatorBase, sequence: SymbolicSequence, start: VariableTracker, location: str) -> SymbolicSequence:
+def of_enumerate(
+    tx: InstructionTranslatorBase, sequence: SymbolicSequence, start: VariableTracker, location: str
+) -> SymbolicSequence:
     """``enumerate(sequence, start)``."""
     zero = start.is_python_constant() and start.as_python_constant() == 0
     return SymbolicSequence(
         sequence.length,
         lambda tx, i: TupleVariable(
-            [i if zero else binary(tx, operator.add, i, start), sequence.element(tx, i)], mutation_type=ValueMutationNew()
+            [i if zero else binary(tx, operator.add, i, start), sequence.element(tx, i)],
+            mutation_type=ValueMutationNew(),
         ),
         list,
         location,

@@ -105,12 +105,18 @@ def around_ends(first: Tensor, stop: Tensor) -> Tensor:
 
 
 def read(x: Tensor, dim: int, slots: Tensor) -> Tensor:
-    """``x[..., slots, ...]``; the dimensions of ``slots`` take the place of ``dim``."""
+    """``x[..., slots, ...]``; the dimensions of ``slots`` take the place of ``dim``. Slots must be within the row.
+
+    Unchecked, because a failed check would be thrown out of an OpenMP region, which aborts the process.
+    """
     indices: list[Tensor | None] = [None] * dim
-    return torch.ops.aten.index.Tensor(x, [*indices, slots])
+    return torch.ops.aten._unsafe_index.Tensor(x, [*indices, slots])
 
 
 def write(x: Tensor, dim: int, slots: Tensor, value: Tensor) -> Tensor:
-    """A copy of x with ``x[..., slots, ...] = value``; Inductor writes in place, because nothing else reads x."""
+    """A copy of x with ``x[..., slots, ...] = value``; slots must be within the row, as for ``read``.
+
+    Inductor writes in place, because nothing else reads x.
+    """
     indices: list[Tensor | None] = [None] * dim
-    return torch.ops.aten.index_put.default(x, [*indices, slots], value)
+    return torch.ops.aten._unsafe_index_put.default(x, [*indices, slots], value)

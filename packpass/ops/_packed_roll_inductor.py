@@ -140,7 +140,7 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
         # A gather of whole inner rows is a copy: its index is one scalar per row, and no value passes through another
         # dtype, as bfloat16 does in a `where`.
         slots = torch.arange(total, device=x.device)
-        return x.index_select(dim, source_between(slots, first, stop, shift, total))
+        return read(x, dim, source_between(slots, first, stop, shift, total))
 
     # One comparison per block; the blocks start at the end of the row that has sources. The rest is never empty nor one
     # slot long: with dynamic shapes a size that may be 0 or 1 is a guard, and a guard that can fail is another graph.
@@ -153,7 +153,7 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
     kept = x.narrow(dim, body_at, whole).reshape(blocked)
     body = torch.where(touched, moved, kept).reshape([*x.shape[:-1], whole])
     slots = torch.arange(total - whole, device=x.device) + rest_at
-    rest = x.index_select(dim, source_between(slots, first, stop, shift, total))
+    rest = read(x, dim, source_between(slots, first, stop, shift, total))
     out = torch.cat([body, rest] if shift < 0 else [rest, body], dim)
     slots = around_ends(first, stop).clamp(0, total - 1)
     return write(out, dim, slots, read(x, dim, source_between(slots, first, stop, shift, total)))

@@ -28,15 +28,17 @@ used as a value (``index-as-number``), loops that skip documents (``partial-cove
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
 
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
-from passes.vectorize_segments.find import LoopFound, decide, find
+from passes.vectorize_segments.find import Decided, decide, find
 from passes.vectorize_segments.machine import Refused
 from passes.vectorize_segments.rewrite import rewrite
+from passes.vectorize_segments.unrolled import decide_unrolled
 
 NAME = "vectorize_segments"
 TIER = "exact"
@@ -46,19 +48,36 @@ log = logging.getLogger(f"packpass.passes.{NAME}")
 def run(gm: fx.GraphModule, locations: dict[int, str]) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph. ``locations`` gives the user's line per loop id."""
     results: list[Rewrite | Refusal] = []
-    for loop in find(gm.graph):
-        results.append(run_one(gm.graph, loop, locations.get(loop.id, "<unknown>")))
+    loops = find(gm.graph)
+    for loop in loops:
+        results.append(run_one(gm.graph, lambda loop=loop: decide(gm.graph, loop), locations.get(loop.id, "<unknown>")))
+    if not loops:
+        results += run_unrolled(gm.graph)
     if any(isinstance(result, Rewrite) for result in results):
         gm.graph.lint()
         gm.recompile()
     return results
 
 
-def run_one(graph: fx.Graph, loop: LoopFound, location: str) -> Rewrite | Refusal:
+def run_unrolled(graph: fx.Graph) -> list[Rewrite | Refusal]:
+    """Copies of a body, one per document, where no loop was captured."""
+    try:
+        found = decide_unrolled(graph)
+    except Refused as refused:
+        where = location_of_node(refused.node) or "<unknown>"
+        return [Refusal(NAME, refused.code, str(refused), where)]
+    results = []
+    for decided in found:
+        node = decided.loop.iterations[0][1][0] if decided.loop.iterations[0][1] else decided.row_node
+        results.append(run_one(graph, lambda decided=decided: decided, location_of_node(node) or "<unknown>"))
+    return results
+
+
+def run_one(graph: fx.Graph, decision: Callable[[], Decided], location: str) -> Rewrite | Refusal:
     """Decide about one loop, then rewrite it or say why not."""
     try:
-        decided = decide(graph, loop)
-        before = {node for node in graph.nodes}
+        decided = decision()
+        before = set(graph.nodes)
         facts = rewrite(graph, decided, NAME)
     except Refused as refused:
         reason = str(refused)

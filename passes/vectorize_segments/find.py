@@ -94,7 +94,18 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     )
     (first, appended), (second, appended_again) = (interpret(loop, i, intern, fakes) for i in (0, 1))
     _same_effects(first, appended, second, appended_again)
-    boundaries = _boundaries(first, loop)
+    return conclude(graph, loop, first, appended, _boundaries(first, loop), hoisted)
+
+
+def conclude(
+    graph: fx.Graph,
+    loop: LoopFound,
+    first: Machine,
+    appended: dict[fx.Node, Any],
+    boundaries: Boundaries,
+    hoisted: tuple[fx.Node, ...],
+) -> Decided:
+    """The conditions on what a generic iteration does, whatever form the loop was found in; raises `Refused`."""
     writes = tuple((store.outer, store) for store in first.outer.values() if store.version and store.outer is not None)
     if not writes and not loop.collects and not first.checks:
         raise Refused("no-effect", "the loop over documents changes nothing")

@@ -125,15 +125,15 @@ def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Row, stor
             return new
     new = emitter.fitted(value, base)
     if op_name(row.node) in _UNINITIALISED and not row.index and isinstance(new, fx.Node) and store.point_fill is None:
-        if not mutated_before(graph, row.node, decided.loop.iterations[0][0]):
+        if not mutated_before(graph, row.node, decided):
             return new  # the tail is uninitialised memory in eager, too
     new = emitter.choose(FULL, new, base, row.dim)
     return _point_filled(emitter, new, store, row)
 
 
-def mutated_before(graph: fx.Graph, node: fx.Node, begin: fx.Node) -> bool:
+def mutated_before(graph: fx.Graph, node: fx.Node, decided: Decided) -> bool:
     """Was the memory of ``node`` written between its creation and the loop?"""
-    return mutated_after(graph, node, node.next, begin)
+    return mutated_after(graph, node, node.next, decided.loop.iterations[0][0], ignore=decided.loop.nodes)
 
 
 def _keeps_tail(
@@ -161,7 +161,10 @@ def _keeps_tail(
         return False
     if any(written is source for written, _ in decided.writes):
         return False
-    return not (mutated_before(graph, row.node, begin) or mutated_after(graph, source.node, row.node.next, begin))
+    return not (
+        mutated_before(graph, row.node, decided)
+        or mutated_after(graph, source.node, row.node.next, begin, ignore=decided.loop.nodes)
+    )
 
 
 def _point_filled(emitter: Emitter, new: fx.Node, store: Store, row: Row) -> fx.Node:
