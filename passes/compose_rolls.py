@@ -34,7 +34,7 @@ def composed(outer: fx.Node) -> tuple[fx.Node, int] | None:
     (source, cu, first, dim, fill, padded), (_, cu2, second, dim2, fill2, padded2) = inner.args, outer.args
     if cu is not cu2 or dim != dim2 or padded is not None or padded2 is not None:
         return None
-    if type(fill) is not type(fill2) or not (fill == fill2) or (fill is not None and first * second < 0):  # type: ignore[operator]
+    if type(fill) is not type(fill2) or fill != fill2 or (fill is not None and first * second < 0):  # type: ignore[operator]
         return None
     if not first or not second or not (first + second):  # type: ignore[operator]
         return None
@@ -58,7 +58,9 @@ def run(gm: fx.GraphModule, locations: dict[int, str]) -> list[Rewrite | Refusal
         inner, before = node.args[0], f"roll by {node.args[2]} of a roll by {node.args[0].args[2]}"
         node.args = (source, node.args[1], shift, *node.args[3:])
         prune(gm.graph, [inner])
-        results.append(Rewrite(NAME, location_of_node(node) or "<unknown>", before, f"packed_roll by {shift}", {"shift": shift}))
+        results.append(
+            Rewrite(NAME, location_of_node(node) or "<unknown>", before, f"packed_roll by {shift}", {"shift": shift})
+        )
     if results:
         gm.recompile()
     return results

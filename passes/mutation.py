@@ -10,7 +10,16 @@ import torch
 from torch import fx
 
 _IN_PLACE = frozenset(
-    {operator.setitem, operator.delitem, operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod}
+    {
+        operator.setitem,
+        operator.delitem,
+        operator.iadd,
+        operator.isub,
+        operator.imul,
+        operator.itruediv,
+        operator.ifloordiv,
+        operator.imod,
+    }
     | {operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.imatmul}
 )
 
@@ -40,10 +49,13 @@ def written_inputs(node: fx.Node) -> list[fx.Node]:
     if node.kwargs.get("inplace"):
         return first
     name = getattr(target, "__name__", "")
-    if name.endswith("_") and not name.endswith("__") and not (getattr(target, "__module__", "") == "_operator"):
+    if name.endswith("_") and not name.endswith("__") and getattr(target, "__module__", "") != "_operator":
         return tensors
     module = getattr(target, "__module__", None) or ""
-    known = module.startswith(("torch", "_operator", "math", "builtins")) or type(target).__name__ == "builtin_function_or_method"
+    known = (
+        module.startswith(("torch", "_operator", "math", "builtins"))
+        or type(target).__name__ == "builtin_function_or_method"
+    )
     if name in ("batch_norm", "instance_norm"):
         return tensors  # running statistics
     return [] if known else tensors
@@ -69,6 +81,11 @@ def _writes(n: fx.Node, node: fx.Node) -> bool:
     memory = value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
     for target in written_inputs(n):
         other = target.meta.get("example_value")
-        if target is node or memory is None or not isinstance(other, torch.Tensor) or other.untyped_storage()._cdata == memory:
+        if (
+            target is node
+            or memory is None
+            or not isinstance(other, torch.Tensor)
+            or other.untyped_storage()._cdata == memory
+        ):
             return True
     return False

@@ -9,16 +9,76 @@ import torch
 from torch import fx
 
 _PURE_FUNCTIONS = frozenset(
-    {operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, torch.select, torch.sym_sum}
-    | {operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.ne, operator.and_, operator.or_, torch.diff, torch.clone}
-    | {torch.zeros, torch.zeros_like, torch.empty, torch.empty_like, torch.full, torch.full_like, torch.ones, torch.ones_like}
-    | {torch.ops.aten.sym_size.int, torch.ops.aten.sym_storage_offset.default, torch.ops.aten.sym_stride.int, torch.sub, torch.narrow}
+    {
+        operator.getitem,
+        operator.add,
+        operator.sub,
+        operator.mul,
+        operator.floordiv,
+        operator.mod,
+        operator.neg,
+        torch.select,
+        torch.sym_sum,
+    }
+    | {
+        operator.ge,
+        operator.gt,
+        operator.le,
+        operator.lt,
+        operator.eq,
+        operator.ne,
+        operator.and_,
+        operator.or_,
+        torch.diff,
+        torch.clone,
+    }
+    | {
+        torch.zeros,
+        torch.zeros_like,
+        torch.empty,
+        torch.empty_like,
+        torch.full,
+        torch.full_like,
+        torch.ones,
+        torch.ones_like,
+    }
+    | {
+        torch.ops.aten.sym_size.int,
+        torch.ops.aten.sym_storage_offset.default,
+        torch.ops.aten.sym_stride.int,
+        torch.sub,
+        torch.narrow,
+    }
 )
 _PURE_METHODS = frozenset(
-    {"item", "clone", "diff", "select", "narrow", "size", "long", "to", "int", "cpu", "contiguous", "detach", "new_zeros", "new_ones"}
+    {
+        "item",
+        "clone",
+        "diff",
+        "select",
+        "narrow",
+        "size",
+        "long",
+        "to",
+        "int",
+        "cpu",
+        "contiguous",
+        "detach",
+        "new_zeros",
+        "new_ones",
+    }
     | {"new_full", "new_empty", "sub", "unbind"}
 )
-_PURE_OPS = frozenset({"packpass::packed_roll", "packpass::packed_flip", "packpass::position_ids", "packpass::segment_ids", "packpass::window_mask"})
+_PURE_OPS = frozenset(
+    {
+        "packpass::packed_roll",
+        "packpass::packed_flip",
+        "packpass::position_ids",
+        "packpass::segment_ids",
+        "packpass::window_mask",
+        "packpass::snapshot",
+    }
+)
 
 
 def prune(graph: fx.Graph, candidates: Iterable[fx.Node]) -> int:
@@ -29,7 +89,11 @@ def prune(graph: fx.Graph, candidates: Iterable[fx.Node]) -> int:
         if node in erased or node.users:
             continue
         pure = isinstance(node.target, torch._ops.OpOverload) and node.target.name() in _PURE_OPS
-        pure = pure or (node.op == "call_function" and node.target in _PURE_FUNCTIONS) or (node.op == "call_method" and node.target in _PURE_METHODS)
+        pure = (
+            pure
+            or (node.op == "call_function" and node.target in _PURE_FUNCTIONS)
+            or (node.op == "call_method" and node.target in _PURE_METHODS)
+        )
         if not pure:
             continue
         inputs = node.all_input_nodes

@@ -48,31 +48,22 @@ def along(vector: Tensor, rank: int, dim: int) -> Tensor:
     return vector.view([1] * dim + [-1] + [1] * (rank - dim - 1))
 
 
-def near_boundaries(cu_seqlens: Tensor, first: int, stop: int, shift: int) -> Tensor:
-    """Slots of documents within a short ``shift`` of a boundary, from host memory, at a few cheap operations.
+def near_boundaries(cu_seqlens: Tensor, total: int, shift: int) -> Tensor:
+    """Slots of documents within a short ``shift`` of a boundary, at a few cheap operations and without reading any.
 
-    For ``shift < 0`` the last ``-shift`` slots of every document, else the first ``shift``; int64, with repetitions.
-    Documents shorter than that add slots of their neighbours, which are near their own boundary and so in the list
-    anyway. Slots outside of [first, stop) may be in the list, never outside of the row.
+    For ``shift < 0`` the last ``-shift`` slots of every document, else the first ``shift``; int64, with repetitions,
+    counted from the front or (negative) from the back, as torch's index functions take them. Slots of the tail may be
+    in the list, but none that lies in a document farther from its boundary: what reaches beyond a short document is
+    near the boundary of its neighbour, and what reaches beyond one end of the row is near the other end.
 
     Args:
-        first, stop: the first and the last boundary, ``first < stop``.
-        shift: not 0; meant for magnitudes up to ``SHORT``.
+        shift: not 0, at most ``total`` in magnitude; meant for magnitudes up to ``SHORT``.
     """
-    # Empty documents at the far end stand for no boundary; all others share theirs with a document that has slots.
     if shift < 0:
-        ends = cu_seqlens[1:].long()
-        if int(ends[0]) == first:
-            ends = ends[ends > first]
-        if shift == -1:
-            return ends - 1
-        return (ends.unsqueeze(1) - torch.arange(1, 1 - shift)).clamp_(min=first).flatten()
-    starts = cu_seqlens[:-1].long()
-    if int(starts[-1]) == stop:
-        starts = starts[starts < stop]
-    if shift == 1:
-        return starts
-    return (starts.unsqueeze(1) + torch.arange(shift)).clamp_(max=stop - 1).flatten()
+        slots = cu_seqlens[1:].long() - 1
+        return slots if shift == -1 else (slots.unsqueeze(1) - torch.arange(-shift)).flatten()
+    slots = cu_seqlens[:-1].long() - total
+    return slots if shift == 1 else (slots.unsqueeze(1) + torch.arange(shift)).flatten()
 
 
 # === Pieces of generated C++ ====================================================================================

@@ -40,29 +40,26 @@ def cpu_kernel(
     x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar | None, cu_seqlens_padded: Tensor | None = None
 ) -> Tensor:
     """For host memory: one contiguous copy of the whole row, then a patch of the slots that cross a boundary."""
-    dtype = x.dtype
-    if dtype not in PLAIN:
-        fill = None if fill is None else fill_bits(fill, dtype, x.device).item()
-        x = as_bits(x)
+    if x.dtype not in PLAIN:
+        bits = None if fill is None else fill_bits(fill, x.dtype, x.device).item()
+        return cpu_kernel(as_bits(x), cu_seqlens, shift, dim, bits, cu_seqlens_padded).view(x.dtype)
     dim = dim % x.dim()
     total = x.shape[dim]
-    begin = cu_seqlens if cu_seqlens_padded is None else cu_seqlens_padded
-    first, stop = int(begin[0]), int(begin[-1])
-
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    x = x.contiguous()
     reach = min(abs(shift), total)
-    kept = total - reach
-    source, target = (reach, 0) if shift < 0 else (0, reach)
-    out.narrow(dim, target, kept).copy_(x.narrow(dim, source, kept))
-    if first < stop and fill is not None and cu_seqlens_padded is None and 0 < reach <= SHORT:
-        out.index_fill_(dim, near_boundaries(cu_seqlens, first, stop, -reach if shift < 0 else reach), fill)
+    # What this moves around the end of the row lands within reach of the row's other end: in the patch, or in the tail.
+    out = torch.roll(x, -reach if shift < 0 else reach, dim)
+    begin = cu_seqlens if cu_seqlens_padded is None else cu_seqlens_padded
+    if fill is not None and cu_seqlens_padded is None and 0 < reach <= SHORT:
+        out.index_fill_(dim, near_boundaries(cu_seqlens, total, -reach if shift < 0 else reach), fill)
     else:
         _patch(out, x, cu_seqlens.long(), shift, dim, fill, None if cu_seqlens_padded is None else begin.long())
+    first, stop = int(begin[0]), int(begin[-1])
     if first > 0:
         out.narrow(dim, 0, first).copy_(x.narrow(dim, 0, first))
     if stop < total:
         out.narrow(dim, stop, total - stop).copy_(x.narrow(dim, stop, total - stop))
-    return out.view(dtype)
+    return out
 
 
 def _patch(

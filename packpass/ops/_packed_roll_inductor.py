@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
 from packpass.ops._arguments import Scalar
 from packpass.ops._bits import as_bits, fill_bits
@@ -58,7 +58,10 @@ def decomposition(
             return gather_kernel(x, cu_seqlens, shift, dim, fill, cu_seqlens_padded)
         return select_form(x, cu_seqlens, shift, dim, fill)
     if cu_seqlens_padded is None and reach <= SHORT and x.dtype in VECTORISED and guard_or_false(total > 0):
-        return patch_form(x, cu_seqlens, shift, dim, fill)
+        # Trailing dimensions of size 1 would hide that this is a row.
+        inner = x.shape[dim + 1 :]
+        row = x.reshape(x.shape[: dim + 1]) if all(statically_known_true(size == 1) for size in inner) else x
+        return patch_form(row, cu_seqlens, shift, dim, fill).reshape(x.shape)
     out: Tensor = host_roll_op(x, cu_seqlens, shift, dim, fill, cu_seqlens_padded)
     return out
 

@@ -43,11 +43,11 @@ def _cpu_kernel(cu_seqlens: Tensor, total: int, front: int, back: int) -> Tensor
     out[first:stop] = True
     # A negative front or back reaches beyond the document, but a slot is only ever asked about its own document.
     front, back = max(front, 0), max(back, 0)
-    if first < stop and max(front, back) <= SHORT:
+    if max(front, back) <= min(SHORT, total):
         if front:
-            out.index_fill_(0, near_boundaries(cu_seqlens, first, stop, front), False)
+            out.index_fill_(0, near_boundaries(cu_seqlens, total, front), False)
         if back:
-            out.index_fill_(0, near_boundaries(cu_seqlens, first, stop, -back), False)
+            out.index_fill_(0, near_boundaries(cu_seqlens, total, -back), False)
         return out
     cu = cu_seqlens.long()
     starts, ends = cu[:-1], cu[1:]

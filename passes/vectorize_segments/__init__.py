@@ -27,6 +27,7 @@ used as a value (``index-as-number``), loops that skip documents (``partial-cove
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +51,9 @@ def run(gm: fx.GraphModule, locations: dict[int, str]) -> list[Rewrite | Refusal
     results: list[Rewrite | Refusal] = []
     loops = find(gm.graph)
     for loop in loops:
-        results.append(run_one(gm.graph, lambda loop=loop: decide(gm.graph, loop), locations.get(loop.id, "<unknown>")))
+        results.append(
+            run_one(gm.graph, functools.partial(decide, gm.graph, loop), locations.get(loop.id, "<unknown>"))
+        )
     if not loops:
         results += run_unrolled(gm.graph)
     if any(isinstance(result, Rewrite) for result in results):
@@ -69,8 +72,12 @@ def run_unrolled(graph: fx.Graph) -> list[Rewrite | Refusal]:
     results = []
     for decided in found:
         node = decided.loop.iterations[0][1][0] if decided.loop.iterations[0][1] else decided.row_node
-        results.append(run_one(graph, lambda decided=decided: decided, location_of_node(node) or "<unknown>"))
+        results.append(run_one(graph, functools.partial(_given, decided), location_of_node(node) or "<unknown>"))
     return results
+
+
+def _given(decided: Decided) -> Decided:
+    return decided
 
 
 def run_one(graph: fx.Graph, decision: Callable[[], Decided], location: str) -> Rewrite | Refusal:
@@ -86,7 +93,11 @@ def run_one(graph: fx.Graph, decision: Callable[[], Decided], location: str) -> 
             reason += f" (at {line})"
         return Refusal(NAME, refused.code, reason, location)
     made = [node for node in graph.nodes if node not in before]
-    ops = [str(node.target).removeprefix("packpass.").removesuffix(".default") for node in made if "packpass" in str(node.target)]
+    ops = [
+        str(node.target).removeprefix("packpass.").removesuffix(".default")
+        for node in made
+        if "packpass" in str(node.target)
+    ]
     details: dict[str, Any] = {
         "source": "loop",
         "boundaries": decided.boundaries.node.name,

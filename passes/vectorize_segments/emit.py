@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from packpass._compat import fake_mode_of, ignore_fresh_symbols
+from passes.mutation import mutated_after
 from passes.vectorize_segments.machine import Refused, example
 from passes.vectorize_segments.terms import (
     ANY,
@@ -40,8 +41,10 @@ _ops = torch.ops.packpass
 class Emitter:
     """Adds nodes to a graph at its current insertion point, each with the fake value it will have."""
 
-    def __init__(self, graph: fx.Graph, boundaries: Boundaries, total: Any, like: fx.Node, rule: str) -> None:
-        self.graph, self.total, self.rule = graph, total, rule
+    def __init__(
+        self, graph: fx.Graph, boundaries: Boundaries, total: Any, like: fx.Node, rule: str, before: fx.Node, keep: bool
+    ) -> None:
+        self.graph, self.total, self.rule, self.before, self.keep = graph, total, rule, before, keep
         self.mode = fake_mode_of(example(like))
         self.device = example(like).device
         self.made: list[fx.Node] = []
@@ -53,7 +56,9 @@ class Emitter:
 
     def call(self, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
         """One node with its fake value; a failing fake run refuses the rewrite."""
-        node = self.graph.call_method(target, args, kwargs) if method else self.graph.call_function(target, args, kwargs)
+        node = (
+            self.graph.call_method(target, args, kwargs) if method else self.graph.call_function(target, args, kwargs)
+        )
         self.made.append(node)
         fake_args = map_args(args, example)
         fake_kwargs = {k: map_args(v, example) for k, v in kwargs.items()}
@@ -63,7 +68,9 @@ class Emitter:
                 fn = getattr(fake_args[0], target) if method else target
                 value = fn(*fake_args[1:], **fake_kwargs) if method else fn(*fake_args, **fake_kwargs)
         except Exception as error:
-            raise Refused("emit", f"the whole-row form of {getattr(target, '__name__', target)} fails: {error}", node) from error
+            raise Refused(
+                "emit", f"the whole-row form of {getattr(target, '__name__', target)} fails: {error}", node
+            ) from error
         node.meta["example_value"] = value
         node.meta["packpass"] = self.rule
         return node
@@ -81,9 +88,24 @@ class Emitter:
             sums = self.call(torch.cumsum, node, 0)
             zero = self.call("new_zeros", sums, (1,), method=True)
             node = self.call(torch.cat, (zero, sums))
+        elif self.keep:
+            node = self._snapshot(node)
         if example(node).device != self.device:
             node = self.call("to", node, self.device, method=True)
         return node
+
+    def _snapshot(self, cu: fx.Node) -> fx.Node:
+        """A copy for the backward, one for all loops over the same boundaries."""
+        for node in self.graph.nodes:
+            if node is self.before:
+                break
+            if (
+                node.target is _ops.snapshot.default
+                and node.args == (cu,)
+                and not mutated_after(self.graph, cu, node, self.before)
+            ):
+                return node
+        return self.call(_ops.snapshot.default, cu)
 
     def mask(self, window: Window) -> fx.Node:
         """bool [total]: True on the slots of a plain window of every document."""
@@ -172,7 +194,7 @@ class Emitter:
         """``value`` as an assignment to ``base`` would store it: in its dtype and shape (a scalar stays a scalar)."""
         like = example(base)
         if not isinstance(value, (Term, Outside)):
-            return torch.tensor(value).to(like.dtype).item()
+            return stored(value, like.dtype)
         node = self.node(value)
         if example(node).dtype != like.dtype:
             node = self.call("to", node, like.dtype, method=True)
@@ -209,7 +231,7 @@ class Emitter:
             like = example(self.node(base)) if base is not None else example(source)
             if example(source).dtype != like.dtype or tuple(example(source).shape) != tuple(like.shape):
                 continue
-            number = torch.tensor(number).to(like.dtype).item()
+            number = stored(number, like.dtype)
             return self.call(_ops.packed_roll.default, source, self.cu, rolled.shift, rolled.dim, number, None)
         return None
 
@@ -246,6 +268,11 @@ class Emitter:
         last = self.call(operator.sub, self.call(torch.ops.aten.sym_size.int, self.cu, 0), 1)
         beyond = self.call(operator.ge, self.entries(), last)
         return self.call(torch.all, self.call(torch.logical_or, holds, beyond))
+
+
+def stored(number: Any, dtype: torch.dtype) -> Any:
+    """What a tensor of ``dtype`` holds after ``tensor[...] = number``."""
+    return torch.empty((), dtype=dtype).fill_(number).item()
 
 
 def _python(value: Any) -> Any:

@@ -11,10 +11,10 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.capture import markers
 from passes.mutation import mutated_after
-from passes.vectorize_segments import rules_packed, rules_views  # noqa: F401  (fills the rule table)
+from passes.vectorize_segments import rules_indexing, rules_packed, rules_views  # noqa: F401  (fills the rule table)
 from passes.vectorize_segments.machine import Check, Machine, Refused, Segment, Store, example, storage
 from passes.vectorize_segments.rules import label, step
-from passes.vectorize_segments.terms import Affine, Apply, Boundaries, Index, Interner, Outside, Row, Term, walk
+from passes.vectorize_segments.terms import Affine, Boundaries, Index, Interner, Outside, Row, Term, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ def find(graph: fx.Graph) -> list[LoopFound]:
             open_.append((node, []))
         elif node.target is markers.LOOP_END:
             begin, body = open_.pop()
-            found.setdefault(begin.args[1], []).append((begin, tuple(body), node))
+            found.setdefault(int(str(begin.args[1])), []).append((begin, tuple(body), node))
         else:
             if node.target is markers.LIST_COLLECT:
                 collects.setdefault(node.args[2], []).append(node)
@@ -67,7 +67,9 @@ def find(graph: fx.Graph) -> list[LoopFound]:
     return [LoopFound(i, tuple(its), tuple(collects.get(i, ()))) for i, its in found.items()]
 
 
-def interpret(loop: LoopFound, which: int, intern: Interner, fakes: dict[int, Any]) -> tuple[Machine, dict[fx.Node, Any]]:
+def interpret(
+    loop: LoopFound, which: int, intern: Interner, fakes: dict[int, Any]
+) -> tuple[Machine, dict[fx.Node, Any]]:
     """Run one traced iteration on the abstract machine."""
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, loop.nodes, fakes)
@@ -119,12 +121,16 @@ def conclude(
         while root.parent is not None:
             root = root.parent[0]
         if root.outer is not None and (root.version or mutated_after(graph, root.outer.node, loop.iterations[0][0])):
-            raise Refused("aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect)
+            raise Refused(
+                "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
+            )
         for user in collect.users:
             if user in sizes:
                 continue
             if user.target is not markers.RAGGED_CAT:
-                raise Refused("list-use", "the list of per-document tensors is used by something else than torch.cat", user)
+                raise Refused(
+                    "list-use", "the list of per-document tensors is used by something else than torch.cat", user
+                )
             if int(user.args[1]) % value.rank != value.rank + value.dim:  # type: ignore[arg-type]
                 raise Refused("list-use", "the per-document tensors are concatenated along another dimension", user)
         appends.append((collect, value))
@@ -137,14 +143,23 @@ def conclude(
             raise Refused("row-lengths", "rows of different lengths are cut by the same boundaries", other.node)
     _no_escape(loop)
     return Decided(
-        loop, boundaries, writes, tuple(appends), tuple(first.checks), bool(first.split_of), hoisted, sizes, row.node, _position(row)
+        loop,
+        boundaries,
+        writes,
+        tuple(appends),
+        tuple(first.checks),
+        bool(first.split_of),
+        hoisted,
+        sizes,
+        row.node,
+        _position(row),
     )
 
 
 def _position(row: Row) -> int:
     """Index of the packed dimension in the outer tensor itself (before ``index`` drops others)."""
     if not row.index:
-        return example(row.node).dim() + row.dim  # type: ignore[no-any-return]
+        return example(row.node).dim() + row.dim
     kept = [d for d, entry in enumerate(row.index) if not isinstance(entry, int)]
     return kept[row.dim]
 
@@ -152,7 +167,11 @@ def _position(row: Row) -> int:
 def _same_effects(first: Machine, appended: dict[Any, Any], second: Machine, again: dict[Any, Any]) -> None:
     """Two iterations must leave the same terms in the same places: then every iteration does."""
     differs = Refused("not-generic", "two iterations of the loop do different things")
-    if first.boundaries != second.boundaries or first.checks != second.checks or first.skips_empty != second.skips_empty:
+    if (
+        first.boundaries != second.boundaries
+        or first.checks != second.checks
+        or first.skips_empty != second.skips_empty
+    ):
         raise differs
     if list(first.outer) != list(second.outer) or first.split_of != second.split_of:
         raise differs
@@ -181,7 +200,7 @@ def _boundaries(machine: Machine, loop: LoopFound) -> Boundaries:
     count = example(trips) if isinstance(trips, fx.Node) else trips
     if k != 0 or not statically_known_true(count == documents):
         raise Refused("partial-coverage", "the loop does not visit every document", boundaries.node)
-    return boundaries  # type: ignore[no-any-return]
+    return boundaries
 
 
 def _rows(writes: tuple[tuple[Row, Store], ...], appended: list[Segment], machine: Machine) -> list[Row]:
@@ -222,7 +241,9 @@ def _no_aliasing(
             raise Refused("aliasing", "the loop reads the whole of a tensor whose documents it writes", target.node)
         for node in used:
             if node is not target.node and storage(node) == memory:
-                raise Refused("aliasing", "the loop writes a tensor that shares memory with another tensor it uses", node)
+                raise Refused(
+                    "aliasing", "the loop writes a tensor that shares memory with another tensor it uses", node
+                )
         if boundaries.node is target.node:
             raise Refused("boundaries-written", "the loop writes its own boundaries", target.node)
         for other in written:
@@ -241,7 +262,8 @@ def _disjoint(a: Row, b: Row) -> bool:
     if len(a.index) != len(b.index):
         return False
     return any(
-        isinstance(x, int) and isinstance(y, int) and x != y and (x >= 0) == (y >= 0) for x, y in zip(a.index, b.index, strict=True)
+        isinstance(x, int) and isinstance(y, int) and x != y and (x >= 0) == (y >= 0)
+        for x, y in zip(a.index, b.index, strict=True)
     )
 
 
@@ -298,5 +320,3 @@ def _no_escape(loop: LoopFound) -> None:
         for user in node.users:
             if user not in nodes and user not in loop.collects:
                 raise Refused("leaked-local", f"{label(node)} of one document is used after the loop", user)
-
-

@@ -15,7 +15,20 @@ from typing import Any
 import torch
 from torch import fx
 
-from passes.vectorize_segments.terms import ANY, FULL, Affine, Assign, Interner, Invariant, Outside, Roll, Row, Slice, Term, Window
+from passes.vectorize_segments.terms import (
+    ANY,
+    FULL,
+    Affine,
+    Assign,
+    Interner,
+    Invariant,
+    Outside,
+    Roll,
+    Row,
+    Slice,
+    Term,
+    Window,
+)
 
 
 class Refused(Exception):
@@ -185,7 +198,11 @@ class Machine:
         if have == window:
             return term
         if not (have.plain and window.plain) or have.front + have.back != window.front + window.back:
-            raise Refused("length-mismatch", f"parts of a document with different lengths are combined ({have} and {window})", node)
+            raise Refused(
+                "length-mismatch",
+                f"parts of a document with different lengths are combined ({have} and {window})",
+                node,
+            )
         return self.intern(Roll(term, window.front - have.front, ANY, term.dim))
 
     def write(self, target: Segment, window: Window, value: Any, node: fx.Node) -> None:
@@ -196,7 +213,9 @@ class Machine:
         if store.point_fill is not None:
             raise Refused("point-read", "a tensor is written again after a write at a boundary", node)
         if store.domain != FULL:
-            raise Refused("partial-store", "a part of a document that was computed on its own is changed in place", node)
+            raise Refused(
+                "partial-store", "a part of a document that was computed on its own is changed in place", node
+            )
         if isinstance(value, Segment):
             if value.dim != target.dim or value.rank > target.rank:
                 raise Refused("dim-mismatch", "the packed dimensions of the two sides are not the same", node)
@@ -206,7 +225,9 @@ class Machine:
         elif isinstance(value, Outside):
             self.broadcasts(value, target.dim, node)
         elif isinstance(value, Affine) or value is OPAQUE:
-            raise Refused("index-as-number", "a boundary, a length or the document's number is written as a value", node)
+            raise Refused(
+                "index-as-number", "a boundary, a length or the document's number is written as a value", node
+            )
         store.term = self.intern(Assign(store.term, window, value, store.term.dim))
         store.version += 1
 

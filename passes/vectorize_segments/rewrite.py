@@ -15,11 +15,23 @@ from passes.prune import prune
 from passes.vectorize_segments.emit import Emitter
 from passes.vectorize_segments.find import Decided
 from passes.vectorize_segments.machine import Refused, Store, example, storage
-from passes.vectorize_segments.terms import FULL, Assign, Flip, Outside, Roll, Row, Term
+from passes.vectorize_segments.terms import FULL, Assign, Flip, Outside, Roll, Row, Term, walk
 
 _CLONES = ("clone",)
 _UNINITIALISED = ("empty", "empty_like", "new_empty")
-_FRESH = (*_CLONES, *_UNINITIALISED, "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full")
+_FRESH = (
+    *_CLONES,
+    *_UNINITIALISED,
+    "zeros",
+    "zeros_like",
+    "new_zeros",
+    "ones",
+    "ones_like",
+    "new_ones",
+    "full",
+    "full_like",
+    "new_full",
+)
 _ops = torch.ops.packpass
 
 
@@ -42,7 +54,7 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     emitter = None
     try:
         with graph.inserting_before(begin):
-            emitter = Emitter(graph, decided.boundaries, total, decided.row_node, rule)
+            emitter = Emitter(graph, decided.boundaries, total, decided.row_node, rule, begin, _differentiable(decided))
             _emit_checks(emitter, decided, total)
             news = [(row, store, _content(emitter, graph, decided, row, store)) for row, store in decided.writes]
             # The lists are laid out last: every read of an outer tensor comes before the first write.
@@ -57,11 +69,11 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     # === Transform ===
     for node in decided.dead:
         graph.erase_node(node)
-    for collect, row in rows.items():
+    for collect, whole in rows.items():
         for user in list(collect.users):
             with graph.inserting_before(user):
                 emitter.made.clear()
-                joined = _joined(emitter, decided, row, user)
+                joined = _joined(emitter, decided, whole, user)
             user.replace_all_uses_with(joined)
             _copy_meta(user, joined)
             graph.erase_node(user)
@@ -78,13 +90,22 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     nodes = loop.nodes - set(decided.hoisted)
     inputs = [n for node in nodes for n in node.all_input_nodes if n not in nodes]
     for row, new in functional:
-        row.node.replace_all_uses_with(new, delete_user_cb=lambda user, new=new: user not in nodes and _after(user, end))
+        later = [user for user in row.node.users if user not in nodes and _after(user, end)]
+        for user in later:
+            user.replace_input_with(row.node, new)
         _copy_meta(row.node, new, location_only=True)
     for node in reversed(list(graph.nodes)):
         if node in nodes:
             graph.erase_node(node)
     prune(graph, [*inputs, *(row.node for row, _ in functional)])
     return {"in_place": len(news) - len(functional), "lists": len(rows)}
+
+
+def _differentiable(decided: Decided) -> bool:
+    """May a backward pass need the boundaries again?"""
+    terms = [store.term for _, store in decided.writes] + [s.store.term for _, s in decided.appended]
+    nodes = [t.node for term in terms for t in walk(term) if isinstance(t, (Row, Outside)) and t.node is not None]
+    return any(isinstance(example(n), torch.Tensor) and example(n).requires_grad for n in nodes)
 
 
 def _after(node: fx.Node, mark: fx.Node) -> bool:
@@ -124,9 +145,9 @@ def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Row, stor
         if store.point_fill is None and _keeps_tail(emitter, graph, decided, row, value, new, base):
             return new
     new = emitter.fitted(value, base)
-    if op_name(row.node) in _UNINITIALISED and not row.index and isinstance(new, fx.Node) and store.point_fill is None:
-        if not mutated_before(graph, row.node, decided):
-            return new  # the tail is uninitialised memory in eager, too
+    unwritten = op_name(row.node) in _UNINITIALISED and not row.index and store.point_fill is None
+    if unwritten and isinstance(new, fx.Node) and not mutated_before(graph, row.node, decided):
+        return new  # the tail is uninitialised memory in eager, too
     new = emitter.choose(FULL, new, base, row.dim)
     return _point_filled(emitter, new, store, row)
 
@@ -152,11 +173,11 @@ def _keeps_tail(
             source, moved = source.base.of, True  # a roll with its fill, emitted as one op
         else:
             break
-    if not moved or not isinstance(source, Row) or source.index or row.index:
+    begin = decided.loop.iterations[0][0]
+    if not moved or not isinstance(source, Row) or source.index or row.index or grad_mode_changes(row.node, begin):
         return False
     if source is row:
         return True
-    begin = decided.loop.iterations[0][0]
     if op_name(row.node) not in _CLONES or row.node.args[:1] != (source.node,) or row.node.kwargs:
         return False
     if any(written is source for written, _ in decided.writes):
@@ -165,6 +186,16 @@ def _keeps_tail(
         mutated_before(graph, row.node, decided)
         or mutated_after(graph, source.node, row.node.next, begin, ignore=decided.loop.nodes)
     )
+
+
+def grad_mode_changes(start: fx.Node, stop: fx.Node) -> bool:
+    """Is gradient recording switched between two nodes?"""
+    node = start
+    while node is not stop and node.op != "root":
+        if "grad_enabled" in str(node.target) or "inference_mode" in str(node.target):
+            return True
+        node = node.next
+    return False
 
 
 def _point_filled(emitter: Emitter, new: fx.Node, store: Store, row: Row) -> fx.Node:
@@ -199,7 +230,13 @@ def _may_replace(graph: fx.Graph, decided: Decided, row: Row, new: fx.Node) -> b
     made, like = example(new), example(node)
     if made.dtype != like.dtype or tuple(made.shape) != tuple(like.shape) or made.stride() != like.stride():
         return False
-    if new in (row.node, *(r.node for r, _ in decided.writes)) or new.op == "placeholder" or storage(new) == storage(node):
+    if grad_mode_changes(node, next(iter(reversed(graph.nodes)))):
+        return False  # in place, only what the loop's own grad mode records reaches the gradient
+    if (
+        new in (row.node, *(r.node for r, _ in decided.writes))
+        or new.op == "placeholder"
+        or storage(new) == storage(node)
+    ):
         return False
     memory = storage(node)
     for other in graph.nodes:
@@ -240,12 +277,17 @@ def _emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
     """Boundaries are checked once per loop, without waiting for the device; the user's own checks stay."""
     begin, check_op = decided.loop.iterations[0][0], _ops.check_cu_seqlens.default
     if not any(
-        n.target is check_op and n.args == (emitter.cu, total) and n < begin and not mutated_after(emitter.graph, emitter.cu, n, begin)
+        n.target is check_op
+        and n.args == (emitter.cu, total)
+        and n < begin
+        and not mutated_after(emitter.graph, emitter.cu, n, begin)
         for n in emitter.graph.nodes
     ):
         emitter.call(check_op, emitter.cu, total)
     covers = decided.covers_row or any(
-        statically_known_true(example(user).shape[int(user.args[1])] == example(decided.row_node).shape[decided.row_dim])  # type: ignore[arg-type]
+        statically_known_true(
+            example(user).shape[int(str(user.args[1]))] == example(decided.row_node).shape[decided.row_dim]
+        )
         for collect, _ in decided.appended
         for user in collect.users
         if user.target is markers.RAGGED_CAT
@@ -254,7 +296,9 @@ def _emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
         cu = emitter.cu
         span = emitter.call(operator.sub, emitter.call(operator.getitem, cu, -1), emitter.call(operator.getitem, cu, 0))
         fills = emitter.call(operator.eq, span, total)
-        emitter.call(torch._assert_async, fills, "packpass: the documents in cu_seqlens do not fill the packed dimension")
+        emitter.call(
+            torch._assert_async, fills, "packpass: the documents in cu_seqlens do not fill the packed dimension"
+        )
     for check in decided.checks:
         left, right = (emitter.vector(side, decided.boundaries) for side in (check.left, check.right))
         holds = emitter.call(getattr(operator, check.op), left, right)

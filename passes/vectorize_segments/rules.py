@@ -23,32 +23,54 @@ RULES: dict[str, Rule] = {}
 
 # Ops that treat every slot alike: on a segment they are the same op on the whole row.
 ELEMENTWISE = frozenset(
-    """add sub subtract rsub mul multiply div divide true_divide floor_divide truediv floordiv remainder mod fmod pow float_power neg negative
-    pos positive abs absolute exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square sin cos tan asin acos atan sinh cosh tanh atan2 sigmoid
-    erf erfc floor ceil round trunc frac sign sgn reciprocal clamp clip clamp_min clamp_max minimum maximum fmin fmax where eq ne lt
-    le gt ge equal_to logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not and_ or_ xor
-    invert lshift rshift masked_fill lerp addcmul addcdiv nan_to_num isnan isinf isfinite relu gelu silu leaky_relu elu selu celu
-    softplus hardtanh relu6 mish logsigmoid hardswish hardsigmoid tanhshrink softsign threshold heaviside copysign hypot logaddexp
-    clone detach to type type_as float double half bfloat16 long int short bool zeros_like ones_like full_like empty_like
-    contiguous alias logit signbit cpu cuda""".split()
+    """
+    add sub subtract rsub mul multiply div divide true_divide floor_divide truediv floordiv remainder mod fmod
+    pow float_power neg negative pos positive abs absolute exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square
+    sin cos tan asin acos atan sinh cosh tanh atan2 sigmoid erf erfc floor ceil round trunc frac sign sgn
+    reciprocal clamp clip clamp_min clamp_max minimum maximum fmin fmax where eq ne lt le gt ge equal_to
+    logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not and_ or_ xor
+    invert lshift rshift masked_fill lerp addcmul addcdiv nan_to_num isnan isinf isfinite relu gelu silu
+    leaky_relu elu selu celu softplus hardtanh relu6 mish logsigmoid hardswish hardsigmoid tanhshrink softsign
+    threshold heaviside copysign hypot logaddexp clone detach to type type_as float double half bfloat16 long
+    int short bool zeros_like ones_like full_like empty_like contiguous alias logit signbit cpu cuda
+    """.split()  # noqa: SIM905
 )
 # Elementwise ops whose result may be the input itself.
-_MAYBE_ALIAS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16", "long", "int", "short", "bool", "detach", "alias", "contiguous", "positive", "pos", "cpu", "cuda"})
+_MAYBE_ALIAS = frozenset(
+    """
+    to type type_as float double half bfloat16 long int short bool detach alias contiguous positive pos cpu cuda
+    """.split()  # noqa: SIM905
+)
 _PRESERVING = frozenset({"clone", "detach", "contiguous", "alias", "to", "long", "cpu", "cuda"})
-_LINEAR = frozenset("""add sub subtract rsub neg negative clone to type type_as float double half bfloat16 contiguous alias detach
-    positive pos where masked_fill""".split())
+_LINEAR = frozenset(
+    """
+    add sub subtract rsub neg negative clone to type type_as float double half bfloat16 contiguous alias detach
+    positive pos where masked_fill
+    """.split()  # noqa: SIM905
+)
+# Integer division by the 0 of a slot that nobody asked for raises.
+_DIVIDING = frozenset({"floor_divide", "floordiv", "remainder", "mod", "fmod", "div", "divide", "lshift", "rshift"})
 _KEYWORDS = frozenset(
-    {"alpha", "value", "min", "max", "rounding_mode", "approximate", "negative_slope", "dtype", "beta", "threshold", "other", "input", "weight",
-     "end", "exponent", "nan", "posinf", "neginf", "memory_format", "non_blocking", "copy", "device", "decimals", "fill_value", "min_val",
-     "max_val", "mask", "layout", "requires_grad", "tensor1", "tensor2", "values", "self", "lambd"}
-)  # fmt: skip
+    """
+    alpha value min max rounding_mode approximate negative_slope dtype beta threshold other input weight end
+    exponent nan posinf neginf memory_format non_blocking copy device decimals fill_value min_val max_val mask
+    layout requires_grad tensor1 tensor2 values self lambd
+    """.split()  # noqa: SIM905
+)
+
+
+_STRUCTURAL = frozenset(
+    """
+    roll flip cat concat concatenate narrow select unsqueeze squeeze transpose permute movedim reshape flatten
+    pad arange zeros ones full empty swapaxes
+    """.split()  # noqa: SIM905
+)
 
 
 def _names() -> dict[Any, str]:
     """Function object -> canonical name."""
     table: dict[Any, str] = {}
-    names = set(ELEMENTWISE) | {"roll", "flip", "cat", "concat", "concatenate", "narrow", "select", "unsqueeze", "squeeze", "transpose",
-                                "permute", "movedim", "reshape", "flatten", "pad", "arange", "zeros", "ones", "full", "empty", "swapaxes"}  # fmt: skip
+    names = ELEMENTWISE | _STRUCTURAL
     for name in names | {f"{n}_" for n in names}:
         for module in (F, torch):
             fn = getattr(module, name, None)
@@ -60,8 +82,16 @@ def _names() -> dict[Any, str]:
             table[fn] = name
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
         table[getattr(operator, f"i{name}")] = {"and": "and__", "or": "or__"}.get(name, f"{name}_")
-    table.update({operator.getitem: "getitem", operator.setitem: "setitem", markers.ROLL: "roll", markers.SPLIT_GET: "split_get"})
-    table.update({torch.ops.aten.sym_size.int: "size", torch.ops.aten._assert_scalar.default: "assert_scalar", torch._check: "check"})
+    table.update(
+        {operator.getitem: "getitem", operator.setitem: "setitem", markers.ROLL: "roll", markers.SPLIT_GET: "split_get"}
+    )
+    table.update(
+        {
+            torch.ops.aten.sym_size.int: "size",
+            torch.ops.aten._assert_scalar.default: "assert_scalar",
+            torch._check: "check",
+        }
+    )
     table.update({torch.sym_sum: "sym_sum", torch._assert_async: "assert_async", markers.LIST_GET: "list_get"})
     table.update({torch.ops.aten.sym_storage_offset.default: "opaque", torch.ops.aten.sym_stride.int: "opaque"})
     table[native_pad()] = "pad"
@@ -74,16 +104,27 @@ def _names() -> dict[Any, str]:
 
 
 _NAMES = _names()
-_BASE = {"truediv_": "truediv", "floordiv_": "floordiv", "mod_": "mod", "and__": "and_", "or__": "or_", "lshift_": "lshift", "rshift_": "rshift"}
-_OPERATORS = {"truediv": operator.truediv, "floordiv": operator.floordiv, "mod": operator.mod, "and_": operator.and_, "or_": operator.or_,
-              "xor": operator.xor, "lshift": operator.lshift, "rshift": operator.rshift}  # fmt: skip
+_BASE = {
+    "truediv_": "truediv",
+    "floordiv_": "floordiv",
+    "mod_": "mod",
+    "and__": "and_",
+    "or__": "or_",
+    "lshift_": "lshift",
+    "rshift_": "rshift",
+}
+_OPERATORS = {
+    name: getattr(operator, name) for name in ("truediv", "floordiv", "mod", "and_", "or_", "xor", "lshift", "rshift")
+}
 
 
 def name_of(node: fx.Node) -> str | None:
     """Canonical op name of a node: ``torch.add``, ``x.add`` and ``x + y`` are all ``add``."""
     if node.op == "call_method":
         name = str(node.target)
-        return {"__getitem__": "getitem", "__setitem__": "setitem", "view": "reshape", "view_as": "view_as"}.get(name, name)
+        return {"__getitem__": "getitem", "__setitem__": "setitem", "view": "reshape", "view_as": "view_as"}.get(
+            name, name
+        )
     if node.op == "call_function":
         try:
             return _NAMES.get(node.target)
@@ -112,6 +153,11 @@ def label(node: fx.Node) -> str:
     return getattr(target, "__name__", str(target))
 
 
+def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
+    """A positional-or-keyword argument."""
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+
+
 def step(machine: Machine, node: fx.Node) -> None:
     """Interpret one node of the body."""
     if node.op == "get_attr":
@@ -124,7 +170,11 @@ def step(machine: Machine, node: fx.Node) -> None:
             fn = elementwise
         elif name.endswith("_") and (name[:-1] in ELEMENTWISE or name in _BASE):
             fn = in_place
-    if fn is None and node.op == "call_function" and isinstance(example(node), (int, torch.SymInt, torch.SymBool, torch.SymFloat)):
+    if (
+        fn is None
+        and node.op == "call_function"
+        and isinstance(example(node), (int, torch.SymInt, torch.SymBool, torch.SymFloat))
+    ):
         fn = RULES["opaque"]  # size arithmetic of Dynamo's own; refused where its result is used for anything else
     if fn is None:
         raise Refused("no-rule", f"there is no rule for {label(node)} in a loop over documents", node)
@@ -202,7 +252,9 @@ def _segments(machine: Machine, node: fx.Node) -> list[Segment]:
     return found
 
 
-def arguments(machine: Machine, node: fx.Node, convert: Callable[[Any], Any]) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+def arguments(
+    machine: Machine, node: fx.Node, convert: Callable[[Any], Any]
+) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
     """Arguments with every FX node replaced by ``convert(value)``, ready to be interned."""
 
     def leaf(arg: Any) -> Any:
@@ -239,7 +291,9 @@ def outside_call(machine: Machine, node: fx.Node) -> Any:
     def convert(value: Any) -> Any:
         if isinstance(value, Outside):
             return value
-        raise Refused("index-as-number", f"{label(node)} uses a boundary, a length or the document's number as a value", node)
+        raise Refused(
+            "index-as-number", f"{label(node)} uses a boundary, a length or the document's number as a value", node
+        )
 
     _only_known_keywords(node)
     args, kwargs = arguments(machine, node, convert)
@@ -261,14 +315,17 @@ def _linear(machine: Machine, node: fx.Node) -> bool:
     return name in _LINEAR
 
 
-def _apply(machine: Machine, node: fx.Node, segments: list[Segment], target: Any, method: bool, alias: bool = False) -> Segment:
+def _apply(
+    machine: Machine, node: fx.Node, segments: list[Segment], target: Any, method: bool, alias: bool = False
+) -> Segment:
     _only_known_keywords(node)
     first = segments[0]
     for other in segments[1:]:
         if other.dim != first.dim:
             raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
 
-    guarded = example(node).requires_grad and not _linear(machine, node)
+    name = (name_of(node) or "").rstrip("_")
+    guarded = (example(node).requires_grad and not _linear(machine, node)) or name in _DIVIDING
 
     def convert(value: Any) -> Any:
         if isinstance(value, Segment):
@@ -277,7 +334,9 @@ def _apply(machine: Machine, node: fx.Node, segments: list[Segment], target: Any
         if isinstance(value, Outside):
             machine.broadcasts(value, first.dim, node)
             return value
-        raise Refused("index-as-number", f"{label(node)} uses a boundary, a length or the document's number as a value", node)
+        raise Refused(
+            "index-as-number", f"{label(node)} uses a boundary, a length or the document's number as a value", node
+        )
 
     args, kwargs = arguments(machine, node, convert)
     term = Apply(target, method, args, kwargs, first.dim)

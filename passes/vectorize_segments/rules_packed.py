@@ -9,9 +9,21 @@ import torch
 from torch import fx
 
 from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Refused, Segment, example
-from passes.vectorize_segments.rules import label, outside_call, rule
-from passes.vectorize_segments.rules_views import argument, shape_with_length
-from passes.vectorize_segments.terms import ANY, FULL, Affine, Apply, Assign, Bound, Flip, Outside, Positions, Roll, Window
+from passes.vectorize_segments.rules import argument, label, outside_call, rule
+from passes.vectorize_segments.rules_views import shape_with_length
+from passes.vectorize_segments.terms import (
+    ANY,
+    FULL,
+    Affine,
+    Apply,
+    Assign,
+    Bound,
+    Flip,
+    Outside,
+    Positions,
+    Roll,
+    Window,
+)
 
 
 def _whole(machine: Machine, node: fx.Node, value: Any) -> Segment:
@@ -134,7 +146,11 @@ def _cat(machine: Machine, node: fx.Node) -> Any:
         found = _cat_shift(machine, node, values, first.dim)
         if found is not None:
             return found
-    raise Refused("no-rule", "cat of parts of a document along its own dimension: only a shift by k with k fill slots has a rule", node)
+    raise Refused(
+        "no-rule",
+        "cat of parts of a document along its own dimension: only a shift by k with k fill slots has a rule",
+        node,
+    )
 
 
 def _cat_shift(machine: Machine, node: fx.Node, values: list[Any], dim: int) -> Segment | None:
@@ -157,11 +173,23 @@ def _cat_shift(machine: Machine, node: fx.Node, values: list[Any], dim: int) -> 
             number = _constant_part(machine, other, window)
             if number is not None and k == 1 and other.rank == part.rank:
                 return machine.fresh(Roll(term, shift, number, dim), part.rank)
-        if isinstance(other, Segment) and k == 1 and other.store is part.store and other.window == near and other.rank == part.rank:
+        if (
+            isinstance(other, Segment)
+            and k == 1
+            and other.store is part.store
+            and other.window == near
+            and other.rank == part.rank
+        ):
             moved = machine.intern(Roll(term, shift, ANY, dim))  # the last (first) slot is repeated
             return machine.fresh(Assign(term, Window(back=1) if left else Window(front=1), moved, dim), part.rank)
         wraps = far
-        if isinstance(other, Segment) and k == 1 and other.store is part.store and other.window == wraps and other.rank == part.rank:
+        if (
+            isinstance(other, Segment)
+            and k == 1
+            and other.store is part.store
+            and other.window == wraps
+            and other.rank == part.rank
+        ):
             return machine.fresh(Roll(term, shift, None, dim), part.rank)
     return None
 
@@ -172,7 +200,12 @@ def _pad(machine: Machine, node: fx.Node) -> Any:
     if isinstance(value, Outside):
         return outside_call(machine, node)
     pad, mode, fill = argument(node, 1, "pad"), argument(node, 2, "mode", "constant"), argument(node, 3, "value", None)
-    if not isinstance(value, Segment) or mode != "constant" or not all(isinstance(p, int) for p in pad) or not value.store.exact:
+    if (
+        not isinstance(value, Segment)
+        or mode != "constant"
+        or not all(isinstance(p, int) for p in pad)
+        or not value.store.exact
+    ):
         raise Refused("no-rule", "this pad has no rule", node)
     pairs = {-1 - i: (pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)}
     left, right = pairs.get(value.dim, (0, 0))
@@ -202,14 +235,18 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
     start, stop = (Affine.of(0), bounds[0]) if len(bounds) == 1 else bounds
     assert start is not None and stop is not None
     if start.is_const and stop.is_const:
-        return machine.computed((node.target, False, tuple(node.args), tuple(sorted(node.kwargs.items()))), example(node))
+        return machine.computed(
+            (node.target, False, tuple(node.args), tuple(sorted(node.kwargs.items()))), example(node)
+        )
     length = stop.plus(start, -1).length_of()
     if length is None or length[1]:
         raise Refused("no-rule", "an arange that is not as long as the document has no rule", node)
     single = start.single()
     machine.use((length[0], _first_k(stop, start)), node)
     per_document = start.is_const
-    if not per_document and (single is None or not isinstance(single[0], Bound) or single[0].k != machine.boundaries[1]):
+    if not per_document and (
+        single is None or not isinstance(single[0], Bound) or single[0].k != machine.boundaries[1]
+    ):
         raise Refused("no-rule", "this arange has no rule", node)
     offset = start.const
     fake = example(node)
@@ -240,7 +277,11 @@ def _create(machine: Machine, node: fx.Node) -> Any:
             fake = example(node)  # a segment lends only its dtype and device
             kwargs = {"dtype": fake.dtype, "device": fake.device}
             fill = tail[0] if tail else node.kwargs.get("fill_value")
-            call = (torch.full, False, (tuple(sizes), fill)) if takes_fill else (getattr(torch, name.removeprefix("new_")), False, (tuple(sizes),))
+            call = (
+                (torch.full, False, (tuple(sizes), fill))
+                if takes_fill
+                else (getattr(torch, name.removeprefix("new_")), False, (tuple(sizes),))
+            )
             return machine.computed((*call, tuple(sorted(kwargs.items()))), fake)
         return outside_call(machine, node)
     shape, dim = shape_with_length(machine, sizes, node)
@@ -260,19 +301,26 @@ def _like(machine: Machine, node: fx.Node) -> Any:
 
 # === Checks and skips ========================================================================================
 
-_COMPARE = {operator.ge: "ge", operator.gt: "gt", operator.le: "le", operator.lt: "lt", operator.eq: "eq", operator.ne: "ne"}
+_COMPARE = {
+    operator.ge: "ge",
+    operator.gt: "gt",
+    operator.le: "le",
+    operator.lt: "lt",
+    operator.eq: "eq",
+    operator.ne: "ne",
+}
 
 
 def comparison(machine: Machine, arg: Any) -> tuple[Affine, str, Affine] | None:
     """``(left, op, right)`` if ``arg`` compares two integers that the machine knows."""
     if not isinstance(arg, fx.Node):
         return None
-    name = _COMPARE.get(arg.target) if arg.op == "call_function" else None  # type: ignore[arg-type]
+    name: str | None = _COMPARE.get(arg.target) if arg.op == "call_function" else None  # type: ignore[arg-type]
     if arg.op == "call_function" and name is None:
         name = getattr(arg.target, "__name__", "")
     elif arg.op == "call_method":
         name = str(arg.target)
-    if name not in _COMPARE.values() or len(arg.args) != 2:
+    if name is None or name not in _COMPARE.values() or len(arg.args) != 2:
         return None
     left, right = machine.affine(arg.args[0]), machine.affine(arg.args[1])
     return (left, name, right) if left is not None and right is not None else None
@@ -286,7 +334,11 @@ def _check(machine: Machine, node: fx.Node) -> Any:
         if node.args[0] is True:
             return OPAQUE
         raise Refused("check", "the body checks something that has no vectorised form", node)
-    message = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], str) else "check in a loop over documents failed"
+    message = (
+        node.args[1]
+        if len(node.args) > 1 and isinstance(node.args[1], str)
+        else "check in a loop over documents failed"
+    )
     machine.checks.append(Check(*found, message))
     return OPAQUE
 
@@ -313,5 +365,3 @@ def _skip(machine: Machine, node: fx.Node) -> Any:
             machine.skips_empty = True
             return OPAQUE
     raise Refused("skip-condition", "documents are skipped by a condition other than being empty", node)
-
-

@@ -77,6 +77,11 @@ class Affine:
         ((atom, c),) = self.atoms
         return (atom, self.const) if c == 1 else None
 
+    def bound(self) -> tuple[Bound, int] | None:
+        """``(boundary, const)`` if this is one boundary plus a constant."""
+        found = self.single()
+        return (found[0], found[1]) if found is not None and isinstance(found[0], Bound) else None
+
     def length_of(self) -> tuple[Boundaries, int] | None:
         """``(boundaries, const)`` if this is the length of the iteration's document plus a constant."""
         if len(self.atoms) == 1:
@@ -118,7 +123,8 @@ class Window:
     def complements(self, other: Window) -> bool:
         """Do the two cut every document in two parts without overlap?"""
         for a, b in ((self, other), (other, self)):
-            if a.plain and (b == Window(last=a.back) and a.front == 0 or b == Window(first=a.front) and a.back == 0):
+            opened = {Window(last=a.back)} if a.front == 0 else {Window(first=a.front)} if a.back == 0 else set()
+            if a.plain and b in opened:
                 return True
         return False
 

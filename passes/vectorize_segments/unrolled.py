@@ -15,11 +15,11 @@ import torch
 from torch import fx
 
 from packpass.capture import markers
-from passes.mutation import written_inputs
+from passes.mutation import mutated_after, written_inputs
+from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
 from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, conclude
 from passes.vectorize_segments.machine import Machine, Refused, example, storage
 from passes.vectorize_segments.rules import name_of, step
-from passes.vectorize_segments.rules_views import _lengths_of, boundary_vector
 from passes.vectorize_segments.terms import FULL, Affine, Bound, Boundaries, Interner
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
@@ -93,7 +93,7 @@ class Scanner:
                 self._foreign(node)
                 return
             documents = {document}
-        if len(documents) > 1 or name_of(node) in ("cat", "concat", "concatenate") and self._cat(node):
+        if len(documents) > 1 or (name_of(node) in ("cat", "concat", "concatenate") and self._cat(node)):
             if not self._cat(node):
                 self._foreign(node)
                 return
@@ -120,7 +120,12 @@ class Scanner:
         name, fake = name_of(node), example(node)
         if name in ("getitem", "select") and isinstance(node.args[0], fx.Node):
             vector, index = example(node.args[0]), node.args[1 if name == "getitem" else 2]
-            if isinstance(vector, torch.Tensor) and vector.dim() == 1 and vector.dtype in _INDEX_DTYPES and type(index) is int:
+            if (
+                isinstance(vector, torch.Tensor)
+                and vector.dim() == 1
+                and vector.dtype in _INDEX_DTYPES
+                and type(index) is int
+            ):
                 root, offset, lengths = boundary_vector(node.args[0])
                 size = vector.shape[0]
                 if index < 0:
@@ -129,7 +134,7 @@ class Scanner:
                     index += size
                 k = index + offset
                 if lengths:
-                    whole = Boundaries(_lengths_of(root))  # type: ignore[arg-type]
+                    whole = Boundaries(lengths_of(root))  # type: ignore[arg-type]
                     self.shared[node] = Affine.of(Bound(whole, k + 1)).plus(Affine.of(Bound(whole, k)), -1)
                 else:
                     self.shared[node] = Affine.of(Bound(Boundaries(root), k))
@@ -150,16 +155,25 @@ class Scanner:
         """The document of a node that uses boundaries: the lower of the two."""
         if node.args and node.args[0] in self.splits and name_of(node) == "getitem" and isinstance(node.args[1], int):
             return node.args[1]
-        atoms = [a for i in node.all_input_nodes if i in self.shared for a, _ in self.shared[i].atoms if isinstance(a, Bound)]
+        atoms = [
+            a for i in node.all_input_nodes if i in self.shared for a, _ in self.shared[i].atoms if isinstance(a, Bound)
+        ]
         return min(a.k for a in atoms) if atoms else None
 
     def _split(self, node: fx.Node) -> bool:
         """``torch.split(x, [lengths of all documents])``."""
         target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-        if target not in ("split", "split_with_sizes") or len(node.args) < 2 or not isinstance(node.args[1], (list, tuple)):
+        if (
+            target not in ("split", "split_with_sizes")
+            or len(node.args) < 2
+            or not isinstance(node.args[1], (list, tuple))
+        ):
             return False
         lengths = [self.shared.get(s) if isinstance(s, fx.Node) else None for s in node.args[1]]
-        found = [length.length_of() if length is not None else None for length in (shifted(v, k) if v else v for k, v in enumerate(lengths))]
+        found = [
+            length.length_of() if length is not None else None
+            for length in (shifted(v, k) if v else v for k, v in enumerate(lengths))
+        ]
         if not found or any(f is None or f[1] or f[0] != found[0][0] for f in found):  # type: ignore[index]
             return False
         boundaries = found[0][0]  # type: ignore[index]
@@ -173,7 +187,11 @@ class Scanner:
 
     def _cat(self, node: fx.Node) -> bool:
         """A cat of one value of every document, in order."""
-        if name_of(node) not in ("cat", "concat", "concatenate") or not node.args or not isinstance(node.args[0], (list, tuple)):
+        if (
+            name_of(node) not in ("cat", "concat", "concatenate")
+            or not node.args
+            or not isinstance(node.args[0], (list, tuple))
+        ):
             return False
         owners = [self.group.owner.get(v) for v in node.args[0] if isinstance(v, fx.Node)]
         return owners == list(range(len(node.args[0]))) and set(owners) == set(self.group.machines)
@@ -201,6 +219,9 @@ def decide_unrolled(graph: fx.Graph) -> list[Decided]:
         count = example(boundaries.node).shape[0] - (0 if boundaries.lengths else 1)
         if not isinstance(count, int) or sorted(group.machines) != list(range(count)):
             raise Refused("partial-coverage", "the unrolled loop does not visit every document", boundaries.node)
+        first_read = next(n for n in graph.nodes if n in scanner.shared)
+        if mutated_after(graph, boundaries.node, first_read):
+            raise Refused("boundaries-written", "boundaries are changed after they were read", boundaries.node)
         for machine in group.machines.values():
             _same_effects(first, {}, machine, {})
         collects = [_as_list(graph, cat, values, number) for cat, values in group.cats]
@@ -224,5 +245,3 @@ def _as_list(graph: fx.Graph, cat: fx.Node, values: list[fx.Node], number: int) 
     cat.replace_all_uses_with(joined)
     graph.erase_node(cat)
     return collect
-
-

@@ -58,6 +58,7 @@ ROLLS = {
     "tokens around": (torch.int64, (2, 200), 1, -3, None),
     "hidden": (torch.bfloat16, (200, 16), 0, -1, 0),
     "hidden right, around": (torch.float32, (2, 200, 8), 1, 1, None),
+    "trailing size 1": (torch.float32, (2, 200, 1), 1, -1, 0),
     "half": (torch.float16, (200,), 0, -1, 0),
     "long shift": (torch.float64, (200,), 0, -9, 0),
     "mask": (torch.bool, (200,), 0, -1, True),

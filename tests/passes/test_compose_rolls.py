@@ -60,7 +60,9 @@ def test_wrapping_rolls_of_opposite_sign_add_up() -> None:
     assert torch.equal(want, gm(X, CU)[0])
 
 
-@pytest.mark.parametrize("rolls", [((-1, 0), (1, 0)), ((-1, 0), (-1, 5)), ((-1, 0), (-1, None)), ((-1, 0), (-1, False))])
+@pytest.mark.parametrize(
+    "rolls", [((-1, 0), (1, 0)), ((-1, 0), (-1, 5)), ((-1, 0), (-1, None)), ((-1, 0), (-1, False))]
+)
 def test_left_alone(rolls: Any) -> None:
     gm = graph_of(*rolls)
     before = shifts(gm)

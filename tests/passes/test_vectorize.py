@@ -68,7 +68,11 @@ def test_roll_and_fill_is_one_op_and_nothing_else() -> None:
     recorder = check(roll_and_fill, torch.randn(2, 12), CU)
     assert recorder.count("packed_roll") == 1
     assert recorder.count("check_cu_seqlens") == 1
-    assert [n.op for n in recorder.graphs[0].graph.nodes if n.op != "placeholder"] == ["call_function", "call_function", "output"]
+    assert [n.op for n in recorder.graphs[0].graph.nodes if n.op != "placeholder"] == [
+        "call_function",
+        "call_function",
+        "output",
+    ]
     (roll,) = [n for n in recorder.graphs[0].graph.nodes if "packed_roll" in str(n.target)]
     assert roll.args[2:] == (-1, -1, 7, None)
 
@@ -158,7 +162,9 @@ def test_gradient_of_garbage_slots_stays_out() -> None:
 @pytest.mark.parametrize("name", ["vectorize_segments"])
 def test_a_disabled_pass_leaves_the_loop_to_replay(name: str) -> None:
     x = torch.randn(2, 12)
-    report = packpass.explain(roll_and_fill, options={"packpass.disable": [name], "packpass.inner_backend": "eager"})(x, CU)
+    report = packpass.explain(roll_and_fill, options={"packpass.disable": [name], "packpass.inner_backend": "eager"})(
+        x, CU
+    )
     assert torch.equal(report.result, roll_and_fill(x, CU))
     assert not report.rewrites
 
@@ -170,7 +176,10 @@ class TestLeavesAlone:
         report = packpass.explain(fn, options={"packpass.inner_backend": "eager"})(*args)
         assert not report.rewrites
         want = fn(*args)
-        assert all(torch.equal(a, b) for a, b in zip(torch.utils._pytree.tree_leaves(want), torch.utils._pytree.tree_leaves(report.result)))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(torch.utils._pytree.tree_leaves(want), torch.utils._pytree.tree_leaves(report.result))
+        )
         return report.refusals[0].code
 
     def test_op_without_a_rule(self) -> None:

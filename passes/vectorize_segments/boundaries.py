@@ -1,0 +1,112 @@
+"""Which element of which boundary vector a node is: looks through slices and copies of ``cu_seqlens``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from passes.mutation import mutated_after
+from passes.vectorize_segments.machine import Machine, example
+from passes.vectorize_segments.terms import Affine, Bound, Boundaries, Index
+
+
+def unchanged(source: fx.Node, since: fx.Node) -> bool:
+    """Does ``source`` still hold, wherever it is used later, what it held when ``since`` copied it?"""
+    return not mutated_after(source.graph, source, since)
+
+
+def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
+    """``(root, offset, lengths)``: element i of ``node`` is ``root[i + offset]``; ``lengths`` marks a length vector.
+
+    Looks through slices such as ``cu[1:]`` and through copies that keep every value.
+    """
+    offset = 0
+    while True:
+        fake = example(node)
+        source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
+        if source is None or not isinstance(example(source), torch.Tensor) or example(source).dim() != 1:
+            break
+        keeps = node.op == "call_method" and node.target in (
+            "clone",
+            "detach",
+            "contiguous",
+            "cpu",
+            "cuda",
+            "long",
+            "to",
+            "int",
+        )
+        if keeps and fake.dtype in (torch.int64, example(source).dtype) and unchanged(source, node):
+            node = source
+            continue
+        if (
+            node.op == "call_function"
+            and getattr(node.target, "__name__", "") == "getitem"
+            and isinstance(node.args[1], slice)
+        ):
+            cut = node.args[1]
+            start_ok = cut.start is None or (isinstance(cut.start, int) and cut.start >= 0)
+            stop_ok = cut.stop is None or (isinstance(cut.stop, int) and cut.stop < 0)
+            if cut.step in (None, 1) and start_ok and stop_ok:
+                offset += cut.start or 0
+                node = source
+                continue
+        break
+    return node, offset, lengths_of(node) is not None
+
+
+def lengths_of(node: fx.Node) -> fx.Node | None:
+    """``cu`` if ``node`` is ``cu[1:] - cu[:-1]``, ``cu.diff()`` or ``torch.diff(cu)``."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name == "diff" and len(node.args) == 1 and not node.kwargs and isinstance(node.args[0], fx.Node):
+        return boundary_vector(node.args[0])[0] if unchanged(node.args[0], node) else None
+    if name in ("sub", "subtract") and len(node.args) == 2 and not node.kwargs:
+        a, b = node.args
+        if (
+            isinstance(a, fx.Node)
+            and isinstance(b, fx.Node)
+            and all(isinstance(example(v), torch.Tensor) and example(v).dim() == 1 for v in (a, b))
+        ):
+            (high, i, _), (low, j, _) = boundary_vector(a), boundary_vector(b)
+            if (
+                high is low
+                and unchanged(high, node)
+                and i == 1
+                and j == 0
+                and _ends_at(b) == -1
+                and _ends_at(a) is None
+            ):
+                return high
+    return None
+
+
+def _ends_at(node: fx.Node) -> int | None:
+    """The stop of the outermost slice of a boundary vector (None: to the end)."""
+    while isinstance(node, fx.Node) and node.args and isinstance(node.args[0], fx.Node):
+        if (
+            node.op == "call_function"
+            and getattr(node.target, "__name__", "") == "getitem"
+            and isinstance(node.args[1], slice)
+        ):
+            return node.args[1].stop
+        if node.op != "call_method":
+            return None
+        node = node.args[0]
+    return None
+
+
+def element(machine: Machine, vector: fx.Node, position: Affine, node: fx.Node) -> Any:
+    """``vector[i + k]`` for the iteration's document ``i``."""
+    at = position.single()
+    if at is None or not isinstance(at[0], Index):
+        return None
+    root, offset, lengths = boundary_vector(vector)
+    k = at[1] + offset
+    if lengths:
+        cu = lengths_of(root)
+        assert cu is not None
+        whole = Boundaries(cu)
+        return Affine.of(Bound(whole, k + 1)).plus(Affine.of(Bound(whole, k)), -1)
+    return Affine.of(Bound(Boundaries(root), k))

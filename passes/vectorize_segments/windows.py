@@ -1,0 +1,222 @@
+"""What an index, into an outer tensor or into a segment, refers to: a document, a window of it, or one slot."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import fx
+
+from passes.vectorize_segments.boundaries import element
+from passes.vectorize_segments.machine import Machine, Padded, Refused, Segment, example, frozen_args
+from passes.vectorize_segments.rules import label
+from passes.vectorize_segments.terms import FULL, Affine, Invariant, Outside, Roll, Window
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slot:
+    """One slot of every document, without its packed dimension: it can be filled, not read."""
+
+    segment: Segment
+    where: str | None = None
+    """"start" or "end" if the slot of an outer tensor was selected by a boundary itself."""
+
+
+def window_of(machine: Machine, start: Any, stop: Any, extent: Any, node: fx.Node) -> Window | None:
+    """The document window ``[start, stop)`` of an outer tensor, or None if it does not depend on the document."""
+    low = machine.affine(start) if start is not None else Affine.of(0)
+    high = machine.affine(stop) if stop is not None else None
+    if low is None or (stop is not None and high is None):
+        raise Refused("unknown-bounds", "a slice bound is not a boundary of the document", node)
+    bounds = [atom for a in (low, high) if a is not None for atom, _ in a.atoms if not isinstance(atom, Invariant)]
+    if not bounds:
+        return None
+    if high is None:
+        raise Refused("partial-coverage", "a slice runs from a boundary to the end of the row", node)
+    s, e = low.bound(), high.bound()
+    if s is None or e is None:
+        raise Refused("not-a-segment", "a slice is not cut by two neighbouring boundaries", node)
+    (a, front), (b, back) = s, e
+    if a.of != b.of or a.k + 1 != b.k or front < 0 or back > 0:
+        raise Refused("not-a-segment", "a slice reaches beyond one document", node)
+    machine.use((a.of, a.k), node)
+    return Window(front, -back)
+
+
+def sub_window(machine: Machine, segment: Segment, start: Any, stop: Any, node: fx.Node) -> Window:
+    """Window of ``segment[start:stop]`` along the packed dimension."""
+    have = segment.window
+    low = machine.affine(start) if start is not None else Affine.of(0)
+    high = machine.affine(stop) if stop is not None else None
+    if low is None or (stop is not None and high is None):
+        raise Refused("unknown-bounds", "a slice of a segment has a bound that is not understood", node)
+
+    def from_end(v: Affine) -> int | None:
+        """k for the position ``length + k`` (k <= 0) of a full segment."""
+        if v.is_const:
+            return v.const if v.const < 0 else None
+        length = v.length_of()
+        if length is not None and have == FULL and length[1] <= 0 and machine.boundaries is not None:
+            if length[0] == machine.boundaries[0]:
+                return length[1]
+        raise Refused("unknown-bounds", "a slice of a segment has a bound that is not understood", node)
+
+    def length_minus(k: int) -> None:
+        """``length - k`` as a slice bound is negative, and counts from the end again, for documents shorter than k."""
+        if k < -2:
+            raise Refused(
+                "unknown-bounds", "slice by a negative constant instead of by the length minus a constant", node
+            )
+
+    lo = low.const if low.is_const and low.const >= 0 else None
+    lo_end = from_end(low) if lo is None else None
+    if lo_end is not None and not low.is_const:
+        length_minus(lo_end)
+    if high is None:
+        if lo is not None:
+            if have.plain:
+                return Window(have.front + lo, have.back)
+        elif have == FULL:
+            return FULL if lo_end == 0 else Window(last=-lo_end)  # type: ignore[operator]
+    else:
+        hi = high.const if high.is_const and high.const >= 0 else None
+        hi_end = from_end(high) if hi is None else None
+        if hi_end is not None and not high.is_const:
+            length_minus(hi_end)
+        if hi_end is not None and lo is not None and have.plain:
+            return Window(have.front + lo, have.back - hi_end)
+        if hi is not None and lo == 0 and have == FULL:
+            return Window(first=hi)
+    raise Refused("unknown-bounds", f"this part of a document has no rule ({label(node)})", node)
+
+
+def expand_index(index: Any, rank: int, node: fx.Node) -> list[Any]:
+    """An index as one entry per dimension of the tensor (no None, no Ellipsis)."""
+    entries = list(index) if isinstance(index, tuple) else [index]
+    if any(entry is None for entry in entries):
+        raise Refused("no-rule", "indexing a segment with None has no rule; use unsqueeze", node)
+    dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
+    if dots:
+        at = dots[0]
+        entries[at : at + 1] = [slice(None)] * (rank - len(entries) + 1)
+    entries += [slice(None)] * (rank - len(entries))
+    return entries
+
+
+def constant_entry(machine: Machine, entry: Any) -> bool:
+    """An index entry for an unpacked dimension: integers and slices that are the same for every document."""
+    if isinstance(entry, slice):
+        return all(p is None or isinstance(p, int) for p in (entry.start, entry.stop, entry.step))
+    return isinstance(entry, int) and not isinstance(entry, bool)
+
+
+def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
+    """What ``base[index]`` refers to: a segment and a window of it, or an integer, or an outside tensor."""
+    value = machine.value(base)
+    fake = example(base)
+    if isinstance(value, Outside) and fake.dim() == 1 and fake.dtype in (torch.int32, torch.int64):
+        position = machine.affine(index) if not isinstance(index, (tuple, slice)) else None
+        if position is not None and not position.is_const:
+            entry = element(machine, base, position, node)
+            if entry is not None:
+                return entry
+    entries = expand_index(index, fake.dim(), node)
+    if isinstance(value, Padded):
+        return _sliced_padding(machine, value, entries, node)
+    if isinstance(value, Segment):
+        at = value.rank + value.dim
+        packed = entries[at]
+        rest = [e for d, e in enumerate(entries) if d != at]
+        if isinstance(packed, slice):
+            if packed.step not in (None, 1):
+                raise Refused("strided-slice", "a slice with a step over documents", node)
+            window = (
+                value.window if packed == slice(None) else sub_window(machine, value, packed.start, packed.stop, node)
+            )
+        else:
+            window = point(machine, value, packed, node)
+        if any(e != slice(None) for e in rest):
+            return value, window, entries
+        return value, window
+    if not isinstance(value, Outside) or value.node is None:
+        raise Refused("no-rule", f"{label(node)} of this value has no rule", node)
+    packed_at: int | None = None
+    where: Window | str | None = None
+    for d, entry in enumerate(entries):
+        if isinstance(entry, slice):
+            if entry.step not in (None, 1):
+                if not constant_entry(machine, entry):
+                    raise Refused("strided-slice", "a slice with a step over documents", node)
+                continue
+            cut = window_of(machine, entry.start, entry.stop, fake.shape[d], node)
+            if cut is not None:
+                if packed_at is not None:
+                    raise Refused("two-packed-dims", "two dimensions are cut by boundaries in one index", node)
+                packed_at, where = d, cut
+        elif not constant_entry(machine, entry):
+            if packed_at is not None:
+                raise Refused("two-packed-dims", "two dimensions are cut by boundaries in one index", node)
+            packed_at, where = d, outer_point(machine, entry, node)
+    if packed_at is None or where is None:
+        if all(constant_entry(machine, e) for e in entries):
+            return None
+        raise Refused("no-rule", "this index has no rule", node)
+    rest = [e if d != packed_at else slice(None) for d, e in enumerate(entries)]
+    if not all(constant_entry(machine, e) for e in rest):
+        raise Refused("no-rule", "this index has no rule", node)
+    kept = [d for d, e in enumerate(rest) if isinstance(e, slice)]
+    rank, dim = len(kept), kept.index(packed_at) - len(kept)
+    frozen = () if all(e == slice(None) for e in rest) else tuple(frozen_args(e) for e in rest)
+    return machine.outer_segment(value.node, frozen, dim, where if isinstance(where, Window) else FULL, rank), where
+
+
+def _sliced_padding(machine: Machine, padded: Padded, entries: list[Any], node: fx.Node) -> tuple[Segment, Window]:
+    """``pad(seg, (0, k))[k:]`` and ``pad(seg, (k, 0))[:-k]``: a shift with a fill, exactly as long as the document."""
+    segment = padded.segment
+    at = segment.rank + segment.dim
+    k = padded.right or padded.left
+    cut = entries[at]
+    if (
+        any(e != slice(None) for d, e in enumerate(entries) if d != at)
+        or not isinstance(cut, slice)
+        or cut.step not in (None, 1)
+    ):
+        raise Refused("no-rule", "this part of a padded document has no rule", node)
+    left = (cut.start, cut.stop) == (k, None) and padded.right == k
+    right = cut.start in (None, 0) and cut.stop == -k and padded.left == k
+    if not (left or right):
+        raise Refused("no-rule", "this part of a padded document has no rule", node)
+    term = Roll(machine.read(segment, node), -k if left else k, padded.fill, segment.dim)
+    return machine.fresh(term, segment.rank), FULL
+
+
+def point(machine: Machine, segment: Segment, entry: Any, node: fx.Node) -> Window:
+    """The window that ends (or starts) with the slot ``segment[k]``; the slot itself is its first (last) one."""
+    position = machine.affine(entry)
+    if position is None or segment.window != FULL:
+        raise Refused("no-rule", "this index into a document has no rule", node)
+    if not position.is_const:
+        length = position.length_of()
+        if length is None or machine.boundaries is None or length[0] != machine.boundaries[0] or length[1] >= 0:
+            raise Refused("no-rule", "this index into a document has no rule", node)
+        position = Affine.of(length[1])
+    # Eager raises for a document without that slot.
+    return Window(last=-position.const) if position.const < 0 else Window(first=position.const + 1)
+
+
+def outer_point(machine: Machine, entry: Any, node: fx.Node) -> str:
+    """ "start" or "end" for an index ``cu[i]`` or ``cu[i + 1] - 1`` into an outer tensor."""
+    position = machine.affine(entry)
+    single = position.bound() if position is not None else None
+    if single is None:
+        raise Refused("index-as-number", "a tensor is indexed by something else than a boundary of the document", node)
+    bound, const = single
+    if machine.boundaries is None:
+        machine.use((bound.of, bound.k + const), node)  # a wrong guess is refused at the first real segment
+    of, k = machine.boundaries
+    if bound.of == of and bound.k == k and const == 0:
+        return "start"
+    if bound.of == of and bound.k == k + 1 and const == -1:
+        return "end"
+    raise Refused("not-a-segment", "a slot outside the document is used", node)
