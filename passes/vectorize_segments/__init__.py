@@ -64,16 +64,20 @@ def run(gm: fx.GraphModule, locations: dict[int, str]) -> list[Rewrite | Refusal
 
 def run_unrolled(graph: fx.Graph) -> list[Rewrite | Refusal]:
     """Copies of a body, one per document, where no loop was captured."""
-    try:
-        found = decide_unrolled(graph)
-    except Refused as refused:
-        where = location_of_node(refused.node) or "<unknown>"
-        return [Refusal(NAME, refused.code, str(refused), where)]
-    results = []
-    for decided in found:
+    results: list[Rewrite | Refusal] = []
+    while True:
+        # One group after the other: a rewrite replaces tensors that later groups read.
+        try:
+            decided = next(iter(decide_unrolled(graph)), None)
+        except Refused as refused:
+            where = location_of_node(refused.node) or "<unknown>"
+            return [*results, Refusal(NAME, refused.code, str(refused), where)]
+        if decided is None:
+            return results
         node = decided.loop.iterations[0][1][0] if decided.loop.iterations[0][1] else decided.row_node
         results.append(run_one(graph, functools.partial(_given, decided), location_of_node(node) or "<unknown>"))
-    return results
+        if isinstance(results[-1], Refusal):
+            return results
 
 
 def _given(decided: Decided) -> Decided:
