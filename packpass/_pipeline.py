@@ -75,14 +75,16 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     before = _count(gm)
     results: list[Rewrite | Refusal] = []
     runs: list[PassRun] = []
+    passes = _passes.load()
+    context = passes.PassContext(dict(frame.sites), frame.user_checks)
     capturing = frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED)
     left, after, sources = 0, before, []
     if capturing:
-        for p in _passes.load().ORDER:
+        for p in passes.ORDER:
             if p.NAME in settings.disable:
                 continue
             start, nodes = time.perf_counter(), _count(gm)[0]
-            found = [r for m in graph_modules(gm) for r in p.run(m, frame.sites)]
+            found = [r for m in graph_modules(gm) for r in p.run(m, context)]
             results += found
             rewrites = sum(isinstance(r, Rewrite) for r in found)
             seconds = time.perf_counter() - start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from passes import compose_rolls, vectorize_segments
+from passes.context import PassContext as PassContext
 
 PACKPASS = True
 """Tells our package from any other that is called ``passes``."""

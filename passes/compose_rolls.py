@@ -17,6 +17,7 @@ from torch import fx
 
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
+from passes.context import PassContext
 from passes.mutation import mutated_after
 from passes.prune import prune
 
@@ -45,7 +46,7 @@ def composed(outer: fx.Node) -> tuple[fx.Node, int] | None:
     return source, first + second  # type: ignore[operator, return-value]
 
 
-def run(gm: fx.GraphModule, locations: dict[int, str]) -> list[Rewrite | Refusal]:
+def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Compose every chain of one graph, first rolls first, so that a chain of D is read D times from its source."""
     results: list[Rewrite | Refusal] = []
     for node in list(gm.graph.nodes):

@@ -6,6 +6,7 @@ Each function is ``replacement(original, *args)`` for one entry of the hook tabl
 from __future__ import annotations
 
 import builtins
+import itertools
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from packpass.capture.watch import (
     loop_mode_for_symint,
     static_sizes,
     vector_sequence,
+    watch_item,
 )
 
 _CATS = (torch.cat, torch.concat, torch.concatenate)
@@ -54,7 +56,7 @@ def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> A
         value = args[0].realize()
         if isinstance(value, SymbolicSequence):
             # A copy of a sequence that is never changed is the sequence, unless making it calls user code.
-            return sequences.collect(tx, value) if value.calls else value
+            return sequences.collect(tx, value) if value.calls else value.listed()
     return original(self, tx, args, kwargs) if out is None else out
 
 
@@ -97,6 +99,10 @@ def call_polyfill(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> 
         if sequence is not None:
             start = args[1] if len(args) > 1 else kwargs.get("start", ConstantVariable.create(0))
             return sequences.of_enumerate(tx, sequence, start.realize(), location_of(tx))
+    if self.fn is itertools.pairwise and len(args) == 1 and current_frame().mode is not Mode.STOCK:
+        sequence = vector_sequence(tx, args[0].realize())
+        if sequence is not None:
+            return sequences.of_pairwise(tx, sequence, location_of(tx))
     return original(self, tx, args, kwargs)
 
 
@@ -112,7 +118,7 @@ def call_torch(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any
             out = _call_split(tx, *args, **kwargs)
             if out is not None:
                 return out
-        elif self.value is torch._check and args and active.regions:
+        elif self.value is torch._check and args:
             _note_check(tx, args[0].realize())
         elif self.value is torch.roll:
             return _call_roll(tx, lambda: original(self, tx, args, kwargs), *args, **kwargs)
@@ -156,6 +162,9 @@ def _note_check(tx: Any, condition: Any) -> None:
     """``torch._check`` on data: Dynamo keeps it as one of its own assertions, which the passes drop; this one is the
     user's."""
     if isinstance(condition, SymNodeVariable) and is_unknown(condition.sym_num):
+        if not active.regions:
+            current_frame().user_checks = True
+            return
         region = active.regions[-1]
         message = f"torch._check in the loop at {region.location} failed"
         args = (condition.as_proxy(), message, region.id, region.iteration)
@@ -183,6 +192,8 @@ def call_tensor_method(original: Any, self: Any, tx: Any, name: str, args: Any, 
     """``TensorVariable.call_method``: ``tolist``, ``split`` and ``roll``."""
     frame = current_frame()
     if frame.mode is not Mode.STOCK:
+        if name == "item" and frame.mode is Mode.PROBE and is_scalar(self):
+            watch_item(tx, self)
         if name == "tolist" and is_vector(self):
             if vector_sequence(tx, self) is not None:
                 return sequences.of_tolist(tx, self, location_of(tx))
@@ -205,7 +216,7 @@ def _index_by_symint(self: Any, tx: Any, name: str, args: Any) -> Any:
     alone, so go through ``select``, which returns the same view."""
     key = args[0].realize()
     fake = example(self)
-    if not active.regions or not isinstance(fake, torch.Tensor):
+    if not isinstance(fake, torch.Tensor):
         return None
     entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
     # An integer tensor of no dimensions indexes like the integer it holds.

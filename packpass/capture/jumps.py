@@ -74,7 +74,9 @@ def _write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: R
 
 def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any, Any], None]:
     def jump(self: Any, instruction: Any) -> None:
-        if active.frame is not None and active.regions:
+        if active.frame is not None and not active.regions and _is_assert(self, jumps_if):
+            active.frame.user_checks = active.frame.user_checks or _on_data(self.stack[-1].realize())
+        elif active.frame is not None and active.regions:
             value = self.stack[-1].realize()
             if _on_data(value):
                 self.pop()

@@ -8,6 +8,7 @@ a ``for`` over the sequence needs only an unbacked index (`markers.LOOP_BEGIN`).
 from __future__ import annotations
 
 import inspect
+import itertools
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -47,10 +48,12 @@ class SymbolicSequence(VariableTracker):
     def __init__(self, length: VariableTracker, element: Element, kind: type, location: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.length, self.element, self.kind, self.location = length, element, kind, location
-        self.origin: TensorVariable | None = None
+        self.origin: VariableTracker | None = None
         """The 1-D tensor whose ``tolist()`` this is."""
         self.calls = False
         """Does making an element call user code?"""
+        self.once = self.spent = False
+        """Is it an iterator (zip, enumerate, map), which a first loop exhausts?"""
 
     def _refuse(self, what: str) -> NoReturn:
         raise refuse("sequence-use", f"{what} needs the number of documents to be a constant", self.location)
@@ -64,16 +67,35 @@ class SymbolicSequence(VariableTracker):
     def is_python_constant(self) -> bool:
         return False
 
+    def take(self) -> SymbolicSequence:
+        """The sequence, for somebody who will go through it."""
+        if self.once:
+            if self.spent:
+                raise refuse("iterator-use", "an iterator over documents is used a second time", self.location)
+            self.spent = True
+        return self
+
+    def listed(self) -> SymbolicSequence:
+        """``list(sequence)``: the same elements, to be gone through as often as one likes."""
+        if not self.once:
+            return self
+        self.take()
+        return SymbolicSequence(self.length, self.element, list, self.location, mutation_type=ValueMutationNew())
+
     def tp_iter_impl(self, tx: InstructionTranslatorBase) -> VariableTracker:
-        return SymbolicIterator(self, mutation_type=ValueMutationNew())
+        return SymbolicIterator(self.take(), mutation_type=ValueMutationNew())
 
     def sq_length(self, tx: Any) -> VariableTracker:
+        if self.once:
+            self._refuse("the length of an iterator")
         return self.length
 
     mp_length = sq_length
 
     def mp_subscript_impl(self, tx: InstructionTranslatorBase, key: VariableTracker) -> VariableTracker:
         key = key.realize()
+        if self.once:
+            self._refuse("a subscript of an iterator")
         if isinstance(key, SliceVariable):
             return self._slice(tx, key)
         if isinstance(key, ConstantVariable) and isinstance(key.as_python_constant(), int):
@@ -231,12 +253,14 @@ def of_tensor(tx: InstructionTranslatorBase, tensor: TensorVariable, location: s
 def of_tolist(tx: InstructionTranslatorBase, tensor: TensorVariable, location: str) -> SymbolicSequence:
     """``tensor.tolist()`` of a 1-D integer tensor."""
     length = tensor.call_method(tx, "size", [ConstantVariable.create(0)], {})
+    # The list keeps its numbers when the tensor changes; the passes see through a copy of a tensor that does not.
+    numbers = tensor.call_method(tx, "clone", [], {})
 
     def element(tx: Any, i: VariableTracker) -> VariableTracker:
-        return tensor.call_method(tx, "__getitem__", [i], {}).call_method(tx, "item", [], {})
+        return numbers.call_method(tx, "__getitem__", [i], {}).call_method(tx, "item", [], {})
 
     out = SymbolicSequence(length, element, list, location, mutation_type=ValueMutationNew())
-    out.origin = tensor
+    out.origin = numbers
     return out
 
 
@@ -282,30 +306,46 @@ def _same_length(sequences: list[SymbolicSequence], what: str) -> None:
             )
 
 
-def of_zip(tx: InstructionTranslatorBase, sequences: list[SymbolicSequence], location: str) -> SymbolicSequence:
-    """``zip(*sequences)``."""
-    _same_length(sequences, "zip")
-    return SymbolicSequence(
-        sequences[0].length,
-        lambda tx, i: TupleVariable([s.element(tx, i) for s in sequences], mutation_type=ValueMutationNew()),
-        list,
-        location,
-        mutation_type=ValueMutationNew(),
-    )
+def _iterator(
+    tx: InstructionTranslatorBase, items: list[SymbolicSequence], element: Element, kind: type, location: str
+) -> SymbolicSequence:
+    """An iterator over the elements of other sequences, which it uses up."""
+    _same_length(items, kind.__name__)
+    length = items[0].length
+    out = SymbolicSequence(length, element, kind, location, mutation_type=ValueMutationNew())
+    for item in items:
+        item.take()
+    out.once = True
+    out.calls = any(item.calls for item in items)
+    return out
+
+
+def of_zip(tx: InstructionTranslatorBase, items: list[SymbolicSequence], location: str) -> SymbolicSequence:
+    """``zip(*items)``."""
+
+    def element(tx: Any, i: VariableTracker) -> VariableTracker:
+        return TupleVariable([s.element(tx, i) for s in items], mutation_type=ValueMutationNew())
+
+    return _iterator(tx, items, element, zip, location)
+
+
+def of_pairwise(tx: InstructionTranslatorBase, items: SymbolicSequence, location: str) -> SymbolicSequence:
+    """``itertools.pairwise(items)``."""
+
+    def element(tx: Any, i: VariableTracker) -> VariableTracker:
+        pair = [items.element(tx, i), items.element(tx, binary(tx, operator.add, i, 1))]
+        return TupleVariable(pair, mutation_type=ValueMutationNew())
+
+    out = _iterator(tx, [items], element, itertools.pairwise, location)
+    out.length = binary(tx, operator.sub, items.length, 1)
+    return out
 
 
 def of_map(
     tx: InstructionTranslatorBase, fn: VariableTracker, items: list[SymbolicSequence], location: str
 ) -> SymbolicSequence:
     """``map(fn, *items)``."""
-    _same_length(items, "map")
-    out = SymbolicSequence(
-        items[0].length,
-        lambda tx, i: fn.call_function(tx, [s.element(tx, i) for s in items], {}),
-        list,
-        location,
-        mutation_type=ValueMutationNew(),
-    )
+    out = _iterator(tx, items, lambda tx, i: fn.call_function(tx, [s.element(tx, i) for s in items], {}), map, location)
     out.calls = True
     return out
 
@@ -314,6 +354,7 @@ def collect(tx: InstructionTranslatorBase, sequence: SymbolicSequence) -> Variab
     """``list(sequence)`` of tensors: trace its two iterations here, as a loop that appends would."""
     if active.regions:
         raise refuse("nested-loops", "a loop over documents inside a loop over documents", sequence.location)
+    sequence.take()
     region = Region(tx, sequence, sequence.length, sequence.location)
     active.regions.append(region)
     items = CollectedItems(region)
@@ -330,17 +371,13 @@ def collect(tx: InstructionTranslatorBase, sequence: SymbolicSequence) -> Variab
 
 
 def of_enumerate(
-    tx: InstructionTranslatorBase, sequence: SymbolicSequence, start: VariableTracker, location: str
+    tx: InstructionTranslatorBase, items: SymbolicSequence, start: VariableTracker, location: str
 ) -> SymbolicSequence:
-    """``enumerate(sequence, start)``."""
+    """``enumerate(items, start)``."""
     zero = start.is_python_constant() and start.as_python_constant() == 0
-    return SymbolicSequence(
-        sequence.length,
-        lambda tx, i: TupleVariable(
-            [i if zero else binary(tx, operator.add, i, start), sequence.element(tx, i)],
-            mutation_type=ValueMutationNew(),
-        ),
-        list,
-        location,
-        mutation_type=ValueMutationNew(),
-    )
+
+    def element(tx: Any, i: VariableTracker) -> VariableTracker:
+        pair = [i if zero else binary(tx, operator.add, i, start), items.element(tx, i)]
+        return TupleVariable(pair, mutation_type=ValueMutationNew())
+
+    return _iterator(tx, [items], element, enumerate, location)

@@ -59,6 +59,8 @@ class FrameState:
     """Per loop site: names of locals whose value an iteration takes over from the one before."""
     sites: dict[int, str] = dataclasses.field(default_factory=dict)
     """Loop id -> user location."""
+    user_checks: bool = False
+    """Did the user check data outside a captured loop? Then the assertions in the graph are not all Dynamo's own."""
     restarts: int = 0
 
 

@@ -21,6 +21,8 @@ from packpass.capture.sequences import SymbolicSequence
 from packpass.capture.state import FrameState, Mode, active, restart
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
+UNROLL_LIMIT = 65
+"""Entries of a boundary vector up to which a loop with a constant number of documents is unrolled and looked at."""
 
 
 def location_of(tx: Any) -> str:
@@ -128,3 +130,20 @@ def is_vector(v: Any) -> bool:
 
 def is_unknown(size: Any) -> bool:
     return isinstance(size, (torch.SymInt, torch.SymBool)) and bool(free_unbacked_symbols(size))
+
+
+def watch_item(tx: Any, scalar: Any) -> None:
+    """``cu[3].item()`` of a small boundary vector: a loop with a constant number of documents, perhaps; capture the
+    scalars and let the passes look. Above the limit, unrolling would cost more than it can gain."""
+    node = scalar.as_proxy().node
+    source = node.args[0] if node.args else None
+    while source is not None and getattr(source, "op", "") != "placeholder":
+        source = source.args[0] if getattr(source, "args", ()) else None
+    value = source.meta.get("example_value") if source is not None else None
+    if not isinstance(value, torch.Tensor) or value.dim() != 1 or value.dtype not in _INDEX_DTYPES:
+        return
+    if isinstance(value.shape[0], int) and value.shape[0] <= UNROLL_LIMIT:
+        frame = current_frame()
+        symbolic = frame.options.symbolic_loops and symbolic_loops_installed()
+        frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
+        raise restart("boundaries are read one by one")

@@ -36,33 +36,34 @@ from torch import fx
 
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
+from passes.context import PassContext
 from passes.vectorize_segments.find import Decided, decide, find
 from passes.vectorize_segments.machine import Refused
 from passes.vectorize_segments.rewrite import rewrite
-from passes.vectorize_segments.unrolled import decide_unrolled
+from passes.vectorize_segments.unrolled import decide_unrolled, sweep_scalars
 
 NAME = "vectorize_segments"
 TIER = "exact"
 log = logging.getLogger(f"packpass.passes.{NAME}")
 
 
-def run(gm: fx.GraphModule, locations: dict[int, str]) -> list[Rewrite | Refusal]:
-    """Rewrite every captured loop of one graph. ``locations`` gives the user's line per loop id."""
+def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
+    """Rewrite every captured loop of one graph. ``context`` gives the user's line per loop id."""
     results: list[Rewrite | Refusal] = []
     loops = find(gm.graph)
     for loop in loops:
         results.append(
-            run_one(gm.graph, functools.partial(decide, gm.graph, loop), locations.get(loop.id, "<unknown>"))
+            run_one(gm.graph, functools.partial(decide, gm.graph, loop), context.locations.get(loop.id, "<unknown>"))
         )
     if not loops:
-        results += run_unrolled(gm.graph)
+        results += run_unrolled(gm.graph, context)
     if any(isinstance(result, Rewrite) for result in results):
         gm.graph.lint()
         gm.recompile()
     return results
 
 
-def run_unrolled(graph: fx.Graph) -> list[Rewrite | Refusal]:
+def run_unrolled(graph: fx.Graph, context: PassContext) -> list[Rewrite | Refusal]:
     """Copies of a body, one per document, where no loop was captured."""
     results: list[Rewrite | Refusal] = []
     while True:
@@ -73,6 +74,8 @@ def run_unrolled(graph: fx.Graph) -> list[Rewrite | Refusal]:
             where = location_of_node(refused.node) or "<unknown>"
             return [*results, Refusal(NAME, refused.code, str(refused), where)]
         if decided is None:
+            if results and not context.user_checks:
+                sweep_scalars(graph)
             return results
         node = decided.loop.iterations[0][1][0] if decided.loop.iterations[0][1] else decided.row_node
         results.append(run_one(graph, functools.partial(_given, decided), location_of_node(node) or "<unknown>"))

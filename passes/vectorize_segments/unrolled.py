@@ -16,6 +16,7 @@ from torch import fx
 
 from packpass.capture import markers
 from passes.mutation import mutated_after, written_inputs
+from passes.prune import prune
 from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
 from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, conclude
 from passes.vectorize_segments.machine import Machine, Refused, example, storage
@@ -213,6 +214,8 @@ def decide_unrolled(graph: fx.Graph) -> list[Decided]:
     found = []
     for number, group in enumerate(scanner.scan()):
         first = group.machines[min(group.machines)]
+        if not group.storages(written=True) and not group.cats:
+            continue  # only reads boundaries, and changes nothing
         if first.boundaries is None:
             raise Refused("no-segments", "the unrolled loop does not cut anything by boundaries")
         boundaries: Boundaries = first.boundaries[0]
@@ -245,3 +248,37 @@ def _as_list(graph: fx.Graph, cat: fx.Node, values: list[fx.Node], number: int) 
     cat.replace_all_uses_with(joined)
     graph.erase_node(cat)
     return collect
+
+
+def sweep_scalars(graph: fx.Graph) -> None:
+    """Erase Dynamo's own assertions about boundaries that nothing else reads any more, and those reads."""
+    scanner = Scanner(graph)
+    for node in graph.nodes:
+        if node.op in ("call_function", "call_method") and not any(
+            i in scanner.group.owner for i in node.all_input_nodes
+        ):
+            scanner._boundary(node)
+    reads = scanner.shared
+    candidates: list[fx.Node] = []
+    for node in reversed(list(graph.nodes)):
+        if node.target is torch.ops.aten._assert_scalar.default:
+            leaves = _leaves(node, reads)
+            if leaves and leaves <= set(reads):
+                candidates += node.all_input_nodes
+                graph.erase_node(node)
+    prune(graph, [*candidates, *(n for n in reads if n.graph is graph)])
+
+
+def _leaves(node: fx.Node, reads: dict[fx.Node, Affine]) -> set[fx.Node]:
+    """What an assertion is about: boundary reads, and anything else that is not arithmetic on integers."""
+    found, stack = set(), list(node.all_input_nodes)
+    while stack:
+        n = stack.pop()
+        arithmetic = (
+            n.op == "call_function" and isinstance(example(n), (int, torch.SymInt, torch.SymBool)) and n not in reads
+        )
+        if arithmetic and n.all_input_nodes:
+            stack.extend(n.all_input_nodes)
+        elif n.op != "placeholder" or n in reads:
+            found.add(n)
+    return found

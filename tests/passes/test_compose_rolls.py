@@ -13,6 +13,7 @@ from packpass import _passes
 
 ROLL = torch.ops.packpass.packed_roll.default
 compose = _passes.load().compose_rolls
+CONTEXT = _passes.load().PassContext()
 X = torch.randn(2, 12)
 CU = torch.tensor([1, 4, 4, 9, 11])
 
@@ -41,7 +42,7 @@ def shifts(gm: fx.GraphModule) -> list[Any]:
 def test_chain_is_read_from_the_source(fill: Any, steps: tuple[int, ...]) -> None:
     gm = graph_of(*((s, fill) for s in steps), keep_all=True)
     want = gm(X, CU)
-    results = compose.run(gm, {})
+    results = compose.run(gm, CONTEXT)
     assert len(results) == len(steps) - 1
     assert shifts(gm) == [sum(steps[: i + 1]) for i in range(len(steps))]
     assert all(torch.equal(a, b) for a, b in zip(want, gm(X, CU), strict=True))
@@ -49,14 +50,14 @@ def test_chain_is_read_from_the_source(fill: Any, steps: tuple[int, ...]) -> Non
 
 def test_unused_depths_go() -> None:
     gm = graph_of((-1, 0), (-1, 0))
-    compose.run(gm, {})
+    compose.run(gm, CONTEXT)
     assert shifts(gm) == [-2]
 
 
 def test_wrapping_rolls_of_opposite_sign_add_up() -> None:
     gm = graph_of((-1, None), (3, None))
     want = gm(X, CU)[0]
-    assert len(compose.run(gm, {})) == 1
+    assert len(compose.run(gm, CONTEXT)) == 1
     assert torch.equal(want, gm(X, CU)[0])
 
 
@@ -66,9 +67,9 @@ def test_wrapping_rolls_of_opposite_sign_add_up() -> None:
 def test_left_alone(rolls: Any) -> None:
     gm = graph_of(*rolls)
     before = shifts(gm)
-    assert compose.run(gm, {}) == [] and shifts(gm) == before
+    assert compose.run(gm, CONTEXT) == [] and shifts(gm) == before
 
 
 def test_left_alone_when_the_first_result_changes_in_between() -> None:
     gm = graph_of((-1, 0), (-1, 0), between=True)
-    assert compose.run(gm, {}) == []
+    assert compose.run(gm, CONTEXT) == []

@@ -1,0 +1,18 @@
+"""What the runner tells every pass about the graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class PassContext:
+    """Facts from capture.
+
+    ``locations``: captured loop id -> the user's ``file.py:123``. ``user_checks``: the graph holds assertions that the
+    user wrote outside captured loops; they look like Dynamo's own and must stay.
+    """
+
+    locations: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    user_checks: bool = False
