@@ -47,7 +47,7 @@ def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> A
     if self.fn is builtins.range and not kwargs and 1 <= len(args) <= 3:
         out = _call_range(tx, [a.realize() for a in args])
     elif self.fn is builtins.zip and args and not set(kwargs) - {"strict"}:
-        out = _call_zip(tx, [a.realize() for a in args])
+        out = _call_zip(tx, [a.realize() for a in args], kwargs.get("strict"))
     elif self.fn is builtins.map and len(args) >= 2 and not kwargs:
         found = [vector_sequence(tx, a.realize()) for a in args[1:]]
         if all(f is not None for f in found):
@@ -78,7 +78,7 @@ def _call_range(tx: Any, args: list[Any]) -> Any:
     return None
 
 
-def _call_zip(tx: Any, args: list[Any]) -> Any:
+def _call_zip(tx: Any, args: list[Any], strict: Any) -> Any:
     found = [vector_sequence(tx, a) for a in args]
     known = [f for f in found if f is not None]
     if not known:
@@ -89,7 +89,9 @@ def _call_zip(tx: Any, args: list[Any]) -> Any:
             "zip of a sequence with one entry per document and one of constant length",
             location_of(tx),
         )
-    return sequences.of_zip(tx, known, location_of(tx))
+    return sequences.of_zip(
+        tx, known, location_of(tx), strict is not None and bool(strict.realize().as_python_constant())
+    )
 
 
 def call_polyfill(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:

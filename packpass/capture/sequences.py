@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import sympy
 from torch._dynamo.exc import raise_observed_exception
 from torch._dynamo.variables import ConstantVariable, ListVariable, SymNodeVariable, TensorVariable, TupleVariable
 from torch._dynamo.variables.base import ValueMutationNew, VariableTracker
@@ -40,6 +41,16 @@ def binary(tx: InstructionTranslatorBase, op: Any, a: VariableTracker, b: Variab
 def expression(v: VariableTracker) -> Any:
     """The sympy expression (or int) behind an integer variable."""
     return v.sym_num.node.expr if isinstance(v, SymNodeVariable) else v.as_python_constant()
+
+
+def _in_range(key: Any, length: Any) -> bool:
+    """Is ``0 <= key < length`` in every iteration of the open loop, where its index is below the loop's length?"""
+    if not active.regions:
+        return False
+    region = active.regions[-1]
+    ahead = key - expression(region.index)
+    spare = length - expression(region.length) - ahead
+    return all(getattr(n, "is_number", True) and bool(n >= 0) for n in (ahead, spare))
 
 
 class SymbolicSequence(VariableTracker):
@@ -105,7 +116,10 @@ class SymbolicSequence(VariableTracker):
                 return self.element(tx, key if value == 0 else binary(tx, operator.sub, self.length, 1))
             self._refuse(f"element [{value}] of a sequence with one entry per document")
         if isinstance(key, SymNodeVariable):
-            return self.element(tx, key)
+            # A negative number counts from the end, one too large raises: neither is what the element of it would be.
+            if _in_range(expression(key), expression(self.length)):
+                return self.element(tx, key)
+            self._refuse(f"element [{key.sym_num}] of a sequence with one entry per document")
         self._refuse("this subscript")
 
     def _slice(self, tx: InstructionTranslatorBase, key: SliceVariable) -> VariableTracker:
@@ -295,23 +309,32 @@ def of_collected(tx: InstructionTranslatorBase, items: CollectedItems) -> Symbol
     return SymbolicSequence(items.region.length, element, list, items.region.location, mutation_type=ValueMutationNew())
 
 
-def _same_length(sequences: list[SymbolicSequence], what: str) -> None:
-    first = expression(sequences[0].length)
+def _shortest(sequences: list[SymbolicSequence], what: str, strict: bool) -> VariableTracker:
+    """The length of a zip: that of the shortest, if the lengths differ by constants."""
+    shortest, length = sequences[0].length, expression(sequences[0].length)
     for other in sequences[1:]:
-        if expression(other.length) - first != 0:
+        difference = sympy.sympify(expression(other.length) - length)
+        if not difference.is_Integer or (strict and difference != 0):
             raise refuse(
                 "unequal-lengths",
-                f"{what} of sequences whose lengths are not provably equal ({first} and {expression(other.length)})",
+                f"{what} of sequences whose lengths are not provably equal ({length} and {expression(other.length)})",
                 other.location,
             )
+        if difference < 0:
+            shortest, length = other.length, expression(other.length)
+    return shortest
 
 
 def _iterator(
-    tx: InstructionTranslatorBase, items: list[SymbolicSequence], element: Element, kind: type, location: str
+    tx: InstructionTranslatorBase,
+    items: list[SymbolicSequence],
+    element: Element,
+    kind: type,
+    location: str,
+    strict: bool = False,
 ) -> SymbolicSequence:
     """An iterator over the elements of other sequences, which it uses up."""
-    _same_length(items, kind.__name__)
-    length = items[0].length
+    length = _shortest(items, kind.__name__, strict)
     out = SymbolicSequence(length, element, kind, location, mutation_type=ValueMutationNew())
     for item in items:
         item.take()
@@ -320,13 +343,15 @@ def _iterator(
     return out
 
 
-def of_zip(tx: InstructionTranslatorBase, items: list[SymbolicSequence], location: str) -> SymbolicSequence:
-    """``zip(*items)``."""
+def of_zip(
+    tx: InstructionTranslatorBase, items: list[SymbolicSequence], location: str, strict: bool = False
+) -> SymbolicSequence:
+    """``zip(*items, strict=strict)``."""
 
     def element(tx: Any, i: VariableTracker) -> VariableTracker:
         return TupleVariable([s.element(tx, i) for s in items], mutation_type=ValueMutationNew())
 
-    return _iterator(tx, items, element, zip, location)
+    return _iterator(tx, items, element, zip, location, strict)
 
 
 def of_pairwise(tx: InstructionTranslatorBase, items: SymbolicSequence, location: str) -> SymbolicSequence:

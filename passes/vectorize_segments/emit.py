@@ -25,6 +25,7 @@ from passes.vectorize_segments.terms import (
     Guard,
     Index,
     Invariant,
+    LongEnough,
     Outside,
     Positions,
     Roll,
@@ -167,7 +168,26 @@ class Emitter:
             return self._positions(value)
         if isinstance(value, Assign):
             return self._assign(value)
+        if isinstance(value, LongEnough):
+            return self._long_enough(value)
         raise AssertionError(f"unknown term {value!r}")
+
+    def _long_enough(self, value: LongEnough) -> fx.Node:
+        """Every slot looks up how long its document is (slots of no document are decided elsewhere)."""
+        entry = self.call(torch.clamp, self.call(_ops.segment_ids.default, self.cu, self.total), min=0)
+        last = self.call(torch.ops.aten.sym_size.int, self.cu, 0)
+        following = self.call(torch.clamp, self.call(torch.add, entry, 1), max=self.call(operator.sub, last, 1))
+        start, end = (self.call(torch.index_select, self.cu, 0, at) for at in (entry, following))
+        keep = self.call(torch.ge, self.call(torch.sub, end, start), value.length)
+        for _ in range(-value.dim - 1):
+            keep = self.call(torch.unsqueeze, keep, -1)
+        otherwise = self.node(value.otherwise)
+        then = value.then
+        if isinstance(then, Assign) and then.window == FULL and then.base is value.otherwise:
+            new = self.fitted(then.value, otherwise)
+        else:
+            new = self.node(then)
+        return self.call(torch.where, keep, new, otherwise)
 
     def _positions(self, value: Positions) -> fx.Node:
         if value.per_document:

@@ -76,6 +76,9 @@ def interpret(
     machine.values[begin] = Affine.of(Index())
     for node in body:
         step(machine, node)
+    machine.finish()
+    if machine.skip is not None and (loop.collects or machine.checks):
+        raise Refused("skip-condition", "a list, or a check, in a loop that skips short documents")
     appended = {}
     for collect in loop.collects:
         source = collect.args[which]

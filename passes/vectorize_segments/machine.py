@@ -20,14 +20,17 @@ from passes.vectorize_segments.terms import (
     FULL,
     Affine,
     Assign,
+    Guard,
     Interner,
     Invariant,
+    LongEnough,
     Outside,
     Roll,
     Row,
     Slice,
     Term,
     Window,
+    walk,
 )
 
 
@@ -120,6 +123,8 @@ class Machine:
         self.boundaries: Any = None
         self.checks: list[Check] = []
         self.skips_empty = False
+        self.skip: tuple[int, dict[Any, tuple[Term, int]]] | None = None
+        """Documents shorter than this are left as they were at that point of the body."""
         self.split_of: list[fx.Node] = []
 
     # --- values ---------------------------------------------------------------------------------------------
@@ -230,6 +235,21 @@ class Machine:
             )
         store.term = self.intern(Assign(store.term, window, value, store.term.dim))
         store.version += 1
+
+    def finish(self) -> None:
+        """End of the body: what happened after a skip happened only in documents that were not skipped."""
+        if self.skip is None:
+            return
+        length, before = self.skip
+        for key, store in self.outer.items():
+            if store.outer is None:
+                continue
+            old, version = before.get(key, (store.outer, 0))
+            if store.version != version:
+                if any(isinstance(t, Guard) for t in walk(store.term)):
+                    # NaN of a skipped document would reach the gradient, or a division by its zero would raise.
+                    raise Refused("skip-condition", "skipped documents would take part in a gradient or a division")
+                store.term = self.intern(LongEnough(length, store.term, old, store.term.dim))
 
     def broadcasts(self, value: Outside, dim: int, node: fx.Node) -> None:
         """A tensor from outside may meet a segment only if it has one entry, or none, along the packed dimension."""

@@ -345,23 +345,36 @@ def _check(machine: Machine, node: fx.Node) -> Any:
 
 @rule("loop_skip")
 def _skip(machine: Machine, node: fx.Node) -> Any:
-    """``if <document is empty>: continue``: nothing would have happened anyway."""
+    """``if <document is shorter than k>: continue``; for k = 1 nothing would have happened anyway."""
+    shorter = _shorter_than(machine, node)
+    if shorter is None:
+        raise Refused("skip-condition", "documents are skipped by another condition than being too short", node)
+    boundaries, length = shorter
+    machine.use(boundaries, node)
+    if length <= 1:
+        machine.skips_empty = True
+        return OPAQUE
+    if machine.skip is not None:
+        raise Refused("skip-condition", "documents are skipped at two places of the body", node)
+    machine.skips_empty = True
+    machine.skip = (length, {key: (store.term, store.version) for key, store in machine.outer.items()})
+    return OPAQUE
+
+
+def _shorter_than(machine: Machine, node: fx.Node) -> tuple[tuple[Any, int], int] | None:
+    """``((boundaries, k of the document), length)`` if exactly the documents shorter than ``length`` are skipped."""
     found = comparison(machine, node.args[0])
-    if found is not None:
-        left, op, right = found
-        if not node.args[1]:
-            op = {"ge": "lt", "lt": "ge", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}[op]
-        difference = left.plus(right, -1)
-        if op in ("ge", "gt"):
-            difference, op = difference.times(-1), {"ge": "le", "gt": "lt"}[op]
-        length = difference.length_of()
-        empty = length is not None and (op, length[1]) in (("le", 0), ("eq", 0), ("lt", -1))
-        if not empty:
-            mirrored = difference.times(-1).length_of()
-            empty = mirrored is not None and op == "eq" and mirrored[1] == 0
-        boundaries = length or difference.times(-1).length_of()
-        if empty and boundaries is not None:
-            machine.use((boundaries[0], _first_k(difference, Affine())), node)
-            machine.skips_empty = True
-            return OPAQUE
-    raise Refused("skip-condition", "documents are skipped by a condition other than being empty", node)
+    if found is None:
+        return None
+    left, op, right = found
+    if not node.args[1]:
+        op = {"ge": "lt", "lt": "ge", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}[op]
+    difference = left.plus(right, -1)
+    if difference.length_of() is None:
+        difference, op = difference.times(-1), {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}.get(op, op)
+    length = difference.length_of()
+    if length is None:
+        return None
+    of, const = length  # the condition is: document length + const <op> 0
+    limit = {"le": 1 - const, "lt": -const, "eq": 1 if const == 0 else None}.get(op)
+    return None if limit is None else ((of, _first_k(difference, Affine())), limit)

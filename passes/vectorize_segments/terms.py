@@ -243,6 +243,16 @@ class Assign(Term):
     dim: int
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class LongEnough(Term):
+    """``then`` in documents of at least ``length`` slots, ``otherwise`` in shorter ones."""
+
+    length: int
+    then: Term
+    otherwise: Term
+    dim: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Slice:
     """A slice in an argument structure (Python's own is not hashable before 3.12)."""
@@ -285,6 +295,8 @@ def children(value: Any) -> list[Any]:
         visit(value.of)
     elif isinstance(value, Assign):
         visit((value.base, value.value))
+    elif isinstance(value, LongEnough):
+        visit((value.then, value.otherwise))
     elif isinstance(value, Outside) and value.call is not None:
         visit(value.call)
     return found
