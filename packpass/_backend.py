@@ -53,11 +53,11 @@ class Backend:
             if original is None or not outcome.rewrites:
                 return inner(gm, example_inputs)
             rewritten = copy_graph(gm)
-            return verified(original, rewritten, inner(gm, example_inputs), outcome.rewrites)
+            return verified(original, rewritten, inner(gm, example_inputs), outcome.rewrites, frame.not_replayable)
         outcome.react(settings)
         if outcome.loops_left:
             try:
-                compiled = replay(gm, inner)
+                compiled = replay(gm, inner, frame.not_replayable)
                 outcome.commit()
                 log.info("replaying %d loop(s) over documents that were not vectorised", outcome.loops_left)
                 return compiled

@@ -189,6 +189,13 @@ def size_oblivious(on: bool = True) -> Any:
     return config.patch(backed_size_oblivious=on)
 
 
+def is_size_oblivious() -> bool:
+    """Whether that context, or the user's own setting, is on."""
+    from torch.fx.experimental import _config
+
+    return bool(_config.backed_size_oblivious)
+
+
 def native_pad() -> Any:
     """The builtin that ``torch.nn.functional.pad`` becomes in a Dynamo graph."""
     import torch
@@ -216,3 +223,12 @@ def is_collective(target: Any) -> bool:
     return module.startswith("torch.distributed") and getattr(target, "__name__", "").startswith(
         ("all_", "reduce", "broadcast", "isend", "irecv", "send", "recv")
     )
+
+
+def hint_of(size: Any) -> int | None:
+    """The value of a symbolic size while compiling, without a guard; None if it is data-dependent."""
+    import torch
+
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    return int(size.node.hint) if size.node.has_hint() else None

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass._generic import Iteration, NotReplayable, hoist_sizes, is_check, is_symbolic, prove_generic, regions
+from packpass._location import location_of_node
 from packpass.capture import markers
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -31,159 +33,24 @@ _STATEFUL = (
 )
 
 
-class NotReplayable(Exception):
-    """The loop is not proven generic, or the graph cannot be cut at it; the reason is for the user."""
-
-
-def replay(gm: fx.GraphModule, compile_part: Compile) -> Callable[..., Any]:
+def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "") -> Callable[..., Any]:
     """A callable that does what ``gm`` does, loops included. ``gm`` is not usable afterwards.
 
-    Raises `NotReplayable` before anything is compiled.
+    ``doubt`` is what capture knows against a replay and the graph does not show. Raises `NotReplayable` before
+    anything is compiled.
     """
+    if doubt:
+        raise NotReplayable(doubt)
     if any(isinstance(m, fx.GraphModule) and m is not gm and _has_loops(m) for m in gm.modules()):
         raise NotReplayable("the loop is inside a higher-order operator")
     if any(any(word in str(node.target) for word in _STATEFUL) for node in gm.graph.nodes):
         raise NotReplayable("the graph changes the grad mode, autocast or another global state")
-    _hoist_sizes(gm.graph, _regions(gm.graph))
-    loops = _regions(gm.graph)
+    hoist_sizes(gm.graph, regions(gm.graph))
+    loops = regions(gm.graph)
     for iterations in loops.values():
-        _prove_generic(iterations)
+        prove_generic(iterations)
     _drop_made_up_sizes(gm.graph, loops)
     return _Replay(gm, _cut(gm, _partition(gm.graph, loops)), compile_part)
-
-
-Iteration = tuple[fx.Node, list[fx.Node], fx.Node]
-
-
-def _regions(graph: fx.Graph) -> dict[int, list[Iteration]]:
-    found: dict[int, list[Iteration]] = {}
-    open_: tuple[fx.Node, list[fx.Node]] | None = None
-    for node in graph.nodes:
-        if node.target is markers.LOOP_BEGIN:
-            if open_ is not None:
-                raise NotReplayable("a loop over documents inside a loop over documents")
-            open_ = (node, [])
-        elif node.target is markers.LOOP_END:
-            assert open_ is not None
-            found.setdefault(open_[0].args[1], []).append((*open_, node))  # type: ignore[arg-type]
-            open_ = None
-        elif open_ is not None:
-            open_[1].append(node)
-    return found
-
-
-# === Proof ===================================================================================================
-
-
-def _is_symbolic(node: fx.Node) -> bool:
-    """Integer arithmetic on sizes; Dynamo shares such nodes between iterations, so they are compared as expressions."""
-    value = node.meta.get("example_value")
-    return (
-        isinstance(value, (int, torch.SymInt, torch.SymBool))
-        and node.op == "call_function"
-        and node.target not in markers.MARKERS
-    )
-
-
-def _is_check(node: fx.Node) -> bool:
-    return node.target is torch.ops.aten._assert_scalar.default
-
-
-def _prove_generic(iterations: list[Iteration]) -> None:
-    """The second iteration must be the first with another index."""
-    if len(iterations) != 2:
-        raise NotReplayable("the loop was not traced twice")
-    (begin, body, _), (begin_again, body_again, _) = iterations
-    proof = _Proof()
-    proof.pair(begin, begin_again)
-    first, second = ([n for n in nodes if not _is_symbolic(n) and not _is_check(n)] for nodes in (body, body_again))
-    if len(first) != len(second):
-        raise NotReplayable("two iterations of the loop do different things")
-    for one, two in zip(first, second, strict=True):
-        proof.compare(one, two)
-        proof.pair(one, two)
-    inside = {begin, begin_again, *body, *body_again}
-    for node in inside:
-        for user in node.users:
-            if user in inside or user.target in (markers.LOOP_END, *markers.LOOP_SKIP) or _only_checks(user):
-                continue
-            if user.target is not markers.LIST_COLLECT:
-                raise NotReplayable(f"{node.name} of one document is used after the loop")
-            collected: tuple[Any, ...] = user.args
-            if proof.twin.get(collected[1]) is not collected[0]:
-                raise NotReplayable("two iterations append different values")
-
-
-def _hoist_sizes(graph: fx.Graph, loops: dict[int, list[Iteration]]) -> None:
-    """Sizes of outside tensors that are first computed in a body belong before the loop."""
-    for iterations in loops.values():
-        inside = {n for begin, body, end in iterations for n in (begin, *body, end)}
-        for _, body, _ in iterations:
-            for node in body:
-                if _is_symbolic(node) and not any(i in inside for i in node.all_input_nodes):
-                    iterations[0][0].prepend(node)
-                    inside.discard(node)
-
-
-class _Proof:
-    """Pairs of nodes of two iterations, and of the data-dependent sizes they made."""
-
-    def __init__(self) -> None:
-        self.twin: dict[fx.Node, fx.Node] = {}
-        self.symbols: dict[Any, Any] = {}
-
-    def pair(self, one: fx.Node, two: fx.Node) -> None:
-        self.twin[two] = one
-        a, b = one.meta.get("example_value"), two.meta.get("example_value")
-        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            if a.dim() != b.dim() or a.dtype != b.dtype:
-                raise NotReplayable(f"two iterations of the loop differ at {one.name}")
-            for x, y in zip(a.shape, b.shape, strict=True):
-                self._pair_sizes(x, y)
-        else:
-            self._pair_sizes(a, b)
-
-    def _pair_sizes(self, x: Any, y: Any) -> None:
-        if isinstance(x, torch.SymInt) and isinstance(y, torch.SymInt) and y.node.expr.is_Symbol:
-            self.symbols.setdefault(y.node.expr, x.node.expr)
-
-    def _expression(self, value: Any) -> Any:
-        return value.node.expr.xreplace(self.symbols) if isinstance(value, (torch.SymInt, torch.SymBool)) else value
-
-    def compare(self, one: fx.Node, two: fx.Node) -> None:
-        marker = one.target in (*markers.LOOP_SKIP, markers.LOOP_CHECK)
-        args = (one.args[:2], two.args[:2]) if marker else (one.args, two.args)
-        if (
-            one.op != two.op
-            or one.target != two.target
-            or not self._same(*args)
-            or not self._same(one.kwargs, two.kwargs)
-        ):
-            raise NotReplayable(f"two iterations of the loop differ at {one.name} and {two.name}")
-
-    def _same(self, a: Any, b: Any) -> bool:
-        if isinstance(a, fx.Node):
-            if not isinstance(b, fx.Node):
-                return False
-            if b in self.twin:
-                return self.twin[b] is a
-            x, y = a.meta.get("example_value"), b.meta.get("example_value")
-            if isinstance(x, (int, torch.SymInt, torch.SymBool)) and _is_symbolic(b):
-                left = x.node.expr if isinstance(x, (torch.SymInt, torch.SymBool)) else x
-                return bool(left == self._expression(y))
-            return a is b
-        if isinstance(a, (tuple, list)):
-            return type(a) is type(b) and len(a) == len(b) and all(map(self._same, a, b))
-        if isinstance(a, dict):
-            return isinstance(b, dict) and a.keys() == b.keys() and all(self._same(a[k], b[k]) for k in a)
-        if isinstance(a, slice):
-            return isinstance(b, slice) and self._same((a.start, a.stop, a.step), (b.start, b.stop, b.step))
-        return type(a) is type(b) and bool(a == b)
-
-
-def _only_checks(node: fx.Node) -> bool:
-    """Is this an assertion, or integer arithmetic that only assertions use?"""
-    return _is_check(node) or (_is_symbolic(node) and all(_only_checks(user) for user in node.users))
 
 
 # === Cutting the graph =======================================================================================
@@ -197,14 +64,14 @@ def _drop_made_up_sizes(graph: fx.Graph, loops: dict[int, list[Iteration]]) -> N
             for user in list(node.users):
                 if user.target is markers.LIST_COLLECT:
                     user.update_arg(1, user.args[0])
-                elif not user.users and (_is_check(user) or _is_symbolic(user)):
+                elif not user.users and (is_check(user) or is_symbolic(user)):
                     graph.erase_node(user)
         for node in reversed([begin, *body, end]):
             if node.graph is graph and node in set(graph.nodes):
                 graph.erase_node(node)
     made_up = (markers.LIST_COLLECT, markers.LIST_GET, markers.RAGGED_CAT, markers.SPLIT_GET, markers.LOOP_BEGIN)
     for node in reversed(list(graph.nodes)):
-        if not node.users and (_is_check(node) or _is_symbolic(node)) and _depends_on(node, made_up):
+        if not node.users and (is_check(node) or is_symbolic(node)) and _depends_on(node, made_up):
             graph.erase_node(node)
 
 
@@ -306,6 +173,34 @@ def _compiled(part: fx.GraphModule, compile_part: Compile) -> Callable[..., Any]
     return compile_part(part, values) if works else part.forward
 
 
+def _traced_shape(node: fx.Node) -> tuple[Any, ...] | None:
+    """The traced size of each dimension: a number, a symbol, or None for anything else."""
+    fake = node.meta.get("example_value")
+    if not isinstance(fake, torch.Tensor):
+        return None
+    sizes = (s.node.expr if isinstance(s, torch.SymInt) else s for s in fake.shape)
+    return tuple(s if isinstance(s, int) or s.is_Symbol else None for s in sizes)
+
+
+def _as_traced(node: fx.Node, value: torch.Tensor, traced: tuple[Any, ...] | None, sizes: dict[Any, int]) -> None:
+    """Raise RuntimeError if a result has not the shape that tracing took for granted.
+
+    Where tracing cannot know, it takes lengths for neither 1 nor broadcast; Python numbers taken from such a shape
+    would be wrong. ``sizes`` are the symbols seen in this iteration.
+    """
+    if traced is None:
+        return
+    fits = value.dim() == len(traced)
+    for have, want in zip(value.shape, traced, strict=False):
+        fits = fits and (want is None or have == (want if isinstance(want, int) else sizes.setdefault(want, have)))
+    if not fits:
+        raise RuntimeError(
+            f"packpass: at {location_of_node(node) or node.name} a loop over documents met a tensor of shape "
+            f"{tuple(value.shape)} that was traced as {traced}; a document of one token was probably broadcast. "
+            'options={"packpass.symbolic_loops": False} compiles the model without capturing such loops'
+        )
+
+
 class _Loops:
     """Runs a part that consists of loops over documents, one document after the other."""
 
@@ -324,10 +219,13 @@ class _Loops:
                 source: Any = node.args[0]
                 self.appends.setdefault(source, []).append(node)
             elif body is not None:
-                if not _is_check(node):
+                if not is_check(node):
                     body.append(node)
             else:
                 self.program.append(node)
+
+        bodies = [item[1] for item in self.program if isinstance(item, tuple)]
+        self.shapes = {node: _traced_shape(node) for nodes in bodies for node in nodes}
 
     def __call__(self, *inputs: Any) -> Any:
         env: dict[fx.Node, Any] = {c: [] for cs in self.appends.values() for c in cs}
@@ -343,7 +241,7 @@ class _Loops:
                 env[item] = next(feed)
             elif item.op == "output":
                 return self._value(item.args[0], env)
-            elif not _is_check(item):
+            elif not is_check(item):
                 env[item] = self._call(item, env, {})
         raise AssertionError
 
@@ -351,12 +249,15 @@ class _Loops:
         return fx.node.map_arg(arg, env.__getitem__)
 
     def _iterate(self, body: list[fx.Node], env: dict[fx.Node, Any], splits: dict[fx.Node, Any]) -> None:
+        sizes: dict[Any, int] = {}
         for node in body:
             if node.target in markers.LOOP_SKIP:
                 if bool(self._value(node.args[0], env)) == node.args[1]:
                     return
             else:
-                env[node] = self._call(node, env, splits)
+                value = env[node] = self._call(node, env, splits)
+                if isinstance(value, torch.Tensor):
+                    _as_traced(node, value, self.shapes[node], sizes)
         for source, lists in self.appends.items():
             if source in body:
                 for collected in lists:

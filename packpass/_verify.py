@@ -33,12 +33,16 @@ def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def verified(
-    original: fx.GraphModule, rewritten: fx.GraphModule, compiled: Callable[..., Any], rewrites: Sequence[Rewrite]
+    original: fx.GraphModule,
+    rewritten: fx.GraphModule,
+    compiled: Callable[..., Any],
+    rewrites: Sequence[Rewrite],
+    doubt: str = "",
 ) -> Callable[..., Any]:
-    """``compiled`` with a comparison of the two graphs before every call."""
+    """``compiled`` with a comparison of the two graphs before every call; ``doubt`` is that of `replay`."""
     names = "; ".join(f"{r.rule} at {r.location}" for r in rewrites) or "no rewrite"
     try:
-        reference = replay(original, lambda part, inputs: part.forward)
+        reference = replay(original, lambda part, inputs: part.forward, doubt)
     except NotReplayable as reason:
         log.warning("packpass.verify: %s cannot be verified: %s", names, reason)
         return compiled

@@ -27,7 +27,7 @@ from torch._dynamo.variables import (
 from torch._dynamo.variables import iter as iterators
 from torch.fx.experimental import symbolic_shapes
 
-from packpass._compat import size_oblivious
+from packpass._compat import is_size_oblivious, size_oblivious
 from packpass._location import shorten
 from packpass._options import Options
 from packpass._report import RefusedError
@@ -60,10 +60,8 @@ def _output_graph_init(
 ) -> None:
     """The ShapeEnv is built here, and with it whether ``.item()`` may be traced: decide before."""
     options = options_of(compiler_fn)
-    scope: Any = contextlib.nullcontext()
-    if options is not None and frame_state(options).mode in (Mode.SYMBOLIC, Mode.UNROLLED):
-        scope = _loop_configuration()
-    with scope:
+    loops = options is not None and frame_state(options).mode in (Mode.SYMBOLIC, Mode.UNROLLED)
+    with _loop_configuration() if loops else _stock_configuration():
         original(self, code_options, compiler_fn, *args, **kwargs)
 
 
@@ -71,21 +69,45 @@ def _output_graph_init(
 def _loop_configuration() -> Iterator[None]:
     """Scalars are captured, and sizes such as ``len(cu) - 1`` are not compared with 0 and 1 for layout questions:
     one document would otherwise need a graph of its own."""
-    with dynamo_config.patch(capture_scalar_outputs=True), size_oblivious():
+    outer = active.stock_settings
+    if outer is None:
+        active.stock_settings = (dynamo_config.capture_scalar_outputs, is_size_oblivious())
+    try:
+        with dynamo_config.patch(capture_scalar_outputs=True), size_oblivious():
+            yield
+    finally:
+        active.stock_settings = outer
+
+
+@contextlib.contextmanager
+def _stock_configuration() -> Iterator[None]:
+    """What the user has set, also where another frame is compiled while one with a captured loop is being traced."""
+    if active.stock_settings is None:
+        yield
+        return
+    scalars, oblivious = active.stock_settings
+    with dynamo_config.patch(capture_scalar_outputs=scalars), size_oblivious(oblivious):
         yield
 
 
 def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """``InstructionTranslator.run``: open the gate for one frame."""
-    options = options_of(self.output.compiler_fn) if isinstance(self, symbolic_convert.InstructionTranslator) else None
-    if options is None:
-        return original(self, *args, **kwargs)
+    if not isinstance(self, symbolic_convert.InstructionTranslator):
+        return original(self, *args, **kwargs)  # an inlined function belongs to its frame
     outer, regions = active.frame, active.regions
+    options = options_of(self.output.compiler_fn)
+    if options is None:
+        # Another backend compiles something while a packpass frame is traced (Dynamo runs user code for constants).
+        active.frame, active.regions = None, []
+        try:
+            with _stock_configuration():
+                return original(self, *args, **kwargs)
+        finally:
+            active.frame, active.regions = outer, regions
     frame = frame_state(options)
+    frame.not_replayable = ""
     active.frame, active.regions = (None if frame.mode is Mode.STOCK else frame), []
-    scope: Any = contextlib.nullcontext()
-    if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED):
-        scope = _loop_configuration()
+    scope = _loop_configuration() if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED) else _stock_configuration()
     try:
         with scope:
             return original(self, *args, **kwargs)
@@ -143,7 +165,7 @@ def _groups() -> list[Group]:
             Hook(lambda: symbolic_convert.InstructionTranslatorBase, "run", ("self",), _run, gated=False),
         ),
     )
-    call = ("self", "tx", "args", "kwargs")
+    call, method = ("self", "tx", "args", "kwargs"), ("self", "tx", "name", "args", "kwargs")
     loops = Group(
         "symbolic-loops",
         "traces a loop over documents once for every number of documents",
@@ -153,12 +175,7 @@ def _groups() -> list[Group]:
             Hook(lambda: BuiltinVariable, "call_function", call, calls.call_builtin),
             Hook(lambda: functions.PolyfilledFunctionVariable, "call_function", call, calls.call_polyfill),
             Hook(lambda: TorchInGraphFunctionVariable, "call_function", call, calls.call_torch),
-            Hook(
-                lambda: TensorVariable,
-                "call_method",
-                ("self", "tx", "name", "args", "kwargs"),
-                calls.call_tensor_method,
-            ),
+            Hook(lambda: TensorVariable, "call_method", method, calls.call_tensor_method),
             Hook(lambda: TensorVariable, "tp_iter_impl", ("self", "tx"), calls.tensor_iter),
             Hook(lambda: lists.ListVariable, "tp_iter_impl", ("self", "tx"), calls.list_iter),
             Hook(
@@ -184,6 +201,7 @@ def _groups() -> list[Group]:
                 ("shape_env", "example_value"),
                 effects.compute_unbacked_bindings,
             ),
+            Hook(lambda: functions.LocalGeneratorObjectVariable, "call_method", method, effects.generator_method),
             *_iterator_hooks(),
         ),
         extra=jumps.install_jumps,

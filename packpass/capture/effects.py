@@ -80,6 +80,15 @@ def iterator_next(original: Any, self: Any, tx: Any) -> Any:
     return original(self, tx)
 
 
+def generator_method(original: Any, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """``LocalGeneratorObjectVariable.call_method``: ``send`` and ``throw`` advance a generator as ``next`` does."""
+    if active.regions and name in ("send", "throw", "close"):
+        region = active.regions[-1]
+        if self.__dict__.get("_packpass_region") is not region:
+            raise refuse("outer-iterator", "the loop body advances a generator from outside the loop", region.location)
+    return original(self, tx, name, args, kwargs)
+
+
 def compute_unbacked_bindings(original: Any, shape_env: Any, *args: Any, **kwargs: Any) -> Any:
     """``symbolic_shapes.compute_unbacked_bindings``: writing in place to a segment makes autograd compute its view
     again, with sizes that belong to no result; nobody refers to them."""

@@ -64,6 +64,7 @@ def _write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: R
     fallen = _leads_to_loop(tx, tx.instruction_pointer, head)
     if taken == fallen:
         return False
+    region.note_skip()
     skip_when = jumps_if if taken else not jumps_if
     op = markers.LOOP_SKIP[0 if is_bool else 1]
     tx.output.create_proxy("call_function", op, (value.as_proxy(), skip_when, region.id, region.iteration), {})

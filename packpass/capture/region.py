@@ -195,6 +195,8 @@ class Region:
         self.iteration = 0
         self.index: Any = None
         self.lists: list[CollectedItems] = []
+        self.skips = False
+        """Are some documents skipped? Then a list may have fewer entries than there are documents."""
         self._scope = contextlib.ExitStack()
         self._scope.enter_context(enter_new_scope())
         self.cells = Accesses()
@@ -210,6 +212,12 @@ class Region:
 
     def _emit(self, target: Any, *args: Any) -> Any:
         return self.tx.output.create_proxy("call_function", target, args, {})
+
+    def note_skip(self) -> None:
+        """Some documents skip the rest of the body."""
+        self.skips = True
+        if active.frame is not None and any(len(items.values) > self.iteration for items in self.lists):
+            active.frame.not_replayable = "a list is appended to before documents are skipped"
 
     def begin_iteration(self) -> None:
         from torch._dynamo.variables.builder import wrap_fx_proxy

@@ -302,6 +302,9 @@ def of_collected(tx: InstructionTranslatorBase, items: CollectedItems) -> Symbol
         items._refuse()
         raise AssertionError
 
+    if items.region.skips and active.frame is not None:
+        active.frame.not_replayable = "a list that lacks the skipped documents is looped over again"
+
     def element(tx: Any, i: VariableTracker) -> VariableTracker:
         args = (collected.as_proxy(), i.as_proxy())
         return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.LIST_GET, args, {}))

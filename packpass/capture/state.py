@@ -61,6 +61,8 @@ class FrameState:
     """Loop id -> user location."""
     user_checks: bool = False
     """Did the user check data outside a captured loop? Then the assertions in the graph are not all Dynamo's own."""
+    not_replayable: str = ""
+    """Why the loops of this frame must not be replayed although their two iterations are alike."""
     restarts: int = 0
 
 
@@ -68,6 +70,8 @@ class _Active(threading.local):
     def __init__(self) -> None:
         self.frame: FrameState | None = None
         self.regions: list[Region] = []
+        self.stock_settings: tuple[bool, bool] | None = None
+        """The user's ``capture_scalar_outputs`` and ``backed_size_oblivious`` while they are overridden."""
 
 
 active = _Active()
@@ -75,7 +79,9 @@ active = _Active()
 
 def frame_state(options: Options) -> FrameState:
     """The state of the frame being compiled on this thread (one per ``torch._dynamo`` compile, restarts included)."""
-    context: Any = CompileContext.get()
+    context: Any = CompileContext.try_get()
+    if context is None:  # the backend is called on a graph of one's own
+        return FrameState(options)
     state = getattr(context, "_packpass", None)
     if state is None:
         state = context._packpass = FrameState(options)

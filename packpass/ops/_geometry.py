@@ -6,9 +6,13 @@ number of documents, document ``d`` owns slots ``[cu[d], cu[d+1])``; slots outsi
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+from packpass._compat import hint_of, size_oblivious
 
 # Up to this many slots per boundary, slots near boundaries are listed with repetitions rather than counted.
 SHORT = 8
@@ -73,8 +77,21 @@ def near_boundaries(cu_seqlens: Tensor, total: int, shift: int) -> Tensor:
 
 
 def long_enough_for_blocks(total: int) -> bool:
-    """Whether a row of ``total`` slots is at least two blocks long; with dynamic shapes a guard."""
-    return guard_or_false(total >= 2 * BLOCK + 2)
+    """Whether a row of ``total`` slots is at least two blocks long.
+
+    With dynamic shapes the length seen while compiling decides, without a guard: both forms are right for every length,
+    also where the number of blocks is 0 or 1 at run time (`unguarded_blocks`), and a guard would cost a graph of its own
+    on either side.
+    """
+    if isinstance(total, int):
+        return total >= 2 * BLOCK + 2
+    seen = hint_of(total)
+    return seen is not None and seen >= 2 * BLOCK + 2 and guard_or_false(total >= 2)
+
+
+def unguarded_blocks() -> Any:
+    """Context in which a dynamic number of blocks is not compared with 0 and 1."""
+    return size_oblivious()
 
 
 def is_between(slots: Tensor, first: Tensor, stop: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from packpass.ops._geometry import (
     previous,
     read,
     touched_blocks,
+    unguarded_blocks,
     write,
 )
 from packpass.ops._library import define
@@ -145,19 +146,20 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
         slots = torch.arange(total, device=x.device)
         return read(x, dim, source_between(slots, first, stop, shift, total))
 
-    # One comparison per block; the blocks start at the end of the row that has sources. The rest is never empty nor one
-    # slot long: with dynamic shapes a size that may be 0 or 1 is a guard, and a guard that can fail is another graph.
-    count = (total - reach - 2) // BLOCK
-    whole = count * BLOCK
-    body_at, rest_at = (0, whole) if shift < 0 else (total - whole, 0)
-    touched = touched_blocks(count, body_at, first, stop)
-    blocked = [*x.shape[:-1], count, BLOCK]
-    moved = x.narrow(dim, body_at - shift, whole).reshape(blocked)
-    kept = x.narrow(dim, body_at, whole).reshape(blocked)
-    body = torch.where(touched, moved, kept).reshape([*x.shape[:-1], whole])
-    slots = torch.arange(total - whole, device=x.device) + rest_at
-    rest = read(x, dim, source_between(slots, first, stop, shift, total))
-    out = torch.cat([body, rest] if shift < 0 else [rest, body], dim)
+    with unguarded_blocks():
+        # One comparison per block; the blocks start at the end of the row that has sources. The rest is never empty nor one
+        # slot long: with dynamic shapes a size that may be 0 or 1 is a guard, and a guard that can fail is another graph.
+        count = (total - reach - 2) // BLOCK
+        whole = count * BLOCK
+        body_at, rest_at = (0, whole) if shift < 0 else (total - whole, 0)
+        touched = touched_blocks(count, body_at, first, stop)
+        blocked = [*x.shape[:-1], count, BLOCK]
+        moved = x.narrow(dim, body_at - shift, whole).reshape(blocked)
+        kept = x.narrow(dim, body_at, whole).reshape(blocked)
+        body = torch.where(touched, moved, kept).reshape([*x.shape[:-1], whole])
+        slots = torch.arange(total - whole, device=x.device) + rest_at
+        rest = read(x, dim, source_between(slots, first, stop, shift, total))
+        out = torch.cat([body, rest] if shift < 0 else [rest, body], dim)
     slots = around_ends(first, stop).clamp(0, total - 1)
     return write(out, dim, slots, read(x, dim, source_between(slots, first, stop, shift, total)))
 

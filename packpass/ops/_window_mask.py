@@ -20,6 +20,7 @@ from packpass.ops._geometry import (
     indices_in,
     is_between,
     long_enough_for_blocks,
+    unguarded_blocks,
     near_boundaries,
     touched_blocks,
     write,
@@ -73,11 +74,12 @@ def _patch_form(cu: Tensor, total: int, front: int, back: int) -> Tensor:
     The flags are int32 until the end: a vector of bool is slow to write and to read.
     """
     first, stop = cu.narrow(0, 0, 1), cu.narrow(0, cu.shape[0] - 1, 1)
-    count = (total - 2) // BLOCK  # leaves a rest of at least 2 slots, see shift_between of packed_roll
-    whole = count * BLOCK
-    body = touched_blocks(count, 0, first, stop).int().expand(-1, BLOCK).reshape(whole)
-    rest = torch.arange(total - whole, device=cu.device) + whole
-    flags = torch.cat([body, is_between(rest, first, stop).int()])
+    with unguarded_blocks():
+        count = (total - 2) // BLOCK  # leaves a rest of at least 2 slots, see shift_between of packed_roll
+        whole = count * BLOCK
+        body = touched_blocks(count, 0, first, stop).int().expand(-1, BLOCK).reshape(whole)
+        rest = torch.arange(total - whole, device=cu.device) + whole
+        flags = torch.cat([body, is_between(rest, first, stop).int()])
     slots = around_ends(first, stop).clamp(0, total - 1)
     flags = write(flags, 0, slots, is_between(slots, first, stop).int())
     cleared = torch.zeros((), dtype=torch.int32, device=cu.device)
