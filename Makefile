@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # One thread per process: ratios on a small machine are steadier, and the test suite shares the cores with compilers.
 export OMP_NUM_THREADS ?= 1
+# Test processes; each needs about 1.5 GB.
+JOBS ?= 2
 
 .PHONY: help report test test-all lint clean
 .DEFAULT_GOAL := help
@@ -22,10 +24,10 @@ report: $(STAMP)  ## measure every perf case (under 10 minutes on 2 cores); tabl
 	$(BIN)/python -m perf
 
 test: $(STAMP)  ## the tests (under 15 minutes on 2 cores), without the slow ones
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
 
 test-all: $(STAMP)  ## every test, the slow ones included
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -202,6 +202,7 @@ def _groups() -> list[Group]:
                 effects.compute_unbacked_bindings,
             ),
             Hook(lambda: functions.LocalGeneratorObjectVariable, "call_method", method, effects.generator_method),
+            Hook(lambda: output_graph.OutputGraph, "create_proxy", ("self",), effects.create_proxy),
             *_iterator_hooks(),
         ),
         extra=jumps.install_jumps,

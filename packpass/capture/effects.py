@@ -11,10 +11,11 @@ from typing import Any
 
 from torch._dynamo import variables
 from torch._dynamo.current_scope_id import current_scope_id
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.base import is_side_effect_safe
 from torch._dynamo.variables.misc import AutogradFunctionContextVariable
 
-from packpass.capture.region import Poison
+from packpass.capture.region import Poison, catches_exceptions
 from packpass.capture.sequences import SymbolicIterator
 from packpass.capture.state import active, refuse
 
@@ -95,6 +96,15 @@ def compute_unbacked_bindings(original: Any, shape_env: Any, *args: Any, **kwarg
     if active.regions and shape_env is not None and not kwargs.get("peek"):
         shape_env.ignorable_fresh_unbacked_symbols.extend(shape_env.pending_fresh_unbacked_symbols)
     return original(shape_env, *args, **kwargs)
+
+
+def create_proxy(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """``OutputGraph.create_proxy``: an op of the body, where an error of one document would be caught."""
+    if active.regions:
+        region = active.regions[-1]
+        if catches_exceptions(InstructionTranslator.current_tx(), region.tx):
+            raise refuse("try-block", "the loop body is inside try, or a with that may swallow errors", region.location)
+    return original(self, *args, **kwargs)
 
 
 # === Leaving a region in other ways than its end =============================================================

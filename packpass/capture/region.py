@@ -149,10 +149,11 @@ class CollectedItems(list[Any]):
         remove = index = count = sort = _refuse
 
 
-def catches_exceptions(tx: Any) -> bool:
+def catches_exceptions(tx: Any, outermost: Any = None) -> bool:
     """Is the current instruction of this frame, or of a caller, inside ``try`` or a ``with`` that may swallow errors?
 
     An error of one document, caught by the user, leaves the documents before it done: only eager order does that.
+    Callers of ``outermost`` are not asked.
     """
     from torch._dynamo.variables import ctx_manager
 
@@ -162,7 +163,8 @@ def catches_exceptions(tx: Any) -> bool:
         while entry is not None:
             at = tx.indexof[entry.target]
             opnames = [instruction.opname for instruction in tx.instructions[at : at + 3]]
-            if "WITH_EXCEPT_START" not in opnames and opnames[:1] != ["COPY"]:
+            # COPY begins the clean-up of a handler, SWAP that of an inlined comprehension (Python 3.12): both raise again.
+            if "WITH_EXCEPT_START" not in opnames and opnames[:1] not in (["COPY"], ["SWAP"]):
                 return True
             entry = entry.target.exn_tab_entry if entry.target.exn_tab_entry is not entry else None
         for block in tx.block_stack:
@@ -172,7 +174,7 @@ def catches_exceptions(tx: Any) -> bool:
                     return True
             elif isinstance(manager, generic) or not isinstance(manager, own):
                 return True
-        tx = getattr(tx, "parent", None)
+        tx = getattr(tx, "parent", None) if tx is not outermost else None
     return False
 
 

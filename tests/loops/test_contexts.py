@@ -32,7 +32,7 @@ BAD: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("inner", ["eager", "aot_eager"])
+@pytest.mark.parametrize("inner", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("bad", list(BAD))
 @pytest.mark.parametrize("name", PLAIN)
 def test_bad_boundaries_are_eager_or_an_error(name: str, bad: str, inner: str) -> None:

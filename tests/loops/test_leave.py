@@ -26,6 +26,7 @@ def test_equals_eager(prog: Program) -> None:
     hold_against_eager(prog, compiled(prog), prog.inputs())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prog", EVERY, ids=str)
 def test_equals_eager_from_the_odd_sizes(prog: Program) -> None:
     fresh()

@@ -14,6 +14,9 @@ from .programs_rewrite import PROGRAMS as REWRITE
 
 ALL = [*REWRITE.values(), *LEAVE.values()]
 
+# What the programs themselves promise; nothing of packpass runs here.
+pytestmark = pytest.mark.slow
+
 
 def test_there_are_enough_programs() -> None:
     assert sum(p.demand for p in REWRITE.values()) >= 80
