@@ -18,6 +18,7 @@ CODES: dict[str, str] = {
     "index-as-number": "the document's number, a boundary or a length is used as a value",
     "carried-state": "the body uses what an earlier document left behind",
     "leaked-local": "something of the last document is used after the loop",
+    "try-block": "the loop is inside try, or a with that may swallow errors",
     "early-exit": "the loop can end before the last document",
     "skip-condition": "documents are skipped for another reason than being empty",
     "unequal-lengths": "sequences of different lengths are walked together",

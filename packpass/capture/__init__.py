@@ -8,6 +8,7 @@ would compile it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from torch._dynamo.variables import (
     TensorVariable,
     TorchInGraphFunctionVariable,
     builder,
+    builtin,
     functions,
     lists,
 )
@@ -150,6 +152,16 @@ def _iterator_hooks() -> tuple[Hook, ...]:
     return tuple(hooks)
 
 
+def _itself(cls: Any) -> Any:
+    return cls
+
+
+def _list_builtins() -> list[Any]:
+    """``list`` and ``tuple`` as variables of their own, where this torch has them."""
+    names = ("ListBuiltinVariable", "TupleBuiltinVariable")
+    return [cls for name in names if (cls := getattr(builtin, name, None)) is not None]
+
+
 def _groups() -> list[Group]:
     gate = Group(
         "gate",
@@ -173,6 +185,7 @@ def _groups() -> list[Group]:
             Hook(lambda: builder.VariableBuilder, "wrap_tensor", ("self", "value"), watch.wrap_tensor),
             Hook(lambda: builder, "is_dynamic_source", ("source_name",), watch.is_dynamic_source),
             Hook(lambda: BuiltinVariable, "call_function", call, calls.call_builtin),
+            *(Hook(functools.partial(_itself, c), "call_function", call, calls.call_list) for c in _list_builtins()),
             Hook(lambda: functions.PolyfilledFunctionVariable, "call_function", call, calls.call_polyfill),
             Hook(lambda: TorchInGraphFunctionVariable, "call_function", call, calls.call_torch),
             Hook(lambda: TensorVariable, "call_method", method, calls.call_tensor_method),

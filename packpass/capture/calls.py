@@ -60,6 +60,15 @@ def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> A
     return original(self, tx, args, kwargs) if out is None else out
 
 
+def call_list(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    """``list(sequence)`` where torch has a variable class of its own for it."""
+    if len(args) == 1 and not kwargs:
+        value = args[0].realize()
+        if isinstance(value, SymbolicSequence):
+            return sequences.collect(tx, value) if value.calls else value.listed()
+    return original(self, tx, args, kwargs)
+
+
 def _call_range(tx: Any, args: list[Any]) -> Any:
     if len(args) == 3 and not (args[2].is_python_constant() and args[2].as_python_constant() == 1):
         return None

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch._dynamo import variables
 from torch._dynamo.current_scope_id import current_scope_id
-from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.variables.base import is_side_effect_safe
 from torch._dynamo.variables.misc import AutogradFunctionContextVariable
 
@@ -102,7 +101,7 @@ def create_proxy(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """``OutputGraph.create_proxy``: an op of the body, where an error of one document would be caught."""
     if active.regions:
         region = active.regions[-1]
-        if catches_exceptions(InstructionTranslator.current_tx(), region.tx):
+        if catches_exceptions(self.current_tx, region.tx):
             raise refuse("try-block", "the loop body is inside try, or a with that may swallow errors", region.location)
     return original(self, *args, **kwargs)
 

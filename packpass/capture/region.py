@@ -163,7 +163,7 @@ def catches_exceptions(tx: Any, outermost: Any = None) -> bool:
         while entry is not None:
             at = tx.indexof[entry.target]
             opnames = [instruction.opname for instruction in tx.instructions[at : at + 3]]
-            # COPY begins the clean-up of a handler, SWAP that of an inlined comprehension (Python 3.12): both raise again.
+            # COPY begins the clean-up of a handler, SWAP that of an inlined comprehension (3.12): both raise again.
             if "WITH_EXCEPT_START" not in opnames and opnames[:1] not in (["COPY"], ["SWAP"]):
                 return True
             entry = entry.target.exn_tab_entry if entry.target.exn_tab_entry is not entry else None

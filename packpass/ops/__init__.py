@@ -3,7 +3,7 @@
 Importing this package registers every op: its eager kernels, its shapes, its backward and its Inductor decomposition.
 """
 
-from packpass.ops import _packed_flip, _snapshot, _window_mask  # noqa: F401  (registers ops that only passes use)
+from packpass.ops import _documents_only, _packed_flip, _snapshot, _window_mask  # noqa: F401  (registers ops that only passes use)
 from packpass.ops._cu_seqlens import pad_cu_seqlens, validate_cu_seqlens
 from packpass.ops._packed_roll import packed_roll
 from packpass.ops._position_ids import position_ids

@@ -79,9 +79,9 @@ def near_boundaries(cu_seqlens: Tensor, total: int, shift: int) -> Tensor:
 def long_enough_for_blocks(total: int) -> bool:
     """Whether a row of ``total`` slots is at least two blocks long.
 
-    With dynamic shapes the length seen while compiling decides, without a guard: both forms are right for every length,
-    also where the number of blocks is 0 or 1 at run time (`unguarded_blocks`), and a guard would cost a graph of its own
-    on either side.
+    With dynamic shapes the length seen while compiling decides, without a guard: both forms are right for every
+    length, also where the number of blocks is 0 or 1 at run time (`unguarded_blocks`), and a guard would cost a graph
+    of its own on either side.
     """
     if isinstance(total, int):
         return total >= 2 * BLOCK + 2

@@ -147,8 +147,8 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
         return read(x, dim, source_between(slots, first, stop, shift, total))
 
     with unguarded_blocks():
-        # One comparison per block; the blocks start at the end of the row that has sources. The rest is never empty nor one
-        # slot long: with dynamic shapes a size that may be 0 or 1 is a guard, and a guard that can fail is another graph.
+        # One comparison per block; the blocks start at the end of the row that has sources. The rest is never empty
+        # nor one slot long: a dynamic size that may be 0 or 1 is a guard, and a guard that can fail is another graph.
         count = (total - reach - 2) // BLOCK
         whole = count * BLOCK
         body_at, rest_at = (0, whole) if shift < 0 else (total - whole, 0)

@@ -20,9 +20,9 @@ from packpass.ops._geometry import (
     indices_in,
     is_between,
     long_enough_for_blocks,
-    unguarded_blocks,
     near_boundaries,
     touched_blocks,
+    unguarded_blocks,
     write,
 )
 from packpass.ops._library import define

@@ -95,6 +95,14 @@ class Emitter:
             node = self.call("to", node, self.device, method=True)
         return node
 
+    def only_documents(self) -> Any:
+        """No row to cut: slots are counted from the first boundary, and there are as many as documents have."""
+        first = self.call(operator.getitem, self.cu, slice(0, 1))
+        self.cu = self.call(torch.sub, self.cu, first)
+        if self.total is None:
+            self.total = self.call(_ops.covered_length.default, self.cu)
+        return self.total
+
     def _snapshot(self, cu: fx.Node) -> fx.Node:
         """A copy for the backward, one for all loops over the same boundaries."""
         for node in self.graph.nodes:

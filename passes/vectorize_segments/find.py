@@ -44,7 +44,8 @@ class Decided:
     hoisted: tuple[fx.Node, ...]
     dead: tuple[fx.Node, ...]
     """Assertions on the made-up sizes of lists."""
-    row_node: fx.Node
+    row_node: fx.Node | None
+    """A tensor with the packed dimension, at ``row_dim``; None if the loop only makes lists (of positions, say)."""
     row_dim: int
 
 
@@ -139,10 +140,9 @@ def conclude(
         appends.append((collect, value))
     rows = _rows(writes, [v for _, v in appends], first)
     _no_aliasing(graph, loop, rows, {row for row, _ in writes}, boundaries, [v for _, v in appends], writes)
-    row = rows[0]
-    extent = example(row.node).shape[_position(row)]
-    for other in rows[1:]:
-        if not statically_known_true(example(other.node).shape[_position(other)] == extent):
+    extents = [example(row.node).shape[_position(row)] for row in rows]
+    for other, extent in zip(rows[1:], extents[1:], strict=True):
+        if not statically_known_true(extent == extents[0]):
             raise Refused("row-lengths", "rows of different lengths are cut by the same boundaries", other.node)
     _no_escape(loop)
     return Decided(
@@ -154,8 +154,8 @@ def conclude(
         bool(first.split_of),
         hoisted,
         sizes,
-        row.node,
-        _position(row),
+        rows[0].node if rows else None,
+        _position(rows[0]) if rows else 0,
     )
 
 
@@ -215,7 +215,7 @@ def _rows(writes: tuple[tuple[Row, Store], ...], appended: list[Segment], machin
         rows.update({t: None for t in walk(segment.store.term) if isinstance(t, Row)})
     if not rows:
         rows.update({store.outer: None for store in machine.outer.values() if store.outer is not None})
-    if not rows:
+    if not rows and not appended:
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")
     return list(rows)
 

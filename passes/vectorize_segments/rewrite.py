@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._compat import statically_known_true
+from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.capture import markers
 from passes.mutation import mutated_after
 from passes.prune import prune
@@ -50,11 +50,14 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     moved = [(node, node.prev) for node in decided.hoisted]
     for node in decided.hoisted:
         begin.prepend(node)
-    total = _size(graph, begin, decided.row_node, decided.row_dim)
+    total = _total(graph, begin, decided)
     emitter = None
     try:
         with graph.inserting_before(begin):
-            emitter = Emitter(graph, decided.boundaries, total, decided.row_node, rule, begin, _differentiable(decided))
+            like = decided.row_node if decided.row_node is not None else decided.boundaries.node
+            emitter = Emitter(graph, decided.boundaries, total, like, rule, begin, _differentiable(decided))
+            if decided.row_node is None:
+                total = emitter.only_documents()
             _emit_checks(emitter, decided, total)
             news = [(row, store, _content(emitter, graph, decided, row, store)) for row, store in decided.writes]
             # The lists are laid out last: every read of an outer tensor comes before the first write.
@@ -118,18 +121,28 @@ def _copy_meta(old: fx.Node, new: fx.Node, location_only: bool = False) -> None:
             new.meta.setdefault(key, value)
 
 
-def _size(graph: fx.Graph, before: fx.Node, node: fx.Node, dim: int) -> Any:
-    """The row's length: a constant, or the graph's own symbol for it."""
-    size = example(node).shape[dim]
-    if isinstance(size, int):
+def _total(graph: fx.Graph, before: fx.Node, decided: Decided) -> Any:
+    """The row's length: a constant, or the graph's own symbol for it; None if only the boundaries know it."""
+    if decided.row_node is not None:
+        size = example(decided.row_node).shape[decided.row_dim]
+    else:
+        sizes = [example(cat).shape[int(str(cat.args[1]))] for cat in _cats(decided)]
+        size = next((s for s in sizes if not free_unbacked_symbols(s)), None)
+    if not isinstance(size, torch.SymInt):
         return size
     for n in graph.nodes:
         if n.op == "placeholder" and isinstance(example(n), torch.SymInt) and example(n).node.expr == size.node.expr:
             return n
+    if decided.row_node is None:
+        return None
     with graph.inserting_before(before):
-        out = graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
+        out = graph.call_function(torch.ops.aten.sym_size.int, (decided.row_node, decided.row_dim))
     out.meta["example_value"] = size
     return out
+
+
+def _cats(decided: Decided) -> list[fx.Node]:
+    return [user for collect, _ in decided.appended for user in collect.users if user.target is markers.RAGGED_CAT]
 
 
 # === What the loop leaves in its tensors =====================================================================
@@ -259,15 +272,12 @@ def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> f
     """``torch.cat`` of the per-document tensors: the row between the first and the last boundary."""
     fake = example(row)
     dim = int(cat.args[1]) % fake.dim()  # type: ignore[arg-type]
+    if decided.row_node is None:
+        return row  # made for the documents alone
     if decided.covers_row or statically_known_true(example(cat).shape[dim] == fake.shape[dim]):
         # Eager needs the documents to fill the row here, or fails.
         return emitter.call(torch.clone, row) if not row.meta.get("packpass") else row
-    cu = emitter.cu
-    span = emitter.call(operator.sub, emitter.call(operator.getitem, cu, -1), emitter.call(operator.getitem, cu, 0))
-    count = emitter.call("item", span, method=True)
-    slots = emitter.call(torch.arange, count, device=emitter.device)
-    first = emitter.call(operator.getitem, cu, slice(0, 1))
-    return emitter.call(torch.index_select, row, dim, emitter.call(torch.add, slots, first))
+    return emitter.call(_ops.documents_only.default, row, emitter.cu, dim)
 
 
 # === Checks ==================================================================================================
@@ -284,13 +294,9 @@ def _emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
         for n in emitter.graph.nodes
     ):
         emitter.call(check_op, emitter.cu, total)
+    extent = example(total) if isinstance(total, fx.Node) else total
     covers = decided.covers_row or any(
-        statically_known_true(
-            example(user).shape[int(str(user.args[1]))] == example(decided.row_node).shape[decided.row_dim]
-        )
-        for collect, _ in decided.appended
-        for user in collect.users
-        if user.target is markers.RAGGED_CAT
+        statically_known_true(example(cat).shape[int(str(cat.args[1]))] == extent) for cat in _cats(decided)
     )
     if covers:
         cu = emitter.cu

@@ -20,6 +20,11 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
     base, index = node.args[0], node.args[1]
     if not isinstance(base, fx.Node):
         raise Refused("no-rule", "this index has no rule", node)
+    value = machine.value(base)
+    if isinstance(value, Segment) and isinstance(index, tuple) and any(e is None for e in index):
+        return _with_new_dims(machine, node, value, index)
+    if isinstance(value, Outside) and node.all_input_nodes == [base]:
+        return machine.computed((node.target, False, (value, frozen_args(index)), ()), example(node))
     found = locate(machine, node, base, index)
     if isinstance(found, Affine):
         return found
@@ -41,6 +46,22 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
         return machine.view(term, example(node).dim(), segment)
     part = Segment(segment.store, window, segment.rank)
     return part if example(node).dim() == segment.rank else Slot(part)
+
+
+def _with_new_dims(machine: Machine, node: fx.Node, segment: Segment, index: tuple[Any, ...]) -> Segment:
+    """``segment[:, None]``: a view with dimensions of size 1 in between."""
+    if any(entry is not None and entry is not Ellipsis and entry != slice(None) for entry in index):
+        raise Refused("no-rule", "index a segment with None and with other things in two steps", node)
+    entries = list(index)
+    if Ellipsis not in entries:
+        entries.append(Ellipsis)
+    at = entries.index(Ellipsis)
+    given = sum(entry is not None for entry in entries) - 1
+    entries[at : at + 1] = [slice(None)] * (segment.rank - given)
+    positions = [i for i, entry in enumerate(entries) if entry is not None]
+    dim = positions[segment.rank + segment.dim] - len(entries)
+    term = Apply(operator.getitem, False, (machine.read(segment, node), frozen_args(tuple(entries))), (), dim)
+    return machine.view(term, len(entries), segment)
 
 
 @rule("setitem")
