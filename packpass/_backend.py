@@ -10,13 +10,13 @@ import torch
 from torch import fx
 
 from packpass import _passes, capture, ops  # noqa: F401  (ops registers the operators)
-from packpass._compat import size_oblivious
+from packpass._compat import is_size_oblivious, size_oblivious
 from packpass._options import Options
 from packpass._pipeline import run_passes
 from packpass._replay import NotReplayable, replay
 from packpass._verify import copy_graph, verified
 from packpass.capture import Mode, frame_state
-from packpass.capture.state import restart
+from packpass.capture.state import active, restart
 
 log = logging.getLogger("packpass.backend")
 
@@ -43,7 +43,8 @@ class Backend:
         frame = frame_state(settings)
 
         def inner(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            with size_oblivious(False):  # a setting of capture; AOTAutograd would take symbolic strides for unknown
+            # Capture's own setting ends here: AOTAutograd would take symbolic strides for unknown.
+            with size_oblivious(active.stock_settings[1] if active.stock_settings else is_size_oblivious()):
                 return compile_inner(part, inputs, settings, mode, inductor_options)
 
         original = copy_graph(gm) if settings.verify else None
@@ -87,3 +88,4 @@ def compile_inner(
 
 backend = Backend()
 capture.install()
+_passes.load()  # now: an ImportError while a frame is compiled would only make the frame run as under stock torch

@@ -74,16 +74,18 @@ def prove_generic(iterations: list[Iteration]) -> None:
         proof.pair(one, two)
     for node in body:
         _shape_is_known(node)
+    for node in begin.graph.nodes:
+        if node.target is markers.LIST_COLLECT and node.args[2] == begin.args[1]:
+            collected: tuple[Any, ...] = node.args
+            if proof.twin.get(collected[1], collected[1]) is not collected[0]:
+                raise NotReplayable("two iterations append different values")
     inside = {begin, begin_again, *body, *body_again}
     for node in inside:
         for user in node.users:
-            if user in inside or user.target in (markers.LOOP_END, *markers.LOOP_SKIP) or _only_checks(user):
+            if user in inside or user.target in (markers.LOOP_END, *markers.LOOP_SKIP) or only_checks(user):
                 continue
             if user.target is not markers.LIST_COLLECT:
                 raise NotReplayable(f"{node.name} of one document is used after the loop")
-            collected: tuple[Any, ...] = user.args
-            if proof.twin.get(collected[1]) is not collected[0]:
-                raise NotReplayable("two iterations append different values")
 
 
 def _shape_is_known(node: fx.Node) -> None:
@@ -165,6 +167,6 @@ class _Proof:
         return type(a) is type(b) and bool(a == b)
 
 
-def _only_checks(node: fx.Node) -> bool:
+def only_checks(node: fx.Node) -> bool:
     """Is this an assertion, or integer arithmetic that only assertions use?"""
-    return is_check(node) or (is_symbolic(node) and all(_only_checks(user) for user in node.users))
+    return is_check(node) or (is_symbolic(node) and all(only_checks(user) for user in node.users))

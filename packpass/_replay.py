@@ -16,7 +16,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._generic import Iteration, NotReplayable, hoist_sizes, is_check, is_symbolic, prove_generic, regions
+from packpass._generic import (
+    Iteration,
+    NotReplayable,
+    hoist_sizes,
+    is_check,
+    is_symbolic,
+    only_checks,
+    prove_generic,
+    regions,
+)
 from packpass._location import location_of_node
 from packpass.capture import markers
 
@@ -208,7 +217,8 @@ class _Loops:
         self.part = part
         self.program: list[fx.Node | tuple[fx.Node, list[fx.Node]]] = []
         body: list[fx.Node] | None = None
-        self.appends: dict[fx.Node, list[fx.Node]] = {}
+        self.appends: dict[int, list[fx.Node]] = {}
+        """Per loop: the lists it fills."""
         for node in part.graph.nodes:
             if node.target is markers.LOOP_BEGIN:
                 body = []
@@ -216,10 +226,10 @@ class _Loops:
             elif node.target is markers.LOOP_END:
                 body = None
             elif node.target is markers.LIST_COLLECT:
-                source: Any = node.args[0]
-                self.appends.setdefault(source, []).append(node)
+                loop: Any = node.args[2]
+                self.appends.setdefault(loop, []).append(node)
             elif body is not None:
-                if not is_check(node):
+                if not only_checks(node):
                     body.append(node)
             else:
                 self.program.append(node)
@@ -234,9 +244,10 @@ class _Loops:
             if isinstance(item, tuple):
                 begin, body = item
                 splits: dict[fx.Node, Any] = {}
+                loop: Any = begin.args[1]
                 for i in range(int(self._value(begin.args[0], env))):
                     env[begin] = i
-                    self._iterate(body, env, splits)
+                    self._iterate(body, self.appends.get(loop, []), env, splits)
             elif item.op == "placeholder":
                 env[item] = next(feed)
             elif item.op == "output":
@@ -248,7 +259,9 @@ class _Loops:
     def _value(self, arg: Any, env: dict[fx.Node, Any]) -> Any:
         return fx.node.map_arg(arg, env.__getitem__)
 
-    def _iterate(self, body: list[fx.Node], env: dict[fx.Node, Any], splits: dict[fx.Node, Any]) -> None:
+    def _iterate(
+        self, body: list[fx.Node], lists: list[fx.Node], env: dict[fx.Node, Any], splits: dict[fx.Node, Any]
+    ) -> None:
         sizes: dict[Any, int] = {}
         for node in body:
             if node.target in markers.LOOP_SKIP:
@@ -258,10 +271,8 @@ class _Loops:
                 value = env[node] = self._call(node, env, splits)
                 if isinstance(value, torch.Tensor):
                     _as_traced(node, value, self.shapes[node], sizes)
-        for source, lists in self.appends.items():
-            if source in body:
-                for collected in lists:
-                    env[collected].append(env[source])
+        for collected in lists:
+            env[collected].append(self._value(collected.args[0], env))
 
     def _call(self, node: fx.Node, env: dict[fx.Node, Any], splits: dict[fx.Node, Any]) -> Any:
         args, kwargs = self._value(node.args, env), self._value(node.kwargs, env)

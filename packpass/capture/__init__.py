@@ -116,6 +116,7 @@ def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     except (exc.RestartAnalysis, exc.SkipFrame, RefusedError):
         raise
     except Exception as error:
+        _forget_half_made_nodes(self.output)
         # Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides.
         what = f"{type(error).__name__}: {effects.first_line(error)}"
         if active.regions:
@@ -132,6 +133,15 @@ def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         while active.regions:
             active.regions.pop().abandon()
         active.frame, active.regions = outer, regions
+
+
+def _forget_half_made_nodes(output: Any) -> None:
+    """Dynamo clears the graphs of a failed frame and stumbles over nodes whose creation failed half way."""
+    for tracer in output.tracers:
+        made = set(tracer.graph.nodes)
+        for node in made:
+            for user in [user for user in node.users if user not in made]:
+                del node.users[user]
 
 
 # === The table ===============================================================================================
@@ -154,6 +164,14 @@ def _iterator_hooks() -> tuple[Hook, ...]:
 
 def _itself(cls: Any) -> Any:
     return cls
+
+
+def _loops_problem() -> str | None:
+    """Iterators that advance by another method than the hooked one would carry their position unseen."""
+    for cls in (lists.ListIteratorVariable, iterators.CountIteratorVariable, functions.LocalGeneratorObjectVariable):
+        if "tp_iternext_impl" not in vars(cls):
+            return f"{cls.__name__}.tp_iternext_impl is missing"
+    return jumps.problem()
 
 
 def _list_builtins() -> list[Any]:
@@ -219,6 +237,7 @@ def _groups() -> list[Group]:
             *_iterator_hooks(),
         ),
         extra=jumps.install_jumps,
+        check=_loops_problem,
     )
     return [gate, loops]
 

@@ -51,6 +51,9 @@ class Group:
     purpose: str
     hooks: tuple[Hook, ...]
     extra: Callable[[], None] | None = None
+    """Installs what is not a plain attribute of something."""
+    check: Callable[[], str | None] | None = None
+    """Why this torch does not fit, where that is more than one missing attribute; None if it does."""
     state: str = "off"
     reason: str = "not installed yet"
 
@@ -85,6 +88,8 @@ def install_group(group: Group, off: frozenset[str]) -> None:
         group.state, group.reason = "off", "switched off by PACKPASS_DISABLE_HOOKS"
         return
     problems = [p for hook in group.hooks if (p := problem(hook))]
+    if group.check is not None and (found := group.check()) is not None:
+        problems.append(found)
     if problems:
         group.state, group.reason = "broken", "; ".join(problems)
         return

@@ -90,13 +90,25 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
     return jump
 
 
+def _opcodes() -> dict[int, bool]:
+    """The conditional jumps of this Python: opcode -> does it jump if the value is true?"""
+    names = [n for n in dis.opmap if n.startswith("POP_JUMP") and n.endswith(("IF_TRUE", "IF_FALSE"))]
+    return {dis.opmap[n]: n.endswith("IF_TRUE") for n in names}
+
+
+def problem() -> str | None:
+    """Why the jumps cannot be wrapped on this torch or Python, or None."""
+    table = getattr(sc.InstructionTranslatorBase, "dispatch_table", None)
+    if not isinstance(table, list):
+        return "InstructionTranslatorBase.dispatch_table is missing"
+    if not any(opcode < len(table) and table[opcode] is not None for opcode in _opcodes()):
+        return "InstructionTranslatorBase.dispatch_table has no conditional jumps"
+    return None
+
+
 def install_jumps() -> None:
     """Wrap the conditional jumps in every translator's dispatch table."""
-    opcodes = {
-        dis.opmap[n]: "IF_TRUE" in n
-        for n in dis.opmap
-        if n.startswith("POP_JUMP") and n.endswith(("IF_TRUE", "IF_FALSE"))
-    }
+    opcodes = _opcodes()
     classes: list[Any] = [sc.InstructionTranslatorBase]
     for cls in classes:
         classes.extend(cls.__subclasses__())

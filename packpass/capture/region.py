@@ -240,6 +240,7 @@ class Region:
         """End of the loop: refuse carried state, poison what leaks, turn appended lists into one graph value."""
         from torch._dynamo.variables.builder import wrap_fx_proxy
 
+        self._scope.close()  # first: what follows may refuse, and this region is no longer among the open ones
         carried = [name for _, accesses in self._frames for name in accesses.carried()]
         carried += [cell.local_name or "a closure variable" for cell in self.cells.carried()]
         if carried:
@@ -258,7 +259,6 @@ class Region:
             side_effects.store_attr_mutations[cell]["cell_contents"] = Poison(
                 cell.local_name or "a closure variable", self.location
             )
-        self._scope.close()
         for items in self.lists:
             proxies = [value.as_proxy() for value in items.values]
             items.collected = wrap_fx_proxy(self.tx, self._emit(markers.LIST_COLLECT, *proxies, self.id))

@@ -40,7 +40,9 @@ def wrap_tensor(original: Any, self: Any, value: torch.Tensor) -> Any:
     if value.dim() == 1 and value.dtype in _INDEX_DTYPES and value.shape[0] >= 1:
         inputs = self.tx.output.__dict__.setdefault("_packpass_vectors", {})
         inputs[_source_name(self.source)] = value.shape[0]
-    with size_oblivious(False):  # the inputs themselves get the symbols and strides that stock torch gives them
+    if active.stock_settings is None:
+        return original(self, value)
+    with size_oblivious(active.stock_settings[1]):  # the inputs get the symbols and strides that stock torch gives them
         return original(self, value)
 
 

@@ -1,0 +1,119 @@
+"""``on_refusal``, and a user's module that is called like ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from packpass._report import RefusedError
+
+from .support import boundaries, compiled, equal, graphs, row
+
+
+@pytest.fixture(autouse=True)
+def _reset() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+def by_capture(x: Tensor, cu: Tensor) -> Tensor:
+    out, n = x.clone(), 0
+    for s, e in zip(cu[:-1], cu[1:]):
+        n = n + 1
+        out[:, s:e] *= n
+    return out
+
+
+def by_a_pass(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1], cu[1:]):
+        out[:, s:e] = x[:, s:e].cumsum(1)
+    return out
+
+
+def rewritten(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1], cu[1:]):
+        out[:, s:e] = x[:, s:e].flip(1)
+    return out
+
+
+REFUSED = [(by_capture, "capture", "carried-state"), (by_a_pass, "vectorize_segments", "no-rule")]
+IDS = ["capture", "pass"]
+
+
+@pytest.mark.parametrize(("fn", "rule", "code"), REFUSED, ids=IDS)
+def test_raise(fn: Callable[..., Any], rule: str, code: str) -> None:
+    call = compiled(fn, on_refusal="raise")
+    with pytest.raises(RefusedError) as caught:
+        call(row(), boundaries(4))
+    assert (caught.value.refusal.rule, caught.value.refusal.code) == (rule, code)
+    assert f"test_refusals.py:{fn.__code__.co_firstlineno + 2}" in str(caught.value)
+    assert f"[{code}]" in str(caught.value)
+    assert "packpass.on_refusal" in str(caught.value)
+    # and again: the error is not cached as "run this frame eagerly"
+    with pytest.raises(RefusedError):
+        call(row(), boundaries(5))
+
+
+@pytest.mark.parametrize(("fn", "rule", "code"), REFUSED, ids=IDS)
+def test_warn(fn: Callable[..., Any], rule: str, code: str) -> None:
+    call = compiled(fn, on_refusal="warn")
+    with pytest.warns(UserWarning, match=rf"packpass: .*test_refusals\.py:\d+ \[{code}\]: \w"):
+        out = call(row(), boundaries(4))
+    equal(fn(row(), boundaries(4)), out)
+
+
+@pytest.mark.parametrize("on_refusal", ["ignore", "warn", "raise"])
+def test_nothing_to_say_about_what_is_rewritten(on_refusal: str) -> None:
+    call = compiled(rewritten, on_refusal=on_refusal)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        equal(rewritten(row(), boundaries(4)), call(row(), boundaries(4)))
+    assert not [w for w in caught if "packpass" in str(w.message)]
+    assert graphs() == 1
+
+
+def test_after_an_error_the_next_model_compiles() -> None:
+    with pytest.raises(RefusedError):
+        compiled(by_capture, on_refusal="raise")(row(), boundaries(4))
+    call = compiled(rewritten, on_refusal="raise")
+    equal(rewritten(row(), boundaries(4)), call(row(), boundaries(4)))
+
+
+PROGRAM = """
+import torch, packpass
+try:
+    torch.compile(lambda x: x + 1, backend={backend})(torch.ones(2))
+except ImportError as error:
+    print("ImportError:", error)
+else:
+    print("no error")
+"""
+
+
+@pytest.mark.parametrize(("as_package", "backend"), [(False, "packpass.backend"), (True, "'packpass'")])
+def test_a_module_called_passes_in_front_of_ours(tmp_path: Path, as_package: bool, backend: str) -> None:
+    theirs = tmp_path / "passes" / "__init__.py" if as_package else tmp_path / "passes.py"
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_text("ORDER = ()\n")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(backend=backend)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("ImportError: packpass needs its package 'passes'")
+    assert str(theirs) in done.stdout
+    assert "Rename" in done.stdout
