@@ -10,6 +10,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from packpass._backend import Backend
 from packpass._compare_render import kernels_text, seconds_text
 from packpass._compile import compile_afresh
@@ -76,6 +78,9 @@ def run_race(
 
     ``compiled_floor`` shows what a call of compiled code costs before it does anything of its own.
     """
+    # Otherwise Dynamo takes the second size of a case for a changing one and compiles for every size: another program.
+    # What changing sizes cost is the question of the cases compile_time and real_text.
+    torch._dynamo.reset()
     report = Report()
     workload = Workload(None, args, {}, backward)
     first = ways[0]
