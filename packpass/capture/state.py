@@ -55,8 +55,6 @@ class FrameState:
     options: Options
     mode: Mode = Mode.PROBE
     dynamic_sources: set[str] = dataclasses.field(default_factory=set)
-    carried: dict[str, set[str]] = dataclasses.field(default_factory=dict)
-    """Per loop site: names of locals whose value an iteration takes over from the one before."""
     sites: dict[int, str] = dataclasses.field(default_factory=dict)
     """Loop id -> user location."""
     user_checks: bool = False

@@ -61,7 +61,7 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
             _emit_checks(emitter, decided, total)
             news = [(row, store, _content(emitter, graph, decided, row, store)) for row, store in decided.writes]
             # The lists are laid out last: every read of an outer tensor comes before the first write.
-            rows = {collect: _appended(emitter, decided, segment) for collect, segment in decided.appended}
+            rows = {collect: emitter.node(segment.store.term) for collect, segment in decided.appended}
     except Refused:
         if emitter is not None:
             emitter.abandon()
@@ -75,7 +75,6 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     for collect, whole in rows.items():
         for user in list(collect.users):
             with graph.inserting_before(user):
-                emitter.made.clear()
                 joined = _joined(emitter, decided, whole, user)
             user.replace_all_uses_with(joined)
             _copy_meta(user, joined)
@@ -93,7 +92,7 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     nodes = loop.nodes - set(decided.hoisted)
     inputs = [n for node in nodes for n in node.all_input_nodes if n not in nodes]
     for row, new in functional:
-        later = [user for user in row.node.users if user not in nodes and _after(user, end)]
+        later = [user for user in row.node.users if user not in nodes and end < user]
         for user in later:
             user.replace_input_with(row.node, new)
         _copy_meta(row.node, new, location_only=True)
@@ -109,10 +108,6 @@ def _differentiable(decided: Decided) -> bool:
     terms = [store.term for _, store in decided.writes] + [s.store.term for _, s in decided.appended]
     nodes = [t.node for term in terms for t in walk(term) if isinstance(t, (Row, Outside)) and t.node is not None]
     return any(isinstance(example(n), torch.Tensor) and example(n).requires_grad for n in nodes)
-
-
-def _after(node: fx.Node, mark: fx.Node) -> bool:
-    return mark < node
 
 
 def _copy_meta(old: fx.Node, new: fx.Node, location_only: bool = False) -> None:
@@ -262,10 +257,6 @@ def _may_replace(graph: fx.Graph, decided: Decided, row: Row, new: fx.Node) -> b
 
 
 # === Lists ===================================================================================================
-
-
-def _appended(emitter: Emitter, decided: Decided, segment: Any) -> fx.Node:
-    return emitter.node(segment.store.term)
 
 
 def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> fx.Node:

@@ -173,23 +173,12 @@ def _cat_shift(machine: Machine, node: fx.Node, values: list[Any], dim: int) -> 
             number = _constant_part(machine, other, window)
             if number is not None and k == 1 and other.rank == part.rank:
                 return machine.fresh(Roll(term, shift, number, dim), part.rank)
-        if (
-            isinstance(other, Segment)
-            and k == 1
-            and other.store is part.store
-            and other.window == near
-            and other.rank == part.rank
-        ):
+        if not isinstance(other, Segment) or k != 1 or other.store is not part.store or other.rank != part.rank:
+            continue
+        if other.window == near:
             moved = machine.intern(Roll(term, shift, ANY, dim))  # the last (first) slot is repeated
             return machine.fresh(Assign(term, Window(back=1) if left else Window(front=1), moved, dim), part.rank)
-        wraps = far
-        if (
-            isinstance(other, Segment)
-            and k == 1
-            and other.store is part.store
-            and other.window == wraps
-            and other.rank == part.rank
-        ):
+        if other.window == far:
             return machine.fresh(Roll(term, shift, None, dim), part.rank)
     return None
 

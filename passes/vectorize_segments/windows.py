@@ -23,7 +23,7 @@ class Slot:
     """"start" or "end" if the slot of an outer tensor was selected by a boundary itself."""
 
 
-def window_of(machine: Machine, start: Any, stop: Any, extent: Any, node: fx.Node) -> Window | None:
+def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node) -> Window | None:
     """The document window ``[start, stop)`` of an outer tensor, or None if it does not depend on the document."""
     low = machine.affine(start) if start is not None else Affine.of(0)
     high = machine.affine(stop) if stop is not None else None
@@ -149,7 +149,7 @@ def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
                 if not constant_entry(machine, entry):
                     raise Refused("strided-slice", "a slice with a step over documents", node)
                 continue
-            cut = window_of(machine, entry.start, entry.stop, fake.shape[d], node)
+            cut = window_of(machine, entry.start, entry.stop, node)
             if cut is not None:
                 if packed_at is not None:
                     raise Refused("two-packed-dims", "two dimensions are cut by boundaries in one index", node)
