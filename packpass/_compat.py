@@ -70,6 +70,32 @@ def assert_async(condition: Any, message: str) -> None:
     torch.ops.aten._assert_async.msg(condition, message)
 
 
+def compile_cpp(source: str, function: str, arguments: str) -> Callable[..., Any] | None:
+    """A C function out of C++ source, compiled and cached as Inductor does with its own kernels; it returns nothing.
+
+    Args:
+        arguments: one letter per argument, "p" a pointer or None, "i" an int64.
+
+    Returns:
+        None where the compiler is missing or fails, with a warning in the log.
+    """
+    import ctypes
+
+    from torch._inductor.codecache import CppCodeCache
+
+    try:
+        # Inductor vectorises on its own and turns the compiler's vectoriser off.
+        library: Any = CppCodeCache.load(source, extra_flags=("-ftree-loop-vectorize",))
+        found = getattr(library, function)
+    except Exception as error:  # the compiler's errors have no common class
+        log.warning("no C++ kernel, torch's own ops are used instead (slower): %s", str(error).split("\n")[0])
+        return None
+    found.restype = None
+    found.argtypes = [{"p": ctypes.c_void_p, "i": ctypes.c_int64}[letter] for letter in arguments]
+    called: Callable[..., Any] = found
+    return called
+
+
 # === Symbolic shapes =========================================================================================
 
 
@@ -225,6 +251,13 @@ def is_collective(target: Any) -> bool:
     )
 
 
+def python_dispatcher() -> Any:
+    """Context in which fakes run torch's Python decompositions, as in Dynamo; the C++ ones fix symbolic sizes."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()
+
+
 def hint_of(size: Any) -> int | None:
     """The value of a symbolic size while compiling, without a guard; None if it is data-dependent."""
     import torch
@@ -232,3 +265,27 @@ def hint_of(size: Any) -> int | None:
     if not isinstance(size, torch.SymInt):
         return int(size)
     return int(size.node.hint) if size.node.has_hint() else None
+
+
+# === Process groups ==========================================================================================
+
+
+def process_group_of(name: str) -> Any:
+    """The ProcessGroup of this name; raises if there is none."""
+    from torch.distributed.distributed_c10d import _resolve_process_group
+
+    return _resolve_process_group(name)  # type: ignore[arg-type]
+
+
+def all_to_all_of_equal_parts(send: Any, group_name: str, group_size: int) -> Any:
+    """Functional all-to-all: ``send[r]`` goes to rank r. Traceable; waits before it returns.
+
+    Args:
+        send: contiguous, ``[group_size, ...]``: the splits are 1 entry each, so no size of a graph is read.
+    """
+    import torch
+    import torch.distributed._functional_collectives
+
+    ops = torch.ops._c10d_functional
+    splits = [1] * group_size
+    return ops.wait_tensor.default(ops.all_to_all_single.default(send, splits, splits, group_name))

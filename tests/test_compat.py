@@ -188,3 +188,45 @@ def test_registered_ops_lists_a_library_s_ops_once_each() -> None:
     assert "packpass::packed_roll" in found
     assert len(found) == len(set(found))
     assert _compat.registered_ops("no_such_library") == []
+
+
+def test_compile_cpp_gives_a_c_function() -> None:
+    source = """
+    #include <cstdint>
+    extern "C" void add(const float* x, float* out, int64_t n, float*) {
+      for (int64_t i = 0; i < n; ++i) out[i] = x[i] + 1.f;
+    }
+    """
+    with _compat.empty_compile_caches():
+        add = _compat.compile_cpp(source, "add", "ppip")
+    assert add is not None
+    x, out = torch.arange(100.0), torch.empty(100)
+    assert add(x.data_ptr(), out.data_ptr(), 100, None) is None
+    assert torch.equal(out, x + 1)
+
+
+def test_compile_cpp_says_why_it_could_not(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "packpass.compat"):
+        assert _compat.compile_cpp("this is no C++", "f", "p") is None
+        assert _compat.compile_cpp('extern "C" void f() {}', "g", "p") is None
+    assert [record.name for record in caplog.records] == ["packpass.compat"] * 2
+
+
+# === Process groups ==========================================================================================
+
+
+def test_process_groups_by_name() -> None:
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    try:
+        name = dist.group.WORLD.group_name
+        group = _compat.process_group_of(name)
+        assert (group.size(), group.rank()) == (4, 1)
+        sent = torch.arange(8).view(4, 2)
+        assert _compat.all_to_all_of_equal_parts(sent, name, 4).shape == (4, 2)
+        with pytest.raises(Exception, match="nobody"):
+            _compat.process_group_of("nobody")
+    finally:
+        dist.destroy_process_group()

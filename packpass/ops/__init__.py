@@ -3,11 +3,26 @@
 Importing this package registers every op: its eager kernels, its shapes, its backward and its Inductor decomposition.
 """
 
-from packpass.ops import _documents_only, _packed_flip, _snapshot, _window_mask  # noqa: F401  (registers ops that only passes use)
+from packpass.ops import (  # noqa: F401  (registers ops that only passes use)
+    _boundaries_or_row,
+    _documents_only,
+    _packed,
+    _packed_flip,
+    _segment_argmax,
+    _segment_pad,
+    _segment_reduce,
+    _segment_scan,
+    _segment_softmax,
+    _segment_spread,
+    _segment_take,
+    _snapshot,
+    _window_mask,
+)
 from packpass.ops._cu_seqlens import pad_cu_seqlens, validate_cu_seqlens
 from packpass.ops._packed_roll import packed_roll
 from packpass.ops._position_ids import position_ids
 from packpass.ops._segment_ids import segment_ids
+from packpass.ops._varlen_attention import varlen_attention
 from packpass.ops._version import ops_version, tag_compile_caches
 
 __all__ = [
@@ -17,6 +32,7 @@ __all__ = [
     "position_ids",
     "segment_ids",
     "validate_cu_seqlens",
+    "varlen_attention",
 ]
 
 tag_compile_caches()

@@ -29,7 +29,7 @@ PADDED_MESSAGE = (
 )
 
 
-def _conditions(cu_seqlens: Tensor, total: int, cu_seqlens_padded: Tensor | None) -> list[tuple[Tensor, str]]:
+def conditions(cu_seqlens: Tensor, total: int, cu_seqlens_padded: Tensor | None) -> list[tuple[Tensor, str]]:
     """0-d bool tensors that must be True, each with its message; device independent, no host read."""
 
     def in_order(cu: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def _conditions(cu_seqlens: Tensor, total: int, cu_seqlens_padded: Tensor | None
 
 
 def _kernel(cu_seqlens: Tensor, total: int, cu_seqlens_padded: Tensor | None = None) -> None:
-    for condition, message in _conditions(cu_seqlens, total, cu_seqlens_padded):
+    for condition, message in conditions(cu_seqlens, total, cu_seqlens_padded):
         assert_async(condition, message)
 
 

@@ -20,7 +20,9 @@ TAG_PREFIX = "packpass-ops="
 def ops_version() -> str:
     """Digest (16 hex digits) of the sources of ``packpass.ops``, also when the package is imported from a zip file."""
     digest = hashlib.sha256()
-    sources = [f for f in resources.files(__package__ or "packpass.ops").iterdir() if f.name.endswith(".py")]
+    sources = [
+        f for f in resources.files(__package__ or "packpass.ops").iterdir() if f.name.endswith((".py", ".cpp", ".h"))
+    ]
     for source in sorted(sources, key=lambda f: f.name):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:16]

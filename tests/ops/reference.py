@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 
 def roll(
@@ -92,3 +93,89 @@ def same(a: Tensor, b: Tensor) -> bool:
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+# === Segment ops: what a loop over documents does to each of them ================================================
+
+REDUCTIONS = {"sum": torch.sum, "prod": torch.prod, "amax": torch.amax, "amin": torch.amin}
+SCANS = {
+    "sum": torch.cumsum,
+    "prod": torch.cumprod,
+    "max": lambda x, dim: x.cummax(dim).values,
+    "min": lambda x, dim: x.cummin(dim).values,
+    "logsumexp": torch.logcumsumexp,
+}
+
+
+def segments(x: Tensor, cu_seqlens: Tensor, dim: int) -> list[Tensor]:
+    """The documents, packed dimension first."""
+    rows = x.movedim(dim, 0)
+    return [rows[start:stop] for start, stop in pairwise(cu_seqlens.tolist())]
+
+
+def per_document(results: list[Tensor], like: Tensor) -> Tensor:
+    """``[N, *rest]``: stacked, also where there are none."""
+    return torch.stack(results) if results else like.new_zeros([0, *like.shape])
+
+
+def segment_reduce(x: Tensor, cu_seqlens: Tensor, reduce: str, dim: int, empty: complex) -> Tensor:
+    """In the dtype of x, computed in float32 or better; ``empty``: the value of empty documents."""
+    results = []
+    for document in segments(x, cu_seqlens, dim):
+        wide = document.float() if x.dtype in (torch.bfloat16, torch.float16) else document
+        reduced = REDUCTIONS[reduce](wide, 0) if len(wide) else torch.full(wide.shape[1:], empty)
+        results.append(reduced.to(x.dtype))
+    return per_document(results, x.movedim(dim, 0)[0])
+
+
+def segment_argmax(x: Tensor, cu_seqlens: Tensor, largest: bool, dim: int) -> Tensor:
+    results = []
+    for document in segments(x, cu_seqlens, dim):
+        found = (document.max if largest else document.min)(0).indices if len(document) else None
+        results.append(torch.zeros(document.shape[1:], dtype=torch.int64) if found is None else found)
+    return per_document(results, x.movedim(dim, 0)[0].long())
+
+
+def segment_take(x: Tensor, cu_seqlens: Tensor, positions: Tensor, dim: int) -> Tensor:
+    rest = x.movedim(dim, 0).shape[1:]
+    results = []
+    for document, wanted in zip(segments(x, cu_seqlens, dim), positions, strict=False):
+        wanted = wanted.expand(rest)
+        wanted = torch.where(wanted < 0, wanted + len(document), wanted)
+        inside = (wanted >= 0) & (wanted < len(document))
+        if len(document):
+            taken = document.gather(0, wanted.clamp(0, len(document) - 1).unsqueeze(0))[0]
+            results.append(torch.where(inside, taken, torch.zeros((), dtype=x.dtype)))
+        else:
+            results.append(x.new_zeros(rest))
+    return per_document(results, x.new_zeros(rest))
+
+
+def segment_spread(values: Tensor, cu_seqlens: Tensor, total: int) -> Tensor:
+    out = values.new_zeros([total, *values.shape[1:]])
+    for d, (start, stop) in enumerate(pairwise(cu_seqlens.tolist())):
+        out[start:stop] = values[d]
+    return out
+
+
+def segment_scan(x: Tensor, cu_seqlens: Tensor, op: str, dim: int, reverse: bool = False) -> Tensor:
+    out = x.movedim(dim, 0).clone()
+    for start, stop in pairwise(cu_seqlens.tolist()):
+        document = out[start:stop].flip(0) if reverse else out[start:stop]
+        if len(document):
+            scanned = SCANS[op](document.float() if x.dtype is torch.float16 else document, 0).to(x.dtype)
+            out[start:stop] = scanned.flip(0) if reverse else scanned
+    return out.movedim(0, dim).contiguous()
+
+
+def segment_softmax(x: Tensor, cu_seqlens: Tensor, dim: int, log: bool) -> Tensor:
+    out = x.movedim(dim, 0).clone()
+    for start, stop in pairwise(cu_seqlens.tolist()):
+        document = out[start:stop].float() if x.dtype in (torch.bfloat16, torch.float16) else out[start:stop].clone()
+        out[start:stop] = (torch.log_softmax if log else torch.softmax)(document, 0).to(x.dtype)
+    return out.movedim(0, dim).contiguous()
+
+
+def segment_pad(x: Tensor, cu_seqlens: Tensor, dim: int, fill: float, left: bool = False) -> Tensor:
+    side = "left" if left else "right"
+    return pad_sequence(segments(x, cu_seqlens, dim), batch_first=True, padding_value=fill, padding_side=side)

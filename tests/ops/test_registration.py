@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from packpass.ops import ops_version
+from packpass.ops import _version, ops_version
 from packpass.ops._version import TAG_PREFIX, tag_compile_caches
 
 NAMES = [
     "boundaries_passed", "check_cu_seqlens", "host_check_cu_seqlens", "host_packed_roll", "packed_flip", "packed_roll",
     "position_ids", "segment_ids", "window_mask",
+    "host_segment_spread", "segment_argmax", "segment_pad", "segment_put", "segment_recurrence", "segment_reduce",
+    "segment_scan", "segment_softmax", "segment_softmax_backward", "segment_spread", "segment_take", "segment_unpad",
+    "check_shards", "cp_packed_roll", "cp_to_hp", "host_check_shards", "host_zigzag_rows", "hp_to_cp", "zigzag_rows",
 ]  # fmt: skip
 
 
@@ -36,6 +41,18 @@ def test_schemas() -> None:
         "packed_flip": "(Tensor x, Tensor cu_seqlens, int dim) -> Tensor",
         "position_ids": "(Tensor cu_seqlens, SymInt total) -> Tensor",
         "segment_ids": "(Tensor cu_seqlens, SymInt total) -> Tensor",
+        "segment_reduce": "(Tensor x, Tensor cu_seqlens, str reduce, int dim) -> Tensor",
+        "segment_argmax": "(Tensor x, Tensor cu_seqlens, bool largest, int dim) -> Tensor",
+        "segment_take": "(Tensor x, Tensor cu_seqlens, Tensor positions, int dim) -> Tensor",
+        "segment_spread": "(Tensor values, Tensor cu_seqlens, SymInt total) -> Tensor",
+        "segment_scan": "(Tensor x, Tensor cu_seqlens, str op, int dim, bool reverse=False) -> Tensor",
+        "segment_softmax": "(Tensor x, Tensor cu_seqlens, int dim, bool log) -> Tensor",
+        "segment_pad": "(Tensor x, Tensor cu_seqlens, int dim, Scalar fill, bool left=False) -> Tensor",
+        "zigzag_rows": "(Tensor cu_seqlens, SymInt local, int group_size, bool inverse) -> Tensor",
+        "cp_to_hp": "(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size) -> Tensor",
+        "hp_to_cp": "(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size) -> Tensor",
+        "cp_packed_roll": "(Tensor[] xs, Tensor cu_seqlens, int[] fields, int[] shifts, int[] dims, Scalar[] fills, "
+        "bool[] wraps, str group, int group_size, int rank) -> Tensor[]",
         "window_mask": "(Tensor cu_seqlens, SymInt total, int front, int back) -> Tensor",
         "check_cu_seqlens": "(Tensor cu_seqlens, SymInt total, Tensor? cu_seqlens_padded=None) -> ()",
     }
@@ -68,6 +85,18 @@ def test_check_is_impure_everywhere() -> None:
 def test_version_is_in_the_cache_keys() -> None:
     assert len(ops_version()) == 16
     assert TAG_PREFIX + ops_version() in torch.compiler.config.cache_key_tag.split(";")
+
+
+def test_version_covers_every_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also the C++ ones: what the ops compute depends on them as well."""
+    copy = tmp_path / "ops"
+    shutil.copytree(Path(_version.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(_version.resources, "files", lambda package: copy)
+    assert ops_version.__wrapped__() == ops_version()
+    for source in sorted(path for path in copy.iterdir() if path.name.startswith("_segment")):
+        before = ops_version.__wrapped__()
+        source.write_bytes(source.read_bytes() + b"\n")
+        assert ops_version.__wrapped__() != before, source.name
 
 
 def test_version_keeps_the_users_tag() -> None:

@@ -1,0 +1,329 @@
+"""``varlen_attention``: attention inside every document of packed rows.
+
+    out[:] = 0                                                    # the tail, and queries that see no key
+    for d in range(N):
+        rows, keys = slice(cu_q[d], cu_q[d + 1]), slice(cu_k[d], cu_k[d + 1])
+        scores = q[rows] @ k[keys].T * scale                      # per head; scale defaults to 1 / sqrt(D)
+        visible = i + len(keys) - len(rows) >= j if is_causal else True     # query i, key j of the document
+        out[rows] = softmax(where(visible, scores, -inf)) @ v[keys]
+
+With as many queries as keys that is the usual causal mask; otherwise the last query sees all keys (bottom right), as
+the flash kernels have it.
+
+On the CPU boundaries are host memory, so the kernel calls torch's flash kernel once per document: six times faster,
+forward and backward, than one call on padded rows or with a block-diagonal mask. On a GPU it is torch's flash kernel
+for packed rows, one call, which reads the boundaries on the device. For Inductor it is an op of its own.
+
+``varlen_attention`` is what graphs from Dynamo contain; below autograd it is ``varlen_attention_forward``, which also
+returns what the backward needs. Forward and backward must be of one kernel family (they share the log-sum-exp), which
+is why they call the pair of aten ops and not ``torch.nn.attention.varlen``, whose own choice of family is private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from packpass.ops._arguments import check_boundaries, check_tensor
+from packpass.ops._boundaries_passed import search
+from packpass.ops._check_cu_seqlens import check_cu_seqlens_op
+from packpass.ops._library import LIBRARY, Op, define, differentiable
+
+FLASH_DTYPES = (torch.float16, torch.bfloat16)
+
+# q, k, v, cu_seqlens_q, cu_seqlens_k, is_causal, scale
+_ARGUMENTS = "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, bool is_causal, float? scale"
+
+
+# === CPU: one call of torch's kernel per document ===============================================================
+
+
+def _documents(
+    cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, dtype: torch.dtype
+) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
+    """Per document with something to attend to: its queries, its keys, and the mask as torch's kernel takes it (its own
+    causal mask, or one to add)."""
+    for (start, stop), (first, last) in zip(
+        pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True
+    ):
+        queries, keys = stop - start, last - first
+        if is_causal and queries > keys:
+            start, queries = stop - keys, keys  # the queries before see no key
+        if queries <= 0 or keys <= 0:
+            continue
+        mask = None
+        if is_causal and queries < keys:
+            hidden = torch.ones(queries, keys, dtype=torch.bool).triu_(keys - queries + 1)
+            mask = torch.zeros(queries, keys, dtype=dtype).masked_fill_(hidden, -torch.inf)
+        yield slice(start, stop), slice(first, last), is_causal and mask is None, mask
+
+
+def _query_heads(x: Tensor, key_heads: int) -> Tensor:
+    """View ``[L, Hq, D]`` as ``[Hq / Hk, Hk, L, D]``: the queries that share a key head are a batch."""
+    return x.unflatten(1, (key_heads, -1)).permute(2, 1, 0, 3)
+
+
+def _key_heads(x: Tensor, groups: int) -> Tensor:
+    """View ``[L, Hk, D]`` as ``[groups, Hk, L, D]``, the same keys for every group."""
+    return x.transpose(0, 1).expand(groups, -1, -1, -1)
+
+
+def _unit_stride(*tensors: Tensor) -> Iterator[Tensor]:
+    """torch's flash kernels take any strides but that of the last dimension."""
+    return (x if x.stride(-1) == 1 else x.contiguous() for x in tensors)
+
+
+def _lse_like(q: Tensor) -> Tensor:
+    return q.new_zeros((q.shape[1], q.shape[0]), dtype=torch.float64 if q.dtype is torch.float64 else torch.float32)
+
+
+def _cpu_forward(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    q, k, v = _unit_stride(q, k, v)
+    heads, groups = k.shape[1], q.shape[1] // k.shape[1]
+    out, lse = q.new_zeros(q.shape), _lse_like(q)
+    for rows, keys, causal, mask in _documents(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype):
+        of_document, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            _query_heads(q[rows], heads),
+            _key_heads(k[keys], groups),
+            _key_heads(v[keys], groups),
+            0.0,
+            causal,
+            attn_mask=mask,
+            scale=scale,
+        )
+        _query_heads(out[rows], heads).copy_(of_document)
+        lse.unflatten(0, (heads, groups))[:, :, rows].copy_(logsumexp.transpose(0, 1))
+    return out, lse
+
+
+def _cpu_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad, q, k, v = _unit_stride(grad, q, k, v)
+    heads, groups = k.shape[1], q.shape[1] // k.shape[1]
+    grad_q, grad_k, grad_v = (x.new_zeros(x.shape) for x in (q, k, v))
+    for rows, keys, causal, mask in _documents(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype):
+        of_q, of_k, of_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            _query_heads(grad[rows], heads),
+            _query_heads(q[rows], heads),
+            _key_heads(k[keys], groups),
+            _key_heads(v[keys], groups),
+            _query_heads(out[rows], heads),
+            lse.unflatten(0, (heads, groups))[:, :, rows].transpose(0, 1),
+            0.0,
+            causal,
+            attn_mask=mask,
+            scale=scale,
+        )
+        _query_heads(grad_q[rows], heads).copy_(of_q)
+        grad_k[keys] = of_k.sum(0).transpose(0, 1)
+        grad_v[keys] = of_v.sum(0).transpose(0, 1)
+    return grad_q, grad_k, grad_v
+
+
+# === GPU: torch's kernel for packed rows ========================================================================
+
+
+def _attended(cu_seqlens: Tensor, other: Tensor, total: int) -> Tensor:
+    """Slots of documents that are not empty on the other side either; bool ``[total, 1, 1]``. The flash kernels leave
+    all other rows as they were allocated."""
+    passed = search(cu_seqlens, total)
+    last = cu_seqlens.shape[0] - 1
+    before = (passed - 1).clamp(min=0)
+    partners = other.index_select(0, passed.clamp(max=last)) - other.index_select(0, before.clamp(max=last))
+    return ((passed > 0) & (passed <= last) & (partners > 0)).view(-1, 1, 1)
+
+
+def _gpu_forward(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    # The longest document is known on the device only; T bounds it. Blocks of the launch beyond a document end at once.
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(
+        *_unit_stride(q, k, v),
+        cu_seqlens_q.int(),
+        cu_seqlens_k.int(),
+        q.shape[0],
+        k.shape[0],
+        0.0,
+        is_causal,
+        False,
+        scale=scale,
+    )
+    inside = _attended(cu_seqlens_q, cu_seqlens_k, q.shape[0])
+    return torch.where(inside, out, 0), lse.contiguous()
+
+
+def _gpu_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    nothing = torch.empty(0, device=q.device)
+    random_state = torch.zeros(2, dtype=torch.uint64, device=q.device)
+    grad_q, grad_k, grad_v = torch.ops.aten._flash_attention_backward(
+        *_unit_stride(grad, q, k, v),
+        out,
+        lse,
+        cu_seqlens_q.int(),
+        cu_seqlens_k.int(),
+        q.shape[0],
+        k.shape[0],
+        0.0,
+        is_causal,
+        random_state,
+        nothing,
+        scale=scale,
+    )
+    queries = _attended(cu_seqlens_q, cu_seqlens_k, q.shape[0])
+    keys = _attended(cu_seqlens_k, cu_seqlens_q, k.shape[0])
+    return torch.where(queries, grad_q, 0), torch.where(keys, grad_k, 0), torch.where(keys, grad_v, 0)
+
+
+# === The ops ====================================================================================================
+
+
+def _contiguous_like(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in tensors)
+
+
+forward_op = define(
+    f"varlen_attention_forward({_ARGUMENTS}) -> (Tensor, Tensor)",
+    fake=lambda q, *_: (q.new_empty(q.shape), _lse_like(q)),
+    kernel=_gpu_forward,
+    cpu_kernel=_cpu_forward,
+)
+backward_op = define(
+    "varlen_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor cu_seqlens_q, "
+    "Tensor cu_seqlens_k, bool is_causal, float? scale) -> (Tensor, Tensor, Tensor)",
+    fake=lambda grad, q, k, v, *_: _contiguous_like(q, k, v),
+    kernel=_gpu_backward,
+    cpu_kernel=_cpu_backward,
+)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.is_causal, ctx.scale = inputs
+    out, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(*tensors, out, lse)
+
+
+def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse = ctx.saved_tensors
+    grads = backward_op(grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, ctx.is_causal, ctx.scale)
+    return *grads, None, None, None, None
+
+
+def _no_second_backward(ctx: Any, *_: Tensor) -> NoReturn:
+    raise NotImplementedError(
+        "packpass: varlen_attention can be differentiated once; torch's flash kernels have no second derivative"
+    )
+
+
+differentiable("varlen_attention_forward", _backward, _setup_context)
+differentiable("varlen_attention_backward", _no_second_backward, lambda ctx, inputs, output: None)
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, scale: float | None
+) -> Tensor:
+    out: Tensor = forward_op(q, k, v, cu_seqlens_q, cu_seqlens_k, is_causal, scale)[0]
+    return out
+
+
+LIBRARY.define(f"varlen_attention({_ARGUMENTS}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+LIBRARY.impl("varlen_attention", _attention, "CompositeImplicitAutograd")
+varlen_attention_op: Op = torch.ops.packpass.varlen_attention.default
+
+
+def _check_rows(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, x)
+        if x.dim() != 3:
+            raise ValueError(f"{name} must have 3 dimensions [slots, heads, head size], got shape {tuple(x.shape)}")
+        if not x.is_floating_point():
+            raise TypeError(f"{name} must have a floating dtype, got {x.dtype}")
+        if x.dtype != q.dtype:
+            raise TypeError(f"{name} must have the dtype of q ({q.dtype}), got {x.dtype}")
+        if x.device != q.device:
+            raise ValueError(f"{name} must be on the device of q ({q.device}), got {x.device}")
+        if statically_known_true(x.shape[2] != q.shape[2]):
+            raise ValueError(f"{name} must have the head size of q ({q.shape[2]}), got {x.shape[2]}")
+    if q.device.type != "cpu" and q.dtype not in FLASH_DTYPES:
+        raise TypeError(f"q must be float16 or bfloat16 on {q.device.type}, got {q.dtype}")
+    if statically_known_true(k.shape[0] != v.shape[0]) or statically_known_true(k.shape[1] != v.shape[1]):
+        raise ValueError(f"k and v must have the same shape, got {tuple(k.shape)} and {tuple(v.shape)}")
+    if statically_known_true(k.shape[1] == 0) or statically_known_true(q.shape[1] % k.shape[1] != 0):
+        raise ValueError(f"the heads of k ({k.shape[1]}) must divide those of q ({q.shape[1]})")
+
+
+def varlen_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention inside every document of packed rows: no query sees a key of another document.
+
+    Differentiable once, in q, k and v. No host sync on a GPU.
+
+    Args:
+        q: queries ``[T, Hq, D]``; any floating dtype on the CPU, float16 or bfloat16 on a GPU.
+        k, v: keys and values ``[Tk, Hk, D]`` in the dtype of q; Hk divides Hq (grouped queries: query head h reads key
+            head ``h // (Hq / Hk)``).
+        cu_seqlens_q: boundaries of the documents in slots of q, int32 or int64, ``[N+1]``, nondecreasing, within
+            [0, T]. Documents may be empty.
+        cu_seqlens_k: the same in slots of k and v; by default those of q.
+        is_causal: a query sees no later key. Where a document has other numbers of queries and keys, its last query
+            sees all of its keys.
+        scale: factor of the scores; by default ``1 / sqrt(D)``.
+
+    Returns:
+        A new contiguous tensor like q. Queries that see no key are 0, and so is the tail (slots of no document).
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, dtype, rank, device or shape; for boundaries on the CPU
+            also wrong values. On a GPU an asynchronous assertion checks the values.
+    """
+    _check_rows(q, k, v)
+    check_boundaries("cu_seqlens_q", cu_seqlens_q, device=q.device)
+    if cu_seqlens_k is None:
+        cu_seqlens_k = cu_seqlens_q
+    check_boundaries("cu_seqlens_k", cu_seqlens_k, device=q.device)
+    if statically_known_true(cu_seqlens_k.shape[0] != cu_seqlens_q.shape[0]):
+        raise ValueError(
+            f"cu_seqlens_k must have as many entries as cu_seqlens_q ({cu_seqlens_q.shape[0]}), "
+            f"got {cu_seqlens_k.shape[0]}"
+        )
+    check_cu_seqlens_op(cu_seqlens_q, q.shape[0])
+    if cu_seqlens_k is not cu_seqlens_q or not statically_known_true(k.shape[0] == q.shape[0]):
+        check_cu_seqlens_op(cu_seqlens_k, k.shape[0])
+    out: Tensor = varlen_attention_op(q, k, v, cu_seqlens_q, cu_seqlens_k, bool(is_causal), scale)
+    return out
