@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.nn.utils.rnn import pad_sequence
 
 from packpass._generic import (
     Iteration,
@@ -79,7 +80,7 @@ def _drop_made_up_sizes(graph: fx.Graph, loops: dict[int, list[Iteration]]) -> N
         for node in reversed([begin, *body, end]):
             if node.graph is graph and node in set(graph.nodes):
                 graph.erase_node(node)
-    made_up = (markers.LIST_COLLECT, markers.LIST_GET, markers.RAGGED_CAT, markers.SPLIT_GET, markers.LOOP_BEGIN)
+    made_up = (markers.LIST_COLLECT, *markers.LIST_USES, markers.SPLIT_GET, markers.LOOP_BEGIN)
     for node in reversed(list(graph.nodes)):
         if not node.users and (is_check(node) or is_symbolic(node)) and _depends_on(node, made_up):
             graph.erase_node(node)
@@ -103,7 +104,7 @@ def _partition(graph: fx.Graph, loops: dict[int, list[Iteration]]) -> dict[fx.No
     for iterations in loops.values():
         begin, body, end = iterations[0]
         interpreted |= {begin, *body, end}
-    interpreted |= {n for n in graph.nodes if n.target in (markers.LIST_COLLECT, markers.RAGGED_CAT, markers.LIST_GET)}
+    interpreted |= {n for n in graph.nodes if n.target in (markers.LIST_COLLECT, *markers.LIST_USES)}
     owner: dict[fx.Node, int] = {}
     part = 0
     for node in graph.nodes:
@@ -277,8 +278,8 @@ class _Loops:
 
     def _call(self, node: fx.Node, env: dict[fx.Node, Any], splits: dict[fx.Node, Any]) -> Any:
         args, kwargs = self._value(node.args, env), self._value(node.kwargs, env)
-        if node.target is markers.ROLL:
-            return torch.roll(*args)
+        if isinstance(node.target, torch._ops.OpOverload) and node.target in markers.SHADOWS:
+            return markers.SHADOWS[node.target](*args)
         if node.target is markers.SPLIT_GET:
             x, lengths, index, dim = args
             if node not in splits:
@@ -290,8 +291,12 @@ class _Loops:
             return None
         if node.target is markers.LIST_GET:
             return args[0][args[1]]
-        if node.target is markers.RAGGED_CAT:
+        if node.target in (markers.RAGGED_CAT, markers.LIST_JOIN):
             return torch.cat(args[0], args[1])
+        if node.target is markers.LIST_STACK:
+            return torch.stack(args[0], args[1])
+        if node.target is markers.LIST_PAD:
+            return pad_sequence(args[0], args[2], args[3], args[4])
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         if node.op == "call_module":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo import exc, output_graph, side_effects, symbolic_convert
 from torch._dynamo.eval_frame import innermost_backend
 from torch._dynamo.variables import (
+    AutogradFunctionVariable,
     BuiltinVariable,
     TensorVariable,
     TorchInGraphFunctionVariable,
@@ -33,7 +35,7 @@ from packpass._compat import is_size_oblivious, size_oblivious
 from packpass._location import shorten
 from packpass._options import Options
 from packpass._report import RefusedError
-from packpass.capture import calls, effects, jumps, watch
+from packpass.capture import calls, effects, inputs, jumps, late_reads, watch
 from packpass.capture.hooks import Group, Hook, HookState, install_group, switched_off
 from packpass.capture.state import Mode, active, frame_state, refuse
 
@@ -107,6 +109,7 @@ def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         finally:
             active.frame, active.regions = outer, regions
     frame = frame_state(options)
+    inputs.remember_arguments(self)
     frame.not_replayable = ""
     active.frame, active.regions = (None if frame.mode is Mode.STOCK else frame), []
     scope = _loop_configuration() if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED) else _stock_configuration()
@@ -174,6 +177,12 @@ def _loops_problem() -> str | None:
     return jumps.problem()
 
 
+def _arguments_problem() -> str | None:
+    """Arguments are found through the real values of a frame's locals."""
+    parameters = inspect.signature(symbolic_convert.InstructionTranslatorBase.__init__).parameters
+    return None if "f_locals" in parameters else "InstructionTranslatorBase has no f_locals"
+
+
 def _list_builtins() -> list[Any]:
     """``list`` and ``tuple`` as variables of their own, where this torch has them."""
     names = ("ListBuiltinVariable", "TupleBuiltinVariable")
@@ -239,7 +248,33 @@ def _groups() -> list[Group]:
         extra=jumps.install_jumps,
         check=_loops_problem,
     )
-    return [gate, loops]
+    late = Group(
+        "late-reads",
+        "reads a tensor attribute of an autograd.Function when its backward runs, without a graph break",
+        (
+            Hook(
+                lambda: AutogradFunctionVariable,
+                "var_getattr",
+                ("self", "tx", "name"),
+                late_reads.getattr_of_function,
+            ),
+        ),
+    )
+    boundaries = Group(
+        "boundary-inputs",
+        "hands cu_seqlens to the passes where the model itself does not use it",
+        (
+            Hook(
+                lambda: output_graph.OutputGraph,
+                "compile_and_call_fx_graph",
+                ("self", "tx", "rv", "root"),
+                functools.partial(inputs.compile_graph, options_of),
+                gated=False,
+            ),
+        ),
+        check=_arguments_problem,
+    )
+    return [gate, loops, late, boundaries]
 
 
 _GROUPS: list[Group] = []

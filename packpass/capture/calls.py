@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import itertools
+import operator
 from typing import Any
 
 import torch
@@ -38,12 +39,20 @@ from packpass.capture.watch import (
 )
 
 _CATS = (torch.cat, torch.concat, torch.concatenate)
+_STACKS = (torch.stack,)
+_PADS = (torch._C._nn.pad_sequence,)
+_SHADOWS = {torch.logsumexp: markers.LOGSUMEXP, torch.cummax: markers.CUMMAX, torch.cummin: markers.CUMMIN}
 _SPLITS = (torch.split, torch.functional.split)
 
 
 def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     """``BuiltinVariable.call_function``: ``range`` and ``zip`` over documents."""
     out = None
+    if self.fn is operator.getitem and len(args) == 2 and current_frame().mode in (Mode.SYMBOLIC, Mode.UNROLLED):
+        base = args[0].realize()
+        if isinstance(base, TensorVariable):  # x[s] with a 0-d tensor does not come by Tensor.__getitem__
+            out = _index_by_symint(base, tx, "__getitem__", [args[1]])
+        return original(self, tx, args, kwargs) if out is None else out
     if self.fn is builtins.range and not kwargs and 1 <= len(args) <= 3:
         out = _call_range(tx, [a.realize() for a in args])
     elif self.fn is builtins.zip and args and not set(kwargs) - {"strict"}:
@@ -57,6 +66,8 @@ def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> A
         if isinstance(value, SymbolicSequence):
             # A copy of a sequence that is never changed is the sequence, unless making it calls user code.
             return sequences.collect(tx, value) if value.calls else value.listed()
+        if _is_collected(value):
+            return value
     return original(self, tx, args, kwargs) if out is None else out
 
 
@@ -66,7 +77,14 @@ def call_list(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         value = args[0].realize()
         if isinstance(value, SymbolicSequence):
             return sequences.collect(tx, value) if value.calls else value.listed()
+        if _is_collected(value):
+            return value
     return original(self, tx, args, kwargs)
+
+
+def _is_collected(value: Any) -> bool:
+    """A finished list with one entry per document: nothing can change it any more, so that a copy is the list."""
+    return isinstance(value, ListVariable) and isinstance(value.items, CollectedItems) and not active.regions
 
 
 def _call_range(tx: Any, args: list[Any]) -> Any:
@@ -125,12 +143,24 @@ def call_torch(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any
             out = _call_cat(tx, *args, **kwargs)
             if out is not None:
                 return out
+        elif self.value in _STACKS:
+            out = _call_stack(tx, *args, **kwargs)
+            if out is not None:
+                return out
+        elif self.value in _PADS:
+            out = _call_pad(tx, *args, **kwargs)
+            if out is not None:
+                return out
         elif self.value in _SPLITS:
             out = _call_split(tx, *args, **kwargs)
             if out is not None:
                 return out
         elif self.value is torch._check and args:
             _note_check(tx, args[0].realize())
+        elif self.value in _SHADOWS:
+            out = _call_shadow(tx, self.value, *args, **kwargs)
+            if out is not None:
+                return out
         elif self.value is torch.roll:
             return _call_roll(tx, lambda: original(self, tx, args, kwargs), *args, **kwargs)
     return original(self, tx, args, kwargs)
@@ -139,19 +169,76 @@ def call_torch(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any
 def _call_cat(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
     from torch._dynamo.variables.builder import wrap_fx_proxy
 
+    found = _collected(tx, tensors)
+    if found is None:
+        return None
+    dim = kwargs.get("axis", dim)
+    at = 0 if dim is None else dim.realize().as_python_constant()
+    proxy, length, fake = found
+    if fake.dim() and not is_unknown(fake.shape[at]):
+        _needs_every_document(tensors)
+        return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.LIST_JOIN, (proxy, at, length), {}))
+    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.RAGGED_CAT, (proxy, at), {}))
+
+
+def _needs_every_document(tensors: Any) -> None:
+    """The result has one entry per document by its shape: not what a replay makes of a list that lacks some."""
+    value = tensors.realize()
+    if isinstance(value, ListVariable) and isinstance(value.items, CollectedItems) and value.items.region.skips:
+        current_frame().not_replayable = "a list that lacks the skipped documents is stacked, padded or joined"
+
+
+def _collected(tx: Any, tensors: Any) -> tuple[Any, Any, Any] | None:
+    """``(proxy of the list, number of documents, fake of one part)`` of a list that a loop over documents filled."""
     if tensors is None:
         return None
     value = tensors.realize()
-    dim = kwargs.get("axis", dim)
-    at = 0 if dim is None else dim.realize().as_python_constant()
     if isinstance(value, SymbolicSequence):
         value = sequences.collect(tx, value)
-    if isinstance(value, ListVariable) and isinstance(value.items, CollectedItems):
-        if value.items.collected is None:
-            value.items._refuse()
-        args = (value.items.collected.as_proxy(), at)  # type: ignore[union-attr]
-        return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.RAGGED_CAT, args, {}))
-    return None
+    if not isinstance(value, ListVariable) or not isinstance(value.items, CollectedItems):
+        return None
+    items = value.items
+    if items.collected is None:
+        items._refuse()
+    proxy: Any = items.collected.as_proxy()  # type: ignore[union-attr]
+    return proxy, items.region.length.as_proxy(), proxy.node.meta["example_value"]
+
+
+def _call_stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
+    """``torch.stack`` of values that documents have one of each."""
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    found = _collected(tx, tensors)
+    if found is None or set(kwargs) - {"axis"}:
+        return None
+    dim = kwargs.get("axis", dim)
+    at = 0 if dim is None else dim.realize().as_python_constant()
+    proxy, length, fake = found
+    _needs_every_document(tensors)
+    if any(is_unknown(s) for s in fake.shape):
+        raise refuse("list-use", "documents of different lengths cannot be stacked", location_of(tx))
+    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.LIST_STACK, (proxy, at, length), {}))
+
+
+def _call_pad(
+    tx: Any, tensors: Any = None, batch_first: Any = None, padding_value: Any = None, padding_side: Any = None
+) -> Any:
+    """``pad_sequence`` of segments."""
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    found = _collected(tx, tensors)
+    if found is None:
+        return None
+    _needs_every_document(tensors)
+    proxy, length, _ = found
+    given = (batch_first, padding_value, padding_side)
+    constants: list[Any] = [
+        default if v is None else v.realize().as_python_constant()
+        for v, default in zip(given, (False, 0.0, "right"), strict=True)
+    ]
+    first, number, side = constants
+    args = (proxy, length, first, float(number), side)
+    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.LIST_PAD, args, {}))
 
 
 def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None, dim: Any = None, **kwargs: Any) -> Any:
@@ -199,6 +286,34 @@ def _call_roll(tx: Any, stock: Any, input: Any, shifts: Any = None, dims: Any = 
     return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.ROLL, args, {}))
 
 
+def _call_shadow(tx: Any, fn: Any, input: Any = None, dim: Any = None, keepdim: Any = None, **kwargs: Any) -> Any:
+    """Ops whose own fakes ask whether a size of unknown value is 0."""
+    from torch._dynamo.variables.base import ValueMutationNew
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    value = example(input.realize()) if input is not None and isinstance(input.realize(), TensorVariable) else None
+    if value is None or dim is None or kwargs or not any(is_unknown(s) for s in value.shape):
+        return None
+    try:
+        dims = dim.realize().as_python_constant()
+        kept = keepdim is not None and keepdim.realize().as_python_constant()
+    except NotImplementedError:
+        return None
+    x = input.realize().as_proxy()
+    if fn is torch.logsumexp:
+        args = (x, [dims] if isinstance(dims, int) else list(dims), kept)
+        return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", _SHADOWS[fn], args, {}))
+    try:
+        from torch._dynamo.variables.user_defined import UserDefinedTupleVariable
+    except ImportError:  # another torch: its own fake decides
+        return None
+    if not isinstance(dims, int):
+        return None
+    both: Any = wrap_fx_proxy(tx, tx.output.create_proxy("call_function", _SHADOWS[fn], (x, dims), {}))
+    named = getattr(torch.return_types, fn.__name__)([example(item) for item in both.items])
+    return UserDefinedTupleVariable.get_vt_cls(type(named))(named, tuple_vt=both, mutation_type=ValueMutationNew())
+
+
 def call_tensor_method(original: Any, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     """``TensorVariable.call_method``: ``tolist``, ``split`` and ``roll``."""
     frame = current_frame()
@@ -215,6 +330,10 @@ def call_tensor_method(original: Any, self: Any, tx: Any, name: str, args: Any, 
                     return out
             if name in ("split", "split_with_sizes"):
                 out = _call_split(tx, self, *args, **kwargs)
+                if out is not None:
+                    return out
+            elif name in ("logsumexp", "cummax", "cummin"):
+                out = _call_shadow(tx, getattr(torch, name), self, *args, **kwargs)
                 if out is not None:
                     return out
             elif name == "roll":

@@ -9,17 +9,19 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
     ...the same body again, must be isomorphic...
     loop_end(i1, id=1, it=1)
     parts = list_collect(y0, y1, id=1)   # one per Python list the body appends to
-    z = ragged_cat(parts, dim)           # torch.cat of that list
+    z = ragged_cat(parts, dim)           # torch.cat of that list; list_join where every part has the same size,
+                                         # list_stack for torch.stack, list_pad for pad_sequence
 
 ``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``. The markers never
 execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
-``roll`` shadows ``torch.roll`` while a loop is traced, because the stock decomposition guards on ``numel() == 0``,
-which no segment of unknown length can answer.
+``roll``, ``logsumexp``, ``cummax`` and ``cummin`` shadow torch's own while a loop is traced, because the stock fakes
+guard on ``numel() == 0``, which no segment of unknown length can answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.fx.node import has_side_effect
@@ -32,10 +34,15 @@ __all__ = [
     "LOOP_SKIP",
     "LOOP_CHECK",
     "LIST_COLLECT",
+    "LIST_USES",
     "LIST_GET",
     "RAGGED_CAT",
+    "LIST_STACK",
+    "LIST_JOIN",
+    "LIST_PAD",
     "SPLIT_GET",
     "ROLL",
+    "BOUNDARIES",
     "MARKERS",
 ]
 
@@ -49,8 +56,16 @@ _lib.define("loop_check(SymBool cond, str message, int id, int it) -> ()", tags=
 _lib.define("list_collect(Tensor first, Tensor second, int id) -> Tensor", tags=_TAGS)
 _lib.define("list_get(Tensor collected, SymInt index) -> Tensor", tags=_TAGS)
 _lib.define("ragged_cat(Tensor collected, int dim) -> Tensor", tags=_TAGS)
+_lib.define("list_stack(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
+_lib.define("list_join(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
+_lib.define("list_pad(Tensor collected, SymInt length, bool batch_first, float value, str side) -> Tensor", tags=_TAGS)
 _lib.define("split_get(Tensor x, Tensor lengths, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("roll(Tensor x, int[] shifts, int[] dims) -> Tensor", tags=_TAGS)
+
+_lib.define("boundaries(Tensor cu_seqlens) -> ()", tags=_TAGS)
+_lib.define("logsumexp(Tensor x, int[] dims, bool keepdim) -> Tensor", tags=_TAGS)
+_lib.define("cummax(Tensor x, int dim) -> (Tensor values, Tensor indices)", tags=_TAGS)
+_lib.define("cummin(Tensor x, int dim) -> (Tensor values, Tensor indices)", tags=_TAGS)
 
 _ns = torch.ops.packpass_capture
 LOOP_BEGIN = _ns.loop_begin.default
@@ -60,12 +75,26 @@ LOOP_CHECK = _ns.loop_check.default
 LIST_COLLECT = _ns.list_collect.default
 LIST_GET = _ns.list_get.default
 RAGGED_CAT = _ns.ragged_cat.default
+LIST_STACK = _ns.list_stack.default
+LIST_JOIN = _ns.list_join.default
+LIST_PAD = _ns.list_pad.default
 SPLIT_GET = _ns.split_get.default
 ROLL = _ns.roll.default
-MARKERS = frozenset({LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, LIST_GET, RAGGED_CAT, SPLIT_GET})
+LOGSUMEXP, CUMMAX, CUMMIN = _ns.logsumexp.default, _ns.cummax.default, _ns.cummin.default
+SHADOWS: dict[Any, Callable[..., Any]] = {
+    ROLL: torch.roll,
+    LOGSUMEXP: torch.logsumexp,
+    CUMMAX: torch.cummax,
+    CUMMIN: torch.cummin,
+}
+"""Marker -> what it stands for; with the same positional arguments."""
+BOUNDARIES = _ns.boundaries.default
+"""Keeps an input that only the passes will use."""
+LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD)
+MARKERS = frozenset({LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, *LIST_USES, SPLIT_GET})
 
 # Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
-for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK):
+for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, BOUNDARIES):
     has_side_effect(_op)
 
 
@@ -84,10 +113,14 @@ for _name in (
     "list_collect",
     "list_get",
     "ragged_cat",
+    "list_stack",
+    "list_join",
+    "list_pad",
     "split_get",
 ):
     _lib.impl(_name, _never, "CompositeExplicitAutograd")
-_lib.impl("roll", lambda x, shifts, dims: torch.roll(x, shifts, dims), "CompositeExplicitAutograd")
+for _shadow, _original in SHADOWS.items():
+    _lib.impl(_shadow.name().partition("::")[2], _original, "CompositeExplicitAutograd")
 
 
 def _fresh_size() -> torch.SymInt:
@@ -113,6 +146,8 @@ def _ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = ()) -> torch.Tenso
     return x.new_empty(sizes)
 
 
+_lib.impl("boundaries", lambda cu_seqlens: None, "CompositeExplicitAutograd")
+torch.library.register_fake("packpass_capture::boundaries", lambda cu_seqlens: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_end", lambda index, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_skip", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_skip.Tensor", lambda cond, skip_when, id, it: None, lib=_lib)
@@ -122,8 +157,40 @@ torch.library.register_fake("packpass_capture::list_get", lambda collected, inde
 torch.library.register_fake(
     "packpass_capture::ragged_cat", lambda collected, dim: _ragged_like(collected, (dim % collected.dim(),)), lib=_lib
 )
+
+
+@torch.library.register_fake("packpass_capture::list_stack", lib=_lib)
+def _(collected: torch.Tensor, dim: int, length: int) -> torch.Tensor:
+    at = dim % (collected.dim() + 1)
+    return collected.new_empty([*collected.shape[:at], length, *collected.shape[at:]])
+
+
+@torch.library.register_fake("packpass_capture::list_join", lib=_lib)
+def _(collected: torch.Tensor, dim: int, length: int) -> torch.Tensor:
+    sizes = list(collected.shape)
+    sizes[dim] = sizes[dim] * length
+    return collected.new_empty(sizes)
+
+
+@torch.library.register_fake("packpass_capture::list_pad", lib=_lib)
+def _(collected: torch.Tensor, length: int, batch_first: bool, value: float, side: str) -> torch.Tensor:
+    sizes = (length, _fresh_size()) if batch_first else (_fresh_size(), length)
+    return collected.new_empty([*sizes, *collected.shape[1:]])
+
+
 torch.library.register_fake(
     "packpass_capture::split_get", lambda x, lengths, index, dim: _ragged_like(x, (dim % x.dim(),)), lib=_lib
 )
 # Strides of a roll are those of a fresh contiguous tensor, as in eager.
 torch.library.register_fake("packpass_capture::roll", lambda x, shifts, dims: x.new_empty(x.shape), lib=_lib)
+torch.library.register_fake(
+    "packpass_capture::logsumexp",
+    lambda x, dims, keepdim: torch.sum(x if x.is_floating_point() else x.float(), dims, keepdim),
+    lib=_lib,
+)
+for _name in ("cummax", "cummin"):
+    torch.library.register_fake(
+        f"packpass_capture::{_name}",
+        lambda x, dim: (x.new_empty(x.shape), x.new_empty(x.shape, dtype=torch.int64)),
+        lib=_lib,
+    )

@@ -139,7 +139,8 @@ class CollectedItems(list[Any]):
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise refuse(
             "list-use",
-            "a list filled by the loop over documents may only be concatenated (torch.cat) or looped over again",
+            "a list filled by the loop over documents may only be concatenated (torch.cat), stacked, padded or "
+            "looped over again",
             self.region.location,
         )
 

@@ -23,6 +23,7 @@ from torch._guards import CompileContext
 
 from packpass._options import Options
 from packpass._report import Refusal, RefusedError, record
+from packpass.layout.sources import LayoutError
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -41,6 +42,18 @@ class TracingRefusedError(RefusedError, exc.ShortenTraceback):
     def __init__(self, refusal: Refusal) -> None:
         exc.ShortenTraceback.__init__(self, self.text(refusal), first_useful_frame=None)
         self.refusal = refusal
+
+
+class TracingLayoutError(LayoutError, exc.ShortenTraceback):
+    """`LayoutError` in a form that Dynamo hands to the user as it is."""
+
+    def __init__(self, error: LayoutError) -> None:
+        exc.ShortenTraceback.__init__(self, str(error), first_useful_frame=None)
+
+
+def tracing_error(error: LayoutError) -> TracingLayoutError:
+    """What a backend raises for declarations that contradict each other."""
+    return TracingLayoutError(error)
 
 
 class Restart(exc.UnspecializeRestartAnalysis, exc.TensorifyScalarRestartAnalysis):

@@ -18,10 +18,15 @@ Why it is safe: both traced iterations are run on an abstract machine (`machine`
 segments and terms; they must leave the same terms in the same tensors; the loop must visit every document once;
 documents do not overlap (checked on the device); and no tensor that is written may be visible in any other way.
 
+Values that documents have one of each (a mean over the slots, the first slot, the length, row ``i`` of a table) are
+tensors with one entry per document, from segment ops; they are spread back to the slots, stacked, or written to a
+tensor with one row per document. Sums over a document are then added up in another order than in eager; such rewrites
+say so in ``details["numerics"]``.
+
 Does not handle (each refused by a stable code): ops without a rule (``no-rule``), boundaries, lengths or the index
-used as a value (``index-as-number``), loops that skip documents (``partial-coverage``), slices beyond one document
-(``not-a-segment``), aliasing (``aliasing``, ``write-through-view``, ``stale-view``), values that leave the loop
-(``leaked-local``), rows of different lengths (``row-lengths``), two sets of boundaries in one loop
+used in a way that is not understood (``index-as-number``), loops that skip documents (``partial-coverage``), slices
+beyond one document (``not-a-segment``), aliasing (``aliasing``, ``write-through-view``, ``stale-view``), values that
+leave the loop (``leaked-local``), rows of different lengths (``row-lengths``), two sets of boundaries in one loop
 (``two-boundaries``), conditions other than "the document is empty" (``skip-condition``).
 """
 

@@ -103,6 +103,7 @@ def element(machine: Machine, vector: fx.Node, position: Affine, node: fx.Node) 
     if at is None or not isinstance(at[0], Index):
         return None
     root, offset, lengths = boundary_vector(vector)
+    machine.vectors.update((root, vector))
     k = at[1] + offset
     if lengths:
         cu = lengths_of(root)

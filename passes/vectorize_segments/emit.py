@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._compat import fake_mode_of, ignore_fresh_symbols
+from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher
+from passes.autocast import autocasts, open_autocasts
 from passes.mutation import mutated_after
+from passes.vectorize_segments import emit_documents
 from passes.vectorize_segments.machine import Refused, example
 from passes.vectorize_segments.terms import (
     ANY,
@@ -21,10 +23,10 @@ from passes.vectorize_segments.terms import (
     Assign,
     Bound,
     Boundaries,
+    DocRow,
     Flip,
     Guard,
     Index,
-    Invariant,
     LongEnough,
     Outside,
     Positions,
@@ -49,9 +51,13 @@ class Emitter:
         self.mode = fake_mode_of(example(like))
         self.device = example(like).device
         self.made: list[fx.Node] = []
+        self._autocasts = open_autocasts(graph, before)
         self._nodes: dict[int, fx.Node] = {}
         self._masks: dict[Window, fx.Node] = {}
-        self.cu = self._boundary_node(boundaries)
+        self._reaches: dict[int, fx.Node] = {}
+        self._counts: dict[str, fx.Node] = {}
+        self.boundaries = boundaries
+        self.cu = self.given = self._boundary_node(boundaries)
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
@@ -65,7 +71,7 @@ class Emitter:
         fake_kwargs = {k: map_args(v, example) for k, v in kwargs.items()}
         try:
             # AOTAutograd traces the graph again; sizes made up here belong to nobody.
-            with self.mode or contextlib.nullcontext(), ignore_fresh_symbols(self.mode):
+            with self._as_traced():
                 fn = getattr(fake_args[0], target) if method else target
                 value = fn(*fake_args[1:], **fake_kwargs) if method else fn(*fake_args, **fake_kwargs)
         except Exception as error:
@@ -75,6 +81,13 @@ class Emitter:
         node.meta["example_value"] = value
         node.meta["packpass"] = self.rule
         return node
+
+    def _as_traced(self) -> contextlib.ExitStack:
+        """Fake tensors behave as where the graph was traced, autocast included."""
+        stack = contextlib.ExitStack()
+        for context in (self.mode, ignore_fresh_symbols(self.mode), python_dispatcher(), autocasts(self._autocasts)):
+            stack.enter_context(context or contextlib.nullcontext())
+        return stack
 
     def abandon(self) -> None:
         """Erase everything emitted so far."""
@@ -149,20 +162,23 @@ class Emitter:
             return self.node(value)
         return self.total if value is LENGTH else value
 
-    def _args(self, value: Any) -> Any:
+    def arguments(self, value: Any) -> Any:
+        """An interned argument structure as the new nodes take it."""
         return _python(map_args(value, self._leaf))
 
     def _make(self, value: Any) -> fx.Node:
         if isinstance(value, Row):
-            return value.node if not value.index else self.call(operator.getitem, value.node, self._args(value.index))
+            return (
+                value.node if not value.index else self.call(operator.getitem, value.node, self.arguments(value.index))
+            )
         if isinstance(value, Outside):
             if value.node is not None:
                 return value.node
             target, method, args, kwargs = value.call  # type: ignore[misc]
-            return self.call(target, *self._args(args), method=method, **{k: self._args(v) for k, v in kwargs})
+            return self.call(target, *self.arguments(args), method=method, **{k: self.arguments(v) for k, v in kwargs})
         if isinstance(value, Apply):
-            kwargs = {k: self._args(v) for k, v in value.kwargs}
-            return self.call(value.target, *self._args(value.args), method=value.method, **kwargs)
+            kwargs = {k: self.arguments(v) for k, v in value.kwargs}
+            return self.call(value.target, *self.arguments(value.args), method=value.method, **kwargs)
         if isinstance(value, Roll):
             fill = 0 if value.fill is ANY else value.fill
             return self.call(_ops.packed_roll.default, self.node(value.of), self.cu, value.shift, value.dim, fill, None)
@@ -170,15 +186,15 @@ class Emitter:
             return self.call(_ops.packed_flip.default, self.node(value.of), self.cu, value.dim)
         if isinstance(value, Guard):
             inner = self.node(value.of)
-            one: Any = True if example(inner).dtype == torch.bool else 1
-            return self.choose(value.window, inner, one, value.dim)
+            other: Any = bool(value.fill) if example(inner).dtype == torch.bool else value.fill
+            return self.choose(value.window, inner, other, value.dim)
         if isinstance(value, Positions):
             return self._positions(value)
         if isinstance(value, Assign):
             return self._assign(value)
         if isinstance(value, LongEnough):
             return self._long_enough(value)
-        raise AssertionError(f"unknown term {value!r}")
+        return emit_documents.make(self, value)
 
     def _long_enough(self, value: LongEnough) -> fx.Node:
         """Every slot looks up how long its document is (slots of no document are decided elsewhere)."""
@@ -269,33 +285,71 @@ class Emitter:
         """One entry per document, and one more that means nothing: vectors of N entries, such as ``cu[:-1]``, make
         torch ask whether N is 1, which would cost a graph of its own."""
         total: Any = value.const
-        slots = self.entries()
         for atom, c in sorted(value.atoms, key=repr):
-            if isinstance(atom, Bound) and atom.of == boundaries and atom.k == 0:
-                part: Any = self.cu
-            elif isinstance(atom, Bound) and atom.of == boundaries and atom.k == 1:
-                last = self.call(torch.ops.aten.sym_size.int, self.cu, 0)
-                following = self.call(torch.clamp, self.call(torch.add, slots, 1), max=self.call(operator.sub, last, 1))
-                part = self.call(torch.index_select, self.cu, 0, following)
+            part: Any
+            if isinstance(atom, Bound):
+                part = self._bound(atom, boundaries)
             elif isinstance(atom, Index):
-                part = slots
-            elif isinstance(atom, Invariant):
-                part = atom.node
+                part = self.entries()
             else:
-                raise Refused("check", "a check uses a value that has no vectorised form")
+                part = atom.node
             part = self.call(operator.mul, part, c) if c != 1 else part
             total = self.call(operator.add, part, total) if isinstance(total, fx.Node) or total else part
         return total
 
+    def _bound(self, atom: Bound, boundaries: Boundaries) -> fx.Node:
+        """``boundaries[i + k]``, or the same of another vector of integers."""
+        if atom.of == boundaries and not boundaries.lengths and atom.k in (0, 1):
+            return self.given if atom.k == 0 else self.following()
+        if boundaries == Boundaries(atom.of.node, lengths=True) and atom.k == 0:
+            return self.lengths()
+        if atom.of == boundaries or atom.k < 0:
+            raise Refused("index-as-number", "the boundaries of another document are used as a value", atom.of.node)
+        node = self.node(DocRow(atom.of.node, (), -1, atom.k))
+        return self.call("to", node, self.device, method=True) if example(node).device != self.device else node
+
+    def following(self) -> fx.Node:
+        """Where every document ends: [N + 1], the last entry a document without slots."""
+        if "following" not in self._counts:
+            last = self.call(operator.sub, self.call(torch.ops.aten.sym_size.int, self.given, 0), 1)
+            after = self.call(torch.clamp, self.call(torch.add, self.entries(), 1), max=last)
+            self._counts["following"] = self.call(torch.index_select, self.given, 0, after)
+        return self._counts["following"]
+
+    def lengths(self) -> fx.Node:
+        """Slots of every document: [N + 1]."""
+        if "lengths" not in self._counts:
+            self._counts["lengths"] = self.call(torch.sub, self.following(), self.given)
+        return self._counts["lengths"]
+
+    def documents(self) -> fx.Node:
+        """N, an integer."""
+        if "documents" not in self._counts:
+            size = self.call(torch.ops.aten.sym_size.int, self.cu, 0)
+            self._counts["documents"] = self.call(operator.sub, size, 1)
+        return self._counts["documents"]
+
     def entries(self) -> fx.Node:
         """0 .. N, one per entry of the boundaries."""
-        return self.call(torch.arange, self.call(torch.ops.aten.sym_size.int, self.cu, 0), device=self.device)
+        if "entries" not in self._counts:
+            size = self.call(torch.ops.aten.sym_size.int, self.cu, 0)
+            self._counts["entries"] = self.call(torch.arange, size, device=self.device)
+        return self._counts["entries"]
 
-    def for_every_document(self, holds: fx.Node) -> fx.Node:
-        """0-d bool: does a condition over `entries` hold for every document?"""
-        last = self.call(operator.sub, self.call(torch.ops.aten.sym_size.int, self.cu, 0), 1)
-        beyond = self.call(operator.ge, self.entries(), last)
-        return self.call(torch.all, self.call(torch.logical_or, holds, beyond))
+    def reaches(self, least: int) -> fx.Node:
+        """bool [N + 1]: documents of at least ``least`` slots (0: all documents, but not the last entry)."""
+        if least not in self._reaches:
+            real = self.call(operator.lt, self.entries(), self.documents())
+            if least:
+                real = self.call(torch.logical_and, real, self.call(operator.ge, self.lengths(), least))
+            self._reaches[least] = real
+        return self._reaches[least]
+
+    def for_every_document(self, holds: fx.Node, least: int = 0) -> fx.Node:
+        """0-d bool: does a condition over `entries` hold for every document of at least ``least`` slots?"""
+        return self.call(
+            torch.all, self.call(torch.logical_or, holds, self.call(torch.logical_not, self.reaches(least)))
+        )
 
 
 def stored(number: Any, dtype: torch.dtype) -> Any:

@@ -8,13 +8,47 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._compat import statically_known_true
+from packpass._compat import hint_of, statically_known_true
 from packpass.capture import markers
 from passes.mutation import mutated_after
-from passes.vectorize_segments import rules_indexing, rules_packed, rules_views  # noqa: F401  (fills the rule table)
-from passes.vectorize_segments.machine import Check, Machine, Refused, Segment, Store, example, storage
+from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)
+    rules_documents,
+    rules_indexing,
+    rules_lookups,
+    rules_packed,
+    rules_products,
+    rules_reductions,
+    rules_scans,
+    rules_shapes,
+    rules_splits,
+    rules_tokenwise,
+    rules_views,
+)
+from passes.vectorize_segments.documents import as_term, document, document_view, is_per_document, read_cell
+from passes.vectorize_segments.machine import (
+    Check,
+    Document,
+    Machine,
+    Refused,
+    Segment,
+    Slot,
+    Store,
+    example,
+    storage,
+)
 from passes.vectorize_segments.rules import label, step
-from passes.vectorize_segments.terms import Affine, Boundaries, Index, Interner, Outside, Row, Term, walk
+from passes.vectorize_segments.terms import (
+    Affine,
+    Boundaries,
+    DocRow,
+    Index,
+    Interner,
+    Outside,
+    PointRead,
+    Row,
+    Term,
+    walk,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +71,9 @@ class Decided:
     loop: LoopFound
     boundaries: Boundaries
     writes: tuple[tuple[Row, Store], ...]
-    appended: tuple[tuple[fx.Node, Segment], ...]
+    rows: tuple[tuple[DocRow, Term], ...]
+    """Outer tensors with one row per document, and what is written there."""
+    appended: tuple[tuple[fx.Node, Segment | Document], ...]
     checks: tuple[Check, ...]
     covers_row: bool
     """Splitting by lengths: eager itself requires that the documents fill the row."""
@@ -47,6 +83,17 @@ class Decided:
     row_node: fx.Node | None
     """A tensor with the packed dimension, at ``row_dim``; None if the loop only makes lists (of positions, say)."""
     row_dim: int
+
+    @property
+    def terms(self) -> list[Term]:
+        """Everything the loop leaves behind."""
+        contents = [store.term for _, store in self.writes] + [term for _, term in self.rows]
+        return contents + [content(value) for _, value in self.appended]
+
+
+def content(value: Segment | Document) -> Term:
+    """The term of what is appended to a list."""
+    return value.store.term if isinstance(value, Segment) else value.cell.term
 
 
 def find(graph: fx.Graph) -> list[LoopFound]:
@@ -78,14 +125,27 @@ def interpret(
     for node in body:
         step(machine, node)
     machine.finish()
-    if machine.skip is not None and (loop.collects or machine.checks):
-        raise Refused("skip-condition", "a list, or a check, in a loop that skips short documents")
+    if machine.skip is not None and loop.collects:
+        raise Refused("skip-condition", "a list in a loop that skips short documents")
     appended = {}
     for collect in loop.collects:
         source = collect.args[which]
         assert isinstance(source, fx.Node)
-        appended[collect] = machine.value(source)
+        appended[collect] = appended_value(machine, source, collect)
     return machine, appended
+
+
+def appended_value(machine: Machine, source: fx.Node, collect: fx.Node) -> Any:
+    """The value that is appended; slots and integers as the documents' values they are."""
+    value = machine.value(source)
+    if not is_per_document(value):
+        return value
+    if machine.skips_empty:
+        raise Refused("skip-condition", "a list has no entry for the documents that are skipped", collect)
+    term = as_term(machine, source, collect)
+    if isinstance(value, Document):
+        return value
+    return document_view(machine, term, value) if isinstance(value, Slot) else document(machine, term)
 
 
 def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
@@ -113,50 +173,79 @@ def conclude(
 ) -> Decided:
     """The conditions on what a generic iteration does, whatever form the loop was found in; raises `Refused`."""
     writes = tuple((store.outer, store) for store in first.outer.values() if store.version and store.outer is not None)
-    if not writes and not loop.collects and not first.checks:
+    doc_rows = tuple((cell.outer, cell.term) for cell in first.rows.values() if cell.version and cell.outer is not None)
+    if not writes and not doc_rows and not loop.collects and not first.checks:
         raise Refused("no-effect", "the loop over documents changes nothing")
     appends = []
     sizes = _list_sizes(loop)
     for collect, value in appended.items():
-        if not isinstance(value, Segment) or not value.window.full or not value.store.exact:
-            raise Refused("list-append", "what is appended per document is not as long as the document", collect)
-        first.read(value, collect)
-        root = value.store
-        while root.parent is not None:
-            root = root.parent[0]
-        if root.outer is not None and (root.version or mutated_after(graph, root.outer.node, loop.iterations[0][0])):
-            raise Refused(
-                "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
-            )
-        for user in collect.users:
-            if user in sizes:
-                continue
-            if user.target is not markers.RAGGED_CAT:
-                raise Refused(
-                    "list-use", "the list of per-document tensors is used by something else than torch.cat", user
-                )
-            if int(user.args[1]) % value.rank != value.rank + value.dim:  # type: ignore[arg-type]
-                raise Refused("list-use", "the per-document tensors are concatenated along another dimension", user)
+        (_check_segment if isinstance(value, Segment) else _check_document)(graph, loop, first, collect, value, sizes)
         appends.append((collect, value))
-    rows = _rows(writes, [v for _, v in appends], first)
-    _no_aliasing(graph, loop, rows, {row for row, _ in writes}, boundaries, [v for _, v in appends], writes)
+    found = Decided(
+        loop, boundaries, writes, doc_rows, tuple(appends), tuple(first.checks), bool(first.split_of), hoisted, sizes,
+        None, 0,
+    )  # fmt: skip
+    rows = _rows(found, first)
+    _no_aliasing(found, rows, first)
     extents = [example(row.node).shape[_position(row)] for row in rows]
     for other, extent in zip(rows[1:], extents[1:], strict=True):
-        if not statically_known_true(extent == extents[0]):
+        if not same_length(extent, extents[0]):
             raise Refused("row-lengths", "rows of different lengths are cut by the same boundaries", other.node)
     _no_escape(loop)
-    return Decided(
-        loop,
-        boundaries,
-        writes,
-        tuple(appends),
-        tuple(first.checks),
-        bool(first.split_of),
-        hoisted,
-        sizes,
-        rows[0].node if rows else None,
-        _position(rows[0]) if rows else 0,
-    )
+    return dataclasses.replace(found, row_node=rows[0].node, row_dim=_position(rows[0])) if rows else found
+
+
+def _check_segment(
+    graph: fx.Graph, loop: LoopFound, machine: Machine, collect: fx.Node, value: Any, sizes: tuple[fx.Node, ...]
+) -> None:
+    """A list of segments may be concatenated along their packed dimension, or padded."""
+    if not value.window.full or not value.store.exact:
+        raise Refused("list-append", "what is appended per document is not as long as the document", collect)
+    machine.read(value, collect)
+    root = value.store
+    while root.parent is not None:
+        root = root.parent[0]
+    if root.outer is not None and (root.version or mutated_after(graph, root.outer.node, loop.iterations[0][0])):
+        raise Refused(
+            "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
+        )
+    for user in collect.users:
+        if user in sizes:
+            continue
+        if user.target is markers.LIST_PAD:
+            if value.dim != -value.rank:
+                raise Refused("list-use", "pad_sequence of segments whose slots are not their rows", user)
+            continue
+        if user.target is not markers.RAGGED_CAT:
+            raise Refused("list-use", "the list of per-document tensors is used by something else than torch.cat", user)
+        if int(user.args[1]) % value.rank != value.rank + value.dim:  # type: ignore[arg-type]
+            raise Refused("list-use", "the per-document tensors are concatenated along another dimension", user)
+
+
+def _check_document(
+    graph: fx.Graph, loop: LoopFound, machine: Machine, collect: fx.Node, value: Any, sizes: tuple[fx.Node, ...]
+) -> None:
+    """A list of values that documents have one of each may be stacked or concatenated."""
+    if not isinstance(value, Document):
+        raise Refused("list-append", "what is appended per document is not a part of a packed row", collect)
+    memory: Any = value.cell
+    read_cell(value.cell, collect)
+    while memory.parent is not None:
+        memory = memory.parent[0]
+    if memory.outer is not None and (memory.version or mutated_after(graph, memory.outer.node, loop.iterations[0][0])):
+        raise Refused("aliasing", "a list holds views of a tensor that is changed before they are stacked", collect)
+    for user in collect.users:
+        if user not in sizes and user.target not in (markers.LIST_STACK, markers.LIST_JOIN):
+            raise Refused("list-use", "a list of per-document values is used by something else than stack or cat", user)
+
+
+def same_length(a: Any, b: Any) -> bool:
+    """Are two sizes equal? Torch gives inputs of varying length one symbol each, even where their sizes agree; a loop
+    that cuts both is the place to settle that they do (by a guard, as adding the two tensors would)."""
+    if statically_known_true(a == b):
+        return True
+    hints = [hint_of(size) for size in (a, b)]
+    return None not in hints and hints[0] == hints[1] and bool(a == b)
 
 
 def _position(row: Row) -> int:
@@ -182,8 +271,17 @@ def _same_effects(first: Machine, appended: dict[Any, Any], second: Machine, aga
         other = second.outer[key]
         if store.term is not other.term or store.version != other.version or store.point_fill != other.point_fill:
             raise differs
+    if list(first.rows) != list(second.rows):
+        raise differs
+    for key, cell in first.rows.items():
+        if cell.term is not second.rows[key].term or cell.version != second.rows[key].version:
+            raise differs
     for collect, value in appended.items():
         other = again[collect]
+        if isinstance(value, Document) and isinstance(other, Document):
+            if value.cell.term is not other.cell.term:
+                raise differs
+            continue
         if not (isinstance(value, Segment) and isinstance(other, Segment)):
             raise Refused("list-append", "what is appended per document is not a part of a packed row", collect)
         if value.store.term is not other.store.term or value.window != other.window or value.rank != other.rank:
@@ -206,40 +304,48 @@ def _boundaries(machine: Machine, loop: LoopFound) -> Boundaries:
     return boundaries
 
 
-def _rows(writes: tuple[tuple[Row, Store], ...], appended: list[Segment], machine: Machine) -> list[Row]:
-    rows: dict[Row, None] = {}
-    for row, store in writes:
-        rows[row] = None
-        rows.update({t: None for t in walk(store.term) if isinstance(t, Row)})
-    for segment in appended:
-        rows.update({t: None for t in walk(segment.store.term) if isinstance(t, Row)})
+def _rows(decided: Decided, machine: Machine) -> list[Row]:
+    rows: dict[Row, None] = {row: None for row, _ in decided.writes}
+    for term in decided.terms:
+        rows.update({t: None for t in walk(term) if isinstance(t, Row)})
     if not rows:
         rows.update({store.outer: None for store in machine.outer.values() if store.outer is not None})
-    if not rows and not appended:
+    if not rows and not any(isinstance(value, Segment) for _, value in decided.appended):
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")
     return list(rows)
 
 
 def _outside_nodes(terms: list[Term]) -> set[fx.Node]:
     """Outer tensors that the terms use whole, not cut by boundaries."""
-    return {t.node for term in terms for t in walk(term) if isinstance(t, Outside) and t.node is not None}
+    found = [t for term in terms for t in walk(term)]
+    whole = {t.node for t in found if isinstance(t, Outside) and t.node is not None}
+    return whole | {t.row.node for t in found if isinstance(t, PointRead)}
 
 
-def _no_aliasing(
-    graph: fx.Graph,
-    loop: LoopFound,
-    rows: list[Row],
-    written: set[Row],
-    boundaries: Boundaries,
-    appended: list[Segment],
-    writes: tuple[tuple[Row, Store], ...],
-) -> None:
+def separate_inputs(graph: fx.Graph, decided: Decided) -> list[str]:
+    """Inputs of the graph of which the loop writes one and uses others: separate now, they may share memory in a later
+    call of the same graph, which has to be looked at then. Different dtypes do not share memory."""
+    written = {row.node for row, _ in decided.writes} | {row.node for row, _ in decided.rows}
+    loop = {node for n in decided.loop.nodes for node in n.all_input_nodes} | written
+    memory = {storage(node): example(node).dtype for node in loop if storage(node) is not None}
+    inputs = {storage(n): n for n in graph.nodes if n.op == "placeholder" and storage(n) in memory}
+    targets = {memory[m] for m in {storage(node) for node in written} if m in inputs}
+    found = [n.name for m, n in inputs.items() if memory[m] in targets]
+    return found if len(found) > 1 else []
+
+
+def _no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
     """A tensor that the loop writes may be read only as the very same row, and never holds the boundaries."""
-    terms = [store.term for _, store in writes] + [s.store.term for s in appended]
-    whole = _outside_nodes(terms)
-    used = whole | {row.node for row in rows} | {boundaries.node}
+    boundaries = decided.boundaries
+    written: list[Row | DocRow] = [*(row for row, _ in decided.writes), *(row for row, _ in decided.rows)]
+    read = {t: None for term in decided.terms for t in walk(term) if isinstance(t, DocRow)}
+    parts: list[Row | DocRow] = [*rows, *(dict.fromkeys((*read, *(row for row, _ in decided.rows))))]
+    whole = _outside_nodes(decided.terms) | machine.vectors
+    used = whole | {row.node for row in parts} | {boundaries.node}
     for target in written:
         memory = storage(target.node)
+        if boundaries.node is target.node:
+            raise Refused("boundaries-written", "the loop writes its own boundaries", target.node)
         if target.node in whole:
             raise Refused("aliasing", "the loop reads the whole of a tensor whose documents it writes", target.node)
         for node in used:
@@ -247,20 +353,15 @@ def _no_aliasing(
                 raise Refused(
                     "aliasing", "the loop writes a tensor that shares memory with another tensor it uses", node
                 )
-        if boundaries.node is target.node:
-            raise Refused("boundaries-written", "the loop writes its own boundaries", target.node)
-        for other in written:
+        for other in parts:
             if other is not target and other.node is target.node and not _disjoint(target, other):
-                raise Refused("aliasing", "the loop writes overlapping parts of one tensor", target.node)
-        for row in rows:
-            if row is not target and row.node is target.node and not _disjoint(target, row):
                 raise Refused("aliasing", "the loop reads and writes overlapping parts of one tensor", target.node)
         fake = example(target.node)
         if any(isinstance(s, int) and s == 0 and n != 1 for s, n in zip(fake.stride(), fake.shape, strict=True)):
             raise Refused("aliasing", "the loop writes a tensor whose elements share memory (expanded)", target.node)
 
 
-def _disjoint(a: Row, b: Row) -> bool:
+def _disjoint(a: Row | DocRow, b: Row | DocRow) -> bool:
     """Do two selections of one tensor never overlap? Proven by two different integers in one position."""
     if len(a.index) != len(b.index):
         return False

@@ -20,14 +20,18 @@ from passes.vectorize_segments.terms import (
     FULL,
     Affine,
     Assign,
+    DocRow,
     Guard,
     Interner,
     Invariant,
     LongEnough,
     Outside,
+    Reduce,
     Roll,
     Row,
+    Scan,
     Slice,
+    Softmax,
     Term,
     Window,
     walk,
@@ -54,7 +58,7 @@ class Store:
     domain: Window = FULL
     outer: Row | None = None
     """Set for a tensor from outside the loop: the row it is cut from."""
-    parent: tuple[Store, int] | None = None
+    parent: tuple[Store | Cell, int] | None = None
     """Set for a view with another shape, or a result that may alias: may be read while the parent is unchanged."""
     version: int = 0
     exact: bool = True
@@ -86,14 +90,55 @@ class Padded:
     fill: Any
 
 
+@dataclasses.dataclass(eq=False)
+class Cell:
+    """Memory of one document's value: ``term`` is its content now, one entry per document."""
+
+    term: Term
+    outer: DocRow | None = None
+    """Set for a row of an outer tensor that has one row per document."""
+    parent: tuple[Cell | Store, int] | None = None
+    """As in `Store`: set for what may share memory with something else."""
+    version: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Document:
+    """One tensor per document, all of one shape (that of the traced one)."""
+
+    cell: Cell
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Number:
+    """One Python number per document: does not promote tensors. ``term`` is int64 or float64 of shape [N + 1]."""
+
+    term: Term
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slot:
+    """One slot of every document, without its packed dimension: a live view, to be filled or read."""
+
+    segment: Segment
+    where: str | None = None
+    """"start" or "end" if the slot of an outer tensor was selected by a boundary itself."""
+    position: Affine | None = None
+    """Where in the outer tensor it is; set without ``where``, the slot can only be read."""
+
+
+PER_DOCUMENT = (Document, Number, Slot)
+
+
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """``left op right`` must hold for every document."""
+    """``left op right`` must hold for every document of at least ``least`` slots."""
 
     left: Affine
     op: str
     right: Affine
     message: str
+    least: int = 0
 
 
 Rule = Callable[["Machine", fx.Node], Any]
@@ -122,6 +167,12 @@ class Machine:
         self.outer: dict[tuple[Any, ...], Store] = {}
         self.boundaries: Any = None
         self.checks: list[Check] = []
+        self.rows: dict[tuple[Any, ...], Cell] = {}
+        """Rows of outer tensors that have one row per document."""
+        self.vectors: set[fx.Node] = set()
+        """Vectors of integers whose elements are known as such."""
+        self.least = 0
+        """Slots that a document must have to get as far as this point of the body."""
         self.skips_empty = False
         self.skip: tuple[int, dict[Any, tuple[Term, int]]] | None = None
         """Documents shorter than this are left as they were at that point of the body."""
@@ -185,11 +236,11 @@ class Machine:
 
     def read(self, segment: Segment, node: fx.Node) -> Term:
         """Current content of the store behind a segment."""
-        store: Store | None = segment.store
-        assert store is not None
+        store: Store | Cell = segment.store
+        assert isinstance(store, Store)
         if store.point_fill is not None:
             raise Refused("point-read", "a slot written at a boundary is read again in the same iteration", node)
-        while store is not None and store.parent is not None:
+        while store.parent is not None:
             parent, version = store.parent
             if parent.version != version:
                 raise Refused("stale-view", "a view is used after the tensor it views was changed", node)
@@ -241,14 +292,15 @@ class Machine:
         if self.skip is None:
             return
         length, before = self.skip
+        for cell in self.rows.values():
+            if cell.version:
+                refuse_mixing(cell.term)
         for key, store in self.outer.items():
             if store.outer is None:
                 continue
             old, version = before.get(key, (store.outer, 0))
             if store.version != version:
-                if any(isinstance(t, Guard) for t in walk(store.term)):
-                    # NaN of a skipped document would reach the gradient, or a division by its zero would raise.
-                    raise Refused("skip-condition", "skipped documents would take part in a gradient or a division")
+                refuse_mixing(store.term)
                 store.term = self.intern(LongEnough(length, store.term, old, store.term.dim))
 
     def broadcasts(self, value: Outside, dim: int, node: fx.Node) -> None:
@@ -267,6 +319,13 @@ class Machine:
         value: Outside = self.intern(Outside(None, call))
         self.fakes.setdefault(id(value), fake)
         return value
+
+
+def refuse_mixing(term: Term) -> None:
+    """In documents that are skipped: NaN would reach the gradient, or a division by zero would raise."""
+    for t in walk(term):
+        if isinstance(t, (Guard, Softmax)) or (isinstance(t, (Reduce, Scan)) and t.op != "sum"):
+            raise Refused("skip-condition", "skipped documents would take part in a gradient or a division")
 
 
 def frozen_args(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,10 +13,26 @@ from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.capture import markers
 from passes.mutation import mutated_after
 from passes.prune import prune
+from passes.vectorize_segments import emit_documents
 from passes.vectorize_segments.emit import Emitter
-from passes.vectorize_segments.find import Decided
+from passes.vectorize_segments.find import Decided, content, separate_inputs
 from passes.vectorize_segments.machine import Refused, Store, example, storage
-from passes.vectorize_segments.terms import FULL, Assign, Flip, Outside, Roll, Row, Term, walk
+from passes.vectorize_segments.rules_tokenwise import adds_up
+from passes.vectorize_segments.terms import (
+    FULL,
+    Apply,
+    Assign,
+    DocRow,
+    Flip,
+    Outside,
+    Reduce,
+    Roll,
+    Row,
+    Scan,
+    Softmax,
+    Term,
+    walk,
+)
 
 _CLONES = ("clone",)
 _UNINITIALISED = ("empty", "empty_like", "new_empty")
@@ -47,6 +64,7 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     loop = decided.loop
     begin = loop.iterations[0][0]
     end = loop.iterations[-1][2]
+    separate = separate_inputs(graph, decided)
     moved = [(node, node.prev) for node in decided.hoisted]
     for node in decided.hoisted:
         begin.prepend(node)
@@ -59,9 +77,10 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
             if decided.row_node is None:
                 total = emitter.only_documents()
             _emit_checks(emitter, decided, total)
+            filled = [(row, emitter.node(term)) for row, term in decided.rows]
             news = [(row, store, _content(emitter, graph, decided, row, store)) for row, store in decided.writes]
             # The lists are laid out last: every read of an outer tensor comes before the first write.
-            rows = {collect: emitter.node(segment.store.term) for collect, segment in decided.appended}
+            rows = {collect: emitter.node(content(value)) for collect, value in decided.appended}
     except Refused:
         if emitter is not None:
             emitter.abandon()
@@ -75,7 +94,7 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     for collect, whole in rows.items():
         for user in list(collect.users):
             with graph.inserting_before(user):
-                joined = _joined(emitter, decided, whole, user)
+                joined = _LISTS[user.target](emitter, decided, whole, user)
             user.replace_all_uses_with(joined)
             _copy_meta(user, joined)
             graph.erase_node(user)
@@ -85,6 +104,9 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
         (row, new) for row, _, new in news if shared.count(new) == 1 and _may_replace(graph, decided, row, new)
     ]
     with graph.inserting_before(begin):
+        for target_row, new in filled:
+            # Rows beyond the last document stay; the outer tensor may be an input, or seen elsewhere.
+            emit_documents.write_rows(emitter, target_row, new)
         for row, _, new in news:
             if (row, new) not in functional:
                 target = row.node if not row.index else emitter.node(row)
@@ -100,13 +122,29 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
         if node in nodes:
             graph.erase_node(node)
     prune(graph, [*inputs, *(row.node for row, _ in functional)])
-    return {"in_place": len(news) - len(functional), "lists": len(rows)}
+    facts: dict[str, Any] = {"in_place": len(news) - len(functional) + len(filled), "lists": len(rows)}
+    if separate:
+        facts["separate_inputs"] = separate
+    if any(_adds_up(t) for term in decided.terms for t in walk(term)):
+        facts["numerics"] = REORDERED
+    return facts
+
+
+REORDERED = "sums in another order"
+"""``details["numerics"]`` of a rewrite that is right, but not bit for bit: `packpass.verify` compares to rounding."""
+
+
+def _adds_up(term: Any) -> bool:
+    """Does this term add up (or multiply) the slots of a document, in an order that is not eager's?"""
+    if isinstance(term, (Reduce, Scan)):
+        return term.op in ("sum", "prod", "logsumexp")
+    return isinstance(term, Softmax) or (isinstance(term, Apply) and adds_up(term))
 
 
 def _differentiable(decided: Decided) -> bool:
     """May a backward pass need the boundaries again?"""
-    terms = [store.term for _, store in decided.writes] + [s.store.term for _, s in decided.appended]
-    nodes = [t.node for term in terms for t in walk(term) if isinstance(t, (Row, Outside)) and t.node is not None]
+    found = [t for term in decided.terms for t in walk(term)]
+    nodes = [t.node for t in found if isinstance(t, (Row, DocRow, Outside)) and t.node is not None]
     return any(isinstance(example(n), torch.Tensor) and example(n).requires_grad for n in nodes)
 
 
@@ -271,6 +309,38 @@ def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> f
     return emitter.call(_ops.documents_only.default, row, emitter.cu, dim)
 
 
+def _stacked(emitter: Emitter, decided: Decided, whole: fx.Node, stack: fx.Node) -> fx.Node:
+    """``torch.stack`` of the documents' values."""
+    out = emit_documents.only_documents(emitter, whole)
+    dim = int(str(stack.args[1])) % example(whole).dim()
+    return emitter.call(torch.movedim, out, 0, dim) if dim else out
+
+
+def _side_by_side(emitter: Emitter, decided: Decided, whole: fx.Node, cat: fx.Node) -> fx.Node:
+    """``torch.cat`` of the documents' values, which have an extent of their own along ``dim``."""
+    out = emit_documents.only_documents(emitter, whole)
+    dim = int(str(cat.args[1])) % (example(whole).dim() - 1)
+    if dim:
+        out = emitter.call(torch.movedim, out, 0, dim)
+        out = emitter.call(torch.clone, out, memory_format=torch.contiguous_format)  # or flatten asks whether N is 1
+    return emitter.call(torch.flatten, out, dim, dim + 1)
+
+
+def _padded(emitter: Emitter, decided: Decided, whole: fx.Node, pad: fx.Node) -> fx.Node:
+    """``pad_sequence`` of the documents."""
+    _, _, batch_first, number, side = pad.args
+    out = emitter.call(_ops.segment_pad.default, whole, emitter.cu, 0, number, side == "left")
+    return out if batch_first else emitter.call(torch.transpose, out, 0, 1)
+
+
+_LISTS: dict[Any, Callable[[Emitter, Decided, fx.Node, fx.Node], fx.Node]] = {
+    markers.RAGGED_CAT: _joined,
+    markers.LIST_STACK: _stacked,
+    markers.LIST_JOIN: _side_by_side,
+    markers.LIST_PAD: _padded,
+}
+
+
 # === Checks ==================================================================================================
 
 
@@ -300,6 +370,6 @@ def _emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
         left, right = (emitter.vector(side, decided.boundaries) for side in (check.left, check.right))
         holds = emitter.call(getattr(operator, check.op), left, right)
         if isinstance(example(holds), torch.Tensor):
-            emitter.call(torch._assert_async, emitter.for_every_document(holds), check.message)
+            emitter.call(torch._assert_async, emitter.for_every_document(holds, check.least), check.message)
         else:
             emitter.call(torch._check, holds)

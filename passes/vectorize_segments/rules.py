@@ -16,10 +16,25 @@ from torch import fx
 
 from packpass._compat import native_pad
 from packpass.capture import markers
-from passes.vectorize_segments.machine import OPAQUE, Machine, Refused, Rule, Segment, example, frozen_args
+from passes.vectorize_segments.machine import (
+    OPAQUE,
+    PER_DOCUMENT,
+    Machine,
+    Refused,
+    Rule,
+    Segment,
+    example,
+    frozen_args,
+)
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Outside, map_args
 
 RULES: dict[str, Rule] = {}
+TOKENWISE: dict[str, Rule] = {}
+"""Rules, asked first, for ops that leave the packed dimension alone; ``NotImplemented`` where they do not: then the
+rule in `RULES` decides. Both tables may know one op: a sum over features is here, one over the document is there."""
+
+DOCUMENTS: dict[str, Rule] = {}
+"""Rules for ops on values that documents have one of each (`PER_DOCUMENT`); no other rule sees such a value."""
 
 # Ops that treat every slot alike: on a segment they are the same op on the whole row.
 ELEMENTWISE = frozenset(
@@ -31,7 +46,9 @@ ELEMENTWISE = frozenset(
     logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not and_ or_ xor
     invert lshift rshift masked_fill lerp addcmul addcdiv nan_to_num isnan isinf isfinite relu gelu silu
     leaky_relu elu selu celu softplus hardtanh relu6 mish logsigmoid hardswish hardsigmoid tanhshrink softsign
-    threshold heaviside copysign hypot logaddexp clone detach to type type_as float double half bfloat16 long
+    threshold heaviside copysign hypot logaddexp logaddexp2 hardshrink softshrink sinc asinh acosh atanh erfinv lgamma
+    digamma xlogy deg2rad rad2deg greater less greater_equal less_equal not_equal isclose conj conj_physical angle
+    real imag isposinf isneginf nextafter ldexp clone detach to type type_as float double half bfloat16 long
     int short bool zeros_like ones_like full_like empty_like contiguous alias logit signbit cpu cuda
     """.split()  # noqa: SIM905
 )
@@ -39,6 +56,7 @@ ELEMENTWISE = frozenset(
 _MAYBE_ALIAS = frozenset(
     """
     to type type_as float double half bfloat16 long int short bool detach alias contiguous positive pos cpu cuda
+    real imag conj
     """.split()  # noqa: SIM905
 )
 _PRESERVING = frozenset({"clone", "detach", "contiguous", "alias", "to", "long", "cpu", "cuda"})
@@ -54,7 +72,9 @@ _KEYWORDS = frozenset(
     """
     alpha value min max rounding_mode approximate negative_slope dtype beta threshold other input weight end
     exponent nan posinf neginf memory_format non_blocking copy device decimals fill_value min_val max_val mask
-    layout requires_grad tensor1 tensor2 values self lambd
+    layout requires_grad tensor1 tensor2 values self lambd dim dims keepdim p ord eps normalized_shape bias unbiased
+    correction descending stable largest sorted k repeats equal_nan rtol atol right out_int32 size start
+    step
     """.split()  # noqa: SIM905
 )
 
@@ -67,10 +87,29 @@ _STRUCTURAL = frozenset(
 )
 
 
+# Ops that reduce, scan, mix or reorder along the dimensions they name.
+_DIMENSIONAL = frozenset(
+    """
+    sum mean prod max min amax amin aminmax argmax argmin var std var_mean std_mean norm any all count_nonzero
+    logsumexp nansum nanmean median softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp sort argsort
+    topk gather take_along_dim index_select matmul mm bmm mv addmm baddbmm einsum outer ger inner tensordot linear
+    bilinear embedding embedding_bag layer_norm rms_norm group_norm instance_norm batch_norm normalize one_hot glu
+    chunk split tensor_split unbind stack hstack vstack dstack column_stack expand expand_as repeat
+    repeat_interleave tile unflatten broadcast_to bucketize searchsorted cross_entropy nll_loss mse_loss l1_loss
+    smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div gaussian_nll_loss
+    poisson_nll_loss soft_margin_loss cosine_similarity pairwise_distance cdist dropout dropout1d dropout2d
+    alpha_dropout feature_alpha_dropout interpolate scaled_dot_product_attention tril triu diff masked_select nonzero
+    polar view_as_complex view_as_real complex nanmedian renorm adaptive_avg_pool1d avg_pool1d max_pool1d
+    conv1d bincount unique histc scatter scatter_add index_add index_copy index_fill index_put take diagonal diag
+    trace kron cross dot vdot rot90 unfold trapezoid t moveaxis
+    """.split()  # noqa: SIM905
+)
+
+
 def _names() -> dict[Any, str]:
     """Function object -> canonical name."""
     table: dict[Any, str] = {}
-    names = ELEMENTWISE | _STRUCTURAL
+    names = ELEMENTWISE | _STRUCTURAL | _DIMENSIONAL
     for name in names | {f"{n}_" for n in names}:
         for module in (F, torch):
             fn = getattr(module, name, None)
@@ -82,9 +121,8 @@ def _names() -> dict[Any, str]:
             table[fn] = name
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
         table[getattr(operator, f"i{name}")] = {"and": "and__", "or": "or__"}.get(name, f"{name}_")
-    table.update(
-        {operator.getitem: "getitem", operator.setitem: "setitem", markers.ROLL: "roll", markers.SPLIT_GET: "split_get"}
-    )
+    table.update({operator.getitem: "getitem", operator.setitem: "setitem", markers.SPLIT_GET: "split_get"})
+    table.update({shadow: original.__name__ for shadow, original in markers.SHADOWS.items()})
     table.update(
         {
             torch.ops.aten.sym_size.int: "size",
@@ -95,6 +133,9 @@ def _names() -> dict[Any, str]:
     table.update({torch.sym_sum: "sym_sum", torch._assert_async: "assert_async", markers.LIST_GET: "list_get"})
     table.update({torch.ops.aten.sym_storage_offset.default: "opaque", torch.ops.aten.sym_stride.int: "opaque"})
     table[native_pad()] = "pad"
+    table.update({torch.linalg.vector_norm: "vector_norm", torch.linalg.norm: "linalg_norm"})
+    table.update({operator.matmul: "matmul", getattr: "getattr"})
+    table.update({torch.special.softmax: "softmax", torch.special.logsumexp: "logsumexp"})
     for skip in markers.LOOP_SKIP:
         table[skip] = "loop_skip"
     table[markers.LOOP_CHECK] = "loop_check"
@@ -145,6 +186,30 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+def tokenwise(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for ops that leave the packed dimension alone; see `TOKENWISE`."""
+
+    def register(fn: Rule) -> Rule:
+        for name in names:
+            assert name not in TOKENWISE, name
+            TOKENWISE[name] = fn
+        return fn
+
+    return register
+
+
+def documents(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for ops on per-document values; see `DOCUMENTS`."""
+
+    def register(fn: Rule) -> Rule:
+        for name in names:
+            assert name not in DOCUMENTS, name
+            DOCUMENTS[name] = fn
+        return fn
+
+    return register
+
+
 def label(node: fx.Node) -> str:
     """An op as users write it, for refusals."""
     if node.op == "call_method":
@@ -164,6 +229,14 @@ def step(machine: Machine, node: fx.Node) -> None:
         machine.values[node] = machine.intern(Outside(node))
         return
     name = name_of(node)
+    if any(isinstance(machine.value(a), PER_DOCUMENT) for a in node.all_input_nodes):
+        machine.values[node] = DOCUMENTS["*"](machine, node)
+        return
+    if name in TOKENWISE:
+        value = TOKENWISE[name](machine, node)
+        if value is not NotImplemented:
+            machine.values[node] = value
+            return
     fn = RULES.get(name) if name is not None else None
     if fn is None and name is not None:
         if name in ELEMENTWISE:
@@ -237,6 +310,8 @@ def _assert_scalar(machine: Machine, node: fx.Node) -> Any:
 
 @rule("opaque")
 def _opaque(machine: Machine, node: fx.Node) -> Any:
+    if any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes):
+        return DOCUMENTS["*"](machine, node)  # a root of the length, say
     return OPAQUE
 
 
@@ -269,8 +344,13 @@ def elementwise(machine: Machine, node: fx.Node) -> Any:
     """An op that treats every slot alike, on segments with the same slots."""
     name = name_of(node) or ""
     integer = _int_op(machine, node, name)
-    if integer is not None:
+    if integer is not None and integer is not OPAQUE:
         return integer
+    known_number = any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes)
+    if integer is not None and not (known_number and not isinstance(example(node), torch.SymBool)):
+        return integer
+    if known_number and not isinstance(example(node), torch.Tensor):
+        return DOCUMENTS["*"](machine, node)
     if any(machine.value(a) is OPAQUE for a in node.all_input_nodes) and not isinstance(example(node), torch.Tensor):
         return OPAQUE
     if not isinstance(example(node), torch.Tensor):
@@ -279,6 +359,8 @@ def elementwise(machine: Machine, node: fx.Node) -> Any:
         value = machine.value(node.args[0])
         if isinstance(value, Affine) and example(node).dtype in (torch.int64, example(node.args[0]).dtype):
             return value
+    if known_number:
+        return DOCUMENTS["*"](machine, node)
     segments = _segments(machine, node)
     if not segments:
         return outside_call(machine, node)
@@ -358,6 +440,8 @@ def in_place(machine: Machine, node: fx.Node) -> Any:
             if integer is not None and not isinstance(example(node), torch.Tensor):
                 return integer
         raise Refused("outer-tensor-write", f"{label(node)} changes a tensor from outside the loop", node)
+    if any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes):
+        return DOCUMENTS["*"](machine, node)
     base = _BASE.get(name, name[:-1])
     fn: Any = _OPERATORS.get(base) or getattr(torch, base, None) or getattr(F, base, None)
     method = False

@@ -9,10 +9,30 @@ import torch
 from torch import fx
 
 from passes.vectorize_segments.boundaries import boundary_vector, element, lengths_of
-from passes.vectorize_segments.machine import OPAQUE, Machine, Refused, Segment, example, frozen_args
+from passes.vectorize_segments.documents import as_term, is_per_document, spread
+from passes.vectorize_segments.machine import (
+    OPAQUE,
+    PER_DOCUMENT,
+    Document,
+    Machine,
+    Refused,
+    Segment,
+    Slot,
+    example,
+    frozen_args,
+)
 from passes.vectorize_segments.rules import argument, label, rule
+from passes.vectorize_segments.rules_documents import assign_document
 from passes.vectorize_segments.terms import FULL, Affine, Apply, Boundaries, Index, Outside, Window
-from passes.vectorize_segments.windows import Slot, constant_entry, expand_index, locate, outer_point, point
+from passes.vectorize_segments.windows import (
+    constant_entry,
+    expand_index,
+    locate,
+    outer_point,
+    outer_row,
+    outer_slot,
+    point,
+)
 
 
 @rule("getitem")
@@ -21,10 +41,15 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
     if not isinstance(base, fx.Node):
         raise Refused("no-rule", "this index has no rule", node)
     value = machine.value(base)
+    if isinstance(value, tuple) and isinstance(index, int):
+        return value[index]  # one of the results of an op
     if isinstance(value, Segment) and isinstance(index, tuple) and any(e is None for e in index):
         return _with_new_dims(machine, node, value, index)
     if isinstance(value, Outside) and node.all_input_nodes == [base]:
         return machine.computed((node.target, False, (value, frozen_args(index)), ()), example(node))
+    owned = outer_row(machine, base, index, node) or outer_slot(machine, base, index, node)
+    if owned is not None:
+        return owned
     found = locate(machine, node, base, index)
     if isinstance(found, Affine):
         return found
@@ -82,7 +107,19 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
             raise Refused(
                 "per-document-value", "one slot of a document is set to a value that depends on the document", node
             )
+        if is_per_document(new) and not (isinstance(new, Affine) and new.is_const):
+            raise Refused(
+                "per-document-value", "one slot of a document is set to a value that depends on the document", node
+            )
+        if slot.position is not None and slot.where is None:
+            raise Refused("outer-tensor-write", "a slot is written by its number in the row", node)
         assign(machine, slot.segment, slot.where or slot.segment.window, new, node, slot=True)
+        return OPAQUE
+    row = slot if isinstance(slot, Document) else outer_row(machine, base, index, node)
+    if row is not None:
+        if row is slot and index is not Ellipsis and index != slice(None):
+            raise Refused("partial-write", "a part of a per-document value is assigned", node)
+        assign_document(machine, row, _value_of_row(machine, value, node), node)
         return OPAQUE
     found = locate(machine, node, base, index)
     if found is None or isinstance(found, Affine):
@@ -103,12 +140,26 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
     return OPAQUE
 
 
+def _value_of_row(machine: Machine, value: Any, node: fx.Node) -> Any:
+    """What is assigned to the row of every document."""
+    new = machine.value(value)
+    if is_per_document(new):
+        if isinstance(example(value), torch.Tensor) and example(value).dim() > example(node.args[0]).dim():
+            raise Refused("no-rule", "a row is set to a value of more dimensions", node)
+        return as_term(machine, value, node)
+    if isinstance(new, Segment) or new is OPAQUE or isinstance(new, tuple):
+        raise Refused("per-document-value", "a row of an outer tensor is set to slots of the document", node)
+    return new
+
+
 def assign(
     machine: Machine, segment: Segment, window: Window | str, value: Any, node: fx.Node, slot: bool = False
 ) -> None:
+    if isinstance(value, Affine) and value.is_const:
+        value = value.const
     if isinstance(window, str):
         if (
-            isinstance(value, (Segment, Affine))
+            isinstance(value, (Segment, Affine, *PER_DOCUMENT))
             or value is OPAQUE
             or (isinstance(value, Outside) and machine.fake(value).dim())
         ):
@@ -119,6 +170,12 @@ def assign(
         if not machine.skips_empty:
             segment.store.point_fill = (window, value)
         return
+    if is_per_document(value):
+        if slot:
+            raise Refused(
+                "per-document-value", "one slot of a document is set to a value that depends on the document", node
+            )
+        value = _spread_to(machine, segment, window, node)
     if slot and (window.last or window.first or 1) > 1:
         # One slot further in: write up to it, then put back what lies between it and the edge.
         inner = Window(last=window.last - 1) if window.last else Window(first=(window.first or 0) - 1)
@@ -137,6 +194,19 @@ def assign(
     machine.write(segment, window, value, node)
 
 
+def _spread_to(machine: Machine, target: Segment, window: Window, node: fx.Node) -> Segment:
+    """The value that ``node`` assigns, its last argument, in every slot of the window."""
+    arg = node.args[-1] if len(node.args) > 1 else node.kwargs.get("value")
+    if not isinstance(arg, fx.Node):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    fake = example(arg)
+    shape = fake.shape if isinstance(fake, torch.Tensor) else ()
+    if len(shape) > target.rank:
+        raise Refused("no-rule", f"{label(node)} of a value of more dimensions", node)
+    term = spread(machine, as_term(machine, arg, node), shape, target.dim, node)
+    return machine.fresh(term, max(len(shape), -target.dim), window)
+
+
 def _masked(machine: Machine, node: fx.Node, base: fx.Node, mask: Segment, value: Any) -> None:
     """``segment[mask] = scalar``."""
     target = machine.value(base)
@@ -148,7 +218,11 @@ def _masked(machine: Machine, node: fx.Node, base: fx.Node, mask: Segment, value
     ):
         raise Refused("no-rule", "this masked assignment has no rule", node)
     new = machine.value(value)
-    if isinstance(new, (Segment, Affine)) or new is OPAQUE or (isinstance(new, Outside) and machine.fake(new).dim()):
+    if (
+        isinstance(new, (Segment, Affine, *PER_DOCUMENT))
+        or new is OPAQUE
+        or (isinstance(new, Outside) and machine.fake(new).dim())
+    ):
         raise Refused("no-rule", "a masked assignment of more than one value has no rule", node)
     term = Apply(
         "masked_fill",
@@ -163,7 +237,7 @@ def _masked(machine: Machine, node: fx.Node, base: fx.Node, mask: Segment, value
 def _target(machine: Machine, node: fx.Node) -> Segment:
     target = machine.value(node.args[0])
     if isinstance(target, Slot):
-        if target.where is not None:
+        if target.position is not None:
             raise Refused("no-rule", f"{label(node)} on a slot at a boundary has no rule; assign it", node)
         target = target.segment
     if not isinstance(target, Segment):
@@ -175,6 +249,10 @@ def _target(machine: Machine, node: fx.Node) -> Segment:
 
 @rule("fill_", "zero_")
 def _fill(machine: Machine, node: fx.Node) -> Any:
+    row = machine.value(node.args[0])
+    if isinstance(row, Document):
+        assign_document(machine, row, _value_of_row(machine, node.args[1] if len(node.args) > 1 else 0, node), node)
+        return row
     target = _target(machine, node)
     value = machine.value(node.args[1]) if len(node.args) > 1 else node.kwargs.get("value", 0)
     if isinstance(value, Segment):
@@ -185,8 +263,14 @@ def _fill(machine: Machine, node: fx.Node) -> Any:
 
 @rule("copy_")
 def _copy(machine: Machine, node: fx.Node) -> Any:
+    row = machine.value(node.args[0])
+    if isinstance(row, Document):
+        assign_document(machine, row, _value_of_row(machine, node.args[1], node), node)
+        return row
     target = _target(machine, node)
     value = machine.value(node.args[1])
+    if is_per_document(value) and not isinstance(machine.value(node.args[0]), Slot):
+        value = _spread_to(machine, target, target.window, node)
     if isinstance(value, Segment) and isinstance(machine.value(node.args[0]), Slot):
         raise Refused("per-document-value", "copy_ of a segment into one slot has no rule", node)
     machine.write(target, target.window, value, node)
@@ -244,6 +328,12 @@ def _select(machine: Machine, node: fx.Node) -> Any:
     base, value, rank = _source(machine, node)
     dim, index = argument(node, 1, "dim"), argument(node, 2, "index")
     at = dim % rank
+    key = (*(slice(None) for _ in range(at)), index)
+    owned = (
+        None if isinstance(index, int) else outer_row(machine, base, key, node) or outer_slot(machine, base, key, node)
+    )
+    if owned is not None:
+        return owned
     if isinstance(value, Outside) and rank == 1 and isinstance(base, fx.Node):
         position = machine.affine(index)
         if position is not None and not position.is_const:

@@ -328,7 +328,7 @@ def _check(machine: Machine, node: fx.Node) -> Any:
         if len(node.args) > 1 and isinstance(node.args[1], str)
         else "check in a loop over documents failed"
     )
-    machine.checks.append(Check(*found, message))
+    machine.checks.append(Check(*found, message, machine.least))
     return OPAQUE
 
 
@@ -342,10 +342,12 @@ def _skip(machine: Machine, node: fx.Node) -> Any:
     machine.use(boundaries, node)
     if length <= 1:
         machine.skips_empty = True
+        machine.least = max(machine.least, length)
         return OPAQUE
     if machine.skip is not None:
         raise Refused("skip-condition", "documents are skipped at two places of the body", node)
     machine.skips_empty = True
+    machine.least = length
     machine.skip = (length, {key: (store.term, store.version) for key, store in machine.outer.items()})
     return OPAQUE
 

@@ -226,11 +226,13 @@ class Positions(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Guard(Term):
-    """``of`` on the slots of ``window``, 1 elsewhere: keeps NaN of slots that nobody asked for out of gradients."""
+    """``of`` on the slots of ``window``, ``fill`` elsewhere: keeps NaN of slots that nobody asked for out of gradients
+    (1), and their numbers out of lookups (0)."""
 
     of: Term
     window: Window
     dim: int
+    fill: int = 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -250,6 +252,125 @@ class LongEnough(Term):
     length: int
     then: Term
     otherwise: Term
+    dim: int
+
+
+# === Terms with one entry per document =======================================================================
+#
+# In the whole-row form dimension 0 counts documents and has N + 1 entries: the last one, a document without slots,
+# keeps shapes at those of the boundaries (vectors of N entries make torch ask whether N is 1). Nothing reads it.
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DocVector(Term):
+    """An integer of every document, as a tensor of no dimensions."""
+
+    value: Affine
+    dtype: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DocRow(Term):
+    """Row ``i + k`` along ``dim`` of an outer tensor for document i, before the loop (``index`` as in `Row`)."""
+
+    node: fx.Node
+    index: tuple[Any, ...]
+    dim: int
+    k: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PointRead(Term):
+    """The slot ``position`` of an outer row, which nothing writes, in documents of at least ``least`` slots."""
+
+    row: Row
+    position: Affine
+    least: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reduce(Term):
+    """``op`` ("sum", "prod", "amax", "amin") over all slots of the document and over the dimensions ``others``."""
+
+    of: Term
+    op: str
+    dim: int
+    others: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArgReduce(Term):
+    """Position, within the document, of its largest (smallest) slot; of the flattened slots with ``others``."""
+
+    of: Term
+    largest: bool
+    dim: int
+    others: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Take(Term):
+    """The slot at a position (a number, or a `Term`) counted from the document's start (negative: its end)."""
+
+    of: Term
+    position: Any
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DocGuard(Term):
+    """``of`` in documents of at least ``least`` slots, 1 in others and in the last entry: see `Guard`."""
+
+    of: Term
+    least: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DocAssign(Term):
+    """``value`` (a term, an `Outside` or a number) in documents of at least ``least`` slots, ``base`` in others."""
+
+    base: Term
+    value: Any
+    least: int
+
+
+# === Terms from documents back to slots, and scans ===========================================================
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spread(Term):
+    """Every slot gets its document's value, which has ``rank`` dimensions and lines up with a row of packed ``dim``."""
+
+    of: Term
+    rank: int
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fill(Term):
+    """``of`` on the slots of ``window``, a number elsewhere (the identity of a reduction, say)."""
+
+    of: Term
+    window: Window
+    number: Any
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scan(Term):
+    """Running ``op`` ("sum", "prod", "max", "min", "logsumexp") over the slots of each document."""
+
+    of: Term
+    op: str
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Softmax(Term):
+    """Softmax (log_softmax) over the slots of each document."""
+
+    of: Term
+    log: bool
     dim: int
 
 
@@ -289,16 +410,10 @@ def children(value: Any) -> list[Any]:
         elif isinstance(v, Slice):
             visit((v.start, v.stop, v.step))
 
-    if isinstance(value, Apply):
-        visit((value.args, tuple(v for _, v in value.kwargs)))
-    elif isinstance(value, (Roll, Flip, Guard)):
-        visit(value.of)
-    elif isinstance(value, Assign):
-        visit((value.base, value.value))
-    elif isinstance(value, LongEnough):
-        visit((value.then, value.otherwise))
-    elif isinstance(value, Outside) and value.call is not None:
+    if isinstance(value, Outside):
         visit(value.call)
+    elif isinstance(value, Term):
+        visit(tuple(getattr(value, f.name) for f in dataclasses.fields(value)))  # type: ignore[arg-type]
     return found
 
 

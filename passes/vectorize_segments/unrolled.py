@@ -18,12 +18,13 @@ from packpass.capture import markers
 from passes.mutation import mutated_after, written_inputs
 from passes.prune import prune
 from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
-from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, conclude
-from passes.vectorize_segments.machine import Machine, Refused, example, storage
+from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, appended_value, conclude
+from passes.vectorize_segments.machine import Document, Machine, Refused, example, storage
 from passes.vectorize_segments.rules import name_of, step
 from passes.vectorize_segments.terms import FULL, Affine, Bound, Boundaries, Interner
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
+_JOINS = ("cat", "concat", "concatenate", "stack")
 
 
 class DocumentMachine(Machine):
@@ -94,7 +95,7 @@ class Scanner:
                 self._foreign(node)
                 return
             documents = {document}
-        if len(documents) > 1 or (name_of(node) in ("cat", "concat", "concatenate") and self._cat(node)):
+        if len(documents) > 1 or (name_of(node) in _JOINS and self._cat(node)):
             if not self._cat(node):
                 self._foreign(node)
                 return
@@ -187,12 +188,8 @@ class Scanner:
         return True
 
     def _cat(self, node: fx.Node) -> bool:
-        """A cat of one value of every document, in order."""
-        if (
-            name_of(node) not in ("cat", "concat", "concatenate")
-            or not node.args
-            or not isinstance(node.args[0], (list, tuple))
-        ):
+        """A cat, or stack, of one value of every document, in order."""
+        if name_of(node) not in _JOINS or not node.args or not isinstance(node.args[0], (list, tuple)):
             return False
         owners = [self.group.owner.get(v) for v in node.args[0] if isinstance(v, fx.Node)]
         return owners == list(range(len(node.args[0]))) and set(owners) == set(self.group.machines)
@@ -227,22 +224,27 @@ def decide_unrolled(graph: fx.Graph) -> list[Decided]:
             raise Refused("boundaries-written", "boundaries are changed after they were read", boundaries.node)
         for machine in group.machines.values():
             _same_effects(first, {}, machine, {})
-        collects = [_as_list(graph, cat, values, number) for cat, values in group.cats]
+        collects = [_as_list(graph, cat, values, number, first) for cat, values in group.cats]
         nodes = [n for n in graph.nodes if n in group.owner]
         splits = [s for s in scanner.splits if any(u in group.owner for u in s.users)]
         last = nodes[-1]
         loop = LoopFound(-1 - number, ((last, (*splits, *nodes[:-1]), last),), tuple(collects))
-        appended = {c: first.values[c.args[0]] for c in collects}  # type: ignore[index]
+        appended = {c: appended_value(first, c.args[0], c) for c in collects}  # type: ignore[arg-type]
         found.append(conclude(graph, loop, first, appended, boundaries, ()))
     return found
 
 
-def _as_list(graph: fx.Graph, cat: fx.Node, values: list[fx.Node], number: int) -> fx.Node:
+def _as_list(graph: fx.Graph, cat: fx.Node, values: list[fx.Node], number: int, first: Machine) -> fx.Node:
     """The cat of all documents' values in the form that captured loops have."""
     dim = cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)
     with graph.inserting_before(cat):
         collect = graph.call_function(markers.LIST_COLLECT, (values[0], values[-1], -1 - number))
-        joined = graph.call_function(markers.RAGGED_CAT, (collect, dim))
+        if name_of(cat) == "stack":
+            joined = graph.call_function(markers.LIST_STACK, (collect, dim, len(values)))
+        elif isinstance(first.value(values[0]), Document):
+            joined = graph.call_function(markers.LIST_JOIN, (collect, dim, len(values)))
+        else:
+            joined = graph.call_function(markers.RAGGED_CAT, (collect, dim))
     collect.meta["example_value"] = example(values[0])
     joined.meta = dict(cat.meta)
     cat.replace_all_uses_with(joined)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
+import operator
 from typing import Any
 
 import torch
 from torch import fx
 
 from passes.vectorize_segments.boundaries import element
-from passes.vectorize_segments.machine import Machine, Padded, Refused, Segment, example, frozen_args
+from passes.vectorize_segments.machine import (
+    Cell,
+    Document,
+    Machine,
+    Padded,
+    Refused,
+    Segment,
+    Slot,
+    example,
+    frozen_args,
+)
 from passes.vectorize_segments.rules import label
-from passes.vectorize_segments.terms import FULL, Affine, Invariant, Outside, Roll, Window
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Slot:
-    """One slot of every document, without its packed dimension: it can be filled, not read."""
-
-    segment: Segment
-    where: str | None = None
-    """"start" or "end" if the slot of an outer tensor was selected by a boundary itself."""
+from passes.vectorize_segments.terms import FULL, Affine, DocRow, Index, Invariant, Outside, Roll, Slice, Window
 
 
 def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node) -> Window | None:
@@ -220,3 +221,103 @@ def outer_point(machine: Machine, entry: Any, node: fx.Node) -> str:
     if bound.of == of and bound.k == k + 1 and const == -1:
         return "end"
     raise Refused("not-a-segment", "a slot outside the document is used", node)
+
+
+def _through_constants(machine: Machine, base: fx.Node, entries: list[Any]) -> tuple[fx.Node, list[Any]] | None:
+    """``(x, entries of x)`` where ``base`` is ``x`` itself, or ``x[constant index]``, indexed by ``entries``."""
+    value = machine.value(base)
+    if not isinstance(value, Outside):
+        return None
+    if value.node is not None:
+        return value.node, entries
+    target, _, args, kwargs = value.call  # type: ignore[misc]
+    source = args[0] if args else None
+    if target is not operator.getitem or kwargs or not isinstance(source, Outside) or source.node is None:
+        return None
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    if any(e is None or isinstance(e, (Outside, tuple)) for e in index):
+        return None
+    outer, inner = expand_index(index, example(source.node).dim(), base), iter(entries)
+    whole = (Slice(None, None, None), slice(None))
+    if any(not isinstance(e, int) and e not in whole for e in outer):
+        return None
+    return source.node, [e if isinstance(e, int) else next(inner) for e in outer]
+
+
+def _single_entry(
+    machine: Machine, base: fx.Node, index: Any, node: fx.Node
+) -> tuple[fx.Node, int, Affine, list[Any]] | None:
+    """``(tensor, position of the entry, its integer, all entries)`` of an index by one number of the document."""
+    fake = example(base)
+    if not isinstance(machine.value(base), Outside) or not isinstance(fake, torch.Tensor):
+        return None
+    if isinstance(index, fx.Node) or not isinstance(index, tuple):
+        index = (index,)
+    if any(e is None for e in index):
+        return None
+    selected = _through_constants(machine, base, expand_index(index, fake.dim(), node))
+    if selected is None:
+        return None
+    found = None
+    for d, entry in enumerate(selected[1]):
+        if constant_entry(machine, entry):
+            continue
+        position = machine.affine(entry) if isinstance(entry, fx.Node) else None
+        if position is None or position.is_const or found is not None:
+            return None
+        found = d, position
+    return (selected[0], *found, selected[1]) if found is not None else None
+
+
+def _selection(entries: list[Any], at: int) -> tuple[tuple[Any, ...], int, int]:
+    """``(index along the other dimensions, dim, rank)`` as `Row` has them."""
+    rest = [e if d != at else slice(None) for d, e in enumerate(entries)]
+    kept = [d for d, e in enumerate(rest) if isinstance(e, slice)]
+    frozen = () if all(e == slice(None) for e in rest) else tuple(frozen_args(e) for e in rest)
+    return frozen, kept.index(at) - len(kept), len(kept)
+
+
+def outer_row(machine: Machine, base: fx.Node, index: Any, node: fx.Node) -> Document | None:
+    """``table[i]`` of an outer tensor with one row per document; reading a vector of integers gives an integer."""
+    found = _single_entry(machine, base, index, node)
+    if found is None:
+        return None
+    base, at, position, entries = found
+    single = position.single()
+    if single is None or not isinstance(single[0], Index) or single[1] < 0:
+        return None
+    fake = example(base)
+    integers = fake.dim() == 1 and fake.dtype in (torch.int32, torch.int64)
+    if integers and node.target is not operator.setitem and not _only_written(node):
+        return None
+    frozen, dim, _ = _selection(entries, at)
+    key = (base, frozen, dim, single[1])
+    if key not in machine.rows:
+        row = machine.intern(DocRow(*key))
+        machine.rows[key] = Cell(row, outer=row)
+    return Document(machine.rows[key])
+
+
+def _only_written(node: fx.Node) -> bool:
+    """Is this element of a tensor only assigned to?"""
+    return all(user.target is operator.setitem and user.args[0] is node for user in node.users)
+
+
+def outer_slot(machine: Machine, base: fx.Node, index: Any, node: fx.Node) -> Slot | None:
+    """``x[cu[i] + k]`` or ``x[cu[i + 1] - k]``: one slot of an outer row."""
+    found = _single_entry(machine, base, index, node)
+    if found is None:
+        return None
+    base, at, position, entries = found
+    bound = position.bound()
+    if bound is None:
+        return None
+    frozen, dim, rank = _selection(entries, at)
+    if machine.boundaries is None:
+        machine.use((bound[0].of, bound[0].k + (-1 if bound[1] < 0 else 0)), node)
+    of, k = machine.boundaries
+    if bound[0].of != of or bound[0].k - k not in (0, 1):
+        return None
+    where = {(k, 0): "start", (k + 1, -1): "end"}.get((bound[0].k, bound[1]))
+    segment = machine.outer_segment(base, frozen, dim, FULL, rank)
+    return Slot(segment, where, position)

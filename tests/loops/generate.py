@@ -157,6 +157,10 @@ class _Writer:
         kinds += ["row"] if dtype != "m" and len(v.field.dims) > 1 else []
         kinds += ["cast"] if dtype in "ij" else []
         kinds += ["other", "other"] if self.same_layout(values, v) else []
+        exact = dtype == "i" or (dtype == "d" and self.real == "d")  # sums in any order
+        kinds += ["features", "features"] if exact and len(v.field.dims) > 1 else []
+        kinds += ["lookup"] if dtype == "i" and self.real == "d" else []
+        kinds += ["table"] if exact else []
         kind = choose.choice(kinds)
         if kind == "roll":
             k = choose.choice((-1, 1, -2, 3, 9, -9))
@@ -178,6 +182,13 @@ class _Writer:
             text = f"{v.name} & {w.name}" if dtype == "m" else f"{v.name} {choose.choice('+-')} {w.name}"
             if real and self.real == "d" and choose.chance(30):
                 text = f"{v.name} * {w.name}"
+        elif kind == "features":
+            text = self.features(v)
+        elif kind == "lookup":
+            text, dtype = self.lookup(v), "d"
+        elif kind == "table":
+            column = "[:, None]" if v.field.packed < len(v.field.dims) - 1 else ""
+            text = f"{v.name} + {self.argument(v.dtype, '200')}[:e - s]{column}"
         elif kind == "arange":
             column = "[:, None]" if v.field.packed < len(v.field.dims) - 1 else ""
             text = f"{v.name} + torch.arange(e - s){column}"
@@ -196,11 +207,39 @@ class _Writer:
 
     def row(self, v: _Value) -> str:
         """A whole tensor without the packed dim, declared once as an argument."""
-        dims = ["1" if d == "T" else d for d in v.field.dims]
+        return self.argument(v.dtype, *("1" if d == "T" else d for d in v.field.dims))
+
+    def argument(self, dtype: str, *dims: str) -> str:
+        """A new argument that is no packed row."""
         name = self.fresh_name("w")
-        self.args.append(f"{v.dtype}[{','.join(dims)}]")
-        self.fields.append(_Field(name, tuple(dims), v.dtype))
+        self.args.append(f"{dtype}[{','.join(dims)}]")
+        self.fields.append(_Field(name, dims, dtype))
         return name
+
+    def features(self, v: _Value) -> str:
+        """An op along another dimension than the packed one, or a product with a weight."""
+        others = [k for k in range(len(v.field.dims)) if k != v.field.packed]
+        o, x = self.choose.choice(others), v.name
+        options = [
+            f"{x}.sum({o}, keepdim=True).expand_as({x})", f"{x} - {x}.amax({o}, keepdim=True)", f"{x}.cumsum({o})",
+            f"torch.sort({x}, {o}, descending=True).values", f"torch.cat({x}.split(1, {o})[::-1], {o})",
+            f"torch.stack({x}.unbind({o})[::-1], {o})", f"{x}.gather({o}, {x}.sort({o})[1])",
+            f"torch.where({x}.argmax({o}, keepdim=True) == 0, {x}, {x} * 2)", f"{x}.max({o}, keepdim=True)[0] + {x}",
+            f"torch.cat(({x}, {x}), {o}).narrow({o}, 0, {v.field.dims[o]})",
+        ]  # fmt: skip
+        if v.dtype == "d" and v.field.dims[-1] == "3":
+            weight = self.argument("d", "3", "3")
+            options += [f"{x} @ {weight}", f"torch.nn.functional.linear({x}, {weight})", f"{x}.matmul({weight})"]
+        if v.dtype == "d" and v.field.dims == ("2", "T"):
+            options += [f"{self.argument('d', '2', '2')} @ {x}"]
+        return self.choose.choice(options)
+
+    def lookup(self, v: _Value) -> str:
+        """Ids as rows of a table."""
+        table = self.argument("d", "7")
+        ids = f"{v.name} % 7"
+        return self.choose.choice((f"{table}[{ids}]", f"torch.nn.functional.embedding({ids}, {table}[:, None])[..., 0]",
+                                   f"torch.nn.functional.one_hot({ids}, 7).to({table}.dtype) @ {table}"))  # fmt: skip
 
     def fill(self, v: _Value, values: list[_Value], new: str) -> list[str]:
         """A constant into the first or last tokens, on an own copy (or, as a poison, through a view of the row)."""

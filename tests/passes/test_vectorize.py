@@ -195,7 +195,7 @@ class TestLeavesAlone:
         def scaled(x: Tensor, cu: Tensor) -> Tensor:
             out = x.clone()
             for i in range(len(cu) - 1):
-                out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]] * i
+                out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]] * 2**i
             return out
 
         assert self.refused(scaled, torch.randn(12), CU) == "index-as-number"

@@ -1,0 +1,205 @@
+"""Boundaries that a model is given but does not look at: made an input of the graph where a naive shift needs them.
+
+Dynamo drops arguments that nothing uses, and code written for rows of one document has no use for ``cu_seqlens``. When
+a graph is finished, the passes are asked whether they would use boundaries; only then are they added, so a frame
+without such a shift is compiled as under stock torch. Rows whose sizes are symbols of their own are then taken to be
+equally long by a guard, because one vector of boundaries can cut only rows of one length.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass._options import Options
+from packpass._report import RefusedError, record
+from packpass.capture import markers
+from packpass.capture.state import Mode, frame_state, react, tracing_error
+from packpass.layout.sources import BOUNDARY_NAMES, PADDED_NAMES, LayoutError, last_name, source_name
+
+log = logging.getLogger("packpass.capture.inputs")
+_NAMES = frozenset((*BOUNDARY_NAMES, *PADDED_NAMES))
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """From a container to one of its values: item or attribute ``name``."""
+
+    name: str
+    attribute: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """A tensor among the arguments of the frame: ``L[local]``, or what ``steps`` lead to from there."""
+
+    local: str
+    steps: tuple[Step, ...]
+    value: torch.Tensor
+
+    @property
+    def name(self) -> str:
+        return self.steps[-1].name if self.steps else self.local
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphView:
+    """A graph that Dynamo is still building, as the layout analysis reads one: with its subgraphs as attributes."""
+
+    graph: fx.Graph
+    modules: Mapping[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.modules[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def remember_arguments(tx: Any) -> None:
+    """When a frame starts: its arguments as variables, before the code assigns to their names."""
+    tx.output.__dict__["_packpass_arguments"] = dict(tx.symbolic_locals)
+
+
+def arguments(tx: Any) -> Iterator[Argument]:
+    """Every argument with a well-known name for boundaries, also inside dicts, dataclasses, named tuples and
+    ``packed_seq_params`` objects."""
+    for local, value in tx.f_locals.items():
+        if isinstance(value, torch.Tensor):
+            if local in _NAMES:
+                yield Argument(local, (), value)
+        elif local != "self":
+            for steps, item in _inside(value, local, 2):
+                yield Argument(local, steps, item)
+
+
+def _inside(value: Any, name: str, depth: int) -> Iterator[tuple[tuple[Step, ...], torch.Tensor]]:
+    """The boundaries in a container, with the way to them."""
+    for step, item in _values(value, name):
+        if isinstance(item, torch.Tensor):
+            if step.name in _NAMES:
+                yield (step,), item
+        elif depth > 1:
+            for steps, tensor in _inside(item, step.name, depth - 1):
+                yield (step, *steps), tensor
+
+
+def _values(value: Any, name: str) -> Iterator[tuple[Step, Any]]:
+    if type(value) is dict:
+        yield from ((Step(key, False), item) for key, item in value.items() if isinstance(key, str))
+        return
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        names = list(value._fields)
+    elif value is not None and name.endswith("seq_params"):
+        names = list(_NAMES)
+    else:
+        return
+    missing = object()
+    for key in names:
+        item = getattr(value, key, missing)
+        if item is not missing:
+            yield Step(key, True), item
+
+
+def compile_graph(
+    options_of: Callable[[Any], Options | None], original: Any, self: Any, tx: Any, rv: Any, root: Any
+) -> Any:
+    """``OutputGraph.compile_and_call_fx_graph``: the graph is complete; add the boundaries if a pass would use them."""
+    options = options_of(self.compiler_fn)
+    if options is not None and options.fix_shifts == "auto" and "pack_shifts" not in options.disable:
+        try:
+            found = list(arguments(self.root_tx))
+            if found and _would_use(self, rv, found, options):
+                _add(self.root_tx, found, options)
+                with _with_output(self.graph, rv):
+                    _settled(GraphView(self.graph, self.nn_modules), None)
+        except LayoutError as error:
+            raise tracing_error(error) from None
+        except RefusedError:
+            raise
+        except Exception as error:  # a frame must not fail because its boundaries are not understood
+            log.warning("boundaries are not used: %s: %s", type(error).__name__, error)
+    return original(self, tx, rv, root)
+
+
+def _inputs(graph: fx.Graph) -> dict[str, fx.Node]:
+    """The inputs of a graph by the last name of their source."""
+    places = itertools.takewhile(lambda node: node.op == "placeholder", graph.nodes)
+    return {last_name(source_name(node) or ""): node for node in places}
+
+
+def _would_use(output_graph: Any, rv: Any, found: list[Argument], options: Options) -> bool:
+    """Ask the passes, with the boundaries as if they were inputs; what they would leave alone is recorded now, unless
+    they will see the boundaries anyway."""
+    inputs = _inputs(output_graph.graph)
+    missing = [a for a in found if a.name not in inputs and a.name in BOUNDARY_NAMES]
+    stand_in = None
+    if missing:
+        stand_in = fx.Graph().placeholder(missing[0].name)
+        stand_in.meta["example_value"] = missing[0].value
+    view = GraphView(output_graph.graph, output_graph.nn_modules)
+    with _with_output(output_graph.graph, rv):
+        wish = _settled(view, stand_in)
+    if not wish.wanted and not any(node.users for name, node in inputs.items() if name in BOUNDARY_NAMES):
+        for refusal in wish.refusals:
+            react(refusal, options)
+            record(refusal)
+    return bool(wish.wanted)
+
+
+def _settled(view: GraphView, stand_in: fx.Node | None) -> Any:
+    """What the passes wish for once sizes that are equal in this call are equal in all of them."""
+    from packpass import _passes
+
+    wish = _passes.load().wants_boundaries(view, stand_in)
+    for _ in range(2):  # sizes of boundaries, then those of rows
+        if not wish.if_equal:
+            break
+        for a, b in wish.if_equal:
+            bool(a == b)  # true now, and a guard for later calls
+        wish = _passes.load().wants_boundaries(view, stand_in)
+    return wish
+
+
+@contextlib.contextmanager
+def _with_output(graph: fx.Graph, rv: Any) -> Iterator[None]:
+    """The graph with the output that it is about to get."""
+    node = graph.create_node("output", "output", (tuple(x.as_proxy().node for x in rv),), {})
+    try:
+        yield
+    finally:
+        graph.erase_node(node)
+
+
+def _add(tx: Any, found: list[Argument], options: Options) -> None:
+    """Wrap the arguments as Dynamo would have, had the code used them; a marker keeps them."""
+    frame = frame_state(options)
+    variables: dict[str, Any] = tx.output.__dict__.get("_packpass_arguments", {})
+    for argument in found:
+        variable = variables.get(argument.local)
+        if variable is None:
+            continue
+        if frame.mode is not Mode.STOCK and not argument.steps:
+            frame.dynamic_sources.add(f"L['{argument.local}']")  # the number of documents is data, not shape
+        variable = variable.realize()
+        for step in argument.steps:
+            if step.attribute:
+                variable = variable.var_getattr(tx, step.name)
+            else:
+                variable = next(v for k, v in variable.items.items() if _key(k) == step.name)
+            variable = variable.realize()
+        tx.output.create_proxy("call_function", markers.BOUNDARIES, (variable.as_proxy(),), {})
+
+
+def _key(key: Any) -> Any:
+    vt = getattr(key, "vt", key)
+    return vt.as_python_constant() if vt.is_python_constant() else None

@@ -1,0 +1,363 @@
+"""Rules for ops on values that documents have one of each: pooled vectors, single slots, lengths and numbers.
+
+In the whole-row form such a value has one more dimension in front, which counts documents; an op on one document's
+tensor becomes the same op with its dimensions counted from the end.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from passes.vectorize_segments.documents import (
+    _CASTS,
+    as_term,
+    canonical,
+    cast,
+    combine,
+    document,
+    document_view,
+    elementwise_target,
+    is_per_document,
+    lifted,
+    number,
+    reinterpreted,
+    spread,
+)
+from passes.vectorize_segments.machine import (
+    Cell,
+    Document,
+    Machine,
+    Refused,
+    Segment,
+    Slot,
+    Store,
+    example,
+    frozen_args,
+)
+from passes.vectorize_segments.rules import (
+    _BASE,
+    DOCUMENTS,
+    ELEMENTWISE,
+    RULES,
+    argument,
+    documents,
+    label,
+    name_of,
+)
+from passes.vectorize_segments.terms import LENGTH, Apply, DocAssign, DocGuard, Outside, Term
+
+# Rules of other files that know per-document values, or refuse them by name.
+_SHARED = frozenset(
+    [
+        "setitem",
+        "fill_",
+        "zero_",
+        "copy_",
+        "size",
+        "item",
+        "tolist",
+        "sym_int",
+        "__int__",
+        "assert_scalar",
+        "check",
+        "loop_check",
+        "assert_async",
+        "loop_skip",
+        "opaque",
+    ]
+)
+
+
+@documents("*")
+def _any(machine: Machine, node: fx.Node) -> Any:
+    """Every op with a per-document operand comes here first."""
+    name = name_of(node) or ""
+    if name in DOCUMENTS:
+        return DOCUMENTS[name](machine, node)
+    if name in _SHARED:
+        return RULES[name](machine, node)
+    if not isinstance(example(node), torch.Tensor):
+        return number(machine, node, canonical(node))
+    if name in _CASTS and is_per_document(machine.value(node.args[0])):
+        return reinterpreted(machine, node)
+    if name in ELEMENTWISE:
+        return combine(machine, node, *elementwise_target(node, name))
+    if name.endswith("_") and (name[:-1] in ELEMENTWISE or name in _BASE):
+        return _in_place(machine, node, name)
+    raise Refused("no-rule", f"there is no rule for {label(node)} of a value that each document has one of", node)
+
+
+def _in_place(machine: Machine, node: fx.Node, name: str) -> Any:
+    """``doc.op_(...)``, ``doc op= ...`` and ``segment op= doc``."""
+    target = machine.value(node.args[0])
+    base, fn, method = elementwise_target(node, name)
+    if isinstance(target, Segment):
+        value = combine(machine, node, base, fn, method)
+        if value.window != target.window:
+            raise Refused("length-mismatch", f"{label(node)} combines parts of a document that do not match", node)
+        machine.write(target, target.window, value, node)
+        return target
+    if not isinstance(target, Document):
+        raise Refused("outer-tensor-write", f"{label(node)} changes a slot, or a tensor from outside the loop", node)
+    if not isinstance(example(node), torch.Tensor):
+        return number(machine, node, base)
+    value = combine(machine, node, base, fn, method)
+    if not isinstance(value, Document):
+        raise Refused("per-document-value", f"{label(node)} writes slots into a value of the whole document", node)
+    assign_document(machine, target, value.cell.term, node)
+    return target
+
+
+def assign_document(machine: Machine, target: Document, value: Any, node: fx.Node) -> None:
+    """``target[...] = value`` (a term, an `Outside` or a number)."""
+    cell = target.cell
+    if cell.parent is not None:
+        raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
+    cell.term = machine.intern(DocAssign(cell.term, value, machine.least))
+    cell.version += 1
+
+
+def source(machine: Machine, node: fx.Node) -> tuple[Any, Term, int]:
+    """``(value, term, rank)`` of the first argument, which must be a document's; nothing else may be per document."""
+    arg = node.args[0] if node.args else None
+    if not isinstance(arg, fx.Node) or not isinstance(machine.value(arg), (Document, Slot)):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    for other in node.all_input_nodes:
+        if other is not arg and not isinstance(machine.value(other), Outside):
+            raise Refused("no-rule", f"{label(node)} of a per-document value and a segment has no rule", node)
+    return machine.value(arg), as_term(machine, arg, node), example(arg).dim()
+
+
+def _guarded(machine: Machine, term: Term, node: fx.Node) -> Term:
+    fake = example(node)
+    fakes = fake if isinstance(fake, (tuple, list)) else [fake]
+    if any(isinstance(f, torch.Tensor) and f.requires_grad for f in fakes):
+        return machine.intern(DocGuard(term, machine.least))
+    return term
+
+
+# === Views and shapes ========================================================================================
+
+
+@documents("unsqueeze", "squeeze", "transpose", "swapaxes", "permute", "movedim", "flatten", "reshape", "unflatten")
+def _view(machine: Machine, node: fx.Node) -> Any:
+    """The result's sizes and the order of dimensions say everything."""
+    value, term, rank = source(machine, node)
+    fake, name = example(node), name_of(node)
+    if name in ("transpose", "swapaxes", "permute", "movedim"):
+        order = list(_order(node, name or "", rank))
+        return document_view(machine, Apply("permute", True, (term, 0, *(d + 1 for d in order)), (), 0), value)
+    if not all(isinstance(s, int) for s in fake.shape):
+        raise Refused("no-rule", f"{label(node)} of a value of dynamic size has no rule", node)
+    return document_view(machine, Apply("reshape", True, (term, -1, *fake.shape), (), 0), value)
+
+
+def _order(node: fx.Node, name: str, rank: int) -> list[int]:
+    order = list(range(rank))
+    if name in ("transpose", "swapaxes"):
+        i, j = (int(argument(node, k, n)) % rank for k, n in ((1, "dim0"), (2, "dim1")))
+        order[i], order[j] = order[j], order[i]
+        return order
+    if name == "permute":
+        dims: Any = argument(node, 1, "dims") if len(node.args) <= 2 else node.args[1:]
+        return [int(d) % rank for d in dims]
+    start, end = argument(node, 1, "source"), argument(node, 2, "destination")
+    if not isinstance(start, int) or not isinstance(end, int):
+        raise Refused("no-rule", "movedim of several dimensions has no rule", node)
+    moved = order.pop(start % rank)
+    order.insert(end % rank, moved)
+    return order
+
+
+@documents("getitem", "select", "narrow")
+def _part(machine: Machine, node: fx.Node) -> Any:
+    """A constant part of a per-document value."""
+    value, term, rank = source(machine, node)
+    name = name_of(node)
+    if len(node.all_input_nodes) != 1:
+        raise Refused("no-rule", f"{label(node)} by something that is not a constant has no rule", node)
+    if name == "getitem":
+        index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+        entries: tuple[Any, ...] = tuple(index)
+        if any(isinstance(e, (bool, list)) for e in entries):
+            raise Refused("no-rule", "this index into a per-document value has no rule", node)
+        whole = Apply(node.target, node.op == "call_method", (term, frozen_args((slice(None), *entries))), (), 0)
+        return document_view(machine, whole, value)
+    dim = int(argument(node, 1, "dim")) % rank + 1
+    rest = (
+        (argument(node, 2, "index"),) if name == "select" else (argument(node, 2, "start"), argument(node, 3, "length"))
+    )
+    return document_view(machine, Apply(getattr(torch, name or ""), False, (term, dim, *rest), (), 0), value)
+
+
+@documents("expand", "expand_as", "repeat")
+def _expand(machine: Machine, node: fx.Node) -> Any:
+    """To the document's slots, or along a constant size."""
+    value, term, rank = source_of_expand(machine, node)
+    fake = example(node)
+    packed = packed_dim(machine, node)
+    if packed is None:
+        if name_of(node) != "expand" or not all(isinstance(s, int) for s in fake.shape):
+            raise Refused("no-rule", f"this {label(node)} has no rule", node)
+        wide = Apply("expand", True, (lifted(machine, term, fake.dim() - rank), -1, *fake.shape), (), 0)
+        return document_view(machine, wide, value) if isinstance(value, (Document, Slot)) else document(machine, wide)
+    shape = example(node.args[0]).shape
+    if name_of(node) == "repeat" and any(
+        r != 1 for d, r in enumerate(_sizes(node)) if d != fake.dim() + packed and type(r) is int
+    ):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    whole = spread(machine, term, shape, packed, node)
+    sizes = tuple(LENGTH if d == fake.dim() + packed else s for d, s in enumerate(fake.shape))
+    if not all(s is LENGTH or isinstance(s, int) for s in sizes):
+        raise Refused("no-rule", f"{label(node)} to a dynamic size has no rule", node)
+    wide = machine.intern(Apply("expand", True, (whole, *sizes), (), packed))
+    if name_of(node) == "repeat":
+        return machine.fresh(wide, fake.dim())
+    memory: Any = value.cell if isinstance(value, Document) else Cell(term)
+    memory = value.segment.store if isinstance(value, Slot) else memory
+    store = Store(wide, parent=(memory, memory.version))  # slots share memory: writes are refused
+    return Segment(store, store.domain, fake.dim())
+
+
+def source_of_expand(machine: Machine, node: fx.Node) -> tuple[Any, Term, int]:
+    arg = node.args[0]
+    if not isinstance(arg, fx.Node) or not is_per_document(machine.value(arg)):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    return machine.value(arg), as_term(machine, arg, node), example(arg).dim()
+
+
+def _sizes(node: fx.Node) -> Any:
+    if len(node.args) == 2 and isinstance(node.args[1], (tuple, list)):
+        return node.args[1]
+    return node.args[1:]
+
+
+def packed_dim(machine: Machine, node: fx.Node) -> int | None:
+    """The dimension (negative) that gets the document's length, by the arguments; None if there is none."""
+    from passes.vectorize_segments.rules_views import _is_length
+
+    if name_of(node) == "expand_as":
+        like = machine.value(node.args[1])
+        if isinstance(like, Segment) and like.window.full and like.store.exact:
+            return like.dim
+        raise Refused("no-rule", "this expand_as has no rule", node)
+    sizes = _sizes(node)
+    found = [d - len(sizes) for d, s in enumerate(sizes) if isinstance(s, fx.Node) and _is_length(machine, s)]
+    if any(isinstance(s, fx.Node) and not _is_length(machine, s) for s in sizes) or len(found) > 1:
+        raise Refused("no-rule", f"{label(node)} to a size that is not understood has no rule", node)
+    return found[0] if found else None
+
+
+# === Ops along dimensions of the value =======================================================================
+
+_DIM_AT = {"softmax": 1, "log_softmax": 1, "cumsum": 1, "norm": 2, "vector_norm": 2, "normalize": 2}
+_REDUCTIONS = "sum mean prod amax amin max min argmax argmin any all logsumexp softmax log_softmax cumsum".split()  # noqa: SIM905
+
+
+@documents(*_REDUCTIONS, "var", "std", "norm", "vector_norm", "normalize")
+def _along(machine: Machine, node: fx.Node) -> Any:
+    """The same op with its dimensions counted from the end."""
+    name = name_of(node) or ""
+    if name in ("max", "min") and isinstance(argument(node, 1, "other"), fx.Node):
+        return combine(machine, node, f"{name}imum", getattr(torch, f"{name}imum"), False)
+    _, term, rank = source(machine, node)
+    at = _DIM_AT.get(name, 1)
+    args, kwargs = list(node.args[1:]), dict(node.kwargs)
+    given = args[at - 1] if len(args) >= at else kwargs.pop("dim", kwargs.pop("axis", None))
+    if name == "normalize" and given is None:
+        given = 1
+    if isinstance(given, bool) or any(isinstance(v, fx.Node) for v in (*args, *kwargs.values())):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    scalars = name in ("max", "min", "prod", "argmax", "argmin")
+    if rank == 0 or (given in (None, (), []) and (scalars or args)):
+        raise Refused("no-rule", f"this {label(node)} of a per-document value has no rule", node)
+    dims: Any = tuple(range(-rank, 0)) if given in (None, (), []) else given
+    counted = dims % rank - rank if isinstance(dims, int) else tuple(d % rank - rank for d in dims)
+    if len(args) >= at:
+        args[at - 1] = counted
+    else:
+        kwargs["dim"] = counted
+    items = tuple(sorted((k, frozen_args(v)) for k, v in kwargs.items()))
+    whole = machine.intern(
+        Apply(node.target, node.op == "call_method", (_guarded(machine, term, node), *frozen_args(args)), items, 0)
+    )
+    fake = example(node)
+    if not isinstance(fake, (tuple, list)):
+        return document(machine, whole)
+    return tuple(document(machine, Apply(operator.getitem, False, (whole, i), (), 0)) for i in range(len(fake)))
+
+
+@documents("linear", "layer_norm", "rms_norm")
+def _rows(machine: Machine, node: fx.Node) -> Any:
+    """Ops on the last dimensions: documents are rows."""
+    _, term, rank = source(machine, node)
+    if rank == 0:
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    rest = tuple(_outside(machine, a) for a in node.args[1:])
+    items = tuple(sorted((k, _outside(machine, v)) for k, v in node.kwargs.items()))
+    whole = Apply(node.target, node.op == "call_method", (_guarded(machine, term, node), *rest), items, 0)
+    return document(machine, whole)
+
+
+def _outside(machine: Machine, arg: Any) -> Any:
+    return machine.value(arg) if isinstance(arg, fx.Node) else frozen_args(arg)
+
+
+@documents("matmul", "__matmul__", "mv", "mm", "dot")
+def _matmul(machine: Machine, node: fx.Node) -> Any:
+    """``doc @ weights``, ``weights @ doc`` and ``doc . doc``."""
+    a, b = node.args[:2]
+    if not isinstance(a, fx.Node) or not isinstance(b, fx.Node) or node.kwargs:
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    left, right = machine.value(a), machine.value(b)
+    ranks = example(a).dim(), example(b).dim()
+    fits = isinstance(left, (Document, Slot)), isinstance(right, (Document, Slot))
+    if fits == (True, False) and isinstance(right, Outside) and ranks[1] <= 2:
+        term = _guarded(machine, as_term(machine, a, node), node)
+        return document(machine, Apply(torch.matmul, False, (term, right), (), 0))
+    if fits == (False, True) and isinstance(left, Outside) and ranks in ((2, 1), (1, 1)):
+        term = _guarded(machine, as_term(machine, b, node), node)
+        fn = torch.nn.functional.linear if ranks[0] == 2 else torch.matmul
+        return document(machine, Apply(fn, False, (term, left), (), 0))
+    if fits == (True, True) and ranks == (1, 1):
+        terms = [_guarded(machine, as_term(machine, x, node), node) for x in (a, b)]
+        product = machine.intern(Apply(torch.mul, False, tuple(terms), (), 0))
+        return document(machine, Apply(torch.sum, False, (product, -1), (), 0))
+    raise Refused("no-rule", f"this {label(node)} of per-document values has no rule", node)
+
+
+@documents("cat", "concat", "concatenate", "stack")
+def _joined(machine: Machine, node: fx.Node) -> Any:
+    """Values of one document side by side."""
+    tensors, dim = argument(node, 0, "tensors"), argument(node, 1, "dim", node.kwargs.get("axis", 0))
+    if not isinstance(tensors, (tuple, list)) or not isinstance(dim, int):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    rank = example(node).dim()
+    terms = []
+    for t in tensors:
+        if not isinstance(t, fx.Node) or not is_per_document(machine.value(t)) or not hasattr(example(t), "dtype"):
+            raise Refused("no-rule", f"{label(node)} of a per-document value with another tensor has no rule", node)
+        terms.append(cast(machine, as_term(machine, t, node), example(t).dtype, example(node).dtype))
+    fn = torch.stack if name_of(node) == "stack" else torch.cat
+    return document(machine, Apply(fn, False, (tuple(terms), dim % rank - rank), (), 0))
+
+
+@documents("full_like", "zeros_like", "ones_like", "empty_like")
+def _like(machine: Machine, node: fx.Node) -> Any:
+    """Of a per-document value, filled with a constant; or a segment filled with a number of the document."""
+    first = machine.value(node.args[0])
+    fill = argument(node, 1, "fill_value")
+    if isinstance(first, Segment) and isinstance(fill, fx.Node) and not set(node.kwargs) - {"fill_value", "dtype"}:
+        fake = example(node)
+        have = example(fill).dtype if isinstance(example(fill), torch.Tensor) else torch.int64
+        term = spread(machine, cast(machine, as_term(machine, fill, node), have, fake.dtype), (), first.dim, node)
+        base = machine.intern(Apply(torch.empty_like, False, (machine.read(first, node),), (), first.dim))
+        wide = Apply("expand_as", True, (term, base), (), first.dim)
+        return machine.fresh(wide, first.rank, first.window, exact=first.store.exact)
+    _, term, _ = source(machine, node)
+    kwargs = tuple(sorted(node.kwargs.items()))
+    return document(machine, Apply(node.target, node.op == "call_method", (term, *node.args[1:]), kwargs, 0))
