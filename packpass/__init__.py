@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from packpass._compile import compile as compile
     from packpass._explain import explain as explain
     from packpass._options import Options as Options
+    from packpass._packed import packed as packed
     from packpass._report import Refusal as Refusal
     from packpass._report import Report as Report
     from packpass._report import Rewrite as Rewrite
@@ -33,12 +34,25 @@ _LAZY: dict[str, str] = {
     "compile": "packpass._compile",
     "explain": "packpass._explain",
     "Options": "packpass._options",
+    "packed": "packpass._packed",
     "Refusal": "packpass._report",
     "Report": "packpass._report",
     "Rewrite": "packpass._report",
 }
 
-__all__ = ["__version__", "backend", "compare", "compile", "explain", "ops", "Options", "Refusal", "Report", "Rewrite"]
+__all__ = [
+    "__version__",
+    "backend",
+    "compare",
+    "compile",
+    "explain",
+    "ops",
+    "packed",
+    "Options",
+    "Refusal",
+    "Report",
+    "Rewrite",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,11 +12,13 @@ from torch import fx
 from packpass import _passes, capture, ops  # noqa: F401  (ops registers the operators)
 from packpass._compat import is_size_oblivious, size_oblivious
 from packpass._options import Options
+from packpass._overlap import unless_overlapping
 from packpass._pipeline import run_passes
 from packpass._replay import NotReplayable, replay
 from packpass._verify import copy_graph, verified
 from packpass.capture import Mode, frame_state
-from packpass.capture.state import active, restart
+from packpass.capture.state import active, restart, tracing_error
+from packpass.layout import LayoutError
 
 log = logging.getLogger("packpass.backend")
 
@@ -47,14 +49,23 @@ class Backend:
             with size_oblivious(active.stock_settings[1] if active.stock_settings else is_size_oblivious()):
                 return compile_inner(part, inputs, settings, mode, inductor_options)
 
-        original = copy_graph(gm) if settings.verify else None
-        outcome = run_passes(gm, settings, frame)
-        if not outcome.loops_left and (outcome.rewrites or not outcome.capturing):
+        places = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+        untouched = copy_graph(gm) if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED) else None
+        try:
+            outcome = run_passes(gm, settings, frame)
+        except LayoutError as error:
+            raise tracing_error(error) from None
+        if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing):
+            outcome.react(settings)
             outcome.commit()
-            if original is None or not outcome.rewrites:
-                return inner(gm, example_inputs)
-            rewritten = copy_graph(gm)
-            return verified(original, rewritten, inner(gm, example_inputs), outcome.rewrites, frame.not_replayable)
+            compiled = inner(gm, example_inputs)
+            for stage in outcome.stages:
+                compiled = verified(stage.before, stage.after, compiled, stage.rewrites, frame.not_replayable)
+            if outcome.separate_inputs:
+                assert untouched is not None
+                groups = [[places.index(name) for name in group] for group in outcome.separate_inputs]
+                compiled = unless_overlapping(groups, compiled, untouched, frame.not_replayable)
+            return compiled
         outcome.react(settings)
         if outcome.loops_left:
             try:

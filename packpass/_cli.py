@@ -90,7 +90,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--fullgraph", action="store_true", help="fail on a graph break")
         command.add_argument("--dynamic", choices=("true", "false"), help="torch.compile's dynamic")
         command.set_defaults(run=run)
-        if name == "compare":
+        if name == "explain":
+            command.add_argument("--layout", action="store_true", help="also print which dimensions are packed")
+        else:
             command.add_argument("--plot", metavar="FILE", help="write a bar chart (.png, .svg, .pdf)")
             command.add_argument("--forward", action="store_true", help="leave the backward out")
             command.add_argument("--budget", type=float, default=6.0, help="seconds for the timed rounds (default 6)")
@@ -121,7 +123,8 @@ def _explain(arguments: argparse.Namespace) -> int:
         report = explain(model, **keywords)(*args, **kwargs)
     except Exception as error:
         return _failed(error)
-    _print(str(report), report.to_json(), arguments.json)
+    text = f"{report}\n\n{report.layout or 'no packed dimension was found'}" if arguments.layout else str(report)
+    _print(text, report.to_json(), arguments.json)
     if arguments.html:
         _write(arguments.html, report.to_html)
     return EXIT_OK

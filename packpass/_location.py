@@ -20,7 +20,12 @@ def shorten(filename: str, line: int) -> str:
 
 
 def location_of_node(node: Any) -> str | None:
-    """Where the user wrote the op of an FX node (innermost frame of its recorded stack), or None."""
+    """Where the user wrote the op of an FX node, or None: the innermost frame of its recorded stack that is neither
+    torch's nor ours (``torch.nn.functional.pad`` is Python, too)."""
     trace = node.meta.get("stack_trace") if node is not None else None
     frames = re.findall(r'File "([^"]+)", line (\d+)', trace or "")
-    return shorten(frames[-1][0], int(frames[-1][1])) if frames else None
+    users = [frame for frame in frames if not _LIBRARIES.search(frame[0])] or frames
+    return shorten(users[-1][0], int(users[-1][1])) if users else None
+
+
+_LIBRARIES = re.compile(r"[\\/](?:site-packages|dist-packages)[\\/]torch[\\/]|[\\/]packpass[\\/]_packed\.py$")

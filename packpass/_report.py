@@ -66,7 +66,8 @@ class GraphRecord:
 
     ``collectives_*`` count collective calls in the FX graph before and after the passes. ``host_syncs_after``
     counts the nodes that still read a device value on the host (``item``, ``tolist``). ``boundary_sources`` says
-    where each set of boundaries came from ("loop", "declared", "input cu_seqlens").
+    where each set of boundaries came from ("loop", "declared", "input cu_seqlens"). ``layout`` is a table of the
+    values with a packed dimension; only while a report is collected.
     """
 
     nodes_before: int
@@ -77,6 +78,7 @@ class GraphRecord:
     host_syncs_after: int = 0
     passes: tuple[PassRun, ...] = ()
     boundary_sources: tuple[str, ...] = ()
+    layout: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +159,11 @@ class Report:
     def boundary_sources(self) -> list[str]:
         """Where boundaries came from, each once, in the order of first use."""
         return list(dict.fromkeys(s for graph in self.graph_records for s in graph.boundary_sources if s))
+
+    @property
+    def layout(self) -> str:
+        """Which dimension of which value is packed by which boundaries: a table per graph."""
+        return "\n\n".join(graph.layout for graph in self.graph_records if graph.layout)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, ready for JSON."""

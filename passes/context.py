@@ -11,8 +11,9 @@ class PassContext:
     """Facts from capture.
 
     ``locations``: captured loop id -> the user's ``file.py:123``. ``user_checks``: the graph holds assertions that the
-    user wrote outside captured loops; they look like Dynamo's own and must stay.
+    user wrote outside captured loops; they look like Dynamo's own and must stay. ``fix_shifts``: the option.
     """
 
     locations: Mapping[int, str] = dataclasses.field(default_factory=dict)
     user_checks: bool = False
+    fix_shifts: str = "auto"

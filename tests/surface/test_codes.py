@@ -12,7 +12,7 @@ from packpass._cli import main
 from packpass._codes import CODES
 
 ROOT = pathlib.Path(__file__).parents[2]
-MAKERS = {"Refused", "refuse", "Refusal"}
+MAKERS = {"Refused", "refuse", "Refusal", "Left", "Doubt"}
 
 
 def codes_in(path: pathlib.Path) -> set[str]:

@@ -1,0 +1,72 @@
+"""Calls of variable-length attention: whatever takes packed queries and an argument named like their boundaries."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.layout.names import example
+
+_INDEX = (torch.int32, torch.int64)
+_CU_ARGUMENTS = ("cu_seq_q", "cu_seqlens_q", "cu_seq_lens_q", "cu_seqlens", "cum_seq_q")
+_OTHER_CU_ARGUMENTS = ("cu_seq_k", "cu_seqlens_k", "cu_seq_lens_k", "cum_seq_k", "cu_seqlens_kv")
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionCall:
+    """Packed queries ``[T, H, D]`` (or ``[1, T, H, D]``) and their boundaries; ``dim`` is the packed dimension.
+
+    ``other_boundaries``: those of the keys, None if they are the same argument.
+    """
+
+    query: fx.Node
+    keys: tuple[fx.Node, ...]
+    boundaries: fx.Node
+    other_boundaries: fx.Node | None
+    dim: int
+
+
+def attention(node: fx.Node) -> AttentionCall | None:
+    """The parts of a call with an argument that is named like boundaries of queries."""
+    if node.op != "call_function":
+        return None
+    arguments = _named_arguments(node)
+    cu = next((arguments[n] for n in _CU_ARGUMENTS if isinstance(arguments.get(n), fx.Node)), None)
+    q = next((arguments[n] for n in ("q", "query", "qkv") if isinstance(arguments.get(n), fx.Node)), None)
+    if cu is None or q is None:
+        return None
+    value = example(q)
+    if not isinstance(value, torch.Tensor) or not is_boundaries(example(cu)):
+        return None
+    dim = 0 if value.dim() == 3 else 1 if value.dim() == 4 and value.shape[0] == 1 else None
+    if dim is None:
+        return None
+    others = next((arguments[n] for n in _OTHER_CU_ARGUMENTS if isinstance(arguments.get(n), fx.Node)), None)
+    keys = [arguments.get(n) for n in ("k", "key", "v", "value")]
+    same_rank = [k for k in keys if isinstance(k, fx.Node) and _rank(k) == value.dim()]
+    return AttentionCall(q, tuple(same_rank), cu, others, dim)
+
+
+def is_boundaries(value: Any) -> bool:
+    """Can this be boundaries?"""
+    return isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in _INDEX
+
+
+def _rank(node: fx.Node) -> int | None:
+    value = example(node)
+    return value.dim() if isinstance(value, torch.Tensor) else None
+
+
+def _named_arguments(node: fx.Node) -> dict[str, Any]:
+    target: Any = node.target
+    names: list[str] = []
+    if isinstance(target, torch._ops.OpOverload):
+        names = [a.name for a in target._schema.arguments]
+    else:
+        code = getattr(target, "__code__", None)
+        if code is not None:
+            names = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}

@@ -1,0 +1,91 @@
+"""Which nodes of a Dynamo graph write to memory."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+_IN_PLACE = frozenset(
+    {
+        operator.setitem,
+        operator.delitem,
+        operator.iadd,
+        operator.isub,
+        operator.imul,
+        operator.itruediv,
+        operator.ifloordiv,
+        operator.imod,
+    }
+    | {operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.imatmul}
+)
+
+
+def written_inputs(node: fx.Node) -> list[fx.Node]:
+    """The input nodes whose memory ``node`` may write. Unknown callables may write all of them."""
+    if node.op in ("placeholder", "get_attr", "output"):
+        return []
+    tensors = [n for n in node.all_input_nodes if isinstance(n.meta.get("example_value"), torch.Tensor)]
+    first = [node.args[0]] if node.args and isinstance(node.args[0], fx.Node) else []
+    if isinstance(node.kwargs.get("out"), (fx.Node, tuple, list)):
+        return tensors
+    if node.op == "call_method":
+        name = str(node.target)
+        if name in ("__setitem__", "__iadd__", "__imul__") or (name.endswith("_") and not name.endswith("__")):
+            return first
+        return []
+    if node.op == "call_module":
+        return tensors
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return tensors if target._schema.is_mutable else []
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return tensors
+    if target in _IN_PLACE:
+        return first
+    if node.kwargs.get("inplace"):
+        return first
+    name = getattr(target, "__name__", "")
+    if name.endswith("_") and not name.endswith("__") and getattr(target, "__module__", "") != "_operator":
+        return tensors
+    module = getattr(target, "__module__", None) or ""
+    known = (
+        module.startswith(("torch", "_operator", "math", "builtins"))
+        or type(target).__name__ == "builtin_function_or_method"
+    )
+    if name in ("batch_norm", "instance_norm"):
+        return tensors  # running statistics
+    return [] if known else tensors
+
+
+def mutated_after(
+    graph: fx.Graph, node: fx.Node, start: fx.Node, stop: fx.Node | None = None, ignore: Collection[fx.Node] = ()
+) -> bool:
+    """May any node from ``start`` on (up to ``stop``, exclusive, and not in ``ignore``) write to the memory of
+    ``node``?"""
+    return any(n not in ignore and _writes(n, node) for n in _between(start, stop))
+
+
+def _between(start: fx.Node, stop: fx.Node | None) -> Iterable[fx.Node]:
+    node = start
+    while node is not stop and node.op != "root":
+        yield node
+        node = node.next
+
+
+def _writes(n: fx.Node, node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    memory = value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+    for target in written_inputs(n):
+        other = target.meta.get("example_value")
+        if (
+            target is node
+            or memory is None
+            or not isinstance(other, torch.Tensor)
+            or other.untyped_storage()._cdata == memory
+        ):
+            return True
+    return False

@@ -1,0 +1,217 @@
+"""Tensors that hold one number, conditions on the position, and choices by such conditions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.layout.names import argument, example, op_name
+from passes.pack_shifts.interpret import Interpreter
+from passes.pack_shifts.pieces import (
+    UNKNOWN,
+    ZERO,
+    Const,
+    Content,
+    Piece,
+    Pieces,
+    Pos,
+    Ramp,
+    crop,
+    joined,
+    length_of,
+    merged,
+    whole,
+    zipped,
+)
+from passes.pack_shifts.registry import rule
+from passes.pack_shifts.values import UNDEFINED, Uniform, View, constant, new_store, position, recast
+
+
+@rule("zeros", "ones", "full", "empty", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones")
+@rule("new_full", "new_empty", "scalar_tensor", "tensor", "as_tensor")
+def _uniform(run: Interpreter, node: fx.Node) -> Any:
+    name = op_name(node)
+    if name in ("tensor", "as_tensor", "scalar_tensor"):
+        value = _one_number(node.args[0] if node.args else None)
+    elif "full" in name:
+        value = argument(node, 2 if name == "new_full" else 1, "fill_value")
+    else:
+        value = 1 if "ones" in name else UNDEFINED if "empty" in name else 0
+    if not (value is UNDEFINED or isinstance(value, (bool, int, float))):
+        return None
+    return Uniform(constant(value, example(node).dtype).value)
+
+
+def _one_number(data: Any) -> Any:
+    """The number that nested lists hold everywhere, or None."""
+    while isinstance(data, (tuple, list)) and data:
+        if any(repr(item) != repr(data[0]) for item in data[1:]):
+            return None
+        data = data[0]
+    return data
+
+
+@rule("arange")
+def _arange(run: Interpreter, node: fx.Node) -> Any:
+    start, stop = (0, node.args[0]) if len(node.args) == 1 else node.args[:2] if len(node.args) == 2 else (None, None)
+    if start != 0 or isinstance(stop, bool) or example(node).is_floating_point():
+        return None
+    size = example(node).shape[0]
+    view = new_store(node, 0, size, [()], None)
+    view.store.alternatives = [whole(view.stop, Ramp(ZERO))]
+    run.keep(view.store)
+    return view
+
+
+# === Conditions ==============================================================================================
+
+_TRUTH = {"eq": (0, 1, 0), "ne": (1, 0, 1), "lt": (1, 0, 0), "le": (1, 1, 0), "gt": (0, 0, 1), "ge": (0, 1, 1)}
+"""Below, at and above the number that is compared with."""
+
+
+@rule("eq", "ne", "lt", "le", "gt", "ge")
+def _compare(run: Interpreter, node: fx.Node) -> Any:
+    """``arange(T) == T - 1``: True and False at known places."""
+    view = run.view(node.args[0])
+    if view is None or view.dim is None or not view.complete or len(node.args) != 2:
+        return None
+    pieces = view.store.alternatives[0]
+    at = None if isinstance(node.args[1], float) else position(node.args[1], view.store.size)
+    if at is None or len(pieces) != 1 or not isinstance(pieces[0].content, Ramp):
+        return None
+    end, q = pieces[-1].stop, at - pieces[0].content.offset
+    cuts = [ZERO, min(max(q, ZERO), end), min(max(q + Pos(0, 1), ZERO), end), end]
+    flags = [Const(bool(t)) for t in _TRUTH[op_name(node)]]
+    out = [Piece(a, b, f) for a, b, f in zip(cuts, cuts[1:], flags, strict=False) if a < b]
+    return run.made(node, view.dim, view.store.size, [merged(tuple(out))], None)
+
+
+@rule("logical_not", "invert", "bitwise_not")
+def _not(run: Interpreter, node: fx.Node) -> Any:
+    view = run.view(node.args[0])
+    flags = flags_of(view)
+    if view is None or flags is None or view.dim is None:
+        return None
+    out = tuple(Piece(p.start, p.stop, Const(not p.content.value)) for p in flags)  # type: ignore[union-attr]
+    return run.made(node, view.dim, view.store.size, [out], None)
+
+
+def flags_of(view: View | None, bits: bool = False) -> Pieces | None:
+    """The content of a view if it is known to be True or False (``bits``: 1 or 0) everywhere."""
+    if view is None or view.dim is None or not view.complete:
+        return None
+    pieces = view.store.alternatives[0]
+    if not all(isinstance(p.content, Const) for p in pieces):
+        return None
+    values = [p.content.value for p in pieces]  # type: ignore[union-attr]
+    if all(isinstance(v, bool) for v in values):
+        return pieces
+    if bits and all(v in (0, 1) for v in values):
+        return tuple(Piece(p.start, p.stop, Const(bool(v))) for p, v in zip(pieces, values, strict=True))
+    return None
+
+
+# === Choices =================================================================================================
+
+
+@rule("where", "masked_fill")
+def _where(run: Interpreter, node: fx.Node) -> Any:
+    """A choice by position; conditions on data are uses like any other."""
+    if len(node.args) != 3 or node.kwargs:
+        return None
+    condition, then, otherwise = node.args
+    if op_name(node) == "masked_fill":
+        otherwise, condition, then = node.args
+    elif node.op == "call_method":
+        then, condition, otherwise = node.args
+    return chosen(run, node, condition, then, otherwise)
+
+
+@rule("mul", "and_", "logical_and", "bitwise_and", "or_", "logical_or", "bitwise_or")
+def _masked(run: Interpreter, node: fx.Node) -> Any:
+    """``roll(x) * keep`` and ``roll(mask) & keep`` with a mask that is known at every position."""
+    if len(node.args) != 2 or node.kwargs:
+        return None
+    name, dtype = op_name(node), example(node).dtype
+    if dtype.is_floating_point or dtype.is_complex:
+        return _uniform_result(run, node)  # 0 * nan is no fill
+    if name != "mul" and dtype != torch.bool:
+        return None
+    for condition, row in (node.args, node.args[::-1]):
+        if flags_of(run.view(condition), name == "mul") is not None and flags_of(run.view(row), True) is None:
+            if "or" in name:
+                return chosen(run, node, condition, True, row)
+            return chosen(run, node, condition, row, 0 if name == "mul" else False)
+    return _uniform_result(run, node)
+
+
+@rule("add", "sub", "neg")
+def _uniform_result(run: Interpreter, node: fx.Node) -> Any:
+    """Numbers with a tensor of one number: ``-100 * ones_like(x)``."""
+    values = [run.values.get(a) if isinstance(a, fx.Node) else a for a in node.args]
+    if node.kwargs or node.op != "call_function" or not any(isinstance(v, Uniform) for v in values):
+        return None
+    numbers: list[Any] = [v.value if isinstance(v, Uniform) else v for v in values]
+    if not all(isinstance(v, (bool, int, float)) for v in numbers):
+        return None
+    tensors = [
+        torch.full((), v, dtype=example(a).dtype) if isinstance(a, fx.Node) else v
+        for v, a in zip(numbers, node.args, strict=True)
+    ]
+    target: Any = node.target
+    return Uniform(constant(target(*tensors).item(), example(node).dtype).value)
+
+
+def chosen(run: Interpreter, node: fx.Node, condition: Any, then: Any, otherwise: Any) -> Any:
+    """The row ``where(condition, then, otherwise)``; None if it is not known at every position."""
+    mask = run.view(condition)
+    flags = flags_of(mask, bits=True)
+    rows = [v for a in (then, otherwise) if (v := run.view(a)) is not None]
+    if flags is None or mask is None or not rows or not all(r.complete and r.straight for r in rows):
+        return None
+    row = rows[0]
+    if any(from_right(v) != from_right(row) or v.stop != row.stop for v in (*rows, mask)):
+        return None
+    dtype = example(node).dtype
+    sides: list[list[Pieces]] = []
+    for side in (then, otherwise):
+        view = run.view(side)
+        if view is not None:
+            cast = [recast(p, example(side).dtype, dtype) for p in run.read(view, node)]
+            sides.append([p for p in cast if p is not None])
+        else:
+            sides.append([whole(row.stop, number(run, side, dtype))])
+    if not all(sides):
+        return None
+    both = [choose(flags, sides[0][i], sides[1][i]) for i in (0, -1)]
+    origin = next((r.store.origin for r in rows if r.store.origin is not None), None)
+    return run.made(node, example(node).dim() + from_right(row), row.store.size, both, origin)
+
+
+def choose(flags: Pieces, then: Pieces, otherwise: Pieces) -> Pieces:
+    """``where`` of three rows of the same length."""
+    out = []
+    for start, stop, flag, _ in zipped(flags, flags):
+        assert isinstance(flag, Const)
+        out.append(_in_place(then if flag.value else otherwise, start, stop))
+    return joined(out)
+
+
+def _in_place(pieces: Pieces, start: Pos, stop: Pos) -> Pieces:
+    return crop(pieces, start, min(stop, length_of(pieces)))
+
+
+def from_right(view: View) -> int:
+    """The row's dimension, counted from the last."""
+    node = view.chain[-1] if view.chain else view.base
+    return (view.dim or 0) - int(example(node).dim())
+
+
+def number(run: Interpreter, arg: Any, dtype: torch.dtype) -> Content:
+    """A number, or a tensor that holds one number, in a tensor of ``dtype``."""
+    if isinstance(arg, (bool, int, float)):
+        return constant(arg, dtype)
+    value = run.values.get(arg) if isinstance(arg, fx.Node) else None
+    return constant(value.value, dtype) if isinstance(value, Uniform) else UNKNOWN

@@ -1,0 +1,230 @@
+"""May a shift that was found be made boundary-aware? Every condition on its own, none of them changes the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.layout import Layouts, Packing
+from packpass.layout.axes import Axes, Axis
+from packpass.layout.losses import LOSSES
+from packpass.layout.mutation import mutated_after
+from packpass.layout.names import argument, example, op_name
+from packpass.layout.rules import ELEMENTWISE, apply
+from packpass.layout.sources import last_name, source_name
+from passes.pack_shifts.interpret import Found, Interpreter
+from passes.pack_shifts.pieces import ZERO, Source
+from passes.pack_shifts.values import Left, View
+
+_TOKEN_DTYPES = (torch.int32, torch.int64)
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isin"})
+_DIFFERENCES = frozenset({"sub", "rsub", "xor", "bitwise_xor", "logical_xor"})
+_COUNTS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
+_RUNNING = _COUNTS | frozenset({"arange", "searchsorted", "bucketize", "sort", "argsort"})
+_WALK_THROUGH = ELEMENTWISE | {"getitem", "view", "reshape", "unsqueeze", "squeeze", "expand", "roll", "transpose"}
+CHOICES = frozenset(
+    {"where", "masked_fill", "masked_fill_", "setitem", "index_fill", "index_fill_", "index_put", "index_put_"}
+)
+
+
+def check(found: Found, run: Interpreter, layouts: Layouts) -> Left | None:
+    """``(code, reason)`` why this shift is left alone, or None."""
+    packing, source = found.packing, found.shift.source.node
+    value = example(source)
+    if packing.kind == "input" and any(not _one(n) for n in value.shape[: found.dim]):
+        return Left(
+            "ambiguous-rows", f"{source.name} has several rows; {packing.text} may cut each of them or all of them"
+        )
+    if example(packing.boundaries).device != value.device and packing.boundaries.op != "placeholder":
+        return Left(
+            "boundary-device",
+            f"the boundaries are on {example(packing.boundaries).device}, the row on {value.device}",
+        )
+    if packing.sharded:
+        return Left(
+            "sharded-row", "the row is one rank's shard of a context-parallel group; its neighbours are elsewhere"
+        )
+    if not found.shift.wraps and _only_compared(found):
+        return Left("look-ahead", "the shifted tokens are only compared: a look at the neighbour, not labels")
+    running = _running(source) or _counted(found)
+    if running is not None:
+        return Left(
+            "running-value",
+            f"{op_name(running)} over the whole row makes or uses what is shifted, not one token each",
+        )
+    if found.shift.dropped and not _scores_start_at_row(found, run, layouts):
+        return Left(
+            "unaligned-targets", "the scores and the targets of the loss are not cut from the same row by that shift"
+        )
+    if _bounded(found):
+        return Left(
+            "already-bounded", "the code itself treats the slots at boundaries, by a mask or index made from them"
+        )
+    return None
+
+
+def _one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _only_compared(found: Found) -> bool:
+    return bool(found.uses) and all(_compares(user, view, found) for user, view in found.uses)
+
+
+def _compares(user: fx.Node, view: View, found: Found) -> bool:
+    """Does this call compare a slot with its neighbour: by a comparison, as ``x - shifted``, or as ``m & ~shifted``?"""
+    name, source = op_name(user), found.shift.source.node
+    if name in _COMPARISONS:
+        return not _tests_fill(user, found)
+    if example(source).is_floating_point():
+        return False
+    if name in _DIFFERENCES:
+        return any(same_value(n, source) for n in user.all_input_nodes if n not in (view.base, *view.chain))
+    if name in ("invert", "bitwise_not", "logical_not"):
+        others = [n for after in user.users for n in after.all_input_nodes if n is not user]
+        return bool(others) and all(same_value(n, source) for n in others)
+    return False
+
+
+def same_value(a: Any, b: Any, depth: int = 6) -> bool:
+    """Are two values the same node, or computed in the same way?"""
+    if not isinstance(a, fx.Node) or not isinstance(b, fx.Node):
+        return type(a) is type(b) and bool(a == b)
+    if a is b:
+        return True
+    if depth == 0 or a.op != b.op or a.target != b.target or a.op not in ("call_function", "call_method"):
+        return False
+    one, other = [*a.args, *a.kwargs.items()], [*b.args, *b.kwargs.items()]
+    return len(one) == len(other) and all(same_value(x, y, depth - 1) for x, y in zip(one, other, strict=True))
+
+
+def _tests_fill(user: fx.Node, found: Found) -> bool:
+    """``labels != -100``, ``mask == 0``: is a slot filled? Of tokens, a number that is no token."""
+    fill, source = found.shift.fill, found.shift.source.node
+    others = [a for a in user.args if not isinstance(a, fx.Node)]
+    if user.kwargs or len(others) != 1 or isinstance(others[0], str) or others[0] != fill:
+        return False
+    tokens = example(source).dtype in _TOKEN_DTYPES and "mask" not in last_name(source_name(source) or "")
+    return not tokens or fill < 0
+
+
+def _running(node: fx.Node, limit: int = 40) -> fx.Node | None:
+    """A running sum, a sort or an arange that ``node`` was made from, slot by slot."""
+    stack, seen = [node], set[fx.Node]()
+    while stack and len(seen) < limit:
+        at = stack.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        name = op_name(at)
+        if name in _RUNNING:
+            return at
+        if name in _WALK_THROUGH or name.rstrip("_") in _WALK_THROUGH:
+            tensors = [n for n in at.all_input_nodes if isinstance(example(n), torch.Tensor)]
+            stack += [n for n in tensors if not (name in CHOICES and example(n).dtype == torch.bool)]
+    return None
+
+
+def _counted(found: Found, limit: int = 60) -> fx.Node | None:
+    """A running sum or maximum that the shifted row goes into, as where segments are numbered by their last tokens."""
+    if example(found.shift.source.node).is_floating_point():
+        return None
+    stack, seen = [user for user, _ in found.uses], set[fx.Node]()
+    while stack and len(seen) < limit:
+        at = stack.pop()
+        name = op_name(at)
+        if name in _COUNTS:
+            return at
+        if at not in seen and (name in _WALK_THROUGH or name.rstrip("_") in _WALK_THROUGH):
+            seen.add(at)
+            stack += at.users
+    return None
+
+
+def _bounded(found: Found) -> bool:
+    """Is the result corrected by a condition or index that depends on the boundaries?"""
+    return any(corrected(user, found.store.root, found.packing.boundaries) for user, _ in found.uses)
+
+
+def corrected(user: fx.Node, row: fx.Node, boundaries: fx.Node) -> bool:
+    """Does ``user`` choose between the slots of ``row`` and something else by what was computed from the boundaries?"""
+    if op_name(user) not in CHOICES:
+        return False
+    dependent = made_from(boundaries)
+    return any(n in dependent for n in user.all_input_nodes if n is not row)
+
+
+def made_from(boundaries: fx.Node) -> set[fx.Node]:
+    """Boundaries and every integer or bool tensor that was computed from them."""
+    dependent: set[fx.Node] = {boundaries}
+    stack = [boundaries]
+    while stack:
+        for after in stack.pop().users:
+            fake = example(after)
+            if after not in dependent and isinstance(fake, torch.Tensor) and not fake.is_floating_point():
+                dependent.add(after)
+                stack.append(after)
+    return dependent
+
+
+def _scores_start_at_row(found: Found, run: Interpreter, layouts: Layouts) -> bool:
+    """The scores of a loss must stand on the slots ``[0, T - k)`` of the row whose slots ``[k, T)`` are the targets:
+    some cut ``[:-k]`` of a packed row leads to them token by token, and no other cut does."""
+    targets = argument(found.user, 1, "target")
+    view = run.view(targets)
+    if view is None or view.dim is None:
+        return False
+    cuts = Cuts(found.user, run, layouts).of_scores(view.dim)
+    return {(cut.start, packing == found.packing) for cut, packing in cuts} == {(ZERO, True)}
+
+
+class Cuts:
+    """The cuts of rows that the operands of a loss were made from, token by token."""
+
+    def __init__(self, loss: fx.Node, run: Interpreter, layouts: Layouts) -> None:
+        self.loss, self.run, self.layouts = loss, run, layouts
+        self.axes = Axes()
+        for node in loss.graph.nodes:
+            if node is loss:
+                break
+            if op_name(node) not in LOSSES:  # a loss would link scores with targets
+                apply(self.axes, node)
+
+    def of(self, node: Any, dim: int) -> list[tuple[View, Packing | None]]:
+        """The cuts that dimension ``dim`` of a tensor was made from, and what packs the rows that were cut."""
+        if not isinstance(node, fx.Node):
+            return []
+        wanted = self.axes.find(Axis(node, dim))
+        out = []
+        for at, cut in self.run.values.items():
+            if not isinstance(cut, View) or cut.dim is None or not cut.chain or cut.complete or not at < self.loss:
+                continue
+            if self.axes.find(Axis(at, cut.dim)) == wanted:
+                packed = self.layouts.packed_dim(cut.base)
+                out.append((cut, packed[1] if packed is not None else None))
+        return out
+
+    def of_scores(self, dim: int) -> list[tuple[View, Packing | None]]:
+        """Those of the scores, for dimension ``dim`` of the targets: the classes are dimension 1."""
+        row = dim + 1 if example(argument(self.loss, 1, "target")).dim() > 1 else 0
+        return self.of(argument(self.loss, 0, "input"), row)
+
+
+def point(found: Found, run: Interpreter) -> fx.Node | None:
+    """Where the new call can go: after everything it needs, before anybody looks at the result, and while the source
+    still holds what was shifted. None if there is no such place."""
+    source: Source = found.shift.source
+    at = found.user
+    view = run.view(source.node)
+    since = source.node
+    if view is not None:
+        writes = view.store.writes
+        if len(writes) > source.version and writes[source.version] < at:
+            at = writes[source.version]
+        if source.version:
+            since = writes[source.version - 1]
+    if mutated_after(found.user.graph, source.node, since.next, at):
+        return None
+    return at

@@ -1,0 +1,71 @@
+"""Rolls without a fill that belong together: tokens and their mask.
+
+Before::
+
+    labels, mask = torch.roll(ids, -1, 1), torch.roll(mask, -1, 1)
+    labels[~mask] = -100
+
+The first slot's mask decides about the last label, which is how a document alone behaves. Both rolls go around within
+every document instead, so that one document's mask never decides about another one's label.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from packpass.layout.names import example, op_name
+from passes.pack_shifts.decide import CHOICES
+from passes.pack_shifts.interpret import Found, Interpreter
+from passes.pack_shifts.pieces import Shift
+from passes.pack_shifts.values import Store, view_of
+
+_TESTS = frozenset({"invert", "bitwise_not", "logical_not", "bool", "to", "eq", "ne", "clone", "contiguous", "long"})
+
+
+def add_masked_together(run: Interpreter) -> None:
+    """Add a `Found` for every roll that is masked by a roll by the same distance, and for the mask."""
+    users: dict[Store, list[fx.Node]] = {}
+    wraps: dict[Store, Shift] = {}
+    for store, user, shift in run.wrapping:
+        if store.found is None and not store.escaped and not any(write < user for write in store.writes):
+            users.setdefault(store, []).append(user)
+            wraps[store] = shift
+    for row, shift in wraps.items():
+        first = min(users[row])
+        mask = _mask(first, row, wraps, shift) if op_name(first) in CHOICES else None
+        if mask is not None and all(_leads_to_choices(user) for user in users[mask]):
+            for store in (row, mask):
+                if store.found is None:
+                    _add(run, store, wraps[store], users[store])
+
+
+def _mask(choice: fx.Node, row: Store, wraps: dict[Store, Shift], shift: Shift) -> Store | None:
+    """The rolled mask that a choice between slots of ``row`` and numbers is made by."""
+    for node in choice.all_input_nodes:
+        while op_name(node) in _TESTS and node.args and isinstance(node.args[0], fx.Node):
+            node = node.args[0]
+        for store, other in wraps.items():
+            if store is not row and store.root is node and other.by == shift.by and _whole_mask(store, row):
+                return store
+    return None
+
+
+def _whole_mask(mask: Store, row: Store) -> bool:
+    return tuple(example(mask.root).shape) == tuple(example(row.root).shape) and mask.dim == row.dim
+
+
+def _leads_to_choices(user: fx.Node) -> bool:
+    """A mask that is used for nothing but choices."""
+    name = op_name(user)
+    if name in CHOICES:
+        return True
+    return name in _TESTS and bool(user.users) and all(_leads_to_choices(after) for after in user.users)
+
+
+def _add(run: Interpreter, store: Store, shift: Shift, users: list[fx.Node]) -> None:
+    packed = run.layouts.packed_dim(shift.source.node)
+    if packed is None or store.origin is None:
+        return
+    view = view_of(store)
+    store.found = Found(shift, packed[1], view, min(users), store.origin, packed[0], [(user, view) for user in users])
+    run.found.append(store.found)

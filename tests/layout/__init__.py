@@ -1,0 +1,1 @@
+"""The layout analysis: one rule at a time, on small graphs."""
