@@ -38,6 +38,12 @@ def documents(limit: int) -> Iterator[bytes]:
                 return
 
 
+def paragraphs(limit: int) -> Iterator[bytes]:
+    """The same text cut at empty lines: short documents, so that a row has many."""
+    for text in documents(limit):
+        yield from (part for part in re.split(rb"\n\s*\n", text) if part.strip())
+
+
 def pack(texts: Iterator[bytes], row_length: int) -> list[PackedRow]:
     """First fit: every document goes into the first row with room for it; longer ones are cut at ``row_length``."""
     rows: list[list[bytes]] = []

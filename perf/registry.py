@@ -52,7 +52,18 @@ def case(name: str, title: str) -> Callable[[Callable[[Context, CaseResult], Non
 
 
 # What people look for first comes first; cases that are not listed follow in the order of their names.
-ORDER = ["roll_tokens", "roll_hidden", "roll_mtp", "compile_time", "megatron", "real_text", "no_match"]
+ORDER = [
+    "roll_tokens",
+    "roll_hidden",
+    "roll_mtp",
+    "compile_time",
+    "megatron",
+    "real_text",
+    "no_match",
+    "mtp",
+    "mtp_training",
+    "segment_rules",
+]
 
 
 def cases() -> dict[str, Case]:
