@@ -21,7 +21,8 @@ from passes.vectorize_segments.machine import (
     Slot,
     example,
 )
-from passes.vectorize_segments.rules import _BASE, _DIVIDING, _linear, _only_known_keywords, label, name_of
+from passes.vectorize_segments.op_names import BASE, DIVIDING, label, name_of
+from passes.vectorize_segments.rules import _linear, _only_known_keywords
 from passes.vectorize_segments.terms import (
     Affine,
     Apply,
@@ -210,7 +211,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
     if any(s.dim != dim for s in segments):
         raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
     compute = _compute_dtype(machine, node, name)
-    guarded = (fake.requires_grad and not _linear(machine, node)) or name in _DIVIDING
+    guarded = (fake.requires_grad and not _linear(machine, node)) or name in DIVIDING
     untouched = {node.args[i] for i in _PROMOTING.get(name, ()) if i < len(node.args)}
 
     def leaf(arg: Any) -> Any:
@@ -262,7 +263,7 @@ def elementwise_target(node: fx.Node, name: str) -> tuple[str, Any, bool]:
     """``(name, target, is a method)`` of the op itself, for ``x.op_(y)`` and ``x op= y`` the one that makes a copy."""
     if not name.endswith("_") or name in ("and_", "or_"):
         return name, node.target, node.op == "call_method"
-    base = _BASE.get(name, name[:-1])
+    base = BASE.get(name, name[:-1])
     fn = getattr(torch, {"truediv": "div", "floordiv": "floor_divide", "mod": "remainder"}.get(base, base), None)
     fn = fn or getattr(operator, base, None)
     return (base, base, True) if fn is None else (base, fn, False)

@@ -36,7 +36,8 @@ from passes.vectorize_segments.machine import (
     example,
     storage,
 )
-from passes.vectorize_segments.rules import label, step
+from passes.vectorize_segments.op_names import label
+from passes.vectorize_segments.rules import step
 from passes.vectorize_segments.terms import (
     Affine,
     Boundaries,

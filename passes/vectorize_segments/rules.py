@@ -6,7 +6,6 @@ adding a rule and its test. What has no rule is refused by name.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from packpass._compat import native_pad
-from packpass.capture import markers
 from passes.vectorize_segments.machine import (
     OPAQUE,
     PER_DOCUMENT,
@@ -26,6 +23,18 @@ from passes.vectorize_segments.machine import (
     example,
     frozen_args,
 )
+from passes.vectorize_segments.op_names import (
+    BASE,
+    DIVIDING,
+    ELEMENTWISE,
+    KEYWORDS,
+    LINEAR,
+    MAYBE_ALIAS,
+    OPERATORS,
+    PRESERVING,
+    label,
+    name_of,
+)
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Outside, map_args
 
 RULES: dict[str, Rule] = {}
@@ -35,143 +44,6 @@ rule in `RULES` decides. Both tables may know one op: a sum over features is her
 
 DOCUMENTS: dict[str, Rule] = {}
 """Rules for ops on values that documents have one of each (`PER_DOCUMENT`); no other rule sees such a value."""
-
-# Ops that treat every slot alike: on a segment they are the same op on the whole row.
-ELEMENTWISE = frozenset(
-    """
-    add sub subtract rsub mul multiply div divide true_divide floor_divide truediv floordiv remainder mod fmod
-    pow float_power neg negative pos positive abs absolute exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square
-    sin cos tan asin acos atan sinh cosh tanh atan2 sigmoid erf erfc floor ceil round trunc frac sign sgn
-    reciprocal clamp clip clamp_min clamp_max minimum maximum fmin fmax where eq ne lt le gt ge equal_to
-    logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not and_ or_ xor
-    invert lshift rshift masked_fill lerp addcmul addcdiv nan_to_num isnan isinf isfinite relu gelu silu
-    leaky_relu elu selu celu softplus hardtanh relu6 mish logsigmoid hardswish hardsigmoid tanhshrink softsign
-    threshold heaviside copysign hypot logaddexp logaddexp2 hardshrink softshrink sinc asinh acosh atanh erfinv lgamma
-    digamma xlogy deg2rad rad2deg greater less greater_equal less_equal not_equal isclose conj conj_physical angle
-    real imag isposinf isneginf nextafter ldexp clone detach to type type_as float double half bfloat16 long
-    int short bool zeros_like ones_like full_like empty_like contiguous alias logit signbit cpu cuda
-    """.split()  # noqa: SIM905
-)
-# Elementwise ops whose result may be the input itself.
-_MAYBE_ALIAS = frozenset(
-    """
-    to type type_as float double half bfloat16 long int short bool detach alias contiguous positive pos cpu cuda
-    real imag conj
-    """.split()  # noqa: SIM905
-)
-_PRESERVING = frozenset({"clone", "detach", "contiguous", "alias", "to", "long", "cpu", "cuda"})
-_LINEAR = frozenset(
-    """
-    add sub subtract rsub neg negative clone to type type_as float double half bfloat16 contiguous alias detach
-    positive pos where masked_fill
-    """.split()  # noqa: SIM905
-)
-# Integer division by the 0 of a slot that nobody asked for raises.
-_DIVIDING = frozenset({"floor_divide", "floordiv", "remainder", "mod", "fmod", "div", "divide", "lshift", "rshift"})
-_KEYWORDS = frozenset(
-    """
-    alpha value min max rounding_mode approximate negative_slope dtype beta threshold other input weight end
-    exponent nan posinf neginf memory_format non_blocking copy device decimals fill_value min_val max_val mask
-    layout requires_grad tensor1 tensor2 values self lambd dim dims keepdim p ord eps normalized_shape bias unbiased
-    correction descending stable largest sorted k repeats equal_nan rtol atol right out_int32 size start
-    step
-    """.split()  # noqa: SIM905
-)
-
-
-_STRUCTURAL = frozenset(
-    """
-    roll flip cat concat concatenate narrow select unsqueeze squeeze transpose permute movedim reshape flatten
-    pad arange zeros ones full empty swapaxes
-    """.split()  # noqa: SIM905
-)
-
-
-# Ops that reduce, scan, mix or reorder along the dimensions they name.
-_DIMENSIONAL = frozenset(
-    """
-    sum mean prod max min amax amin aminmax argmax argmin var std var_mean std_mean norm any all count_nonzero
-    logsumexp nansum nanmean median softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp sort argsort
-    topk gather take_along_dim index_select matmul mm bmm mv addmm baddbmm einsum outer ger inner tensordot linear
-    bilinear embedding embedding_bag layer_norm rms_norm group_norm instance_norm batch_norm normalize one_hot glu
-    chunk split tensor_split unbind stack hstack vstack dstack column_stack expand expand_as repeat
-    repeat_interleave tile unflatten broadcast_to bucketize searchsorted cross_entropy nll_loss mse_loss l1_loss
-    smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div gaussian_nll_loss
-    poisson_nll_loss soft_margin_loss cosine_similarity pairwise_distance cdist dropout dropout1d dropout2d
-    alpha_dropout feature_alpha_dropout interpolate scaled_dot_product_attention tril triu diff masked_select nonzero
-    polar view_as_complex view_as_real complex nanmedian renorm adaptive_avg_pool1d avg_pool1d max_pool1d
-    conv1d bincount unique histc scatter scatter_add index_add index_copy index_fill index_put take diagonal diag
-    trace kron cross dot vdot rot90 unfold trapezoid t moveaxis
-    """.split()  # noqa: SIM905
-)
-
-
-def _names() -> dict[Any, str]:
-    """Function object -> canonical name."""
-    table: dict[Any, str] = {}
-    names = ELEMENTWISE | _STRUCTURAL | _DIMENSIONAL
-    for name in names | {f"{n}_" for n in names}:
-        for module in (F, torch):
-            fn = getattr(module, name, None)
-            if callable(fn):
-                table[fn] = name
-    for name in ELEMENTWISE:
-        fn = getattr(operator, name, None)
-        if callable(fn):
-            table[fn] = name
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
-        table[getattr(operator, f"i{name}")] = {"and": "and__", "or": "or__"}.get(name, f"{name}_")
-    table.update({operator.getitem: "getitem", operator.setitem: "setitem", markers.SPLIT_GET: "split_get"})
-    table.update({shadow: original.__name__ for shadow, original in markers.SHADOWS.items()})
-    table.update(
-        {
-            torch.ops.aten.sym_size.int: "size",
-            torch.ops.aten._assert_scalar.default: "assert_scalar",
-            torch._check: "check",
-        }
-    )
-    table.update({torch.sym_sum: "sym_sum", torch._assert_async: "assert_async", markers.LIST_GET: "list_get"})
-    table.update({torch.ops.aten.sym_storage_offset.default: "opaque", torch.ops.aten.sym_stride.int: "opaque"})
-    table[native_pad()] = "pad"
-    table.update({torch.linalg.vector_norm: "vector_norm", torch.linalg.norm: "linalg_norm"})
-    table.update({operator.matmul: "matmul", getattr: "getattr"})
-    table.update({torch.special.softmax: "softmax", torch.special.logsumexp: "logsumexp"})
-    for skip in markers.LOOP_SKIP:
-        table[skip] = "loop_skip"
-    table[markers.LOOP_CHECK] = "loop_check"
-    if hasattr(torch, "sym_int"):
-        table[torch.sym_int] = "sym_int"
-    return table
-
-
-_NAMES = _names()
-_BASE = {
-    "truediv_": "truediv",
-    "floordiv_": "floordiv",
-    "mod_": "mod",
-    "and__": "and_",
-    "or__": "or_",
-    "lshift_": "lshift",
-    "rshift_": "rshift",
-}
-_OPERATORS = {
-    name: getattr(operator, name) for name in ("truediv", "floordiv", "mod", "and_", "or_", "xor", "lshift", "rshift")
-}
-
-
-def name_of(node: fx.Node) -> str | None:
-    """Canonical op name of a node: ``torch.add``, ``x.add`` and ``x + y`` are all ``add``."""
-    if node.op == "call_method":
-        name = str(node.target)
-        return {"__getitem__": "getitem", "__setitem__": "setitem", "view": "reshape", "view_as": "view_as"}.get(
-            name, name
-        )
-    if node.op == "call_function":
-        try:
-            return _NAMES.get(node.target)
-        except TypeError:  # not hashable
-            return None
-    return None
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -210,19 +82,6 @@ def documents(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def label(node: fx.Node) -> str:
-    """An op as users write it, for refusals."""
-    if node.op == "call_method":
-        return f"Tensor.{node.target}"
-    target: Any = node.target
-    return getattr(target, "__name__", str(target))
-
-
-def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
-    """A positional-or-keyword argument."""
-    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
-
-
 def step(machine: Machine, node: fx.Node) -> None:
     """Interpret one node of the body."""
     if node.op == "get_attr":
@@ -241,7 +100,7 @@ def step(machine: Machine, node: fx.Node) -> None:
     if fn is None and name is not None:
         if name in ELEMENTWISE:
             fn = elementwise
-        elif name.endswith("_") and (name[:-1] in ELEMENTWISE or name in _BASE):
+        elif name.endswith("_") and (name[:-1] in ELEMENTWISE or name in BASE):
             fn = in_place
     if (
         fn is None
@@ -355,7 +214,7 @@ def elementwise(machine: Machine, node: fx.Node) -> Any:
         return OPAQUE
     if not isinstance(example(node), torch.Tensor):
         return OPAQUE
-    if name in _PRESERVING and isinstance(node.args[0], fx.Node):
+    if name in PRESERVING and isinstance(node.args[0], fx.Node):
         value = machine.value(node.args[0])
         if isinstance(value, Affine) and example(node).dtype in (torch.int64, example(node.args[0]).dtype):
             return value
@@ -364,7 +223,7 @@ def elementwise(machine: Machine, node: fx.Node) -> Any:
     segments = _segments(machine, node)
     if not segments:
         return outside_call(machine, node)
-    return _apply(machine, node, segments, node.target, node.op == "call_method", alias=name in _MAYBE_ALIAS)
+    return _apply(machine, node, segments, node.target, node.op == "call_method", alias=name in MAYBE_ALIAS)
 
 
 def outside_call(machine: Machine, node: fx.Node) -> Any:
@@ -383,7 +242,7 @@ def outside_call(machine: Machine, node: fx.Node) -> Any:
 
 
 def _only_known_keywords(node: fx.Node) -> None:
-    unknown = set(node.kwargs) - _KEYWORDS
+    unknown = set(node.kwargs) - KEYWORDS
     if unknown or node.kwargs.get("inplace"):
         raise Refused("no-rule", f"{label(node)} with {', '.join(sorted(unknown)) or 'inplace=True'} has no rule", node)
 
@@ -394,7 +253,7 @@ def _linear(machine: Machine, node: fx.Node) -> bool:
     if name in ("mul", "multiply", "div", "truediv", "divide", "true_divide"):
         # by a constant; a product of two tensors is 0 * inf in slots that hold garbage
         return isinstance(node.args[0], fx.Node) and not isinstance(node.args[1], fx.Node)
-    return name in _LINEAR
+    return name in LINEAR
 
 
 def _apply(
@@ -407,7 +266,7 @@ def _apply(
             raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
 
     name = (name_of(node) or "").rstrip("_")
-    guarded = (example(node).requires_grad and not _linear(machine, node)) or name in _DIVIDING
+    guarded = (example(node).requires_grad and not _linear(machine, node)) or name in DIVIDING
 
     def convert(value: Any) -> Any:
         if isinstance(value, Segment):
@@ -436,14 +295,14 @@ def in_place(machine: Machine, node: fx.Node) -> Any:
     target = machine.value(node.args[0])
     if not isinstance(target, Segment):
         if isinstance(target, Affine) or target is OPAQUE:
-            integer = _int_op(machine, node, _BASE.get(name, name[:-1]))
+            integer = _int_op(machine, node, BASE.get(name, name[:-1]))
             if integer is not None and not isinstance(example(node), torch.Tensor):
                 return integer
         raise Refused("outer-tensor-write", f"{label(node)} changes a tensor from outside the loop", node)
     if any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes):
         return DOCUMENTS["*"](machine, node)
-    base = _BASE.get(name, name[:-1])
-    fn: Any = _OPERATORS.get(base) or getattr(torch, base, None) or getattr(F, base, None)
+    base = BASE.get(name, name[:-1])
+    fn: Any = OPERATORS.get(base) or getattr(torch, base, None) or getattr(F, base, None)
     method = False
     if fn is None:
         fn, method = base, True

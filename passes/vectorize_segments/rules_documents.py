@@ -38,16 +38,8 @@ from passes.vectorize_segments.machine import (
     example,
     frozen_args,
 )
-from passes.vectorize_segments.rules import (
-    _BASE,
-    DOCUMENTS,
-    ELEMENTWISE,
-    RULES,
-    argument,
-    documents,
-    label,
-    name_of,
-)
+from passes.vectorize_segments.op_names import BASE, ELEMENTWISE, argument, label, name_of
+from passes.vectorize_segments.rules import DOCUMENTS, RULES, documents
 from passes.vectorize_segments.terms import LENGTH, Apply, DocAssign, DocGuard, Outside, Term
 
 # Rules of other files that know per-document values, or refuse them by name.
@@ -86,7 +78,7 @@ def _any(machine: Machine, node: fx.Node) -> Any:
         return reinterpreted(machine, node)
     if name in ELEMENTWISE:
         return combine(machine, node, *elementwise_target(node, name))
-    if name.endswith("_") and (name[:-1] in ELEMENTWISE or name in _BASE):
+    if name.endswith("_") and (name[:-1] in ELEMENTWISE or name in BASE):
         return _in_place(machine, node, name)
     raise Refused("no-rule", f"there is no rule for {label(node)} of a value that each document has one of", node)
 

@@ -21,7 +21,8 @@ from passes.vectorize_segments.machine import (
     example,
     frozen_args,
 )
-from passes.vectorize_segments.rules import argument, label, rule
+from passes.vectorize_segments.op_names import argument, label
+from passes.vectorize_segments.rules import rule
 from passes.vectorize_segments.rules_documents import assign_document
 from passes.vectorize_segments.terms import FULL, Affine, Apply, Boundaries, Index, Outside, Window
 from passes.vectorize_segments.windows import (

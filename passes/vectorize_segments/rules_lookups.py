@@ -15,7 +15,8 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from passes.vectorize_segments.machine import Check, Machine, Refused, Segment, example, frozen_args
-from passes.vectorize_segments.rules import argument, label, name_of, outside_call, tokenwise
+from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_tokenwise import (
     exactly,
     known_keywords,

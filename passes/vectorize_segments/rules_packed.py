@@ -9,7 +9,8 @@ import torch
 from torch import fx
 
 from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Refused, Segment, example
-from passes.vectorize_segments.rules import argument, label, outside_call, rule
+from passes.vectorize_segments.op_names import argument, label
+from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_views import shape_with_length
 from passes.vectorize_segments.terms import (
     ANY,

@@ -15,7 +15,8 @@ from torch import fx
 
 from passes.vectorize_segments.documents import cast, document, length, lifted, require_slots, spread
 from passes.vectorize_segments.machine import Document, Machine, Refused, Segment, example
-from passes.vectorize_segments.rules import argument, label, name_of, outside_call, rule
+from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.terms import (
     Apply,
     ArgReduce,

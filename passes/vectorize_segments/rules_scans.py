@@ -8,7 +8,8 @@ from typing import Any
 from torch import fx
 
 from passes.vectorize_segments.machine import OPAQUE, Machine, Refused, example
-from passes.vectorize_segments.rules import argument, label, name_of, outside_call, rule
+from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, highest, lowest, over
 from passes.vectorize_segments.terms import Scan, Softmax, Term
 

@@ -9,7 +9,8 @@ import torch
 from torch import fx
 
 from passes.vectorize_segments.machine import Machine, Refused, Segment, example
-from passes.vectorize_segments.rules import argument, label, name_of, outside_call, tokenwise
+from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_splits import first_input, otherwise
 from passes.vectorize_segments.rules_tokenwise import known_keywords, made, slot_by_slot, unwritable, whole_row
 from passes.vectorize_segments.rules_views import _is_length

@@ -9,7 +9,8 @@ import torch
 from torch import fx
 
 from passes.vectorize_segments.machine import OPAQUE, Machine, Refused, Segment, example, frozen_args
-from passes.vectorize_segments.rules import argument, name_of, outside_call, tokenwise
+from passes.vectorize_segments.op_names import argument, name_of
+from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_lookups import first_rows, table_lookup
 from passes.vectorize_segments.rules_tokenwise import (
     exactly,

@@ -20,7 +20,8 @@ import torch
 from torch import fx
 
 from passes.vectorize_segments.machine import Machine, Refused, Rule, Segment, Store, example, frozen_args
-from passes.vectorize_segments.rules import argument, label, name_of, outside_call, tokenwise
+from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Invariant, Outside, Window, map_args
 
 # === The whole-row form of a call ============================================================================

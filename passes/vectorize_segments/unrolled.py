@@ -20,7 +20,8 @@ from passes.prune import prune
 from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
 from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, appended_value, conclude
 from passes.vectorize_segments.machine import Document, Machine, Refused, example, storage
-from passes.vectorize_segments.rules import name_of, step
+from passes.vectorize_segments.op_names import name_of
+from passes.vectorize_segments.rules import step
 from passes.vectorize_segments.terms import FULL, Affine, Bound, Boundaries, Interner
 
 _INDEX_DTYPES = (torch.int32, torch.int64)

@@ -20,7 +20,7 @@ from passes.vectorize_segments.machine import (
     example,
     frozen_args,
 )
-from passes.vectorize_segments.rules import label
+from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.terms import FULL, Affine, DocRow, Index, Invariant, Outside, Roll, Slice, Window
 
 
