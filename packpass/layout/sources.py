@@ -28,7 +28,7 @@ BOUNDARY_NAMES = ("cu_seqlens", "cu_seqlens_q", "cu_seq_lens_q", "cu_seq_lens", 
 PADDED_NAMES = ("cu_seqlens_padded", "cu_seqlens_q_padded")
 _TOKENS = r"(?:decoder_|shift(?:ed)?_|mtp_|target_|packed_)*"
 _IDS = re.compile(
-    rf"{_TOKENS}(?:ids|input_ids|token_ids|tokens|input_tokens|labels?|targets?|target_ids|position_ids|pos_ids|"
+    rf"{_TOKENS}(?:ids|idx|input_ids|token_ids|tokens|input_tokens|labels?|targets?|target_ids|position_ids|pos_ids|"
     r"positions|token_type_ids|loss_mask|padding_mask|attention_mask|label_mask|token_mask|inputs)"
 )
 _HIDDEN = re.compile(

@@ -18,6 +18,8 @@ from packpass.ops import (  # noqa: F401  (registers ops that only passes use)
     _snapshot,
     _window_mask,
 )
+from packpass.ops._cp_packed_roll import cp_packed_roll
+from packpass.ops._cp_to_hp import cp_to_hp, hp_to_cp
 from packpass.ops._cu_seqlens import pad_cu_seqlens, validate_cu_seqlens
 from packpass.ops._packed_roll import packed_roll
 from packpass.ops._position_ids import position_ids
@@ -26,6 +28,9 @@ from packpass.ops._varlen_attention import varlen_attention
 from packpass.ops._version import ops_version, tag_compile_caches
 
 __all__ = [
+    "cp_packed_roll",
+    "cp_to_hp",
+    "hp_to_cp",
     "ops_version",
     "packed_roll",
     "pad_cu_seqlens",

@@ -148,6 +148,7 @@ def test_packed_equals_one_by_one(data: Batch, changes: dict[str, Any]) -> None:
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_packed_equals_one_by_one_through_inductor() -> None:
     model = model_of()
     assert_as_one_by_one(model, compiled(model, "inductor"), TEXT[0])

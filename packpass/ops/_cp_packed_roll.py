@@ -1,0 +1,262 @@
+"""``cp_packed_roll``: `packed_roll` of a row that a context-parallel group holds in zigzag shards.
+
+Reference: gather the shards into the whole row, ``packed_roll``, and cut it again (the tail keeps its values).
+
+Any number of fields, shifts and fills make one exchange of equal parts, the same on every rank: of each chunk the few
+slots before and behind it. Everything else is a `packed_roll` of the chunks and a patch of the slots near their edges.
+The backward is the op itself by ``-shift``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from packpass.ops._arguments import Scalar, check_boundaries, check_dim, check_fill, check_int, check_tensor
+from packpass.ops._bits import as_bits, fill_bits
+from packpass.ops._cp_group import resolve_group
+from packpass.ops._cp_halo import Shards, chunk_edges, exchange_windows, locate, shards_of
+from packpass.ops._cp_layout import check_shards_op
+from packpass.ops._geometry import read, write
+from packpass.ops._library import define, differentiable
+from packpass.ops._packed_roll import packed_roll_op
+
+# The exchange grows with (documents x |shift| x ranks): beyond this a roll is not a matter of edges.
+LONGEST = 1024
+
+
+def _kernel(
+    xs: list[Tensor], cu_seqlens: Tensor, fields: list[int], shifts: list[int], dims: list[int], fills: list[Scalar],
+    wraps: list[bool], group: str, group_size: int, rank: int,
+) -> list[Tensor]:  # fmt: skip
+    dims = [dim % x.dim() for x, dim in zip(xs, dims, strict=True)]
+    rolls = list(zip(fields, shifts, fills, wraps, strict=True))
+    if group_size == 1:
+        return [packed_roll_op(xs[f], cu_seqlens, k, dims[f], None if wrap else fill) for f, k, fill, wrap in rolls]
+    check_shards_op(cu_seqlens, xs[0].shape[dims[0]], group_size)
+    before, behind = max(0, *shifts), max(0, *(-k for k in shifts))
+    if before + behind == 0 or xs[0].shape[dims[0]] == 0:
+        return [xs[f].clone(memory_format=torch.contiguous_format) for f in fields]
+
+    shards = shards_of(cu_seqlens, group_size)
+    rows = [x.movedim(dim, 0).contiguous() for x, dim in zip(xs, dims, strict=True)]
+    halos = exchange_windows(rows, shards, before, behind, group, group_size)
+    edges = chunk_edges(cu_seqlens, group_size)
+    outs = []
+    for f, k, fill, wrap in rolls:
+        moved = packed_roll_op(xs[f], edges, k, dims[f], 0)
+        if k != 0:
+            slots, values = _near_edges(
+                rows[f], halos[f], shards, k, None if wrap else fill, (before, behind), (group_size, rank)
+            )
+            patched = write(as_bits(moved), dims[f], slots, as_bits(values.movedim(0, dims[f])))
+            moved = patched.view(moved.dtype)
+        outs.append(moved)
+    return outs
+
+
+def _near_edges(
+    rows: Tensor,
+    halo: Tensor,
+    shards: Shards,
+    shift: int,
+    fill: Scalar | None,
+    reach: tuple[int, int],
+    place: tuple[int, int],
+) -> tuple[Tensor, Tensor]:
+    """The slots of this rank's chunks whose source lies in another chunk, and their values.
+
+    Entries that a short chunk has no slot for repeat another entry of the same chunk.
+
+    Args:
+        rows, halo: as of `exchange_windows`; ``reach`` and ``place`` are its (before, behind) and this rank.
+
+    Returns:
+        Slots int64 ``[n]`` with repetitions, values ``[n, ...]``, equal where the slots are.
+    """
+    (before, behind), (group_size, rank) = reach, place
+    count = abs(shift)
+    documents = shards.starts.shape[0]
+    length = shards.lengths.unsqueeze(1)
+    steps = torch.arange(count, device=rows.device)
+    # [N+1, count]: the slot within its chunk, and the place of its source in the chunk's window.
+    if shift < 0:
+        offset = (length - count + steps).clamp(min=0)
+        window = before + offset + count - length
+    else:
+        offset = torch.minimum(steps, (length - 1).clamp(min=0))
+        window = before - count + offset
+    half = torch.arange(2, device=rows.device).view(2, 1, 1)
+    chunk = torch.where(half == 0, rank, 2 * group_size - 1 - rank)
+    source = locate(chunk * length + offset - shift, shards, group_size)
+    document = torch.arange(documents, device=rows.device).view(-1, 1)
+    width = before + behind
+    taken = ((source.rank * 2 + half) * documents + document) * width + window.clamp(0, width - 1)
+    slots = (shards.starts.unsqueeze(1) + half * length + offset).clamp(0, rows.shape[0] - 1).flatten()
+
+    bits = as_bits(read(halo, 0, taken.flatten()))
+    if fill is not None:
+        absent = ~source.exists.flatten()
+        bits = torch.where(_column(absent, bits), fill_bits(fill, rows.dtype, rows.device), bits)
+    empty = (length == 0).expand(2, documents, count).flatten()  # no document has slots: keep what lies there
+    kept = as_bits(read(rows, 0, slots))
+    return slots, torch.where(_column(empty, bits), kept, bits).view(rows.dtype)
+
+
+def _column(vector: Tensor, like: Tensor) -> Tensor:
+    return vector.view([-1] + [1] * (like.dim() - 1))
+
+
+def _fake(
+    xs: list[Tensor], cu_seqlens: Tensor, fields: list[int], shifts: list[int], dims: list[int], fills: list[Scalar],
+    wraps: list[bool], group: str, group_size: int, rank: int,
+) -> list[Tensor]:  # fmt: skip
+    return [torch.empty_like(xs[f], memory_format=torch.contiguous_format) for f in fields]
+
+
+cp_packed_roll_op = define(
+    "cp_packed_roll(Tensor[] xs, Tensor cu_seqlens, int[] fields, int[] shifts, int[] dims, Scalar[] fills, "
+    "bool[] wraps, str group, int group_size, int rank) -> Tensor[]",
+    fake=_fake,
+    kernel=_kernel,
+    decomposition=_kernel,
+)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    xs, cu_seqlens, ctx.fields, ctx.shifts, ctx.dims, _, ctx.wraps, *ctx.place = inputs
+    ctx.real = [x.dtype.is_floating_point or x.dtype.is_complex for x in xs]
+    ctx.save_for_backward(cu_seqlens)
+
+
+def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    """All gradients in one exchange. Which take part depends on dtypes alone, so it is the same on every rank."""
+    (cu_seqlens,) = ctx.saved_tensors
+    outputs = [i for i, f in enumerate(ctx.fields) if ctx.real[f]]
+    back = cp_packed_roll_op(
+        [grads[i] for i in outputs],
+        cu_seqlens,
+        list(range(len(outputs))),
+        [-ctx.shifts[i] for i in outputs],
+        [ctx.dims[ctx.fields[i]] for i in outputs],
+        [0] * len(outputs),
+        [ctx.wraps[i] for i in outputs],
+        *ctx.place,
+    )
+    sums: list[Tensor | None] = [None] * len(ctx.real)
+    for i, grad in zip(outputs, back, strict=True):
+        present = sums[ctx.fields[i]]
+        sums[ctx.fields[i]] = grad if present is None else present + grad
+    return sums, None, None, None, None, None, None, None, None, None
+
+
+differentiable("cp_packed_roll", _backward, _setup_context)
+
+
+@overload
+def cp_packed_roll(
+    x: Tensor, cu_seqlens: Tensor, group: Any, shift: int = -1, dim: int = -1, fill: Scalar | None = 0
+) -> Tensor: ...
+@overload
+def cp_packed_roll(
+    x: Tensor, cu_seqlens: Tensor, group: Any, shift: Sequence[int], dim: int = -1, fill: Scalar | None = 0
+) -> list[Tensor]: ...
+@overload
+def cp_packed_roll(
+    x: Sequence[Tensor],
+    cu_seqlens: Tensor,
+    group: Any,
+    shift: int = -1,
+    dim: int | Sequence[int] = -1,
+    fill: Scalar | Sequence[Scalar | None] | None = 0,
+) -> list[Tensor]: ...
+@overload
+def cp_packed_roll(
+    x: Sequence[Tensor],
+    cu_seqlens: Tensor,
+    group: Any,
+    shift: Sequence[int],
+    dim: int | Sequence[int] = -1,
+    fill: Scalar | Sequence[Scalar | None] | None = 0,
+) -> list[list[Tensor]]: ...
+def cp_packed_roll(
+    x: Tensor | Sequence[Tensor],
+    cu_seqlens: Tensor,
+    group: Any,
+    shift: int | Sequence[int] = -1,
+    dim: int | Sequence[int] = -1,
+    fill: Scalar | Sequence[Scalar | None] | None = 0,
+) -> Any:
+    """:func:`packed_roll` of rows that a context-parallel group holds in zigzag shards: one exchange for all of them.
+
+    Documents are cut in 2 * cp chunks; rank r holds chunks r and 2 * cp - 1 - r of each, here and in the result. Slots
+    outside of the documents keep their values. Differentiable; the backward rolls by ``-shift``, in one exchange.
+
+    Args:
+        x: a shard, or a list of them (fields) that share the boundaries: any shapes with T / cp slots along ``dim``,
+            any dtypes but complex128.
+        cu_seqlens: boundaries of the documents in the whole row (global), int32 or int64, ``[N+1]``, nondecreasing,
+            within [0, T], the same on every rank, on x's device. With more than one rank every document's length
+            divides by 2 * cp.
+        group: the context-parallel ProcessGroup, its name, or None for the default group.
+        shift: slots to move by, at most 1024 in magnitude, or a list of them (depths). May exceed the length of chunks
+            and of documents.
+        dim: the packed dimension; a list gives every field its own.
+        fill: value of slots whose source lies outside of their document, ``None`` rolls each document around; a list
+            gives every field its own.
+
+    Returns:
+        A new contiguous tensor; a list of them for several fields or several shifts; for several of both a list with
+        one list per field.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, dtype, rank, device, shape or range; for boundaries on the
+            CPU also wrong values (names the document). On a GPU an asynchronous assertion checks the values.
+        RuntimeError: torch.distributed is not initialised.
+    """
+    xs = [x] if isinstance(x, Tensor) else list(x)
+    shifts = list(shift) if isinstance(shift, Sequence) else [shift]
+    if not xs or not shifts:
+        raise ValueError("x and shift must not be empty lists")
+    dims = _per_field("dim", dim, len(xs))
+    fills = _per_field("fill", fill, len(xs))
+    for i, field in enumerate(xs):
+        check_tensor("x" if isinstance(x, Tensor) else f"x[{i}]", field)
+        dims[i] = check_dim(field, dims[i])
+        if fills[i] is not None:
+            check_fill(fills[i], field.dtype)
+        if field.dtype is torch.complex128:
+            raise TypeError("x must not be complex128: split it with torch.view_as_real")
+        if field.device != xs[0].device:
+            raise ValueError(f"all fields must be on one device, got {xs[0].device} and {field.device}")
+        if field.shape[dims[i]] != xs[0].shape[dims[0]]:
+            raise ValueError(
+                f"all fields must have the same number of slots along dim, got {xs[0].shape[dims[0]]} and "
+                f"{field.shape[dims[i]]}"
+            )
+    for k in shifts:
+        check_int("shift", k)
+        if abs(k) > LONGEST:
+            raise ValueError(f"shift must be at most {LONGEST} in magnitude, got {k}")
+    check_boundaries("cu_seqlens", cu_seqlens, device=xs[0].device)
+    resolved = resolve_group(group)
+    fields = [f for f in range(len(xs)) for _ in shifts]
+    outs = cp_packed_roll_op(
+        xs, cu_seqlens, fields, shifts * len(xs), dims, [fills[f] if fills[f] is not None else 0 for f in fields],
+        [fills[f] is None for f in fields], resolved.name, resolved.size, resolved.rank,
+    )  # fmt: skip
+    if isinstance(shift, Sequence):
+        by_field = [list(outs[f * len(shifts) : (f + 1) * len(shifts)]) for f in range(len(xs))]
+        return by_field[0] if isinstance(x, Tensor) else by_field
+    return outs[0] if isinstance(x, Tensor) else list(outs)
+
+
+def _per_field(name: str, value: Any, count: int) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f"{name} must have one entry per field ({count}), got {len(value)}")
+    return list(value)

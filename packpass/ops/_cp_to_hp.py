@@ -1,0 +1,228 @@
+"""``cp_to_hp`` and ``hp_to_cp``: from shards of the tokens to shards of the heads and back, one all-to-all each.
+
+Reference, for x ``[T / cp, ..., heads, ...]`` (zigzag shard) and ``whole``, the row that all ranks hold together::
+
+    out = cat([section.chunk(cp, dim)[rank] for section in whole.split(sections, dim)], dim)     # cp_to_hp
+    x = hp_to_cp(cp_to_hp(x))
+
+However many documents and sections: the sections are cut in one copy into what each rank gets, exchanged once, and the
+tokens put in order by `zigzag_rows`. Each op is the other's backward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packpass.ops._arguments import check_boundaries, check_int, check_tensor
+from packpass.ops._cp_group import CPGroup, exchange, resolve_group
+from packpass.ops._cp_layout import zigzag_rows_op
+from packpass.ops._geometry import read
+from packpass.ops._library import define, differentiable
+
+
+def _widths(x: Tensor, sections: list[int], dim: int) -> list[int]:
+    """Sections in elements behind the heads' dimension: what follows it belongs to the heads."""
+    inner = math.prod(x.shape[dim + 1 :])
+    return [section * inner for section in sections]
+
+
+def _part_widths(x: Tensor, sections: list[int], dim: int, group_size: int) -> list[int]:
+    return [width // group_size for width in _widths(x, sections, dim)]
+
+
+def _cut(x: Tensor, sections: list[int], dim: int, group_size: int) -> list[Tensor]:
+    """Views ``[group_size, rows, width / group_size]`` of every section of x: entry r is what rank r gets."""
+    widths = _widths(x, sections, dim)
+    flat = x.reshape(math.prod(x.shape[:dim]), sum(widths))
+    views = flat.split_with_sizes(widths, 1)
+    return [v.unflatten(1, (group_size, w // group_size)).transpose(0, 1) for v, w in zip(views, widths, strict=True)]
+
+
+# === Eager ======================================================================================================
+
+
+def _to_heads(x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int) -> Tensor:
+    if group_size == 1:
+        return x.clone(memory_format=torch.contiguous_format)
+    rows = zigzag_rows_op(cu_seqlens, x.shape[0], group_size, False)
+    cuts = _cut(x, sections, dim, group_size)
+    received = exchange(torch.cat(cuts, 2), group, group_size)
+    return received.view(_heads_shape(x, dim, group_size)).index_select(0, rows)
+
+
+def _to_tokens(y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int) -> Tensor:
+    if group_size == 1:
+        return y.clone(memory_format=torch.contiguous_format)
+    total = y.shape[0]
+    slots = zigzag_rows_op(cu_seqlens, total // group_size, group_size, True)
+    shape = _tokens_shape(y, dim, group_size)
+    widths = _part_widths(y, sections, dim, group_size)
+    send = y.contiguous().index_select(0, slots).view(group_size, math.prod(shape[:dim]), sum(widths))
+    parts = exchange(send, group, group_size).split_with_sizes(widths, 2)
+    return torch.cat([piece for part in parts for piece in part.unbind(0)], 1).view(shape)
+
+
+# === Generated code =============================================================================================
+
+
+def _to_heads_code(x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int) -> Tensor:
+    if group_size == 1:
+        return x.clone(memory_format=torch.contiguous_format)
+    rows = zigzag_rows_op(cu_seqlens, x.shape[0], group_size, False)
+    received = exchange(torch.cat(_cut(x, sections, dim, group_size), 2), group, group_size)
+    # Whole rows by a computed index: a copy per row, which takes part in whatever kernel reads it.
+    return read(received.view(_heads_shape(x, dim, group_size)), 0, rows)
+
+
+def _to_tokens_code(
+    y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int
+) -> Tensor:
+    if group_size == 1:
+        return y.clone(memory_format=torch.contiguous_format)
+    local = y.shape[0] // group_size
+    slots = zigzag_rows_op(cu_seqlens, local, group_size, True)
+    shape = _tokens_shape(y, dim, group_size)
+    widths = _part_widths(y, sections, dim, group_size)
+    send = read(y.flatten(1), 0, slots).view(group_size, math.prod(shape[:dim]), sum(widths))
+    received = exchange(send, group, group_size)
+    # A loop per section, and none per rank: code does not grow with the group.
+    parts = received.split_with_sizes(widths, 2)
+    return torch.cat([part.transpose(0, 1).flatten(1) for part in parts], 1).view(shape)
+
+
+# === Ops ========================================================================================================
+
+
+def _heads_shape(x: Tensor, dim: int, group_size: int) -> list[Any]:
+    return [x.shape[0] * group_size, *x.shape[1:dim], x.shape[dim] // group_size, *x.shape[dim + 1 :]]
+
+
+def _tokens_shape(y: Tensor, dim: int, group_size: int) -> list[Any]:
+    return [y.shape[0] // group_size, *y.shape[1:dim], y.shape[dim] * group_size, *y.shape[dim + 1 :]]
+
+
+def _to_heads_fake(x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int) -> Tensor:
+    return x.new_empty(_heads_shape(x, dim, group_size))
+
+
+def _to_tokens_fake(
+    y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int
+) -> Tensor:
+    return y.new_empty(_tokens_shape(y, dim, group_size))
+
+
+cp_to_hp_op = define(
+    "cp_to_hp(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size) -> Tensor",
+    fake=_to_heads_fake,
+    kernel=_to_heads,
+    decomposition=_to_heads_code,
+)
+hp_to_cp_op = define(
+    "hp_to_cp(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size) -> Tensor",
+    fake=_to_tokens_fake,
+    kernel=_to_tokens,
+    decomposition=_to_tokens_code,
+)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, cu_seqlens, *ctx.rest = inputs
+    ctx.save_for_backward(cu_seqlens)
+
+
+def _to_heads_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return hp_to_cp_op(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None
+
+
+def _to_tokens_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return cp_to_hp_op(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None
+
+
+differentiable("cp_to_hp", _to_heads_backward, _setup_context)
+differentiable("hp_to_cp", _to_tokens_backward, _setup_context)
+
+
+# === Functions for users ========================================================================================
+
+
+def _checked(
+    x: Tensor, cu_seqlens: Tensor, group: Any, sections: Sequence[int] | None, dim: int, sharded: bool
+) -> tuple[CPGroup, list[int], int]:
+    """Group, sections (of the whole, unsharded heads) and dim >= 1."""
+    check_tensor("x", x)
+    check_boundaries("cu_seqlens", cu_seqlens, device=x.device)
+    check_int("dim", dim)
+    if x.dim() < 2:
+        raise ValueError(f"x must have at least 2 dimensions (tokens first, heads), got shape {tuple(x.shape)}")
+    if not -x.dim() <= dim < x.dim() or dim % x.dim() == 0:
+        raise ValueError(f"dim must be a dimension of x behind the first (tokens), got {dim} for {x.dim()} dimensions")
+    dim %= x.dim()
+    resolved = resolve_group(group)
+    heads = x.shape[dim] * (resolved.size if sharded else 1)
+    if sections is None:
+        sections = [heads]
+    widths = list(sections)
+    for i, width in enumerate(widths):
+        check_int(f"sections[{i}]", width)
+        if width < 0 or width % resolved.size != 0:
+            raise ValueError(
+                f"sections[{i}] = {width} must be a multiple of the context-parallel group's size {resolved.size}"
+            )
+    if sum(widths) != heads:
+        raise ValueError(f"sections must sum to the {heads} heads of all ranks, got {widths} = {sum(widths)}")
+    return resolved, widths, dim
+
+
+def cp_to_hp(x: Tensor, cu_seqlens: Tensor, group: Any, sections: Sequence[int] | None = None, dim: int = -1) -> Tensor:
+    """From some tokens with all heads to all tokens with some heads: one all-to-all over a context-parallel group.
+
+    Each rank gives its zigzag shard (chunks r and 2 * cp - 1 - r of every document cut in 2 * cp) and gets the whole
+    row in its natural order, with the r-th of cp parts of every section. Differentiable; the backward is `hp_to_cp`.
+
+    Args:
+        x: ``[T / cp, ..., H, ...]``, any dtype; dimension 0 holds the shard's tokens, ``dim`` the heads (or features).
+        cu_seqlens: boundaries of the documents in the whole row (global), int32 or int64, ``[N+1]``, nondecreasing,
+            within [0, T], the same on every rank, on x's device. With more than one rank every document's length
+            divides by 2 * cp. Slots outside of the documents are held in cp consecutive parts, rank r's the r-th.
+        group: the context-parallel ProcessGroup, its name, or None for the default group.
+        sections: widths along ``dim``, each divided among the ranks on its own; they sum to H. ``None``: one section.
+        dim: the dimension of the heads, not the first.
+
+    Returns:
+        ``[T, ..., H / cp, ...]``, new and contiguous, in x's dtype.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, dtype, rank, device or shape; a section that does not
+            divide by the group's size; for boundaries on the CPU also wrong values (names the document). On a GPU an
+            asynchronous assertion checks the values, without a host sync.
+        RuntimeError: torch.distributed is not initialised.
+    """
+    resolved, widths, dim = _checked(x, cu_seqlens, group, sections, dim, sharded=False)
+    out: Tensor = cp_to_hp_op(x, cu_seqlens, widths, dim, resolved.name, resolved.size)
+    return out
+
+
+def hp_to_cp(x: Tensor, cu_seqlens: Tensor, group: Any, sections: Sequence[int] | None = None, dim: int = -1) -> Tensor:
+    """The inverse of :func:`cp_to_hp`, and its backward: one all-to-all over a context-parallel group.
+
+    Args:
+        x: ``[T, ..., H / cp, ...]``: all tokens in natural order; T divides by cp.
+        cu_seqlens, group, dim: as for :func:`cp_to_hp`.
+        sections: the widths of the *whole* sections, as for :func:`cp_to_hp`: they sum to H.
+
+    Returns:
+        ``[T / cp, ..., H, ...]``, new and contiguous: this rank's zigzag shard with all heads.
+
+    Raises:
+        As :func:`cp_to_hp`; also ValueError if T does not divide by cp.
+    """
+    resolved, widths, dim = _checked(x, cu_seqlens, group, sections, dim, sharded=True)
+    if x.shape[0] % resolved.size != 0:
+        raise ValueError(f"x must have a multiple of {resolved.size} tokens (the group's size), got {x.shape[0]}")
+    out: Tensor = hp_to_cp_op(x, cu_seqlens, widths, dim, resolved.name, resolved.size)
+    return out
