@@ -17,8 +17,8 @@ from torch import fx
 
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
+from packpass.layout.mutation import mutated_after
 from passes.context import PassContext
-from passes.mutation import mutated_after
 from passes.prune import prune
 
 NAME = "compose_rolls"

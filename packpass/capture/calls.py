@@ -20,9 +20,10 @@ from torch._dynamo.variables import (
     TupleVariable,
 )
 
-from packpass.capture import markers, sequences
+from packpass.capture import markers, sequences, shadows
 from packpass.capture.region import CollectedItems
 from packpass.capture.sequences import SymbolicSequence
+from packpass.capture.shadows import SHADOWED
 from packpass.capture.state import Mode, active, refuse
 from packpass.capture.watch import (
     current_frame,
@@ -41,7 +42,6 @@ from packpass.capture.watch import (
 _CATS = (torch.cat, torch.concat, torch.concatenate)
 _STACKS = (torch.stack,)
 _PADS = (torch._C._nn.pad_sequence,)
-_SHADOWS = {torch.logsumexp: markers.LOGSUMEXP, torch.cummax: markers.CUMMAX, torch.cummin: markers.CUMMIN}
 _SPLITS = (torch.split, torch.functional.split)
 
 
@@ -157,8 +157,8 @@ def call_torch(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any
                 return out
         elif self.value is torch._check and args:
             _note_check(tx, args[0].realize())
-        elif self.value in _SHADOWS:
-            out = _call_shadow(tx, self.value, *args, **kwargs)
+        elif self.value in SHADOWED:
+            out = shadows.call(tx, self.value, *args, **kwargs)
             if out is not None:
                 return out
         elif self.value is torch.roll:
@@ -286,34 +286,6 @@ def _call_roll(tx: Any, stock: Any, input: Any, shifts: Any = None, dims: Any = 
     return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.ROLL, args, {}))
 
 
-def _call_shadow(tx: Any, fn: Any, input: Any = None, dim: Any = None, keepdim: Any = None, **kwargs: Any) -> Any:
-    """Ops whose own fakes ask whether a size of unknown value is 0."""
-    from torch._dynamo.variables.base import ValueMutationNew
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
-    value = example(input.realize()) if input is not None and isinstance(input.realize(), TensorVariable) else None
-    if value is None or dim is None or kwargs or not any(is_unknown(s) for s in value.shape):
-        return None
-    try:
-        dims = dim.realize().as_python_constant()
-        kept = keepdim is not None and keepdim.realize().as_python_constant()
-    except NotImplementedError:
-        return None
-    x = input.realize().as_proxy()
-    if fn is torch.logsumexp:
-        args = (x, [dims] if isinstance(dims, int) else list(dims), kept)
-        return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", _SHADOWS[fn], args, {}))
-    try:
-        from torch._dynamo.variables.user_defined import UserDefinedTupleVariable
-    except ImportError:  # another torch: its own fake decides
-        return None
-    if not isinstance(dims, int):
-        return None
-    both: Any = wrap_fx_proxy(tx, tx.output.create_proxy("call_function", _SHADOWS[fn], (x, dims), {}))
-    named = getattr(torch.return_types, fn.__name__)([example(item) for item in both.items])
-    return UserDefinedTupleVariable.get_vt_cls(type(named))(named, tuple_vt=both, mutation_type=ValueMutationNew())
-
-
 def call_tensor_method(original: Any, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     """``TensorVariable.call_method``: ``tolist``, ``split`` and ``roll``."""
     frame = current_frame()
@@ -333,7 +305,7 @@ def call_tensor_method(original: Any, self: Any, tx: Any, name: str, args: Any, 
                 if out is not None:
                     return out
             elif name in ("logsumexp", "cummax", "cummin"):
-                out = _call_shadow(tx, getattr(torch, name), self, *args, **kwargs)
+                out = shadows.call(tx, getattr(torch, name), self, *args, **kwargs)
                 if out is not None:
                     return out
             elif name == "roll":

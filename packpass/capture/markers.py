@@ -14,8 +14,8 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
 
 ``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``. The markers never
 execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
-``roll``, ``logsumexp``, ``cummax`` and ``cummin`` shadow torch's own while a loop is traced, because the stock fakes
-guard on ``numel() == 0``, which no segment of unknown length can answer.
+``roll``, ``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop is traced, because the
+stock fakes guard on ``numel() == 0``, which no segment of unknown length can answer.
 """
 
 from __future__ import annotations
@@ -66,6 +66,28 @@ _lib.define("boundaries(Tensor cu_seqlens) -> ()", tags=_TAGS)
 _lib.define("logsumexp(Tensor x, int[] dims, bool keepdim) -> Tensor", tags=_TAGS)
 _lib.define("cummax(Tensor x, int dim) -> (Tensor values, Tensor indices)", tags=_TAGS)
 _lib.define("cummin(Tensor x, int dim) -> (Tensor values, Tensor indices)", tags=_TAGS)
+_lib.define(
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, "
+    "float? scale, bool enable_gqa) -> Tensor",
+    tags=_TAGS,
+)
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """Torch's own, with positional arguments only."""
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+
 
 _ns = torch.ops.packpass_capture
 LOOP_BEGIN = _ns.loop_begin.default
@@ -81,7 +103,9 @@ LIST_PAD = _ns.list_pad.default
 SPLIT_GET = _ns.split_get.default
 ROLL = _ns.roll.default
 LOGSUMEXP, CUMMAX, CUMMIN = _ns.logsumexp.default, _ns.cummax.default, _ns.cummin.default
+ATTENTION = _ns.attention.default
 SHADOWS: dict[Any, Callable[..., Any]] = {
+    ATTENTION: scaled_dot_product_attention,
     ROLL: torch.roll,
     LOGSUMEXP: torch.logsumexp,
     CUMMAX: torch.cummax,
@@ -194,3 +218,8 @@ for _name in ("cummax", "cummin"):
         lambda x, dim: (x.new_empty(x.shape), x.new_empty(x.shape, dtype=torch.int64)),
         lib=_lib,
     )
+torch.library.register_fake(
+    "packpass_capture::attention",
+    lambda query, key, value, *rest: query.new_empty((*query.shape[:-1], value.shape[-1])),
+    lib=_lib,
+)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from passes.mutation import mutated_after
+from packpass.layout.mutation import mutated_after
 from passes.vectorize_segments.machine import Machine, example
 from passes.vectorize_segments.terms import Affine, Bound, Boundaries, Index
 

@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher
+from packpass.layout.mutation import mutated_after
 from passes.autocast import autocasts, open_autocasts
-from passes.mutation import mutated_after
 from passes.vectorize_segments import emit_documents
 from passes.vectorize_segments.machine import Refused, example
 from passes.vectorize_segments.terms import (

@@ -13,6 +13,7 @@ from passes.vectorize_segments.machine import example
 from passes.vectorize_segments.terms import (
     Affine,
     ArgReduce,
+    Attention,
     DocAssign,
     DocGuard,
     DocRow,
@@ -66,7 +67,20 @@ def make(emitter: Emitter, value: Any) -> fx.Node:
         return emitter.call(_ops.segment_scan.default, emitter.node(value.of), emitter.cu, value.op, value.dim)
     if isinstance(value, Softmax):
         return emitter.call(_ops.segment_softmax.default, emitter.node(value.of), emitter.cu, value.dim, value.log)
+    if isinstance(value, Attention):
+        return attention(emitter, value)
     raise AssertionError(f"unknown term {value!r}")
+
+
+def attention(emitter: Emitter, value: Attention) -> fx.Node:
+    """The op takes [T, H, D]."""
+    rows = [emitter.node(t) for t in (value.q, value.k, value.v)]
+    if value.rank == 4:
+        rows = [emitter.call(torch.select, row, 0, 0) for row in rows]
+    q, k, v = (emitter.call(torch.transpose, row, 0, 1) for row in rows)
+    out = emitter.call(_ops.varlen_attention.default, q, k, v, emitter.cu, emitter.cu, value.causal, value.scale)
+    out = emitter.call(torch.transpose, out, 0, 1)
+    return emitter.call(torch.unsqueeze, out, 0) if value.rank == 4 else out
 
 
 def constant(emitter: Emitter, number: int) -> fx.Node:

@@ -10,11 +10,12 @@ from torch import fx
 
 from packpass._compat import hint_of, statically_known_true
 from packpass.capture import markers
-from passes.mutation import mutated_after
+from packpass.layout.mutation import mutated_after
 from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)
     rules_documents,
     rules_indexing,
     rules_lookups,
+    rules_losses,
     rules_packed,
     rules_products,
     rules_reductions,

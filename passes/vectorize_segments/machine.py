@@ -20,6 +20,7 @@ from passes.vectorize_segments.terms import (
     FULL,
     Affine,
     Assign,
+    Attention,
     DocRow,
     Guard,
     Interner,
@@ -324,7 +325,7 @@ class Machine:
 def refuse_mixing(term: Term) -> None:
     """In documents that are skipped: NaN would reach the gradient, or a division by zero would raise."""
     for t in walk(term):
-        if isinstance(t, (Guard, Softmax)) or (isinstance(t, (Reduce, Scan)) and t.op != "sum"):
+        if isinstance(t, (Attention, Guard, Softmax)) or (isinstance(t, (Reduce, Scan)) and t.op != "sum"):
             raise Refused("skip-condition", "skipped documents would take part in a gradient or a division")
 
 

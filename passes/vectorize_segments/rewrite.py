@@ -11,7 +11,7 @@ from torch import fx
 
 from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.capture import markers
-from passes.mutation import mutated_after
+from packpass.layout.mutation import mutated_after
 from passes.prune import prune
 from passes.vectorize_segments import emit_documents
 from passes.vectorize_segments.emit import Emitter
@@ -22,6 +22,7 @@ from passes.vectorize_segments.terms import (
     FULL,
     Apply,
     Assign,
+    Attention,
     DocRow,
     Flip,
     Outside,
@@ -138,7 +139,7 @@ def _adds_up(term: Any) -> bool:
     """Does this term add up (or multiply) the slots of a document, in an order that is not eager's?"""
     if isinstance(term, (Reduce, Scan)):
         return term.op in ("sum", "prod", "logsumexp")
-    return isinstance(term, Softmax) or (isinstance(term, Apply) and adds_up(term))
+    return isinstance(term, (Attention, Softmax)) or (isinstance(term, Apply) and adds_up(term))
 
 
 def _differentiable(decided: Decided) -> bool:

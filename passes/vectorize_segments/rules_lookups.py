@@ -267,7 +267,7 @@ _LOSS_KEYWORDS = (
     *("pos_weight", "log_target", "beta", "delta"),
 )
 # Position of `reduction`; the deprecated pair before it must be unset.
-_LOSSES = {
+LOSSES = {
     **dict.fromkeys(("mse_loss", "l1_loss", "soft_margin_loss"), 4),
     "smooth_l1_loss": 4,
     "huber_loss": 2,
@@ -281,7 +281,7 @@ _LOSSES = {
 
 def _per_slot(node: fx.Node) -> bool:
     """Is it a loss with one value per slot?"""
-    reduction = argument(node, _LOSSES[name_of(node) or ""], "reduction", "mean")
+    reduction = argument(node, LOSSES[name_of(node) or ""], "reduction", "mean")
     deprecated = any(isinstance(a, bool) for a in (*node.args[2:], *map(node.kwargs.get, ("size_average", "reduce"))))
     return reduction == "none" and not deprecated
 

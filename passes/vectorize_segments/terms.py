@@ -366,6 +366,19 @@ class Scan(Term):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Attention(Term):
+    """Attention of every document with itself: ``[H, T, D]``, or ``[1, H, T, D]`` for a ``rank`` of 4."""
+
+    q: Term
+    k: Term
+    v: Term
+    causal: bool
+    scale: float | None
+    rank: int
+    dim: int = -2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Softmax(Term):
     """Softmax (log_softmax) over the slots of each document."""
 

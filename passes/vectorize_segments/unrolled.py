@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from packpass.capture import markers
-from passes.mutation import mutated_after, written_inputs
+from packpass.layout.mutation import mutated_after, written_inputs
 from passes.prune import prune
 from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
 from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, appended_value, conclude

@@ -324,7 +324,9 @@ def test_the_command_line_prints_the_layout(capsys: pytest.CaptureFixture[str]) 
 # === Compiled code ===========================================================================================
 
 
-@pytest.mark.parametrize("name", [pytest.param("MultiTokenPrediction", marks=pytest.mark.slow), "TokenShift", "CausalLM"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("MultiTokenPrediction", marks=pytest.mark.slow), "TokenShift", "CausalLM"]
+)
 def test_end_to_end_through_inductor(name: str) -> None:
     assert codebases
     assert models

@@ -1,0 +1,76 @@
+"""Ops whose own fakes ask whether a size of unknown value is 0: another stands in for them while a loop is traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._dynamo.variables import TensorVariable
+
+from packpass.capture import markers
+from packpass.capture.watch import example, is_unknown
+
+_OPS = {torch.logsumexp: markers.LOGSUMEXP, torch.cummax: markers.CUMMAX, torch.cummin: markers.CUMMIN}
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+SHADOWED = frozenset({*_OPS, _ATTENTION})
+
+
+def call(tx: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """The call with the op that stands in for ``fn``; None if it can be traced as it is."""
+    return _attention(tx, *args, **kwargs) if fn is _ATTENTION else _along_dim(tx, fn, *args, **kwargs)
+
+
+def _attention(
+    tx: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: Any = None,
+    is_causal: Any = None,
+    *,
+    scale: Any = None,
+    enable_gqa: Any = None,
+) -> Any:
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    tensors = [t.realize() for t in (query, key, value)]
+    if not all(isinstance(t, TensorVariable) for t in tensors):
+        return None
+    if not any(is_unknown(s) for t in tensors for s in example(t).shape):
+        return None
+    rest = [v.realize() if v is not None else None for v in (attn_mask, dropout_p, is_causal, scale, enable_gqa)]
+    if not all(v is None or v.is_python_constant() for v in rest):
+        return None  # a mask
+    mask, dropout, causal, factor, grouped = (None if v is None else v.as_python_constant() for v in rest)
+    if mask is not None:
+        return None
+    args = (*(t.as_proxy() for t in tensors), None, dropout or 0.0, bool(causal), factor, bool(grouped))
+    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.ATTENTION, args, {}))
+
+
+def _along_dim(tx: Any, fn: Any, input: Any = None, dim: Any = None, keepdim: Any = None, **kwargs: Any) -> Any:
+    from torch._dynamo.variables.base import ValueMutationNew
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    value = example(input.realize()) if input is not None and isinstance(input.realize(), TensorVariable) else None
+    if value is None or dim is None or kwargs or not any(is_unknown(s) for s in value.shape):
+        return None
+    try:
+        dims = dim.realize().as_python_constant()
+        kept = keepdim is not None and keepdim.realize().as_python_constant()
+    except NotImplementedError:
+        return None
+    x = input.realize().as_proxy()
+    if fn is torch.logsumexp:
+        args = (x, [dims] if isinstance(dims, int) else list(dims), kept)
+        return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", _OPS[fn], args, {}))
+    try:
+        from torch._dynamo.variables.user_defined import UserDefinedTupleVariable
+    except ImportError:  # another torch: its own fake decides
+        return None
+    if not isinstance(dims, int):
+        return None
+    both: Any = wrap_fx_proxy(tx, tx.output.create_proxy("call_function", _OPS[fn], (x, dims), {}))
+    named = getattr(torch.return_types, fn.__name__)([example(item) for item in both.items])
+    return UserDefinedTupleVariable.get_vt_cls(type(named))(named, tuple_vt=both, mutation_type=ValueMutationNew())
