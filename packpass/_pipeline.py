@@ -130,7 +130,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
         if p.NAME in settings.disable or (p in passes.NEEDS_CAPTURE and not capturing):
             continue
         if layout is None and p not in passes.NEEDS_CAPTURE:
-            layout = _layout(gm) if active() else ""
+            layout = _layout(gm) if active() and passes.mentions_boundaries(gm) else ""
         start, nodes = time.perf_counter(), before[0] if not runs else runs[-1].nodes_after
         modules = [gm] if getattr(p, "WHOLE", False) else graph_modules(gm)
         if p.TIER == "fix":

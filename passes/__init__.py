@@ -15,3 +15,6 @@ NEEDS_CAPTURE = (vectorize_segments,)
 
 wants_boundaries = pack_shifts.wants_boundaries
 """Asked about a finished graph whose frame has boundaries that the code does not use."""
+
+mentions_boundaries = pack_shifts.mentions_boundaries
+"""A quick look: is there anything in a graph that the layout analysis could start from?"""

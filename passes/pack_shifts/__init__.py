@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,21 +107,35 @@ def _copy(graph: fx.Graph) -> fx.Graph:
 
 
 def may_shift(gm: fx.GraphModule) -> bool:
-    """A quick look: are there boundaries, and calls that may shift?"""
-    boundaries = shifting = False
-    for m in gm.modules():
-        if not isinstance(m, fx.GraphModule):
-            continue
-        for node in m.graph.nodes:
-            if node.op == "placeholder":
-                source = source_name(node) or ""
-                boundaries = boundaries or ("cu_" in source and last_name(source) in BOUNDARY_NAMES)
-            elif node.op in ("call_function", "call_method"):
-                name = op_name(node)
-                shifting = shifting or name in _SHIFTING
-                boundaries = boundaries or name.startswith("packpass::") or "varlen" in str(node.target)
-                boundaries = boundaries or any("cu_seq" in key for key in node.kwargs)
-    return boundaries and shifting
+    """A quick look: are there boundaries, and calls that may shift? Most graphs have none, and are left at once."""
+    return mentions_boundaries(gm) and any(op_name(node) in _SHIFTING for m in _modules(gm) for node in m.graph.nodes)
+
+
+def mentions_boundaries(gm: fx.GraphModule) -> bool:
+    """Does any input or call look as if it knew where documents end?"""
+    return any(_names_boundaries(node) for m in _modules(gm) for node in m.graph.nodes)
+
+
+def _modules(gm: fx.GraphModule) -> list[fx.GraphModule]:
+    return [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
+
+
+_CU = re.compile("cum?_seq")
+
+
+def _names_boundaries(node: fx.Node) -> bool:
+    """Could this node say where documents end?"""
+    if node.op == "placeholder":
+        # Dynamo makes the name of an input from its source: the source itself is only asked where that fits.
+        return "cu_" in node.name and last_name(source_name(node) or "") in BOUNDARY_NAMES
+    if node.op != "call_function":
+        return False
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        if target.namespace in ("aten", "prims"):
+            return False
+        return target.namespace == "packpass" or any(_CU.match(a.name) for a in target._schema.arguments)
+    return "varlen" in getattr(target, "__name__", "") or any(_CU.match(key) for key in node.kwargs)
 
 
 def _doubts(gm: Any, layouts: Layouts) -> list[Rewrite | Refusal]:
