@@ -63,3 +63,9 @@ def example(node: Any) -> Any:
 def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
     """A positional-or-keyword argument."""
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+
+
+def storage(node: Any) -> Any:
+    """Identity of the storage behind a tensor node (None for anything else)."""
+    value = example(node)
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None

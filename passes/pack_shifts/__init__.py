@@ -81,21 +81,20 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
             fix_distances(gm, layouts)
             results += _run_safely(gm, layouts)
     if remove_declarations(gm) or any(isinstance(r, Rewrite) for r in results):
-        for m in gm.modules():
-            if isinstance(m, fx.GraphModule):
-                m.graph.lint()
-                m.recompile()
+        for m in _modules(gm):
+            m.graph.lint()
+            m.recompile()
     return results
 
 
 def _run_safely(gm: fx.GraphModule, layouts: Layouts) -> list[Rewrite | Refusal]:
     """A model must not fail because a shift could not be rewritten."""
-    graphs = {name: (m, _copy(m.graph)) for name, m in gm.named_modules() if isinstance(m, fx.GraphModule)}
+    graphs = [(m, _copy(m.graph)) for m in _modules(gm)]
     try:
         return run_graph(gm, layouts, Boundaries(gm))
     except Exception as error:
         log.warning("shifts are left alone: %s: %s", type(error).__name__, error)
-        for m, graph in graphs.values():
+        for m, graph in graphs:
             m.graph = graph
         return [Refusal(NAME, "emit", f"{type(error).__name__}: {error}; please report it", "<unknown>")]
 
@@ -320,11 +319,10 @@ def _reported(found: Found | LossFound, before: str, after: str, shift: int, dim
 def remove_declarations(gm: fx.GraphModule) -> bool:
     """`packpass.packed` has said what it had to say."""
     changed = False
-    for m in gm.modules():
-        if isinstance(m, fx.GraphModule):
-            for node in list(m.graph.nodes):
-                if node.target is _DECLARED:
-                    node.replace_all_uses_with(node.args[0])
-                    m.graph.erase_node(node)
-                    changed = True
+    for m in _modules(gm):
+        for node in list(m.graph.nodes):
+            if node.target is _DECLARED:
+                node.replace_all_uses_with(node.args[0])
+                m.graph.erase_node(node)
+                changed = True
     return changed

@@ -14,7 +14,7 @@ from torch import fx
 
 from packpass.layout import Axis, Layouts, Packing
 from packpass.layout.mutation import written_inputs
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example, op_name, storage
 from passes.pack_shifts.pieces import ZERO, Pieces, Read, Shift, Source, crop, moved_part, shift_of, whole
 from passes.pack_shifts.registry import STRUCTURAL
 from passes.pack_shifts.values import Store, Uniform, View, is_plain, new_store, position, recast
@@ -303,11 +303,6 @@ def ignored(loss: fx.Node) -> Any:
     """The target that a loss does not count."""
     value = argument(loss, 4, "ignore_index", -100)
     return value if isinstance(value, int) else -100
-
-
-def storage(node: fx.Node) -> Any:
-    value = example(node)
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 def _is_number(value: Any) -> bool:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.layout.names import example as example
+from packpass.layout.names import storage as storage
 from passes.vectorize_segments.terms import (
     ANY,
     FULL,
@@ -143,17 +145,6 @@ class Check:
 
 
 Rule = Callable[["Machine", fx.Node], Any]
-
-
-def example(node: Any) -> Any:
-    """The fake value Dynamo recorded for a node."""
-    return node.meta.get("example_value") if isinstance(node, fx.Node) else node
-
-
-def storage(node: fx.Node) -> Any:
-    """Identity of the storage behind a tensor node (None for anything else)."""
-    value = example(node)
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 class Machine:

@@ -11,6 +11,7 @@ from torch import fx
 
 from packpass._compat import native_pad
 from packpass.capture import markers
+from packpass.layout.names import argument as argument
 
 # Ops that treat every slot alike: on a segment they are the same op on the whole row.
 ELEMENTWISE = frozenset(
@@ -156,8 +157,3 @@ def label(node: fx.Node) -> str:
         return f"Tensor.{node.target}"
     target: Any = node.target
     return getattr(target, "__name__", str(target))
-
-
-def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
-    """A positional-or-keyword argument."""
-    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
