@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from packpass._compare import compare as compare
     from packpass._compile import compile as compile
     from packpass._explain import explain as explain
+    from packpass._links import measure_group as measure_group
     from packpass._options import Options as Options
     from packpass._packed import packed as packed
     from packpass._report import Refusal as Refusal
     from packpass._report import Report as Report
     from packpass._report import Rewrite as Rewrite
+    from packpass.ops import PackedBatch as PackedBatch
 
 # public name -> module that defines it. Private module names differ from public ones, so that importing a module can
 # never replace the public object of the same name on the package.
@@ -33,8 +35,10 @@ _LAZY: dict[str, str] = {
     "compare": "packpass._compare",
     "compile": "packpass._compile",
     "explain": "packpass._explain",
+    "measure_group": "packpass._links",
     "Options": "packpass._options",
     "packed": "packpass._packed",
+    "PackedBatch": "packpass.ops",
     "Refusal": "packpass._report",
     "Report": "packpass._report",
     "Rewrite": "packpass._report",
@@ -46,9 +50,11 @@ __all__ = [
     "compare",
     "compile",
     "explain",
+    "measure_group",
     "ops",
     "packed",
     "Options",
+    "PackedBatch",
     "Refusal",
     "Report",
     "Rewrite",

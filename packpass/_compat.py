@@ -240,11 +240,20 @@ def ignore_fresh_symbols(mode: Any) -> Any:
 # === Graphs ==================================================================================================
 
 
+_OWN_COLLECTIVES = ("all_to_all_group", "cp_to_hp", "hp_to_cp", "cp_packed_roll")
+
+
 def is_collective(target: Any) -> bool:
-    """Is this call target a collective (functional or from ``torch.distributed``)?"""
-    namespace = getattr(target, "namespace", None)
+    """Is this call target a collective (functional, from ``torch.distributed``, or an op of ours that makes one)?
+
+    Both overloads and the packets of overloads that Dynamo writes down where user code calls ``torch.ops.x.y``.
+    """
+    name = getattr(target, "_qualified_op_name", None) or getattr(getattr(target, "_schema", None), "name", "")
+    namespace, _, op = name.partition("::") if isinstance(name, str) else ("", "", "")
     if namespace in ("_c10d_functional", "c10d", "_c10d_functional_autograd"):
-        return "wait_tensor" not in str(target)
+        return op != "wait_tensor"
+    if namespace:
+        return namespace == "packpass" and op in _OWN_COLLECTIVES
     module = getattr(target, "__module__", None) or ""
     return module.startswith("torch.distributed") and getattr(target, "__name__", "").startswith(
         ("all_", "reduce", "broadcast", "isend", "irecv", "send", "recv")
@@ -277,6 +286,13 @@ def process_group_of(name: str) -> Any:
     return _resolve_process_group(name)  # type: ignore[arg-type]
 
 
+def group_store(group: Any) -> Any:
+    """The store of a ProcessGroup, with its name as prefix; raises KeyError if torch did not make the group."""
+    from torch.distributed.distributed_c10d import _get_process_group_store
+
+    return _get_process_group_store(group)
+
+
 def all_to_all_of_equal_parts(send: Any, group_name: str, group_size: int) -> Any:
     """Functional all-to-all: ``send[r]`` goes to rank r. Traceable; waits before it returns.
 
@@ -289,3 +305,120 @@ def all_to_all_of_equal_parts(send: Any, group_name: str, group_size: int) -> An
     ops = torch.ops._c10d_functional
     splits = [1] * group_size
     return ops.wait_tensor.default(ops.all_to_all_single.default(send, splits, splits, group_name))
+
+
+def all_gather_of_equal_parts(part: Any, group_name: str, group_size: int) -> Any:
+    """Functional all-gather: the ranks' contiguous ``part [n, ...]`` behind each other, ``[group_size * n, ...]``.
+    Traceable; waits before it returns."""
+    import torch
+    import torch.distributed._functional_collectives
+
+    ops = torch.ops._c10d_functional
+    return ops.wait_tensor.default(ops.all_gather_into_tensor.default(part, group_size, group_name))
+
+
+def reduce_scatter_sum(parts: Any, group_name: str, group_size: int) -> Any:
+    """Functional reduce-scatter: this rank's ``[n, ...]`` of the sum of the ranks' contiguous
+    ``parts [group_size * n, ...]``. Traceable; waits before it returns."""
+    import torch
+    import torch.distributed._functional_collectives
+
+    ops = torch.ops._c10d_functional
+    return ops.wait_tensor.default(ops.reduce_scatter_tensor.default(parts, "sum", group_size, group_name))
+
+
+# === Graphs after autograd ===================================================================================
+
+
+def custom_graph_pass(run: Callable[[Any], None], uuid: Callable[[], str]) -> Any:
+    """A pass over Inductor's graphs; ``uuid()`` is asked at every cache lookup and becomes part of the key."""
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    class Pass(CustomGraphPass):
+        def __call__(self, graph: Any) -> None:
+            run(graph)
+
+        def uuid(self) -> str:
+            return uuid()
+
+    return Pass()
+
+
+def custom_graph_passes(given: Any, ours: Any) -> Any:
+    """``ours`` after what the user put at the same place, in these options or (``given`` is None) in the config."""
+    config: Any = importlib.import_module("torch._inductor.config")
+    module: Any = importlib.import_module("torch._inductor.custom_graph_pass")
+    given = config.post_grad_custom_pre_pass if given is None else given
+    if given is None:
+        return ours
+    if hasattr(module, "get_custom_graph_passes"):
+        return (*module.get_custom_graph_passes(given), ours)
+    if isinstance(given, module.CustomGraphPass):
+        return custom_graph_pass(lambda graph: (given(graph), ours(graph))[1], lambda: (given.uuid(), ours.uuid()))  # type: ignore[arg-type, return-value]
+
+    def both(graph: Any) -> None:  # without a uuid, so that nothing is cached, as for the user's own
+        given(graph)
+        ours(graph)
+
+    return both
+
+
+def suppress_guards(mode: Any) -> Any:
+    """Context in which fake runs decide by the sizes at hand and leave no guard, for what is known to hold anyway."""
+    env = getattr(mode, "shape_env", None)
+    return contextlib.nullcontext() if env is None else env.suppress_guards()
+
+
+# === Compiling outside of Dynamo =================================================================================
+
+
+def compile_for(inner: Any, gm: Any, inputs: Any, sizes: Any) -> tuple[Any, Callable[..., Any]]:
+    """Hand a graph and fakes of real inputs to a backend, with symbols of its own.
+
+    Args:
+        inner: the backend, ``inner(gm, fakes)``.
+        sizes: per input ``(together, alone)``: dimensions that are symbolic and one symbol with others of their size,
+            and dimensions that are symbols of their own. For a number ``({0}, ())`` makes it symbolic.
+
+    Returns:
+        ``(guards, compiled)``: whether ``compiled`` fits other inputs is what `holds_for` says.
+    """
+    import torch
+    from torch._dynamo.source import LocalSource
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    fakes: list[Any] = []
+    for i, (x, (together, alone)) in enumerate(zip(inputs, sizes, strict=True)):
+        source = LocalSource(f"input_{i}")
+        if isinstance(x, torch.Tensor):
+            kinds = [
+                DimDynamic.DYNAMIC if d in alone else DimDynamic.DUCK if d in together else DimDynamic.STATIC
+                for d in range(x.dim())
+            ]
+            context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
+            fakes.append(mode.from_tensor(x, symbolic_context=context, source=source))
+        elif type(x) is int and together:
+            symbol = env.create_symbol(x, source, dynamic_dim=DimDynamic.DUCK)
+            fakes.append(env.create_symintnode(symbol, hint=x, source=source))
+        else:
+            fakes.append(x)
+    with tracing(TracingContext(mode)):
+        compiled = inner(gm, fakes)
+    return (env, fakes, [None]), compiled
+
+
+def holds_for(guards: Any, inputs: Any) -> bool:
+    """Do the assumptions under which `compile_for` compiled hold for these inputs? Sizes that are no symbols are not
+    checked."""
+    import torch
+
+    env, fakes, code = guards
+    symbolic = [i for i, fake in enumerate(fakes) if isinstance(fake, (torch.Tensor, torch.SymInt))]
+    if code[0] is None or code[0][0] != len(env.guards):  # the backward, compiled later, may add some
+        code[0] = (len(env.guards), env.produce_guards_expression([fakes[i] for i in symbolic]))
+    expression = code[0][1]
+    return expression is None or bool(env.evaluate_guards_expression(expression, [inputs[i] for i in symbolic]))

@@ -224,9 +224,41 @@ def test_process_groups_by_name() -> None:
         name = dist.group.WORLD.group_name
         group = _compat.process_group_of(name)
         assert (group.size(), group.rank()) == (4, 1)
+        assert isinstance(_compat.group_store(group), dist.Store)
         sent = torch.arange(8).view(4, 2)
         assert _compat.all_to_all_of_equal_parts(sent, name, 4).shape == (4, 2)
+        assert _compat.all_gather_of_equal_parts(sent, name, 4).shape == (16, 2)
+        assert _compat.reduce_scatter_sum(sent, name, 4).shape == (1, 2)
         with pytest.raises(Exception, match="nobody"):
             _compat.process_group_of("nobody")
     finally:
         dist.destroy_process_group()
+
+
+# === Graphs after autograd ===================================================================================
+
+
+def test_a_pass_after_autograd_runs_behind_the_user_s_and_is_part_of_the_cache_key() -> None:
+    ran: list[str] = []
+    theirs = _compat.custom_graph_pass(lambda graph: ran.append("theirs"), lambda: "theirs")
+    ours = _compat.custom_graph_pass(lambda graph: ran.append("ours"), lambda: "ours")
+    assert ours.uuid() == "ours"
+    assert _compat.custom_graph_passes(None, ours) is ours
+    options = {"post_grad_custom_pre_pass": _compat.custom_graph_passes(theirs, ours)}
+    with _compat.empty_compile_caches():
+        torch.compile(lambda x: x.sin() + 1, options=options)(torch.ones(3))
+    assert ran == ["theirs", "ours"]
+
+
+def test_fake_runs_can_leave_no_guard() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    env = ShapeEnv()
+    x = FakeTensorMode(shape_env=env, static_shapes=False).from_tensor(torch.ones(6, 5))
+    before = len(env.guards)
+    with _compat.suppress_guards(_compat.fake_mode_of(x)):
+        assert x.shape[0] == 6
+    assert len(env.guards) == before
+    with _compat.suppress_guards(None):
+        pass

@@ -33,7 +33,7 @@ def attention(node: fx.Node) -> AttentionCall | None:
     """The parts of a call with an argument that is named like boundaries of queries."""
     if node.op != "call_function":
         return None
-    arguments = _named_arguments(node)
+    arguments = named_arguments(node)
     cu = next((arguments[n] for n in _CU_ARGUMENTS if isinstance(arguments.get(n), fx.Node)), None)
     q = next((arguments[n] for n in ("q", "query", "qkv") if isinstance(arguments.get(n), fx.Node)), None)
     if cu is None or q is None:
@@ -60,13 +60,15 @@ def _rank(node: fx.Node) -> int | None:
     return value.dim() if isinstance(value, torch.Tensor) else None
 
 
-def _named_arguments(node: fx.Node) -> dict[str, Any]:
+def parameter_names(node: fx.Node) -> list[str]:
+    """Names of the parameters of a call, in order, as far as they are known."""
     target: Any = node.target
-    names: list[str] = []
     if isinstance(target, torch._ops.OpOverload):
-        names = [a.name for a in target._schema.arguments]
-    else:
-        code = getattr(target, "__code__", None)
-        if code is not None:
-            names = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        return [a.name for a in target._schema.arguments]
+    code = getattr(target, "__code__", None)
+    return list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) if code is not None else []
+
+
+def named_arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call by the names of its parameters, as far as those are known."""
+    return {**dict(zip(parameter_names(node), node.args, strict=False)), **node.kwargs}

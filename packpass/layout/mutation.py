@@ -46,7 +46,7 @@ def written_inputs(node: fx.Node) -> list[fx.Node]:
         return tensors
     if target in _IN_PLACE:
         return first
-    if node.kwargs.get("inplace"):
+    if node.kwargs.get("inplace") or _inplace_by_position(node):
         return first
     name = getattr(target, "__name__", "")
     if name.endswith("_") and not name.endswith("__") and getattr(target, "__module__", "") != "_operator":
@@ -59,6 +59,13 @@ def written_inputs(node: fx.Node) -> list[fx.Node]:
     if name in ("batch_norm", "instance_norm"):
         return tensors  # running statistics
     return [] if known else tensors
+
+
+def _inplace_by_position(node: fx.Node) -> bool:
+    """``relu(x, True)``: a Python function whose parameter ``inplace`` is given without its name."""
+    code = getattr(node.target, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    return "inplace" in names and any(a is True for a in node.args[names.index("inplace") :][:1])
 
 
 def mutated_after(

@@ -83,7 +83,10 @@ def elementwise(axes: Axes, node: fx.Node) -> None:
     """Dimensions line up from the right; broadcast ones do not link. Operands are linked with each other as well, so
     that a result without dimensions (a loss) still says that its inputs belong together."""
     inputs = tensor_inputs(node)
-    group = [*inputs, node] if isinstance(example(node), torch.Tensor) else inputs
+    _aligned(axes, [*inputs, node] if isinstance(example(node), torch.Tensor) else inputs)
+
+
+def _aligned(axes: Axes, group: list[fx.Node]) -> None:
     rank = max((example(n).dim() for n in group), default=0)
     for back in range(1, rank + 1):
         along = [n for n in group if example(n).dim() >= back]
@@ -117,6 +120,15 @@ def outputs(node: fx.Node) -> list[int | None]:
     """The items of a node's value: [None] for a tensor."""
     value = example(node)
     return list(range(len(value))) if isinstance(value, (tuple, list)) else [None]
+
+
+@rule("masked_scatter", "masked_scatter_")
+def _masked_scatter(axes: Axes, node: fx.Node) -> None:
+    """The source is read in its own order, whatever its size."""
+    source = argument(node, 2, "source")
+    _aligned(
+        axes, [n for n in (*tensor_inputs(node), node) if n is not source and isinstance(example(n), torch.Tensor)]
+    )
 
 
 # === Token-wise ops ==========================================================================================

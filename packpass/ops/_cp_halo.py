@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from packpass.ops._bits import CARRIER
+from packpass.ops._arguments import Scalar
+from packpass.ops._bits import CARRIER, as_bits, fill_bits
 from packpass.ops._cp_group import SENT, exchange
 from packpass.ops._geometry import read
 
@@ -92,20 +93,34 @@ def window_positions(ranks: Tensor, shards: Shards, group_size: int, before: int
 
 
 def exchange_windows(
-    rows: list[Tensor], shards: Shards, before: int, behind: int, group: str, group_size: int
+    rows: list[Tensor],
+    shards: Shards,
+    before: int,
+    behind: int,
+    group: str,
+    group_size: int,
+    ends: list[dict[int, Scalar]] | None = None,
 ) -> list[Tensor]:
     """Bring what all ranks hold of this rank's windows, for every field at once.
 
     Args:
         rows: ``[T / cp, ...]``, packed dimension first, at least one slot.
+        ends: for each field what this rank sends for slots outside of a document: by shift, for the slot that a roll
+            by it is the first to bring in.
 
     Returns:
         For each field ``[group_size * 2 * (N + 1) * (before + behind), ...]``: by owner, chunk, document and place.
     """
     ranks = torch.arange(group_size, device=rows[0].device)
-    slots = locate(window_positions(ranks, shards, group_size, before, behind), shards, group_size).slot
+    positions = window_positions(ranks, shards, group_size, before, behind)
+    slots = locate(positions, shards, group_size).slot
     total = rows[0].shape[0]
     taken = [read(row, 0, slots.flatten().clamp(0, total - 1)) for row in rows]
+    if ends is not None:
+        # How far outside: by -1 the slot right behind the document comes in, by 1 the one right before it.
+        whole = 2 * group_size * shards.lengths.unsqueeze(1)
+        outside = torch.where(positions < 0, -positions, torch.where(positions < whole, 0, whole - 1 - positions))
+        taken = [_with_ends(t, outside.flatten(), fills) for t, fills in zip(taken, ends, strict=True)]
     if len(rows) == 1:
         return [exchange(taken[0].view(group_size, -1), group, group_size).view(taken[0].shape)]
     mixed = len({row.dtype for row in rows}) > 1 or rows[0].dtype not in SENT
@@ -115,6 +130,14 @@ def exchange_windows(
     return [
         (_from_words(halo, t.dtype) if mixed else halo).reshape(t.shape) for halo, t in zip(halos, taken, strict=True)
     ]
+
+
+def _with_ends(taken: Tensor, outside: Tensor, fills: dict[int, Scalar]) -> Tensor:
+    bits = as_bits(taken)
+    for shift, fill in fills.items():
+        here = (outside == shift).view([-1] + [1] * (bits.dim() - 1))
+        bits = torch.where(here, fill_bits(fill, taken.dtype, taken.device), bits)
+    return bits.view(taken.dtype)
 
 
 def _as_words(x: Tensor) -> Tensor:

@@ -5,6 +5,11 @@ Reference: gather the shards into the whole row, ``packed_roll``, and cut it aga
 Any number of fields, shifts and fills make one exchange of equal parts, the same on every rank: of each chunk the few
 slots before and behind it. Everything else is a `packed_roll` of the chunks and a patch of the slots near their edges.
 The backward is the op itself by ``-shift``.
+
+``end_fills`` and ``end_wraps`` are for programs of which every rank sees its own part only. What a slot gets whose
+source lies outside of its document is then known on rank 0, which holds the ends of all documents, and sent by it:
+entry i of ``end_fills`` stands ``|shifts[i]|`` slots outside (a field has rolls of all depths up to its largest). Wraps
+are for shifts by one. ``fills`` and ``wraps`` are not looked at, and a group of one is no such program.
 """
 
 from __future__ import annotations
@@ -30,7 +35,8 @@ LONGEST = 1024
 
 def _kernel(
     xs: list[Tensor], cu_seqlens: Tensor, fields: list[int], shifts: list[int], dims: list[int], fills: list[Scalar],
-    wraps: list[bool], group: str, group_size: int, rank: int,
+    wraps: list[bool], group: str, group_size: int, rank: int, end_fills: list[Scalar] | None,
+    end_wraps: list[bool] | None,
 ) -> list[Tensor]:  # fmt: skip
     dims = [dim % x.dim() for x, dim in zip(xs, dims, strict=True)]
     rolls = list(zip(fields, shifts, fills, wraps, strict=True))
@@ -43,14 +49,25 @@ def _kernel(
 
     shards = shards_of(cu_seqlens, group_size)
     rows = [x.movedim(dim, 0).contiguous() for x, dim in zip(xs, dims, strict=True)]
-    halos = exchange_windows(rows, shards, before, behind, group, group_size)
+    ends = None
+    if rank == 0 and end_fills is not None and end_wraps is not None:
+        known = list(zip(fields, shifts, end_fills, end_wraps, strict=True))
+        ends = [{k: fill for f, k, fill, wrap in known if f == field and not wrap} for field in range(len(xs))]
+    halos = exchange_windows(rows, shards, before, behind, group, group_size, ends)
     edges = chunk_edges(cu_seqlens, group_size)
     outs = []
     for f, k, fill, wrap in rolls:
         moved = packed_roll_op(xs[f], edges, k, dims[f], 0)
         if k != 0:
             slots, values = _near_edges(
-                rows[f], halos[f], shards, k, None if wrap else fill, (before, behind), (group_size, rank)
+                rows[f],
+                halos[f],
+                shards,
+                k,
+                None if wrap else fill,
+                (before, behind),
+                (group_size, rank),
+                end_fills is not None,
             )
             patched = write(as_bits(moved), dims[f], slots, as_bits(values.movedim(0, dims[f])))
             moved = patched.view(moved.dtype)
@@ -66,6 +83,7 @@ def _near_edges(
     fill: Scalar | None,
     reach: tuple[int, int],
     place: tuple[int, int],
+    ends_sent: bool,
 ) -> tuple[Tensor, Tensor]:
     """The slots of this rank's chunks whose source lies in another chunk, and their values.
 
@@ -73,6 +91,7 @@ def _near_edges(
 
     Args:
         rows, halo: as of `exchange_windows`; ``reach`` and ``place`` are its (before, behind) and this rank.
+        ends_sent: has rank 0 sent what slots get whose source lies outside of their document?
 
     Returns:
         Slots int64 ``[n]`` with repetitions, values ``[n, ...]``, equal where the slots are.
@@ -94,11 +113,12 @@ def _near_edges(
     source = locate(chunk * length + offset - shift, shards, group_size)
     document = torch.arange(documents, device=rows.device).view(-1, 1)
     width = before + behind
-    taken = ((source.rank * 2 + half) * documents + document) * width + window.clamp(0, width - 1)
+    owner = torch.where(source.exists, source.rank, 0) if ends_sent else source.rank
+    taken = ((owner * 2 + half) * documents + document) * width + window.clamp(0, width - 1)
     slots = (shards.starts.unsqueeze(1) + half * length + offset).clamp(0, rows.shape[0] - 1).flatten()
 
     bits = as_bits(read(halo, 0, taken.flatten()))
-    if fill is not None:
+    if fill is not None and not ends_sent:
         absent = ~source.exists.flatten()
         bits = torch.where(_column(absent, bits), fill_bits(fill, rows.dtype, rows.device), bits)
     empty = (length == 0).expand(2, documents, count).flatten()  # no document has slots: keep what lies there
@@ -112,14 +132,15 @@ def _column(vector: Tensor, like: Tensor) -> Tensor:
 
 def _fake(
     xs: list[Tensor], cu_seqlens: Tensor, fields: list[int], shifts: list[int], dims: list[int], fills: list[Scalar],
-    wraps: list[bool], group: str, group_size: int, rank: int,
+    wraps: list[bool], group: str, group_size: int, rank: int, end_fills: list[Scalar] | None,
+    end_wraps: list[bool] | None,
 ) -> list[Tensor]:  # fmt: skip
     return [torch.empty_like(xs[f], memory_format=torch.contiguous_format) for f in fields]
 
 
 cp_packed_roll_op = define(
     "cp_packed_roll(Tensor[] xs, Tensor cu_seqlens, int[] fields, int[] shifts, int[] dims, Scalar[] fills, "
-    "bool[] wraps, str group, int group_size, int rank) -> Tensor[]",
+    "bool[] wraps, str group, int group_size, int rank, Scalar[]? end_fills, bool[]? end_wraps) -> Tensor[]",
     fake=_fake,
     kernel=_kernel,
     decomposition=_kernel,
@@ -127,7 +148,10 @@ cp_packed_roll_op = define(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    xs, cu_seqlens, ctx.fields, ctx.shifts, ctx.dims, _, ctx.wraps, *ctx.place = inputs
+    xs, cu_seqlens, ctx.fields, ctx.shifts, ctx.dims, _, ctx.wraps, *place = inputs
+    ctx.place, end_wraps = place[:3], place[4]
+    if end_wraps is not None:
+        ctx.wraps = end_wraps
     ctx.real = [x.dtype.is_floating_point or x.dtype.is_complex for x in xs]
     ctx.save_for_backward(cu_seqlens)
 
@@ -145,12 +169,14 @@ def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
         [0] * len(outputs),
         [ctx.wraps[i] for i in outputs],
         *ctx.place,
+        None,
+        None,
     )
     sums: list[Tensor | None] = [None] * len(ctx.real)
     for i, grad in zip(outputs, back, strict=True):
         present = sums[ctx.fields[i]]
         sums[ctx.fields[i]] = grad if present is None else present + grad
-    return sums, None, None, None, None, None, None, None, None, None
+    return sums, *[None] * 11
 
 
 differentiable("cp_packed_roll", _backward, _setup_context)
@@ -246,7 +272,7 @@ def cp_packed_roll(
     fields = [f for f in range(len(xs)) for _ in shifts]
     outs = cp_packed_roll_op(
         xs, cu_seqlens, fields, shifts * len(xs), dims, [fills[f] if fills[f] is not None else 0 for f in fields],
-        [fills[f] is None for f in fields], resolved.name, resolved.size, resolved.rank,
+        [fills[f] is None for f in fields], resolved.name, resolved.size, resolved.rank, None, None,
     )  # fmt: skip
     if isinstance(shift, Sequence):
         by_field = [list(outs[f * len(shifts) : (f + 1) * len(shifts)]) for f in range(len(xs))]

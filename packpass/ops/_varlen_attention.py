@@ -21,7 +21,7 @@ is why they call the pair of aten ops and not ``torch.nn.attention.varlen``, who
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -78,6 +78,21 @@ def _unit_stride(*tensors: Tensor) -> Iterator[Tensor]:
     return (x if x.stride(-1) == 1 else x.contiguous() for x in tensors)
 
 
+def _zero_outside(covered: Sequence[slice], *tensors: Tensor) -> None:
+    """Rows that no document writes; most often there are none, and filling all of them would be one more pass."""
+    for x in tensors:
+        at = 0
+        for rows in (*covered, slice(x.shape[0], x.shape[0])):
+            if rows.start > at:
+                x[at : rows.start] = 0
+            at = rows.stop
+
+
+def _of_groups(x: Tensor) -> Tensor:
+    """Sum ``[groups, Hk, L, D]`` to ``[L, Hk, D]``."""
+    return (x[0] if x.shape[0] == 1 else x.sum(0)).transpose(0, 1)
+
+
 def _lse_like(q: Tensor) -> Tensor:
     return q.new_zeros((q.shape[1], q.shape[0]), dtype=torch.float64 if q.dtype is torch.float64 else torch.float32)
 
@@ -87,8 +102,10 @@ def _cpu_forward(
 ) -> tuple[Tensor, Tensor]:
     q, k, v = _unit_stride(q, k, v)
     heads, groups = k.shape[1], q.shape[1] // k.shape[1]
-    out, lse = q.new_zeros(q.shape), _lse_like(q)
-    for rows, keys, causal, mask in _documents(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype):
+    out, lse = q.new_empty(q.shape), _lse_like(q)
+    documents = list(_documents(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype))
+    _zero_outside([rows for rows, *_ in documents], out)
+    for rows, keys, causal, mask in documents:
         of_document, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             _query_heads(q[rows], heads),
             _key_heads(k[keys], groups),
@@ -117,8 +134,11 @@ def _cpu_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     grad, q, k, v = _unit_stride(grad, q, k, v)
     heads, groups = k.shape[1], q.shape[1] // k.shape[1]
-    grad_q, grad_k, grad_v = (x.new_zeros(x.shape) for x in (q, k, v))
-    for rows, keys, causal, mask in _documents(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype):
+    grad_q, grad_k, grad_v = (x.new_empty(x.shape) for x in (q, k, v))
+    documents = list(_documents(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype))
+    _zero_outside([rows for rows, *_ in documents], grad_q)
+    _zero_outside([keys for _, keys, *_ in documents], grad_k, grad_v)
+    for rows, keys, causal, mask in documents:
         of_q, of_k, of_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             _query_heads(grad[rows], heads),
             _query_heads(q[rows], heads),
@@ -132,8 +152,8 @@ def _cpu_backward(
             scale=scale,
         )
         _query_heads(grad_q[rows], heads).copy_(of_q)
-        grad_k[keys] = of_k.sum(0).transpose(0, 1)
-        grad_v[keys] = of_v.sum(0).transpose(0, 1)
+        grad_k[keys] = _of_groups(of_k)
+        grad_v[keys] = _of_groups(of_v)
     return grad_q, grad_k, grad_v
 
 

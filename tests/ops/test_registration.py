@@ -14,6 +14,7 @@ from packpass.ops import _version, ops_version
 from packpass.ops._version import TAG_PREFIX, tag_compile_caches
 
 NAMES = [
+    "all_to_all_group",
     "boundaries_passed", "check_cu_seqlens", "host_check_cu_seqlens", "host_packed_roll", "packed_flip", "packed_roll",
     "position_ids", "segment_ids", "window_mask",
     "host_segment_spread", "segment_argmax", "segment_pad", "segment_put", "segment_recurrence", "segment_reduce",
@@ -52,7 +53,8 @@ def test_schemas() -> None:
         "cp_to_hp": "(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size) -> Tensor",
         "hp_to_cp": "(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size) -> Tensor",
         "cp_packed_roll": "(Tensor[] xs, Tensor cu_seqlens, int[] fields, int[] shifts, int[] dims, Scalar[] fills, "
-        "bool[] wraps, str group, int group_size, int rank) -> Tensor[]",
+        "bool[] wraps, str group, int group_size, int rank, Scalar[]? end_fills, bool[]? end_wraps) -> Tensor[]",
+        "all_to_all_group": "(Tensor[] inputs, str group, int group_size) -> Tensor[]",
         "window_mask": "(Tensor cu_seqlens, SymInt total, int front, int back) -> Tensor",
         "check_cu_seqlens": "(Tensor cu_seqlens, SymInt total, Tensor? cu_seqlens_padded=None) -> ()",
     }
