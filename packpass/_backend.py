@@ -10,11 +10,13 @@ import torch
 from torch import fx
 
 from packpass import _passes, capture, ops  # noqa: F401  (ops registers the operators)
+from packpass._agreement import agreement
 from packpass._compat import is_size_oblivious, size_oblivious
 from packpass._options import Options
 from packpass._overlap import unless_overlapping
 from packpass._pipeline import run_passes
 from packpass._replay import NotReplayable, replay
+from packpass._unpadded import META, unpadded
 from packpass._verify import copy_graph, verified
 from packpass.capture import Mode, frame_state
 from packpass.capture.state import active, restart, tracing_error
@@ -58,21 +60,24 @@ class Backend:
         if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing):
             outcome.react(settings)
             outcome.commit()
-            compiled = inner(gm, example_inputs)
+            agreed = agreement(gm, outcome.rewrites, settings)
+            packed = gm.meta.pop(META, None)
+            compiled = inner(gm, example_inputs) if packed is None else unpadded(packed, gm, inner)
             for stage in outcome.stages:
                 compiled = verified(stage.before, stage.after, compiled, stage.rewrites, frame.not_replayable)
             if outcome.separate_inputs:
                 assert untouched is not None
                 groups = [[places.index(name) for name in group] for group in outcome.separate_inputs]
                 compiled = unless_overlapping(groups, compiled, untouched, frame.not_replayable)
-            return compiled
+            return agreed.before(compiled)
         outcome.react(settings)
         if outcome.loops_left:
             try:
+                agreed = agreement(gm, outcome.rewrites, settings)
                 compiled = replay(gm, inner, frame.not_replayable)
                 outcome.commit()
                 log.info("replaying %d loop(s) over documents that were not vectorised", outcome.loops_left)
-                return compiled
+                return agreed.before(compiled)
             except NotReplayable as reason:
                 outcome.record_refusals()
                 log.info("not replayed: %s", reason)
@@ -92,6 +97,7 @@ def compile_inner(
         return gm.forward
     if settings.inner_backend == "aot_eager":
         return torch._dynamo.lookup_backend("aot_eager")(gm, list(example_inputs))
+    inductor_options = _passes.load().bucket_all_to_all.inductor_options(gm, example_inputs, settings, inductor_options)
     wrapper = torch._TorchCompileInductorWrapper(mode, inductor_options or None, None)
     compiled: Callable[..., Any] = wrapper(gm, example_inputs)
     return compiled

@@ -34,6 +34,13 @@ CODES: dict[str, str] = {
     "not-captured": "the loop was not traced twice, so that nothing can be proven about it",
     "not-generic": "two iterations of the loop do different things",
     "check": "the body checks something that has no vectorised form",
+    # exchanges between ranks
+    "not-zigzag": "what a loop exchanges is not heads for tokens of zigzag shards, or the other way round",
+    "not-a-roll": "what is sent, received and kept of a document is not what a roll of zigzag shards by one slot needs",
+    "message-order": "the messages between two ranks are not one each way for every rolled tensor, in one order",
+    "message-wait": "a message is waited for outside of its iteration, or its memory is used before",
+    "message-gradient": "eager sends no gradient through messages, and the fused exchange would",
+    "message-group": "no process group, or more than one, fits the ranks of the messages",
     # memory
     "aliasing": "tensors that the loop reads and writes share memory",
     "stale-view": "a view is used after the tensor it views was changed",
@@ -70,5 +77,27 @@ CODES: dict[str, str] = {
     "source-written": "the shifted tensor is changed before the result is used",
     "autograd-function": "the shift is inside an autograd.Function",
     "sharded-row": "the row is sharded over a context-parallel group",
+    # rows that expand
+    "collapsed-or-expanded": "nothing says whether boundaries count the tokens of a row before or after it expands",
+    "expansion-use": "boundaries are used next to an expanded row in a way that is not understood",
+    "expansion-widths": "a row is expanded by two different widths",
+    # collectives
+    "uneven-splits": "the ranks of an all-to-all exchange unequal parts, or sizes that are not known to be equal",
+    "several-waits": "the result of a collective is not waited for exactly once",
+    "overlapped": "work is done between a collective and its wait",
+    "collective-order": "joining would move a collective across another group's, a memory write or a random number",
+    "not-worthwhile": "by the cost model, joining the collectives costs more than it saves",
+    "unknown-group": "the process group or the splits of a collective are not constants of the graph",
+    "function-not-exchange": "an autograd.Function with a collective is not proven to be one all-to-all, both ways",
+    "not-movable": "what a collective sends cannot be computed as early as the others it would join",
+    "reused-output": "the results of two collectives are copied to the same memory",
+    # padded batches
+    "mask-not-padding": "the mask of an attention is not one of padding, with or without causal order",
+    "padding-visible": "real tokens attend to padding",
+    "cross-token": "an op may mix tokens of a row, and with them padding",
+    "not-tokens": "an operand of attention over padded rows does not hold one value per token of the batch",
+    "attention-form": "attention with dropout, or in a shape or dtype that packed attention does not have",
+    "attention-weights": "attention scores or weights are used in a way that needs them all",
+    "in-place": "a value that holds tokens or says which are real is written in place",
     "emit": "the whole-row form of an op failed; please report it",
 }

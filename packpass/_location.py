@@ -28,4 +28,6 @@ def location_of_node(node: Any) -> str | None:
     return shorten(users[-1][0], int(users[-1][1])) if users else None
 
 
-_LIBRARIES = re.compile(r"[\\/](?:site-packages|dist-packages)[\\/]torch[\\/]|[\\/]packpass[\\/]_packed\.py$")
+_LIBRARIES = re.compile(
+    r"[\\/](?:site-packages|dist-packages)[\\/]torch[\\/]|[\\/]packpass[\\/](?:_packed\.py|ops[\\/]\w+\.py)$"
+)

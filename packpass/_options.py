@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
@@ -29,6 +30,7 @@ PASS_NAMES: tuple[str, ...] = (
     "fuse_boundary_exchange",
     "eliminate_padding",
     "remap_boundaries",
+    "bucket_all_to_all",
 )
 
 _TRUE = frozenset({"1", "true", "on", "yes"})
@@ -53,6 +55,18 @@ class Options:
     """Run the original graph beside the rewritten one and raise on any difference."""
     inner_backend: InnerBackend = "inductor"
     """Who compiles the rewritten graph; the other two are for debugging and quick tests."""
+    agreement: bool = True
+    """Before a graph with collectives of packpass runs for the first time, compare them between the ranks."""
+    agreement_timeout: float = 600.0
+    """Seconds that a rank waits for the others in that comparison; what ranks compile must fit in it."""
+    bucket_bytes: int = 256 * 2**20
+    """Most bytes per rank that are put into one all-to-all after autograd, symbolic sizes not counted; 0: none is."""
+    collective_latency_us: float | None = None
+    """What starting one collective costs, in microseconds; None: as measured (`packpass.measure_group`), or typical."""
+    collective_bandwidth_gbs: float | None = None
+    """What a rank sends per second, in GB; None as above."""
+    copy_bandwidth_gbs: float | None = None
+    """What a device copies from memory to memory per second, in GB; None as above."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -110,6 +124,8 @@ def parse(name: str, text: str, source: str) -> Any:
         if lowered in _TRUE | _FALSE:
             return lowered in _TRUE
         raise ValueError(f"{source} = {text!r}: allowed are 1/true/on and 0/false/off")
+    if isinstance(_ALLOWED[name], _Number):
+        return _checked(name, _number(text, _ALLOWED[name], source), source)
     return _checked(name, text.strip(), source)
 
 
@@ -117,7 +133,20 @@ def _literal(alias: Any) -> tuple[str, ...]:
     return get_args(alias)
 
 
-# option -> bool, the allowed strings, or `tuple` for a list of pass names
+@dataclasses.dataclass(frozen=True)
+class _Number:
+    """A finite number of at least (``exclusive``: above) 0; ``optional``: or None."""
+
+    whole: bool = False
+    optional: bool = False
+    exclusive: bool = False
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        return f"{kind} {'above' if self.exclusive else 'of at least'} 0{' or None' if self.optional else ''}"
+
+
+# option -> bool, the allowed strings, `tuple` for a list of pass names, or what numbers are allowed
 _ALLOWED: dict[str, Any] = {
     "fix_shifts": _literal(FixShifts),
     "eliminate_padding": bool,
@@ -126,6 +155,12 @@ _ALLOWED: dict[str, Any] = {
     "on_refusal": _literal(OnRefusal),
     "verify": bool,
     "inner_backend": _literal(InnerBackend),
+    "agreement": bool,
+    "agreement_timeout": _Number(exclusive=True),
+    "bucket_bytes": _Number(whole=True),
+    "collective_latency_us": _Number(optional=True),
+    "collective_bandwidth_gbs": _Number(optional=True, exclusive=True),
+    "copy_bandwidth_gbs": _Number(optional=True, exclusive=True),
 }
 
 
@@ -137,6 +172,8 @@ def _checked(name: str, value: Any, source: str) -> Any:
         return value
     if allowed is tuple:
         return _checked_passes(value, source)
+    if isinstance(allowed, _Number):
+        return _checked_number(value, allowed, source)
     if not isinstance(value, str):
         raise TypeError(
             f"{source} = {value!r}: must be a string, got {type(value).__name__}; allowed are {_list(allowed)}"
@@ -161,6 +198,24 @@ def _checked_passes(value: Any, source: str) -> tuple[str, ...]:
                 f"the passes are {', '.join(PASS_NAMES)}"
             )
     return tuple(name for name in PASS_NAMES if name in stripped)  # one order, so that equal options compare equal
+
+
+def _number(text: str, allowed: _Number, source: str) -> int | float:
+    try:
+        return int(text) if allowed.whole else float(text)
+    except ValueError:
+        raise ValueError(f"{source} = {text!r}: must be {allowed}") from None
+
+
+def _checked_number(value: Any, allowed: _Number, source: str) -> int | float | None:
+    if value is None and allowed.optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int if allowed.whole else (int, float)):
+        raise TypeError(f"{source} = {value!r}: must be {allowed}, got {type(value).__name__}")
+    number: int | float = value if allowed.whole else float(value)
+    if not math.isfinite(number) or number < 0 or (allowed.exclusive and not number):
+        raise ValueError(f"{source} = {value!r}: must be {allowed}")
+    return number
 
 
 def _unknown_option(key: str, known: list[str]) -> str:

@@ -16,6 +16,7 @@ from packpass._verify import copy_graph
 from packpass.capture import markers
 from packpass.capture.state import FrameState, Mode, react
 from packpass.layout import LayoutError, analyze
+from packpass.layout.names import op_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Outcome:
     @property
     def loop_rewrites(self) -> list[Rewrite]:
         """Rewrites of captured loops."""
-        return [r for r in self.rewrites if r.rule == "vectorize_segments"]
+        return [r for r in self.rewrites if r.details.get("source") == "loop"]
 
     @property
     def separate_inputs(self) -> list[list[str]]:
@@ -102,14 +103,18 @@ def graph_modules(gm: fx.GraphModule) -> list[fx.GraphModule]:
     return [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
 
 
-def _count(gm: fx.GraphModule) -> tuple[int, int, int]:
-    """Nodes, collectives and host reads of all graphs, in one walk."""
+def count(gm: fx.GraphModule) -> tuple[int, int, int]:
+    """Nodes, collectives and host reads of all graphs, in one walk; no collectives of backward bodies, for those that
+    AOTAutograd will derive are not there yet either."""
     nodes = collectives = syncs = 0
+    backward: set[fx.GraphModule] = set()
     for m in graph_modules(gm):
         for node in m.graph.nodes:
             nodes += 1
             if node.op == "call_function":
-                collectives += is_collective(node.target)
+                collectives += m not in backward and is_collective(node.target)
+                if op_name(node) == "higher_order::autograd_function_apply":
+                    backward.update(graph_modules(getattr(m, node.args[1].target)))
             elif node.op == "call_method":
                 syncs += node.target in ("item", "tolist")
     return nodes, collectives, syncs
@@ -117,17 +122,19 @@ def _count(gm: fx.GraphModule) -> tuple[int, int, int]:
 
 def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outcome:
     """Rewrite ``gm`` in place, one pass after the other."""
-    before = _count(gm)
+    before = count(gm)
     results: list[Rewrite | Refusal] = []
     runs: list[PassRun] = []
     passes = _passes.load()
-    context = passes.PassContext(dict(frame.sites), frame.user_checks, settings.fix_shifts)
+    context = passes.PassContext(dict(frame.sites), frame.user_checks, settings.fix_shifts, settings)
     capturing = frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED)
     left = 0
     layout: str | None = None
     stages = Stages(gm, settings.verify)
     for p in passes.ORDER:
         if p.NAME in settings.disable or (p in passes.NEEDS_CAPTURE and not capturing):
+            continue
+        if p in passes.OPT_IN and not getattr(settings, p.NAME):
             continue
         if layout is None and p not in passes.NEEDS_CAPTURE:
             layout = _layout(gm) if active() and passes.mentions_boundaries(gm) else ""
@@ -143,7 +150,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
         results += found
         rewrites = sum(isinstance(r, Rewrite) for r in found)
         seconds = time.perf_counter() - start
-        after = _count(gm)[0] if rewrites else nodes
+        after = count(gm)[0] if rewrites else nodes
         runs.append(PassRun(p.NAME, nodes, after, seconds, rewrites, len(found) - rewrites))
     if capturing:
         left = sum(node.target is markers.LOOP_BEGIN for m in graph_modules(gm) for node in m.graph.nodes) // 2
@@ -151,7 +158,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
             restore_shadows(gm)
     remove_boundary_markers(gm)
     stages.close()
-    final = _count(gm) if capturing or any(run.rewrites for run in runs) else before
+    final = count(gm) if capturing or any(run.rewrites for run in runs) else before
     sources = [str(r.details["source"]) for r in results if isinstance(r, Rewrite) and "source" in r.details]
     record = GraphRecord(
         nodes_before=before[0],

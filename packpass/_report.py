@@ -100,7 +100,8 @@ class Report:
     Attributes:
         rewrites, refusals: in the order in which they were decided; an identical refusal is listed once.
         graphs: graphs that Dynamo handed to packpass. graph_breaks: interruptions between them.
-        collectives_before, collectives_after: collective calls in those graphs, before and after the passes.
+        collectives_before, collectives_after: collective calls in those graphs, before and after the passes; what is
+            joined after autograd (rewrites with a "stage") counts where it is the forward graph.
         graph_records, generated: details per graph. graph_break_reasons: Dynamo's own words.
         kernels, host_syncs: in the generated code, or None where nothing was generated (other inner backends).
         result: what the explained call returned (:func:`packpass.explain`); not part of the JSON.
@@ -145,7 +146,8 @@ class Report:
 
     @property
     def collectives_after(self) -> int:
-        return sum(graph.collectives_after for graph in self.graph_records)
+        graphs = sum(graph.collectives_after for graph in self.graph_records)
+        return graphs - sum(_joined_after_autograd(rewrite) for rewrite in self.rewrites)
 
     @property
     def kernels(self) -> int | None:
@@ -205,6 +207,12 @@ class Report:
             f"<packpass.Report: {len(self.rewrites)} rewrites, {len(self.refusals)} refusals, "
             f"{self.graphs} graphs, {self.graph_breaks} graph breaks>"
         )
+
+
+def _joined_after_autograd(rewrite: Rewrite) -> int:
+    """Collectives that a rewrite of a forward graph took away after the Dynamo graph was counted."""
+    details = rewrite.details
+    return int(details.get("collectives_saved", 0)) if details.get("stage") == "forward" else 0
 
 
 # Reports and transactions open in this context, outermost first. Tuples, so that a context never sees another's

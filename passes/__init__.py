@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from passes import compose_rolls, pack_shifts, vectorize_segments
+from passes import bucket_all_to_all as bucket_all_to_all  # after autograd, not in ORDER
+from passes import (
+    compose_rolls,
+    eliminate_padding,
+    fuse_all_to_all,
+    fuse_boundary_exchange,
+    pack_shifts,
+    remap_boundaries,
+    vectorize_segments,
+)
 from passes.context import PassContext as PassContext
 
 PACKPASS = True
 """Tells our package from any other that is called ``passes``."""
 
-ORDER = (vectorize_segments, pack_shifts, compose_rolls)
-NEEDS_CAPTURE = (vectorize_segments,)
+ORDER = (
+    fuse_boundary_exchange,
+    fuse_all_to_all.loops,
+    vectorize_segments,
+    fuse_all_to_all,
+    remap_boundaries,
+    pack_shifts,
+    compose_rolls,
+    eliminate_padding,
+)
+NEEDS_CAPTURE = (fuse_boundary_exchange, fuse_all_to_all.loops, vectorize_segments)
 """Passes that only look at frames in which a loop over documents was captured."""
+OPT_IN = (eliminate_padding,)
+"""Passes that run only if the option of their name is on."""
 
 
 wants_boundaries = pack_shifts.wants_boundaries

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from packpass._options import Options
+
 
 @dataclasses.dataclass(frozen=True)
 class PassContext:
@@ -12,8 +14,10 @@ class PassContext:
 
     ``locations``: captured loop id -> the user's ``file.py:123``. ``user_checks``: the graph holds assertions that the
     user wrote outside captured loops; they look like Dynamo's own and must stay. ``fix_shifts``: the option.
+    ``options``: all of them.
     """
 
     locations: Mapping[int, str] = dataclasses.field(default_factory=dict)
     user_checks: bool = False
     fix_shifts: str = "auto"
+    options: Options = dataclasses.field(default_factory=Options)

@@ -27,6 +27,7 @@ from torch._dynamo.variables import (
     builtin,
     functions,
     lists,
+    user_defined,
 )
 from torch._dynamo.variables import iter as iterators
 from torch.fx.experimental import symbolic_shapes
@@ -35,7 +36,7 @@ from packpass._compat import is_size_oblivious, size_oblivious
 from packpass._location import shorten
 from packpass._options import Options
 from packpass._report import RefusedError
-from packpass.capture import calls, effects, inputs, jumps, late_reads, watch
+from packpass.capture import calls, effects, inputs, jumps, late_reads, p2p, watch
 from packpass.capture.hooks import Group, Hook, HookState, install_group, switched_off
 from packpass.capture.state import Mode, active, frame_state, refuse
 
@@ -274,7 +275,16 @@ def _groups() -> list[Group]:
         ),
         check=_arguments_problem,
     )
-    return [gate, loops, late, boundaries]
+    messages = Group(
+        "p2p",
+        "captures isend and irecv inside a loop over documents",
+        (
+            Hook(lambda: functions.CollectiveFunctionRewriteVariable, "call_function", call, p2p.call_collective),
+            Hook(lambda: user_defined.UserDefinedClassVariable, "call_function", call, p2p.call_class),
+        ),
+        check=p2p.problem,
+    )
+    return [gate, loops, late, boundaries, messages]
 
 
 _GROUPS: list[Group] = []

@@ -20,7 +20,7 @@ from torch._dynamo.variables import (
     TupleVariable,
 )
 
-from packpass.capture import markers, sequences, shadows
+from packpass.capture import divisible, markers, sequences, shadows
 from packpass.capture.region import CollectedItems
 from packpass.capture.sequences import SymbolicSequence
 from packpass.capture.shadows import SHADOWED
@@ -159,6 +159,10 @@ def call_torch(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any
             _note_check(tx, args[0].realize())
         elif self.value in SHADOWED:
             out = shadows.call(tx, self.value, *args, **kwargs)
+            if out is not None:
+                return out
+        elif self.value in divisible.FUNCTIONS:
+            out = divisible.call(tx, divisible.FUNCTIONS[self.value], *args, **kwargs)
             if out is not None:
                 return out
         elif self.value is torch.roll:
@@ -306,6 +310,10 @@ def call_tensor_method(original: Any, self: Any, tx: Any, name: str, args: Any, 
                     return out
             elif name in ("logsumexp", "cummax", "cummin"):
                 out = shadows.call(tx, getattr(torch, name), self, *args, **kwargs)
+                if out is not None:
+                    return out
+            elif name in divisible.METHODS:
+                out = divisible.call(tx, name, self, *args, **kwargs)
                 if out is not None:
                     return out
             elif name == "roll":

@@ -15,7 +15,8 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
 ``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``. The markers never
 execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
 ``roll``, ``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop is traced, because the
-stock fakes guard on ``numel() == 0``, which no segment of unknown length can answer.
+stock fakes guard on ``numel() == 0``, which no segment of unknown length can answer; ``chunk`` and ``reshape`` do
+because they ask whether a length divides (`packpass.capture.divisible`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 from torch.fx.node import has_side_effect
 
-from packpass._compat import current_shape_env, free_unbacked_symbols
+from packpass._compat import current_shape_env, free_unbacked_symbols, statically_known_true
 
 __all__ = [
     "LOOP_BEGIN",
@@ -41,7 +42,10 @@ __all__ = [
     "LIST_JOIN",
     "LIST_PAD",
     "SPLIT_GET",
+    "SEGMENT",
     "ROLL",
+    "CHUNK",
+    "RESHAPE",
     "BOUNDARIES",
     "MARKERS",
 ]
@@ -60,8 +64,11 @@ _lib.define("list_stack(Tensor collected, int dim, SymInt length) -> Tensor", ta
 _lib.define("list_join(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("list_pad(Tensor collected, SymInt length, bool batch_first, float value, str side) -> Tensor", tags=_TAGS)
 _lib.define("split_get(Tensor x, Tensor lengths, SymInt index, int dim) -> Tensor", tags=_TAGS)
+_lib.define("segment(Tensor x, Tensor boundaries, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("roll(Tensor x, int[] shifts, int[] dims) -> Tensor", tags=_TAGS)
 
+_lib.define("chunk(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
+_lib.define("reshape(Tensor x, SymInt[] sizes) -> Tensor", tags=_TAGS)
 _lib.define("boundaries(Tensor cu_seqlens) -> ()", tags=_TAGS)
 _lib.define("logsumexp(Tensor x, int[] dims, bool keepdim) -> Tensor", tags=_TAGS)
 _lib.define("cummax(Tensor x, int dim) -> (Tensor values, Tensor indices)", tags=_TAGS)
@@ -101,21 +108,26 @@ LIST_STACK = _ns.list_stack.default
 LIST_JOIN = _ns.list_join.default
 LIST_PAD = _ns.list_pad.default
 SPLIT_GET = _ns.split_get.default
+SEGMENT = _ns.segment.default
+"""Put in by passes: ``x`` between two neighbouring boundaries, a view."""
 ROLL = _ns.roll.default
 LOGSUMEXP, CUMMAX, CUMMIN = _ns.logsumexp.default, _ns.cummax.default, _ns.cummin.default
 ATTENTION = _ns.attention.default
+CHUNK, RESHAPE = _ns.chunk.default, _ns.reshape.default
 SHADOWS: dict[Any, Callable[..., Any]] = {
     ATTENTION: scaled_dot_product_attention,
     ROLL: torch.roll,
     LOGSUMEXP: torch.logsumexp,
     CUMMAX: torch.cummax,
     CUMMIN: torch.cummin,
+    CHUNK: torch.chunk,
+    RESHAPE: torch.reshape,
 }
 """Marker -> what it stands for; with the same positional arguments."""
 BOUNDARIES = _ns.boundaries.default
 """Keeps an input that only the passes will use."""
 LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD)
-MARKERS = frozenset({LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, *LIST_USES, SPLIT_GET})
+MARKERS = frozenset({LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, *LIST_USES, SPLIT_GET, SEGMENT})
 
 # Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
 for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, BOUNDARIES):
@@ -141,9 +153,13 @@ for _name in (
     "list_join",
     "list_pad",
     "split_get",
+    "segment",
 ):
     _lib.impl(_name, _never, "CompositeExplicitAutograd")
 for _shadow, _original in SHADOWS.items():
+    if _shadow in (CHUNK, RESHAPE):  # views, which an op of this kind must not return
+        _lib.impl(_shadow.name().partition("::")[2], _never, "CompositeExplicitAutograd")
+        continue
     _lib.impl(_shadow.name().partition("::")[2], _original, "CompositeExplicitAutograd")
 
 
@@ -204,6 +220,24 @@ def _(collected: torch.Tensor, length: int, batch_first: bool, value: float, sid
 
 torch.library.register_fake(
     "packpass_capture::split_get", lambda x, lengths, index, dim: _ragged_like(x, (dim % x.dim(),)), lib=_lib
+)
+
+
+@torch.library.register_fake("packpass_capture::chunk", lib=_lib)
+def _(x: torch.Tensor, chunks: int, dim: int) -> list[torch.Tensor]:
+    sizes: list[int | torch.SymInt] = list(x.shape)
+    whole = sizes[dim]
+    sizes[dim] = whole // chunks if statically_known_true(whole % chunks == 0) else _fresh_size()
+    return [x.new_empty(sizes) for _ in range(chunks)]
+
+
+@torch.library.register_fake("packpass_capture::reshape", lib=_lib)
+def _(x: torch.Tensor, sizes: Sequence[int | torch.SymInt]) -> torch.Tensor:
+    return x.new_empty([_fresh_size() if type(size) is int and size == -1 else size for size in sizes])
+
+
+torch.library.register_fake(
+    "packpass_capture::segment", lambda x, boundaries, index, dim: _ragged_like(x, (dim % x.dim(),)), lib=_lib
 )
 # Strides of a roll are those of a fresh contiguous tensor, as in eager.
 torch.library.register_fake("packpass_capture::roll", lambda x, shifts, dims: x.new_empty(x.shape), lib=_lib)

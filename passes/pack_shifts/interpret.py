@@ -162,15 +162,19 @@ class Interpreter:
 
     def use_inputs(self, node: fx.Node) -> None:
         written = written_inputs(node)
+        filled = []
         for arg in node.all_input_nodes:
             if isinstance(self.values.get(arg), Uniform) and (arg in written or storage(node) == storage(arg)):
                 del self.values[arg]  # it may be written through what this call returns
+                filled += [arg] if arg in written and storage(node) != storage(arg) else []
             view = self.view(arg)
             if view is not None:
                 self.look(view, node)
                 if storage(node) == storage(arg):
                     view.store.escaped = True
         for arg in written:
+            if arg in filled and op_name(arg).startswith(("new_", "full", "zeros", "ones", "empty")):
+                self.seed(arg)  # tokens are put into a new row by an index: from here on it is a row of its own
             view = self.view(arg)
             if view is not None:
                 view.store.replace([()], node)

@@ -55,17 +55,21 @@ log = logging.getLogger(f"packpass.passes.{NAME}")
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph. ``context`` gives the user's line per loop id."""
     results: list[Rewrite | Refusal] = []
-    loops = find(gm.graph)
-    for loop in loops:
-        results.append(
-            run_one(gm.graph, functools.partial(decide, gm.graph, loop), context.locations.get(loop.id, "<unknown>"))
-        )
+    loops = [loop.id for loop in find(gm.graph)]
+    for number in loops:
+        results.append(run_loop(gm.graph, number, context))
     if not loops:
         results += run_unrolled(gm.graph, context)
     if any(isinstance(result, Rewrite) for result in results):
         gm.graph.lint()
         gm.recompile()
     return results
+
+
+def run_loop(graph: fx.Graph, number: int, context: PassContext) -> Rewrite | Refusal:
+    """Rewrite one captured loop. An earlier loop may have made the documents that this one takes from its list."""
+    (loop,) = (loop for loop in find(graph) if loop.id == number)
+    return run_one(graph, functools.partial(decide, graph, loop), context.locations.get(number, "<unknown>"))
 
 
 def run_unrolled(graph: fx.Graph, context: PassContext) -> list[Rewrite | Refusal]:

@@ -194,6 +194,9 @@ class Emitter:
             return self._assign(value)
         if isinstance(value, LongEnough):
             return self._long_enough(value)
+        if hasattr(value, "emit"):
+            made: fx.Node = value.emit(self)
+            return made
         return emit_documents.make(self, value)
 
     def _long_enough(self, value: LongEnough) -> fx.Node:

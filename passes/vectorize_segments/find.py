@@ -155,14 +155,14 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     if len(loop.iterations) != 2:
         raise Refused("not-captured", "the loop was not traced twice")
     intern, fakes = Interner(), {}  # type: Interner, dict[int, Any]
-    hoisted = _hoistable(graph, loop)
+    hoisted = hoistable(graph, loop)
     inside = loop.nodes - set(hoisted)
     loop = LoopFound(
         loop.id, tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations), loop.collects
     )
     (first, appended), (second, appended_again) = (interpret(loop, i, intern, fakes) for i in (0, 1))
     _same_effects(first, appended, second, appended_again)
-    return conclude(graph, loop, first, appended, _boundaries(first, loop), hoisted)
+    return conclude(graph, loop, first, appended, all_documents(first, loop), hoisted)
 
 
 def conclude(
@@ -213,6 +213,10 @@ def _check_segment(
         )
     for user in collect.users:
         if user in sizes:
+            continue
+        if user.target is markers.LIST_GET:
+            if machine.skips_empty:
+                raise Refused("list-use", "a list that lacks the skipped documents is looped over again", user)
             continue
         if user.target is markers.LIST_PAD:
             if value.dim != -value.rank:
@@ -290,7 +294,7 @@ def _same_effects(first: Machine, appended: dict[Any, Any], second: Machine, aga
             raise differs
 
 
-def _boundaries(machine: Machine, loop: LoopFound) -> Boundaries:
+def all_documents(machine: Machine, loop: LoopFound) -> Boundaries:
     """The loop must visit every document, in order, once."""
     if machine.boundaries is None:
         raise Refused("no-segments", "the loop does not cut anything by boundaries")
@@ -373,7 +377,7 @@ def _disjoint(a: Row | DocRow, b: Row | DocRow) -> bool:
     )
 
 
-def _hoistable(graph: fx.Graph, loop: LoopFound) -> tuple[fx.Node, ...]:
+def hoistable(graph: fx.Graph, loop: LoopFound) -> tuple[fx.Node, ...]:
     """Sizes of outside tensors that Dynamo computes inside the region and uses after it as well."""
     nodes, keep = loop.nodes, []
     depends: set[fx.Node] = {begin for begin, _, _ in loop.iterations}

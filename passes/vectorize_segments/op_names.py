@@ -99,6 +99,7 @@ def _names() -> dict[Any, str]:
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
         table[getattr(operator, f"i{name}")] = {"and": "and__", "or": "or__"}.get(name, f"{name}_")
     table.update({operator.getitem: "getitem", operator.setitem: "setitem", markers.SPLIT_GET: "split_get"})
+    table[markers.SEGMENT] = "segment"
     table.update({shadow: original.__name__ for shadow, original in markers.SHADOWS.items()})
     table.update(
         {

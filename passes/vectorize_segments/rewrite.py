@@ -16,7 +16,7 @@ from passes.prune import prune
 from passes.vectorize_segments import emit_documents
 from passes.vectorize_segments.emit import Emitter
 from passes.vectorize_segments.find import Decided, content, separate_inputs
-from passes.vectorize_segments.machine import Refused, Store, example, storage
+from passes.vectorize_segments.machine import Refused, Segment, Store, example, storage
 from passes.vectorize_segments.rules_tokenwise import adds_up
 from passes.vectorize_segments.terms import (
     FULL,
@@ -24,7 +24,6 @@ from passes.vectorize_segments.terms import (
     Assign,
     Attention,
     DocRow,
-    Flip,
     Outside,
     Reduce,
     Roll,
@@ -214,7 +213,7 @@ def _keeps_tail(
     source: Any = value
     moved = False
     while True:
-        if isinstance(source, (Roll, Flip)):
+        if getattr(source, "keeps_tail", False):
             source, moved = source.of, True
         elif isinstance(source, Assign) and isinstance(source.base, Roll) and new.target is _ops.packed_roll.default:
             source, moved = source.base.of, True  # a roll with its fill, emitted as one op
@@ -334,11 +333,24 @@ def _padded(emitter: Emitter, decided: Decided, whole: fx.Node, pad: fx.Node) ->
     return out if batch_first else emitter.call(torch.transpose, out, 0, 1)
 
 
+def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Node) -> fx.Node:
+    """A later loop takes the documents from the list: it cuts them out of the row, by the same boundaries."""
+    (dim,) = (value.dim for collect, value in decided.appended if collect is get.args[0] and isinstance(value, Segment))
+    given = decided.boundaries
+    keep = not given.lengths and not mutated_after(emitter.graph, given.node, emitter.before)
+    segment = emitter.graph.call_function(
+        markers.SEGMENT, (whole, given.node if keep else emitter.cu, get.args[1], dim % example(whole).dim())
+    )
+    segment.meta["example_value"] = example(get)
+    return segment
+
+
 _LISTS: dict[Any, Callable[[Emitter, Decided, fx.Node, fx.Node], fx.Node]] = {
     markers.RAGGED_CAT: _joined,
     markers.LIST_STACK: _stacked,
     markers.LIST_JOIN: _side_by_side,
     markers.LIST_PAD: _padded,
+    markers.LIST_GET: _looped_over,
 }
 
 

@@ -388,6 +388,19 @@ def _split_get(machine: Machine, node: fx.Node) -> Any:
     return segment
 
 
+@rule("segment")
+def _segment(machine: Machine, node: fx.Node) -> Any:
+    """A document that an earlier pass cuts by a vector of boundaries."""
+    x, boundaries, index, dim = node.args
+    assert isinstance(x, fx.Node) and isinstance(boundaries, fx.Node) and isinstance(dim, int)
+    position = machine.affine(index)
+    value, rank = machine.value(x), example(x).dim()
+    if position != Affine.of(Index()) or not isinstance(value, Outside) or value.node is None:
+        raise Refused("no-rule", "this document has no rule", node)
+    machine.use((Boundaries(boundaries), 0), node)
+    return machine.outer_segment(value.node, (), dim % rank - rank, FULL, rank)
+
+
 @rule("list_get")
 def _list_get(machine: Machine, node: fx.Node) -> Any:
     raise Refused("list-use", "looping over a list that an earlier loop over documents filled has no rule", node)

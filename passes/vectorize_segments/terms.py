@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import fx
 
@@ -135,9 +135,14 @@ FULL = Window()
 
 
 class Term:
-    """A value for every slot of every document. ``dim`` (negative) is its packed dimension."""
+    """A value for every slot of every document. ``dim`` (negative) is its packed dimension.
+
+    A term of another pass has a method ``emit(emitter)`` that makes its node; ``keeps_tail`` says that slots of no
+    document hold what its source ``of`` has there.
+    """
 
     dim: int
+    keeps_tail: ClassVar[bool] = False
 
 
 class Interner:
@@ -199,6 +204,8 @@ class Outside:
 class Roll(Term):
     """Each document rolled by ``shift``: wraps around (``fill=None``), or fills, or leaves them open (`ANY`)."""
 
+    keeps_tail: ClassVar[bool] = True
+
     of: Term
     shift: int
     fill: Any
@@ -208,6 +215,8 @@ class Roll(Term):
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flip(Term):
     """Each document reversed."""
+
+    keeps_tail: ClassVar[bool] = True
 
     of: Term
     dim: int

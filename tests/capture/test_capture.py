@@ -544,7 +544,7 @@ def graph_break(x: Tensor, cu: Tensor) -> Tensor:
 def body_not_traceable(x: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()
     for s, e in zip(cu[:-1], cu[1:]):
-        for part in x[:, s:e].chunk(2, 1):
+        for part in x[:, s:e].tensor_split(2, 1):
             out[:, s:e] += part.shape[1]
     return out
 
@@ -636,7 +636,7 @@ def test_every_code_of_capture_has_a_program() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "refuse":
                 used |= {a.value for a in node.args[:1] if isinstance(a, ast.Constant)}
-    assert used == {*REFUSED, "frame-not-compiled"}
+    assert used == {*REFUSED, "frame-not-compiled", "message-wait"}  # the last one: test_p2p
 
 
 # === Frames without loops over documents =====================================================================

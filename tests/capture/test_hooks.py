@@ -65,7 +65,7 @@ def test_no_target_is_listed_twice() -> None:
 
 def test_states() -> None:
     states = {state.name: state for state in capture.hook_states()}
-    assert list(states) == list(GROUPS) == ["gate", "symbolic-loops", "late-reads", "boundary-inputs"]
+    assert list(states) == list(GROUPS) == ["gate", "symbolic-loops", "late-reads", "boundary-inputs", "p2p"]
     for state in states.values():
         assert (state.state, state.reason) == ("on", "")
         assert len(state.purpose) > 20

@@ -77,6 +77,11 @@ def test_collectives_are_recognised() -> None:
     ops = torch.ops._c10d_functional
     assert _compat.is_collective(ops.all_to_all_single.default)
     assert not _compat.is_collective(ops.wait_tensor.default)
+    assert _compat.is_collective(ops.all_to_all_single)  # the packet, as in Dynamo's graphs
+    assert not _compat.is_collective(ops.wait_tensor)
+    assert _compat.is_collective(torch.ops.packpass.all_to_all_group.default)
+    assert _compat.is_collective(torch.ops.packpass.cp_to_hp.default)
+    assert not _compat.is_collective(torch.ops.packpass.zigzag_rows.default)
     assert _compat.is_collective(torch.distributed.all_reduce)
     assert not _compat.is_collective(torch.add)
     assert not _compat.is_collective("relu")

@@ -161,7 +161,8 @@ def test_opcheck() -> None:
     for op, scale, width in ((OPS.cp_to_hp.default, 1, 2), (OPS.hp_to_cp.default, 2, 4)):
         torch.library.opcheck(op, (x, cu // scale, [width, width], 2, name, 2), test_utils=utilities)
     arguments = ([x, torch.arange(8)], cu, [0, 1, 1], [-1, 2, 1], [0, 0], [0.0, 1, 2], [False, False, True], name, 2, 1)
-    torch.library.opcheck(OPS.cp_packed_roll.default, arguments, test_utils=utilities)
+    for ends in ((None, None), ([3.0, 1, 2], [False, False, True])):
+        torch.library.opcheck(OPS.cp_packed_roll.default, (*arguments, *ends), test_utils=utilities)
 
 
 def test_triton() -> None:

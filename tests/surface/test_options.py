@@ -24,6 +24,12 @@ def test_defaults() -> None:
         "on_refusal": "ignore",
         "verify": False,
         "inner_backend": "inductor",
+        "agreement": True,
+        "agreement_timeout": 600.0,
+        "bucket_bytes": 2**28,
+        "collective_latency_us": None,
+        "collective_bandwidth_gbs": None,
+        "copy_bandwidth_gbs": None,
     }
 
 
@@ -82,6 +88,13 @@ BAD = [
         ValueError,
         r"no pass is called 'pack_shift' \(did you mean 'pack_shifts'\?\)",
     ),
+    ({"packpass.agreement_timeout": 0}, ValueError, r"packpass.agreement_timeout = 0: must be a number above 0"),
+    ({"packpass.bucket_bytes": 1.5}, TypeError, r"must be a whole number of at least 0, got float"),
+    ({"packpass.bucket_bytes": True}, TypeError, r"must be a whole number of at least 0, got bool"),
+    ({"packpass.bucket_bytes": -1}, ValueError, r"packpass.bucket_bytes = -1: must be a whole number of at least 0"),
+    ({"packpass.copy_bandwidth_gbs": 0}, ValueError, r"must be a number above 0 or None"),
+    ({"packpass.collective_latency_us": float("nan")}, ValueError, r"must be a number of at least 0 or None"),
+    ({"packpass.collective_bandwidth_gbs": "3"}, TypeError, r"must be a number above 0 or None, got str"),
     ({"packpass.disable": 3}, TypeError, r"packpass.disable = 3: must be a list of pass names, got int"),
     ({"packpass.disable": [3]}, TypeError, r"pass names are strings, got 3"),
 ]
@@ -129,6 +142,13 @@ def test_the_process_environment_is_read_when_asked_for(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("TRUE", True), ("on", True), ("0", False), ("Off", False)])
 def test_booleans_as_text(text: str, value: bool) -> None:
     assert parse("verify", text, "PACKPASS_VERIFY") is value
+
+
+def test_numbers_as_text() -> None:
+    assert parse("bucket_bytes", "1024", "PACKPASS_BUCKET_BYTES") == 1024
+    assert parse("collective_latency_us", "2e1", "PACKPASS_COLLECTIVE_LATENCY_US") == 20.0
+    with pytest.raises(ValueError, match=r"PACKPASS_BUCKET_BYTES = '1.5': must be a whole number of at least 0"):
+        Options.from_dict(environ={"PACKPASS_BUCKET_BYTES": "1.5"})
 
 
 def test_bad_environment_names_the_variable() -> None:

@@ -1,0 +1,134 @@
+"""Runs a padded model on its real tokens: what `passes.eliminate_padding` prepares, call by call.
+
+Before each call the host reads, in one transfer, how many tokens are real and whether the batch satisfies what the
+packed graph takes for granted. With enough padding the plan of the packed rows is computed on the device and the packed
+graph runs; otherwise the padded graph does, as it is. Each is compiled when it is first needed, once for every number
+of real tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from packpass._compat import compile_for, holds_for
+from packpass.layout.names import example
+from packpass.ops._pack_plan import pack_plan_op
+
+log = logging.getLogger("packpass.unpadded")
+
+META = "packpass_unpadded"
+"""Key of `Unpadded` in the meta of a graph module."""
+FULL = 0.95
+"""Share of real tokens from which a batch stays padded: what padding costs is then less than packing does."""
+
+Inner = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Unpadded:
+    """The packed form of a graph.
+
+    ``packed`` takes the graph's inputs and the plan (source, slots, cu_seqlens). ``prologue`` gives the padding mask,
+    ``[B, S]`` or ``[B, 1, 1, S]``, and the labels of every condition "ignored". ``inverted``: True (1) in the mask is
+    padding. ``conditions``: kind and value, as in `_flags`.
+    """
+
+    packed: fx.GraphModule
+    prologue: fx.GraphModule
+    inverted: bool
+    conditions: tuple[tuple[str, int], ...]
+
+
+def unpadded(found: Unpadded, padded: fx.GraphModule, inner: Inner) -> Callable[..., Any]:
+    """A callable for ``padded`` that computes real tokens only, where that pays."""
+    shapes = [example(node) for node in padded.graph.nodes if node.op == "placeholder"]
+    dynamic = [_dynamic(value) for value in shapes]
+    whole = Variants(padded, dynamic, inner)
+    # Of the plan only the number of real tokens differs from call to call; the mask's own sizes are as in the inputs.
+    packed = Variants(found.packed, [*dynamic, None, None, None], inner, tokens=len(dynamic))
+
+    def run(*inputs: Any) -> Any:
+        with torch.no_grad():
+            mask, *labels = found.prologue(*inputs)
+            keep, flags = _read(found, mask.detach(), labels)
+            total, *satisfied = torch.stack([keep.sum(), *(flag.long() for flag in flags)]).tolist()
+            # One token, or none, would be a graph of its own.
+            if not all(satisfied) or total < 2 or total > FULL * keep.numel():
+                plan = None
+            else:
+                cu_seqlens, _, source, slots, *_ = pack_plan_op(keep, 1, total)
+                plan = (source, slots, cu_seqlens)
+        return whole(*inputs) if plan is None else packed(*inputs, *plan)
+
+    return run
+
+
+def _dynamic(value: Any) -> frozenset[int] | None:
+    """Dimensions that are symbolic in the graph; of a symbolic number: 0."""
+    if isinstance(value, torch.SymInt):
+        return frozenset({0})
+    if isinstance(value, Tensor):
+        return frozenset(d for d, n in enumerate(value.shape) if not isinstance(n, int))
+    return None
+
+
+def _read(found: Unpadded, mask: Tensor, labels: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Which tokens are real, bool ``[B, S]``, and 0-d bools that must all be True."""
+    mask = mask.reshape(mask.shape[0], mask.shape[-1])
+    flags = []
+    if mask.dtype is torch.bool:
+        keep = ~mask if found.inverted else mask
+    else:
+        keep = mask == (0 if found.inverted else 1)
+        flags.append((keep | (mask == (1 if found.inverted else 0))).all())
+    remaining = iter(labels)
+    for kind, value in found.conditions:
+        if kind == "column":  # every row has a real token there
+            flags.append(keep.select(1, value).all())
+        elif kind == "right-padded":
+            flags.append((keep[:, :-1] | ~keep[:, 1:]).all())
+        else:  # labels of padding are ignored by the loss
+            flags.append((keep | (next(remaining).reshape(keep.shape) == value)).all())
+    return keep.contiguous(), flags
+
+
+class Variants:
+    """A graph that is compiled at its first call, for all numbers of real tokens."""
+
+    def __init__(
+        self, gm: fx.GraphModule, dynamic: Sequence[frozenset[int] | None], inner: Inner, tokens: int | None = None
+    ) -> None:
+        self.gm, self.dynamic, self.inner, self.tokens = gm, list(dynamic), inner, tokens
+        self.compiled: list[tuple[Any, Callable[..., Any]]] = []
+
+    def __call__(self, *inputs: Any) -> Any:
+        for guards, call in self.compiled:
+            if holds_for(guards, inputs):
+                return call(*inputs)
+        log.info("compiling the %s graph", "padded" if self.tokens is None else "packed")
+        guards, call = compile_for(self.inner, self.gm, inputs, self._sizes(inputs))
+        self.compiled.append((guards, call))
+        return call(*inputs)
+
+    def _sizes(self, inputs: Sequence[Any]) -> list[tuple[frozenset[int], frozenset[int]]]:
+        """Per input the dimensions that may change together with equal ones, and those that change alone."""
+        sizes: list[tuple[frozenset[int], frozenset[int]]] = []
+        nothing: frozenset[int] = frozenset()
+        for i, found in enumerate(self.dynamic):
+            if self.tokens is None or i < self.tokens:
+                sizes.append((found or nothing, nothing))
+            elif inputs[i].dim() == 2:  # slots, as large as the mask
+                sizes.append((frozenset({0, 1}) if any(self.dynamic[: self.tokens]) else nothing, nothing))
+            else:
+                boundaries = i == self.tokens + 2 and not any(self.dynamic[: self.tokens])
+                sizes.append((nothing, nothing if boundaries else frozenset({0})))
+        return sizes
+
+
+__all__ = ["META", "Unpadded", "unpadded"]

@@ -1,0 +1,106 @@
+"""Cutting a document into equal parts: ``chunk`` and ``reshape`` of lengths that must divide.
+
+Code for context parallelism cuts every document in ``2 * cp`` chunks and writes ``reshape(cp, length // cp, ...)``.
+Whether a length of unknown value divides is a question that Dynamo cannot answer, so inside a loop over documents
+marker ops stand in for torch's own: `markers.CHUNK` has exactly as many equal parts as asked for, `markers.RESHAPE`
+does not count elements. A pass that understands the body puts an op in its place that checks the lengths and names
+the document; where none does, the frame is traced again as stock torch would, because ``torch.chunk`` of a length
+that does not divide gives other parts than the ones traced.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._dynamo.variables import ConstantVariable, ListVariable, SymNodeVariable, TensorVariable, TupleVariable
+
+from packpass._compat import statically_known_true
+from packpass.capture import markers
+from packpass.capture.state import active
+from packpass.capture.watch import current_frame, example, is_unknown
+
+FUNCTIONS = {torch.chunk: "chunk", torch.reshape: "reshape", torch.unflatten: "unflatten"}
+METHODS = frozenset({"chunk", "reshape", "view", "unflatten"})
+
+
+def call(tx: Any, name: str, self: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """The call through a marker op; None if stock torch can trace it."""
+    tensor = kwargs.pop("input", self)
+    tensor = tensor.realize() if tensor is not None else None
+    if not active.regions or not isinstance(tensor, TensorVariable):
+        return None
+    fake = example(tensor)
+    if not isinstance(fake, torch.Tensor) or not any(is_unknown(s) for s in fake.shape):
+        return None
+    if name == "chunk":
+        return _chunk(tx, tensor, fake, *args, **kwargs)
+    if name == "unflatten":
+        return _unflatten(tx, tensor, fake, *args, **kwargs)
+    if set(kwargs) - {"shape"}:
+        return None
+    return _reshape(tx, tensor, fake, args or (kwargs["shape"],))
+
+
+def _constant(value: Any) -> Any:
+    value = value.realize()
+    return value.as_python_constant() if value.is_python_constant() else None
+
+
+def _chunk(tx: Any, tensor: Any, fake: torch.Tensor, chunks: Any = None, dim: Any = None) -> Any:
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    count = _constant(chunks) if chunks is not None else None
+    at = 0 if dim is None else _constant(dim)
+    if type(count) is not int or type(at) is not int or count < 1 or not -fake.dim() <= at < fake.dim():
+        return None
+    if not is_unknown(fake.shape[at]):
+        return None
+    _not_replayable()
+    args = (tensor.as_proxy(), count, at % fake.dim())
+    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.CHUNK, args, {}))
+
+
+def _unflatten(tx: Any, tensor: Any, fake: torch.Tensor, dim: Any = None, sizes: Any = None, **kwargs: Any) -> Any:
+    at = _constant(dim) if dim is not None else None
+    if type(at) is not int or not isinstance(sizes, (ListVariable, TupleVariable)):
+        return None
+    at %= fake.dim()
+    if not is_unknown(fake.shape[at]):
+        return None
+    whole = [tensor.call_method(tx, "size", [ConstantVariable.create(d)], {}) for d in range(fake.dim())]
+    return _reshape(tx, tensor, fake, [*whole[:at], *sizes.items, *whole[at + 1 :]])
+
+
+def _reshape(tx: Any, tensor: Any, fake: torch.Tensor, sizes: Any) -> Any:
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    entries = [s.realize() for s in sizes]
+    if len(entries) == 1 and isinstance(entries[0], (ListVariable, TupleVariable)):
+        entries = [s.realize() for s in entries[0].items]
+    if not all(isinstance(e, SymNodeVariable) or type(_constant(e)) is int for e in entries):
+        return None
+    values = [e.sym_num if isinstance(e, SymNodeVariable) else _constant(e) for e in entries]
+    if _counts_match(fake, values):
+        return None
+    _not_replayable()
+    args = (tensor.as_proxy(), [e.as_proxy() for e in entries])
+    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.RESHAPE, args, {}))
+
+
+def _counts_match(fake: torch.Tensor, sizes: list[Any]) -> bool:
+    """Is it certain that the sizes hold as many elements as the tensor, so that stock torch asks nothing?"""
+    elements: Any = 1
+    for size in fake.shape:
+        elements = elements * size
+    wanted: Any = 1
+    for size in sizes:
+        if not (type(size) is int and size == -1):
+            wanted = wanted * size
+    if any(type(size) is int and size == -1 for size in sizes):
+        return type(wanted) is int and wanted > 0 and bool(statically_known_true(elements % wanted == 0))
+    return bool(statically_known_true(elements == wanted))
+
+
+def _not_replayable() -> None:
+    current_frame().not_replayable = "a document is cut in equal parts, which not every length allows"

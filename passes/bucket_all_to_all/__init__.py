@@ -1,0 +1,201 @@
+"""Join independent all-to-all of one group after autograd: the fallback for what no earlier pass has seen as one.
+
+Before, in a forward or backward graph of Inductor's::
+
+    w1 = wait_tensor(all_to_all_single(x1, [k1] * n, [k1] * n, group))        # x1: [n * k1, ...]
+    w2 = wait_tensor(all_to_all_single(x2, [k2] * n, [k2] * n, group))        # x2: [n * k2, ...], independent of w1
+
+After: one collective; the cat and the copies are fused with their neighbours by Inductor::
+
+    joined = cat([x1.reshape(n, -1), x2.reshape(n, -1)], 1)
+    parts = wait_tensor(all_to_all_single(joined, [1] * n, [1] * n, group)).split(..., 1)
+    w1, w2 = parts[0].reshape(x1.shape).clone(), parts[1].reshape(x2.shape).clone()
+
+Why it is safe: with equal splits, rank r gets the rows that each rank r' holds for it, whatever travels beside them.
+The members do not depend on each other. The collective starts where the last member did; no write to memory, no
+random number, no unknown op and no collective of another group lies in between, so that everything keeps its order but
+the results. What is joined follows from the graph, the options and the agreed figures of the group, never from names,
+local sizes or hints, so that all ranks join alike.
+
+Does not handle: uneven splits, several waits or none, work between a collective and its wait (somebody overlaps them),
+dependent collectives, collectives of another group, writes to memory or random numbers in between, float8 and complex
+tensors, groups of one rank, collectives other than all_to_all_single; what the cost model finds too large to copy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from packpass import _links, _pipeline, _report
+from packpass._compat import custom_graph_pass, custom_graph_passes, process_group_of
+from packpass._location import location_of_node
+from packpass._options import Options
+from packpass._report import Refusal, Rewrite
+from passes.bucket_all_to_all.cost import estimate, worth_joining
+from passes.bucket_all_to_all.find import KNOWN, RULE, Left, Member, find, is_collective, namespace_of
+from passes.bucket_all_to_all.rewrite import NotJoined, join
+
+NAME = "bucket_all_to_all"
+TIER = "exact"
+
+HOOK = "post_grad_custom_pre_pass"
+
+
+# === Hook ========================================================================================================
+
+
+def inductor_options(
+    gm: fx.GraphModule, inputs: Sequence[Any], settings: Options, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Inductor's options for one Dynamo graph: the user's own, and this pass where it could find something.
+
+    A user's own pass at the same place runs first. While a report is collected, compiled graphs are not taken from a
+    cache: what was joined in them is not known.
+    """
+    given = dict(options)
+    if NAME in settings.disable or not settings.bucket_bytes or not could_matter(gm, inputs):
+        return given
+    key = next((key for key in given if key.replace("-", "_") == HOOK), HOOK)
+    reported = bool(_report.active())
+    known = _pipeline.count(gm)[1] if reported else None
+    run = functools.partial(_run_and_record, settings=settings, known=known)
+    given[key] = custom_graph_passes(given.get(key), custom_graph_pass(run, functools.partial(uuid, settings)))
+    if reported:
+        given.update(fx_graph_cache=False, fx_graph_remote_cache=False)
+    return given
+
+
+def could_matter(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """A cheap look: may the graph, or its backward, come to hold an all-to-all?"""
+    if not dist.is_available() or not dist.is_initialized():
+        return False
+    if any(isinstance(value, Tensor) and is_traceable_wrapper_subclass(value) for value in inputs):
+        return True  # a DTensor becomes tensors and collectives only later
+    return any(
+        node.op == "call_function" and namespace_of(node.target) not in (*_PLAIN, None)
+        for module in gm.modules()
+        if isinstance(module, fx.GraphModule)
+        for node in module.graph.nodes
+    )
+
+
+_PLAIN = KNOWN - {"packpass"}
+
+
+def uuid(settings: Options) -> str:
+    """Changes with the sources of this pass and with all that its decisions depend on besides the graph."""
+    figures = (
+        settings.bucket_bytes,
+        settings.collective_latency_us,
+        settings.collective_bandwidth_gbs,
+        settings.copy_bandwidth_gbs,
+        _links.TYPICAL,
+        _links.measured(),
+    )
+    return hashlib.sha256(repr((_sources(), figures)).encode()).hexdigest()
+
+
+@functools.cache
+def _sources() -> str:
+    files = [*sorted(pathlib.Path(__file__).parent.glob("*.py")), pathlib.Path(_links.__file__)]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _run_and_record(graph: fx.Graph, settings: Options, known: int | None) -> None:
+    """``known``: the collectives of the Dynamo graph, which a report counts."""
+    before = sum(is_collective(node) for node in graph.nodes)
+    results = bucket(graph, settings)
+    # The partitioner may have moved some of the backward's into the forward graph; no report has counted these.
+    moved = 0 if known is None else max(0, before - known)
+    with _report.transaction() as tx:
+        for item in results:
+            if isinstance(item, Rewrite):
+                less = min(moved, item.details["collectives_saved"])
+                details = {**item.details, "collectives_saved": item.details["collectives_saved"] - less}
+                item, moved = dataclasses.replace(item, details=details), moved - less
+            tx.record(item)
+
+
+# === The pass ====================================================================================================
+
+
+def bucket(
+    graph: fx.Graph, settings: Options, group_named: Callable[[str], Any] = process_group_of
+) -> list[Rewrite | Refusal]:
+    """Join what may and should be joined in one graph of Inductor's, in place."""
+    found = find(graph)
+    results: list[Rewrite | Refusal] = list(found.refusals)
+    stage = "backward" if any(n.op == "placeholder" and "tangents" in n.name for n in graph.nodes) else "forward"
+    for members in found.buckets:
+        if len(members) == 1:
+            continue
+        link = _links.link_of(group_named(members[0].group), members[0].key[2].type, settings)
+        small = [member for member in members if worth_joining(member.exchange, link)]
+        if len(small) < len(members):
+            results.append(_too_large([member for member in members if member not in small], link))
+        for part in _parts(small, settings.bucket_bytes):
+            results += _join(graph, part, link, stage)
+    if any(isinstance(result, Rewrite) for result in results):
+        graph.lint()
+    return results
+
+
+def _parts(members: Sequence[Member], limit: int) -> Iterator[list[Member]]:
+    """Neighbours that together stay below the limit; symbolic sizes count as nothing, ranks may see other hints."""
+    part: list[Member] = []
+    total = 0
+    for member in members:
+        size = member.exchange.bytes if member.exchange.exact else 0
+        if part and total + size > limit:
+            yield part
+            part, total = [], 0
+        part.append(member)
+        total += size
+    if part:
+        yield part
+
+
+def _join(graph: fx.Graph, members: Sequence[Member], link: _links.Link, stage: str) -> list[Rewrite | Refusal]:
+    if len(members) < 2:
+        return []
+    first, size = members[0], members[0].group_size
+    cost = estimate([member.exchange for member in members], size, link)
+    if not cost.worthwhile:
+        return [_too_large(members, link)]
+    places = [location_of_node(member.node) or "<unknown>" for member in members]
+    try:
+        join(graph, members)
+    except NotJoined as reason:
+        return [Left("emit", f"the joined collective cannot be built: {reason}", first.node).refusal()]
+    details = {
+        "stage": stage,
+        "collectives_saved": len(members) - 1,
+        "group_size": size,
+        "dtype": str(first.key[1]),
+        "device": str(first.key[2]),
+        "members": list(dict.fromkeys(places)),
+        **cost.details(),
+        "latency_us": link.latency_us,
+        "bandwidth_gbs": link.bandwidth_gbs,
+        "copy_gbs": link.copy_gbs,
+    }
+    return [Rewrite(RULE, places[0], f"{len(members)} all_to_all_single ({stage})", "1 all_to_all_single", details)]
+
+
+def _too_large(members: Sequence[Member], link: _links.Link) -> Refusal:
+    cost = estimate([member.exchange for member in members], members[0].group_size, link)
+    reason = (
+        f"{cost.count} all-to-all of {cost.bytes} bytes in all: the copies that joining needs cost more than the "
+        f"collectives it saves, {cost.after_us:.0f} us instead of {cost.before_us:.0f} us (latency {link.latency_us:g} "
+        f"us, {link.bandwidth_gbs:g} GB/s sent, {link.copy_gbs:g} GB/s copied)"
+    )
+    return Left("not-worthwhile", reason, members[0].node).refusal()

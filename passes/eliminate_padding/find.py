@@ -1,0 +1,210 @@
+"""Which tensor says what is padding, which attentions obey it, and which inputs hold the tokens these attend to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, fx
+
+from packpass.layout.names import argument, example, op_name
+from packpass.layout.sources import belongs_to_module, source_name
+from passes.eliminate_padding.facts import Fact, Table, facts, of_padding
+from passes.eliminate_padding.op_sets import CASTS, POINTWISE
+from passes.eliminate_padding.rules_scores import CASES, HIDDEN, aligned
+from passes.eliminate_padding.tile import EXPANDS, PERMUTES, VIEWS, Tile, holds, same
+
+_MASKED = frozenset({"add", "sub", "masked_fill", "where"})
+FUSED = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
+_PRODUCTS = frozenset({"matmul", "bmm"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A padding mask: the node, and whether 0 says that a token is real.
+
+    ``sites``: attentions (fused ones, or where scores are masked) -> the nodes of their keys. ``hidden``: do the masks
+    of all sites hide padding from real tokens?
+    """
+
+    mask: fx.Node
+    inverted: bool
+    tile: Tile
+    facts: dict[fx.Node, Fact]
+    sites: dict[fx.Node, tuple[fx.Node, ...]]
+    hidden: bool
+
+    @property
+    def seeds(self) -> set[fx.Node]:
+        return set(_tokens(self))
+
+
+def find(graph: fx.Graph) -> Found | None:
+    """The padding mask of a graph; None if no attention is masked by anything that could be one."""
+    unclear: Found | None = None
+    for mask, tile in _candidates(graph):
+        for inverted in (False, True):
+            table = of_padding(tile, mask)
+            known = facts(graph, tile, {mask: Table(table.dims, table.cells.flip(0)) if inverted else table})
+            sites = dict(_sites(graph, known))
+            if not sites:
+                unclear = unclear or _unclear(graph, mask, tile, known)
+                break
+            found = Found(mask, inverted, tile, known, sites, all(_hides(s, known) for s in sites))
+            if found.hidden:
+                return found
+            unclear = unclear or found
+    return unclear
+
+
+def _unclear(graph: fx.Graph, mask: fx.Node, tile: Tile, known: dict[fx.Node, Fact]) -> Found | None:
+    """An attention whose mask is made of a padding mask and of something that is not understood."""
+    for node in graph.nodes:
+        start = mask_of(node)
+        if start is None or start in known:
+            continue
+        if op_name(node) not in FUSED and not any(_is_product(n) for n in node.all_input_nodes if n is not start):
+            continue
+        seen, stack = {start}, [start]
+        while stack:
+            here = stack.pop()
+            table = known.get(here)
+            if isinstance(table, Table) and depends_on_padding(table):
+                return Found(mask, False, tile, known, {node: ()}, False)
+            if here is start or op_name(here) in POINTWISE | VIEWS | PERMUTES | EXPANDS:
+                stack += [n for n in here.all_input_nodes if n not in seen]
+                seen.update(here.all_input_nodes)
+    return None
+
+
+def _candidates(graph: fx.Graph) -> Iterator[tuple[fx.Node, Tile]]:
+    """Inputs first; then comparisons, such as ``ids != pad_id``."""
+    inputs, computed = [], []
+    for node in graph.nodes:
+        value = example(node)
+        if not isinstance(value, Tensor) or value.dim() not in (2, 4) or value.is_complex():
+            continue
+        if value.dim() == 4 and not (value.dtype is torch.bool and same(value.shape[1], 1) and same(value.shape[2], 1)):
+            continue
+        if any(same(n, small) for n in (value.shape[0], value.shape[-1]) for small in (0, 1)):
+            continue
+        tile = Tile(value.shape[0], value.shape[-1])
+        if node.op == "placeholder" and not is_parameter(node) and not _is_ids(node):
+            inputs.append((node, tile))
+        elif node.op in ("call_function", "call_method") and value.dtype is torch.bool and op_name(node) in POINTWISE:
+            computed.append((node, tile))
+    yield from inputs
+    yield from computed
+
+
+def is_parameter(node: fx.Node) -> bool:
+    source = source_name(node)
+    return (source is not None and belongs_to_module(source)) or isinstance(example(node), torch.nn.Parameter)
+
+
+def _is_ids(node: fx.Node) -> bool:
+    value = example(node)
+    if value.dtype is torch.bool:
+        return False
+    return any(op_name(user) in ("embedding", "one_hot") and user.args[:1] == (node,) for user in node.users)
+
+
+def depends_on_padding(table: Table) -> bool:
+    cells = table.cells
+    if table.tokens == 0:
+        return False
+    return any(not torch.equal(*cells.unbind(axis)) for axis in range(table.tokens))
+
+
+def _sites(graph: fx.Graph, known: dict[fx.Node, Fact]) -> Iterator[tuple[fx.Node, tuple[fx.Node, ...]]]:
+    for node in graph.nodes:
+        mask = mask_of(node)
+        table = known.get(mask) if mask is not None else None
+        if not isinstance(table, Table) or not table.dims or not holds(table.dims[-1], "S"):
+            continue
+        if not depends_on_padding(table):
+            continue
+        if op_name(node) in FUSED:
+            keys = tuple(k for k in (argument(node, 1, "key"), argument(node, 2, "value")) if isinstance(k, fx.Node))
+            yield node, keys
+        elif (product := _product_behind(node, known)) is not None:
+            key = argument(product, 1, "other", product.kwargs.get("mat2"))
+            if isinstance(key, fx.Node):
+                yield node, (key,)
+
+
+def mask_of(node: fx.Node) -> fx.Node | None:
+    """The operand of an op that would be the mask if the op were attention or masked scores."""
+    name = op_name(node)
+    if name == "scaled_dot_product_attention":
+        mask = argument(node, 3, "attn_mask")
+    elif name == "multi_head_attention_forward":
+        mask = argument(node, 14, "key_padding_mask")
+    elif name in ("add", "sub") and len(node.args) == 2 and isinstance(node.args[0], fx.Node):
+        a, b = node.args
+        mask = a if _rank(a) < _rank(b) or (isinstance(b, fx.Node) and _is_product(b)) else b
+    elif name in ("masked_fill", "where") and len(node.args) == 3:
+        mask = node.args[0 if name == "where" else 1]
+    else:
+        return None
+    return mask if isinstance(mask, fx.Node) else None
+
+
+def _rank(x: object) -> int:
+    value = example(x)
+    return value.dim() if isinstance(value, Tensor) else 0
+
+
+def _is_product(node: fx.Node) -> bool:
+    return _product_behind(node, {}) is not None
+
+
+def _product_behind(node: fx.Node, known: dict[fx.Node, Fact]) -> fx.Node | None:
+    """The product whose result is scaled, cast or viewed into a node, if its two operands both are activations."""
+    here: fx.Node | None = node
+    while here is not None and op_name(here) not in _PRODUCTS:
+        if op_name(here) not in POINTWISE | VIEWS | CASTS:
+            return None
+        tensors = [n for n in here.all_input_nodes if isinstance(example(n), Tensor) and n not in known]
+        here = tensors[0] if len(tensors) == 1 else None
+    return here if here is not None and min(_rank(a) for a in here.args[:2]) >= 3 else None
+
+
+def _hides(site: fx.Node, known: dict[fx.Node, Fact]) -> bool:
+    """Does a mask hide padding, and nothing less, from a real token?"""
+    mask = mask_of(site)
+    table = known.get(mask) if mask is not None else None
+    assert isinstance(table, Table)
+    if table.tokens > 2:
+        return False
+    cells = aligned(table, [2, 1]).expand(CASES)
+    name = op_name(site)
+    if cells.dtype is torch.bool:
+        shown = ~cells if name in ("masked_fill", "multi_head_attention_forward") else cells
+        if name == "where" and not (isinstance(site.args[1], fx.Node) and isinstance(site.args[2], (int, float))):
+            other = site.args[2]
+            numeric = isinstance(other, fx.Node) and isinstance(known.get(other), Table)
+            shown = cells if numeric else ~cells
+    else:
+        shown = (-cells if name == "sub" else cells) > HIDDEN
+    return bool(shown[1, 1, 1]) and not bool(shown[1, 0, 2])
+
+
+def _tokens(found: Found) -> Iterator[fx.Node]:
+    """Inputs ``[B, S, ...]`` that keys are computed from, other than through masks."""
+    seen: set[fx.Node] = set()
+    stack = [key for keys in found.sites.values() for key in keys]
+    while stack:
+        node = stack.pop()
+        if node in seen or node in found.facts:
+            continue
+        seen.add(node)
+        value = example(node)
+        if node.op == "placeholder":
+            if isinstance(value, Tensor) and value.dim() >= 2 and not is_parameter(node):
+                sizes = same(value.shape[0], found.tile.batch) and same(value.shape[1], found.tile.length)
+                if sizes and all(isinstance(n, int) for n in value.shape[2:]):
+                    yield node
+            continue
+        stack += [n for n in node.all_input_nodes if n is not mask_of(node) or n not in found.facts]

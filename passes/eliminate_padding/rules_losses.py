@@ -1,0 +1,60 @@
+"""Losses over the tokens of the batch, where the labels of padding are ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.layout.names import argument, example, op_name
+from passes.eliminate_padding.machine import Condition, Machine, Packed, Value, rule
+from passes.eliminate_padding.tile import Dims, Refused, named
+
+_IGNORE = {"cross_entropy": (4, 6), "nll_loss": (4, 6)}
+"""Positions of ``ignore_index`` and ``reduction``."""
+
+
+@rule("cross_entropy", "nll_loss")
+def _cross_entropy(m: Machine, node: fx.Node) -> Value:
+    """``[B*S, V]`` and ``[B*S]``, or ``[B, V, S]`` and ``[B, S]``.
+
+    Before each call the host checks that labels of padding are ignored: then padding adds nothing to a mean or a sum.
+    """
+    name = op_name(node)
+    scores, target = argument(node, 0, "input"), argument(node, 1, "target")
+    packed = m.require(scores, node)
+    labels = example(target)
+    at_ignore, at_reduction = _IGNORE[name]
+    ignore = argument(node, at_ignore, "ignore_index", -100)
+    reduction = argument(node, at_reduction, "reduction", "mean")
+    averages = [argument(node, i, n) for i, n in ((3, "size_average"), (5, "reduce"))]
+    if averages != [None, None] or reduction not in ("mean", "sum", "none") or type(ignore) is not int:
+        raise Refused("no-rule", f"{name} with size_average, reduce or an ignore_index that is no constant", node)
+    if labels.dtype is not torch.int64 or labels.dim() != len(packed.dims) - 1:
+        raise Refused("no-rule", f"{name} with targets that are no labels", node)
+    if named(packed.dims[1]):
+        raise Refused("cross-token", f"{name} takes the tokens of a row for classes", node)
+    dims: Dims = (packed.dims[0], *packed.dims[2:])
+    whole = m.whole_of(target)
+    if whole is None:
+        raise Refused("no-rule", f"{name} with labels that are computed from packed tokens", node)
+    x = packed.node
+    if len(packed.dims) == 3:
+        if packed.dims[0] != ("B",) or packed.dims[2] != ("S",):
+            raise Refused("no-rule", f"{name} of scores that are not [B, V, S]", node)
+        x = m.call("transpose", x, 0, 1)
+    elif len(packed.dims) != 2:
+        raise Refused("no-rule", f"{name} of {len(packed.dims)}-D scores", node)
+    chosen = m.packed(target)
+    rows = chosen if chosen is not None and chosen.dims == dims else m.pack(target, dims)
+    changed: dict[fx.Node, Any] = {scores: x, target: rows.node}
+    for n in node.all_input_nodes:
+        if n not in changed:
+            changed[n] = m.plain(n, node)
+    value = m.repeated(node, dims, changed)
+    if reduction == "none":
+        return value
+    m.demand(Condition("ignored", ignore, target))
+    assert isinstance(value.packed, Packed)
+    return Value(value.packed.node)

@@ -1,0 +1,154 @@
+"""What may happen to attention scores between ``q k^T`` and ``weights v``: scaled, masked, made weights, reshaped.
+
+Nothing is computed on the way; `Scores` remembers what was asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from packpass.layout.names import argument, op_name
+from passes.eliminate_padding.facts import Table, aligned
+from passes.eliminate_padding.machine import Machine, Scores, Value
+from passes.eliminate_padding.op_sets import CASTS
+from passes.eliminate_padding.tile import VIEWS, Dims, Refused, holds, named
+
+HIDDEN = -1e4
+"""A score that is lowered by this much or more has no weight left: torch and its users write -1e4, -1e9, the lowest
+number of the dtype or -inf."""
+CASES = (2, 2, 3)
+
+
+def on_scores(m: Machine, node: fx.Node) -> Value:
+    """An op whose first operand is attention scores."""
+    name = op_name(node)
+    holders = [n for n in node.all_input_nodes if m.scores(n) is not None]
+    scores = m.scores(holders[0])
+    assert scores is not None
+    if len(holders) > 1:
+        raise _refused(node, "combined with one another")
+    if name in VIEWS:
+        return Value(packed=dataclasses.replace(scores, dims=m.regrouped(node, scores.dims)))
+    if name in CASTS or (name == "dropout" and not drops(node)):
+        return Value(packed=scores)
+    if scores.softmaxed:
+        raise _refused(node, f"changed by {name} after the softmax")
+    if name == "softmax":
+        dim = argument(node, 1, "dim")
+        if type(dim) is not int or scores.dims[dim] != ("K",):
+            raise _refused(node, "normalised along another dimension than that of the keys")
+        return Value(packed=dataclasses.replace(scores, softmaxed=True))
+    changed = _changed(m, node, name, scores)
+    if changed is None:
+        raise _refused(node, f"changed by {name} in a way that is not masking or scaling")
+    return Value(packed=changed)
+
+
+def _refused(node: fx.Node, what: str) -> Refused:
+    return Refused("attention-weights", f"attention scores or weights are {what}", node)
+
+
+def drops(node: fx.Node) -> bool:
+    """Does a call of dropout drop anything?"""
+    p, training = argument(node, 1, "p", 0.5), argument(node, 2, "training", True)
+    return not (training is False or (type(p) in (int, float) and p == 0))
+
+
+def _changed(m: Machine, node: fx.Node, name: str, scores: Scores) -> Scores | None:
+    args = node.args
+    if name in ("mul", "div") and len(args) == 2 and scores.bias is None:
+        a, b = args
+        first = isinstance(a, fx.Node) and m.scores(a) is not None
+        number = _number(m, b if first else a)
+        if not number or not (first or name == "mul"):
+            return None
+        return dataclasses.replace(scores, scale=scores.scale * number if name == "mul" else scores.scale / number)
+    if name in ("add", "sub") and len(args) == 2 and not node.kwargs:
+        other = next((x for x in args if isinstance(x, fx.Node) and m.scores(x) is None), None)
+        cells = m_cells(m, other, scores.dims)
+        if cells is None or cells.dtype is torch.bool or (name == "sub" and other is args[0]):
+            return None
+        return add_bias(scores, cells if name == "add" else -cells)
+    if name == "masked_fill" and len(args) == 3:
+        return _replaced(m, scores, args[1], args[2], hide=True)
+    if name == "where" and len(args) == 3 and isinstance(args[1], fx.Node) and m.scores(args[1]) is not None:
+        return _replaced(m, scores, args[0], args[2], hide=False)
+    if name == "where" and len(args) == 3:
+        return _replaced(m, scores, args[0], args[1], hide=True)
+    return None
+
+
+def _number(m: Machine, x: Any) -> float | None:
+    """A number, also one in a tensor that is constant."""
+    if isinstance(x, fx.Node):
+        table = m.table(x)
+        return float(table.cells) if table is not None and table.cells.dim() == 0 and not table.dims else None
+    return float(x) if type(x) in (int, float) else None
+
+
+def add_bias(scores: Scores, cells: Tensor) -> Scores:
+    bias = torch.zeros(CASES, dtype=torch.float64) if scores.bias is None else scores.bias
+    return dataclasses.replace(scores, bias=bias + cells.double())
+
+
+def _replaced(m: Machine, scores: Scores, mask: Any, value: Any, hide: bool) -> Scores | None:
+    """Scores where a mask is ``hide`` become a number."""
+    number = _number(m, value)
+    cells = m_cells(m, mask, scores.dims)
+    if cells is None or cells.dtype is not torch.bool or number is None or not number <= HIDDEN:
+        return None
+    bias = torch.zeros(CASES, dtype=torch.float64) if scores.bias is None else scores.bias
+    return dataclasses.replace(scores, bias=torch.where(cells == hide, number, bias))
+
+
+def m_cells(m: Machine, node: Any, dims: Dims) -> Tensor | None:
+    """The cells of a mask for scores with ``dims`` ``[..., S, K]``; None for anything that is no such mask."""
+    table = m.table(node)
+    return None if table is None else cells_for(table, dims)
+
+
+def cells_for(table: Table, dims: Dims) -> Tensor | None:
+    """The cells of a table that is broadcast to ``[..., S, K]``."""
+    if len(table.dims) > len(dims):
+        return None
+    for back in range(1, len(table.dims) + 1):
+        mine, theirs = table.dims[-back], dims[-back]
+        if not named(mine):
+            continue
+        if back <= 2:
+            if mine != ("S",):
+                return None
+        elif mine != theirs:
+            return None
+    return aligned(table, [2, 1]).expand(CASES)
+
+
+def is_scores_product(a: Dims, b: Dims) -> bool:
+    """``[..., S, D] @ [..., D, S]``."""
+    return (
+        len(a) == len(b)
+        and len(a) >= 3
+        and a[-2] == ("S",)
+        and b[-1] == ("S",)
+        and not named(a[-1])
+        and not named(b[-2])
+        and any(holds(parts, "B") for parts in a[:-2])
+        and a[:-2] == b[:-2]
+    )
+
+
+def scores_dims(query: Dims) -> Dims:
+    return (*query[:-1], ("K",))
+
+
+def heads_of(dims: Dims) -> int:
+    """Slots of the dimensions before the last two, without the batch."""
+    n = 1
+    for part in itertools.chain(*dims[:-2]):
+        n *= 1 if isinstance(part, str) else part
+    return n

@@ -1,0 +1,24 @@
+"""One all-to-all instead of many.
+
+Two entries in the order of passes. `loops`, before loops over documents are vectorised: sequences x sections of
+all-to-all in a captured loop become one ``cp_to_hp`` / ``hp_to_cp`` of the whole row. This module's `run`, after that:
+independent all-to-alls that stand side by side become one ``all_to_all_group``.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from packpass._report import Refusal, Rewrite
+from passes.context import PassContext
+from passes.fuse_all_to_all import loops as loops
+from passes.fuse_all_to_all import straight
+
+NAME = "fuse_all_to_all"
+TIER = "exact"
+WHOLE = True
+
+
+def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
+    """Fuse independent all-to-alls of one graph and its higher-order operators."""
+    return straight.run(gm, context)

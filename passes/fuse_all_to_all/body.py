@@ -1,0 +1,376 @@
+"""Run one iteration of a loop over documents on blocks: what every tensor of the body holds, on all ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.layout.names import argument, example, op_name
+from passes.fuse_all_to_all import blocks as B
+from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
+from passes.fuse_all_to_all.integers import UNKNOWN, integer, plain_name
+from passes.fuse_all_to_all.moves import MOVES, index
+from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
+from passes.vectorize_segments.machine import Machine, Refused
+from passes.vectorize_segments.terms import Affine, Boundaries, Index
+from passes.vectorize_segments.windows import expand_index
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The documents' parts of an outer tensor: ``[.., documents, ..]`` cut along ``dim``."""
+
+    node: fx.Node
+    dim: int
+    sharded: bool
+    """Zigzag shards of the tokens (2 chunks per document and rank), or whole documents (2 * cp chunks)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """``source[.., document, ..]``, read or written; ``rest``: the index along all dimensions, if there is more."""
+
+    source: Source
+    rest: tuple[Any, ...]
+    written: bool = False
+
+
+@dataclasses.dataclass(eq=False)
+class Buffer:
+    """A tensor that the body makes and fills by one whole copy."""
+
+    content: Blocks | None = None
+
+
+def collective_of(node: fx.Node) -> str:
+    """``"all_to_all_single"`` and the like for a functional collective, "" otherwise."""
+    space, _, name = str(node.target).partition(".")
+    known = space in ("_c10d_functional", "_c10d_functional_autograd")
+    return name.removesuffix(".default") if node.op == "call_function" and known else ""
+
+
+class Body:
+    """Values of one iteration. A node that is not understood has none."""
+
+    def __init__(
+        self, gm: fx.GraphModule, machine: Machine, factors: Mapping[Boundaries, Fraction], scale: Scale, cp: int
+    ) -> None:
+        self.gm, self.machine, self.factors, self.scale, self.cp = gm, machine, factors, scale, cp
+        self.values: dict[Any, Any] = {}
+        self.sources: dict[Source, tuple[Blocks, int]] = {}
+        """Blocks of every source, and the number of its first one."""
+        self.cuts: dict[fx.Node, Cut] = {}
+        self.exchanged: set[fx.Node] = set()
+        """Nodes whose value went through an all-to-all."""
+        self.group: str | None = None
+
+    # --- running --------------------------------------------------------------------------------------------
+
+    def run(self, nodes: Sequence[fx.Node]) -> None:
+        for node in nodes:
+            self.step(node)
+
+    def step(self, node: fx.Node) -> None:
+        try:
+            if plain_name(node) == "setitem":
+                cut = self._cut(node.args[0], node.args[1], node)
+                if cut is not None:
+                    self.cuts[node] = dataclasses.replace(cut, written=True)
+            value = self.evaluate(node)
+        except NotMovement:
+            value = UNKNOWN
+        if value is UNKNOWN:
+            return
+        self.values[node] = value
+        if collective_of(node) or any(n in self.exchanged for n in node.all_input_nodes):
+            self.exchanged.add(node)
+
+    def call(self, name: str, arguments: Sequence[Any]) -> Any:
+        """The results of a submodule; values of its nodes are forgotten."""
+        module: fx.GraphModule = getattr(self.gm, name)
+        outer, exchanged = self.values, self.exchanged
+        self.values, self.exchanged = {}, set()
+        try:
+            given = iter(arguments)
+            for node in module.graph.nodes:
+                if node.op == "placeholder":
+                    value = next(given, UNKNOWN)
+                    if value is not UNKNOWN:
+                        self.values[node] = value
+                elif node.op == "output":
+                    return fx.map_arg(node.args[0], self._result)
+                elif op_name(node) != "_set_grad_enabled" and "_set_grad_enabled" not in str(node.target):
+                    self.step(node)
+        finally:
+            self.values, self.exchanged = outer, exchanged
+        raise NotMovement("a function without a result")
+
+    def _result(self, node: fx.Node) -> Any:
+        value = self.tensor(node) if isinstance(example(node), torch.Tensor) else self.scalar(node)
+        if not isinstance(value, (Blocks, Lin, Size)):
+            raise NotMovement("a result that is not understood")
+        return value
+
+    # --- values ---------------------------------------------------------------------------------------------
+
+    def tensor(self, arg: Any) -> Any:
+        """Blocks of an argument, or the tuple of them, or None."""
+        value = self.values.get(arg) if isinstance(arg, fx.Node) else None
+        return value.content if isinstance(value, Buffer) else value
+
+    def blocks(self, arg: Any) -> Blocks:
+        value = self.tensor(arg)
+        if not isinstance(value, Blocks):
+            raise NotMovement("a tensor that is not understood")
+        return value
+
+    def scalar(self, arg: Any) -> Lin | Size | None:
+        """An integer argument."""
+        if isinstance(arg, bool):
+            return None
+        if isinstance(arg, int):
+            return Lin.of(arg)
+        if not isinstance(arg, fx.Node):
+            return None
+        if isinstance(self.values.get(arg), (Lin, Size)):
+            known: Lin | Size = self.values[arg]
+            return known
+        value = self.machine.values.get(arg)
+        if isinstance(value, Affine):
+            return from_affine(value, self.factors, self.scale)
+        fake = example(arg)
+        if arg not in self.machine.inside and isinstance(fake, torch.SymInt):
+            return Size(1, frozenset({str(fake)}))
+        return None
+
+    def size(self, arg: Any) -> Size:
+        value = self.scalar(arg)
+        if value is None:
+            raise NotMovement("a size that is not understood")
+        return value if isinstance(value, Size) else value.size()
+
+    def evaluate(self, node: fx.Node) -> Any:
+        if node.op == "get_attr":
+            return UNKNOWN
+        fake = example(node)
+        # A tensor of one integer counts as that integer.
+        if not isinstance(fake, torch.Tensor) or (not fake.dim() and not fake.is_floating_point()):
+            value = integer(self, node)
+            if value is not UNKNOWN:
+                return value
+        if collective_of(node):
+            return self._collective(node)
+        if "autograd_function_apply" in str(node.target):
+            return self._function(node)
+        name = plain_name(node)
+        if name in ("getitem", "narrow", "segment"):
+            read = self._read(node, name)
+            if read is not None:
+                return read
+        source = argument(node, 0, "input")
+        if name == "cat":
+            parts = argument(node, 0, "tensors")
+            dim = argument(node, 1, "dim", node.kwargs.get("axis", 0))
+            found = [self.blocks(p) for p in parts]
+            return B.cat(found, dim % found[0].rank)
+        if name == "stack":
+            found = [self.blocks(p) for p in argument(node, 0, "tensors")]
+            d = argument(node, 1, "dim", 0) % (found[0].rank + 1)
+            return B.cat([B.unsqueeze(p, d) for p in found], d)
+        if name in ("empty_like", "zeros_like", "empty", "zeros", "new_empty", "new_zeros"):
+            return Buffer()
+        if name == "copy_":
+            return self._copy(node)
+        if not isinstance(source, fx.Node):
+            return UNKNOWN
+        value = self.tensor(source)
+        if isinstance(value, (tuple, list)):
+            index = node.args[1] if name == "getitem" else None
+            return value[index] if isinstance(index, int) else UNKNOWN
+        if not isinstance(value, Blocks):
+            return UNKNOWN
+        fn = MOVES.get(name)
+        moved = fn(self, node, value) if fn is not None else None
+        return UNKNOWN if moved is None else moved
+
+    # --- documents ------------------------------------------------------------------------------------------
+
+    def _read(self, node: fx.Node, name: str) -> Blocks | None:
+        """``x[.., s:e, ..]`` of an outer tensor, by the document's own boundaries or those of its shard."""
+        if name == "getitem":
+            cut = self._cut(node.args[0], node.args[1], node)
+        elif name == "segment":
+            cut = self._segment(node)
+        else:
+            cut = self._narrowed(node)
+        if cut is None:
+            return None
+        whole = self._source(cut.source)
+        out = index(self, whole, cut.rest) if cut.rest else whole
+        self.cuts[node] = cut
+        return out
+
+    def _outer(self, base: Any) -> bool:
+        known = isinstance(base, fx.Node) and base not in self.machine.inside
+        return known and isinstance(example(base), torch.Tensor) and example(base).dim() > 0
+
+    def _segment(self, node: fx.Node) -> Cut | None:
+        """A document that an earlier loop put in a list."""
+        base, boundaries, index, dim = node.args
+        if self.machine.values.get(index) != Affine.of(Index()) or not self._outer(base):  # type: ignore[arg-type]
+            return None
+        factor = self.factors[Boundaries(boundaries)]  # type: ignore[arg-type]
+        sharded = self._extent(Lin(start=factor), Lin(start=factor, unit=factor * self.scale.chunks))
+        return None if sharded is None else Cut(Source(base, dim, sharded), ())  # type: ignore[arg-type]
+
+    def _narrowed(self, node: fx.Node) -> Cut | None:
+        base, dim = argument(node, 0, "input"), argument(node, 1, "dim")
+        start, length = (self.scalar(argument(node, i, n)) for i, n in ((2, "start"), (3, "length")))
+        if not self._outer(base) or type(dim) is not int or not isinstance(start, Lin) or not isinstance(length, Lin):
+            return None
+        sharded = self._extent(start, start.plus(length))
+        return None if sharded is None else Cut(Source(base, dim % example(base).dim(), sharded), ())
+
+    def _cut(self, base: Any, index: Any, node: fx.Node) -> Cut | None:
+        """The one document in an index of an outer tensor."""
+        if not self._outer(base):
+            return None
+        rank = example(base).dim()
+        given = index if isinstance(index, tuple) else (index,)
+        if any(e is None or isinstance(e, (tuple, list, fx.Node)) for e in given) or len(given) > rank + (
+            Ellipsis in given
+        ):
+            return None
+        entries = expand_index(index, rank, node)
+        cut = [d for d, e in enumerate(entries) if isinstance(e, slice) and self._moving(e)]
+        if len(cut) != 1 or entries[cut[0]].step not in (None, 1):
+            return None
+        start, stop = (self.scalar(e) for e in (entries[cut[0]].start, entries[cut[0]].stop))
+        if not isinstance(start, Lin) or not isinstance(stop, Lin):
+            return None
+        sharded = self._extent(start, stop)
+        rest = tuple(e if d != cut[0] else slice(None) for d, e in enumerate(entries))
+        if sharded is None:
+            return None
+        return Cut(Source(base, cut[0], sharded), rest if any(e != slice(None) for e in rest) else ())
+
+    def _moving(self, entry: slice) -> bool:
+        bounds = [self.scalar(b) for b in (entry.start, entry.stop) if isinstance(b, fx.Node)]
+        return any(isinstance(b, Lin) and (b.start or b.unit) for b in bounds)
+
+    def _extent(self, start: Lin, stop: Lin) -> bool | None:
+        """Is the window this rank's shard of the document (True), the document (False), or something else?"""
+        if start.unit or start.const:
+            return None
+        width = stop.plus(start, -1)
+        # The boundaries in use count the whole row, or the shards.
+        whole = self.scale.chunks == 2 * self.cp
+        for sharded, chunks in ((True, 2), (False, 2 * self.cp)):
+            count = Fraction(1 if sharded else self.cp) / (self.cp if whole else 1)
+            if width == Lin(unit=Fraction(chunks)) and start.start == count:
+                return sharded
+        return None
+
+    def _source(self, source: Source) -> Blocks:
+        if source not in self.sources:
+            chunks = 2 if source.sharded else 2 * self.cp
+            dims: list[B.Dim] = []
+            for d, size in enumerate(example(source.node).shape):
+                if d == source.dim:
+                    dims.append((chunks, TOKENS))
+                else:
+                    dims.append((size,) if isinstance(size, int) else (str(size),))
+            atoms = [f for dim in dims for f in dim if isinstance(f, str)]
+            if len(set(atoms)) != len(atoms) or any(f == 0 for dim in dims for f in dim):
+                raise NotMovement("a tensor with two dimensions of one unknown size, or without elements")
+            base = sum(b.data.size for b, _ in self.sources.values())
+            self.sources[source] = B.fresh(dims, self.cp, base), base
+        return self.sources[source][0]
+
+    # --- collectives ----------------------------------------------------------------------------------------
+
+    def _collective(self, node: fx.Node) -> Any:
+        name = collective_of(node)
+        if name == "wait_tensor":
+            return self.blocks(node.args[0])
+        if name != "all_to_all_single":
+            return UNKNOWN
+        x, outputs, inputs, group = (argument(node, i, "") for i in range(4))
+        value = self.blocks(x)
+        sizes = {self.size(s) for s in (*outputs, *inputs)}
+        if len(sizes) != 1 or len(outputs) != self.cp or len(inputs) != self.cp or not isinstance(group, str):
+            raise NotMovement("uneven splits")
+        if sizes.pop().times(Size(self.cp)) != B.size_of(value.dims[0]):
+            raise NotMovement("splits that are not the parts of the first dimension")
+        if self.group not in (None, group):
+            raise NotMovement("two groups")
+        self.group = group
+        return B.all_to_all(value)
+
+    def _function(self, node: fx.Node) -> Any:
+        """An autograd.Function that moves blocks, if its backward is the gradient of its forward."""
+        forward, backward, *args = node.args
+        special = node.kwargs.get("non_differentiable_idx") or node.kwargs.get("saved_for_backward_idx")
+        tensors = [a for a in args if isinstance(example(a), torch.Tensor)]
+        if special or len(tensors) != 1 or not all(isinstance(b, fx.Node) for b in (forward, backward)):
+            return UNKNOWN
+        value = self.blocks(tensors[0])
+        trial = B.fresh(value.dims, self.cp)
+        rest = [self.scalar(a) if a is not tensors[0] else None for a in args]
+        names = [str(b.target) for b in (forward, backward)]  # type: ignore[union-attr]
+
+        def once(start: Blocks) -> tuple[Blocks, list[Any]]:
+            """The one result, and the integers that the backward gets."""
+            given = [start if a is tensors[0] else r for a, r in zip(args, rest, strict=True)]
+            results, saved = self.call(names[0], given)
+            if any(isinstance(v, Blocks) for v in saved):
+                raise NotMovement("a function that keeps tensors for its backward")
+            return _single(results), list(saved)
+
+        moved, saved = once(trial)
+        grads = self.call(names[1], [B.fresh(moved.dims, self.cp), *saved])
+        if not B.inverse(moved, _single(grads), trial):
+            raise NotMovement("a backward that is not the gradient of the forward")
+        self.exchanged.add(node)
+        return (once(value)[0],)
+
+    # --- memory ---------------------------------------------------------------------------------------------
+
+    def _copy(self, node: fx.Node) -> Any:
+        target = self.values.get(node.args[0])
+        if not isinstance(target, Buffer) or len(node.args) != 2:
+            return UNKNOWN
+        if target.content is not None:
+            raise Refused("aliasing", "a buffer is filled twice in one iteration", node)
+        content = self.blocks(node.args[1])
+        fake, given = example(node.args[0]), example(node.args[1])
+        if fake.dtype != given.dtype or fake.dim() != given.dim():
+            raise NotMovement("a copy that converts")
+        target.content = content
+        if node.args[1] in self.exchanged:
+            # Whoever reads the buffer from here on reads what was exchanged.
+            self.exchanged.add(node.args[0])  # type: ignore[arg-type]
+        return target
+
+
+def _single(results: Any) -> Blocks:
+    """The one tensor in a structure of results."""
+    flat: list[Any] = []
+
+    def visit(value: Any) -> None:
+        if isinstance(value, (tuple, list)):
+            for v in value:
+                visit(v)
+        else:
+            flat.append(value)
+
+    visit(results)
+    found = [v for v in flat if isinstance(v, Blocks)]
+    if len(found) != 1 or any(v is not None for v in flat if v is not found[0]):
+        raise NotMovement("a function with more than one result")
+    return found[0]

@@ -1,0 +1,67 @@
+"""The program of one iteration as text: two iterations, or two ranks, run the same one exactly if the texts agree."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.capture import markers
+from packpass.layout.names import example
+from passes.vectorize_segments.op_names import name_of
+from passes.vectorize_segments.terms import map_args
+
+
+def steps(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """The nodes without integers and Dynamo's own assertions, of which one iteration may have more than another."""
+    return [n for n in nodes if not _is_integer(n) and name_of(n) != "assert_scalar"]
+
+
+def _is_integer(node: fx.Node) -> bool:
+    return isinstance(example(node), (torch.SymInt, torch.SymBool, torch.SymFloat, int, bool))
+
+
+def program(gm: fx.GraphModule, begin: fx.Node | None, nodes: Sequence[fx.Node]) -> str:
+    """A digest of the steps, their constants and how they depend on each other; no names, no sizes."""
+    number: dict[fx.Node, str] = {} if begin is None else {begin: "index"}
+    outside: dict[fx.Node, str] = {}
+    inside = set(nodes)
+    lines = []
+
+    def name(arg: Any) -> Any:
+        if not isinstance(arg, fx.Node):
+            return arg
+        if arg not in number and arg in inside and _is_integer(arg):
+            number[arg] = text(arg)
+        return number.get(arg) or outside.setdefault(arg, f"outside {len(outside)}")
+
+    def text(node: fx.Node) -> str:
+        # The last arguments of these markers number the loop and the iteration.
+        given = node.args[:2] if node.target in (*markers.LOOP_SKIP, markers.LOOP_CHECK) else node.args
+        args, kwargs = map_args(given, name), map_args(dict(node.kwargs), name)
+        target = "placeholder" if node.op == "placeholder" else _called(node.target)
+        return f"({node.op} {target} {args} {sorted(kwargs.items())})"
+
+    for i, node in enumerate(steps(nodes)):
+        number[node] = f"%{i}"
+        if node.op == "get_attr":
+            value = getattr(gm, str(node.target), None)
+            inner = program(value, None, list(value.graph.nodes)) if isinstance(value, fx.GraphModule) else "attribute"
+            lines.append(inner)
+            continue
+        fake = example(node)
+        kind = (fake.dtype, fake.dim()) if isinstance(fake, torch.Tensor) else type(fake).__name__
+        lines.append(f"{text(node)} {kind}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _called(target: Any) -> str:
+    """A name that is the same in every process."""
+    if isinstance(target, str):
+        return target
+    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)):
+        return str(target)
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', type(target).__name__)}"

@@ -1,0 +1,130 @@
+"""From where every block ends up to one op: is this tensor `cp_to_hp` or `hp_to_cp` of an outer one?"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from passes.fuse_all_to_all import blocks as B
+from passes.fuse_all_to_all.blocks import TOKENS, Blocks
+from passes.fuse_all_to_all.body import Source
+
+Columns = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """``width`` columns, counted over all ranks, from column ``start`` of the source (of its part on one rank, where
+    the source holds all tokens and some heads)."""
+
+    start: int
+    width: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """A document's part of ``op(columns of source)``, its columns in the order of ``sections``, as ``dims``."""
+
+    source: Source
+    to_heads: bool
+    sections: tuple[Section, ...]
+    dims: tuple[B.Dim, ...]
+    """Of the document's part; one of them holds the tokens."""
+
+    @property
+    def token_dim(self) -> int:
+        return next(d for d, dim in enumerate(self.dims) if TOKENS in dim)
+
+
+def recognise(value: Blocks, sources: dict[Source, tuple[Blocks, int]], cp: int) -> Exchange | None:
+    """The one op that gives ``value``, or None."""
+    source, whole, base = _only_source(value, sources) or (None, None, 0)
+    if source is None or whole is None:
+        return None
+    order = _tokens_first(value)
+    if order is None or {f for dim in value.dims for f in dim if isinstance(f, str)} != {
+        f for dim in whole.dims for f in dim if isinstance(f, str)
+    }:
+        return None
+    chunks = order.shape[1]
+    if chunks != (2 * cp if source.sharded else 2):
+        return None
+    rank, piece, column = _origin(order - base, source, whole)
+    sections = (_to_heads if source.sharded else _to_tokens)(rank, piece, column, cp)
+    return None if sections is None else Exchange(source, source.sharded, sections, value.dims)
+
+
+def _only_source(value: Blocks, sources: dict[Source, tuple[Blocks, int]]) -> tuple[Source, Blocks, int] | None:
+    low, high = value.data.min(), value.data.max()
+    for source, (whole, base) in sources.items():
+        if base <= low and high < base + whole.data.size:
+            return source, whole, base
+    return None
+
+
+def _tokens_first(value: Blocks) -> Columns | None:
+    """``[ranks, chunks, columns]``, if one dimension holds the tokens and no other a mixture."""
+    tokens = [d for d, dim in enumerate(value.dims) if TOKENS in dim]
+    if len(tokens) != 1 or B.outer(value, tokens[0])[1] != (TOKENS,):
+        return None
+    if any(len(dim) > 1 for d, dim in enumerate(value.dims) if d != tokens[0]):
+        return None
+    first = B.permute(value, [tokens[0], *(d for d in range(value.rank) if d != tokens[0])])
+    return first.data.reshape(first.data.shape[0], B.outer(value, tokens[0])[0], -1)
+
+
+def _origin(numbers: Columns, source: Source, whole: Blocks) -> tuple[Columns, Columns, Columns]:
+    """Rank, chunk and column of every block, the columns numbered in the order of the source's other dimensions."""
+    ints = [(d, f) for d, dim in enumerate(whole.dims) for f in dim if isinstance(f, int)]
+    at = [d for d, _ in ints].index(source.dim)
+    parts = list(np.unravel_index(numbers, whole.data.shape))
+    rank, piece = parts.pop(0), parts.pop(at)
+    rest = [f for i, (_, f) in enumerate(ints) if i != at]
+    column = np.ravel_multi_index(tuple(parts), tuple(rest)) if rest else np.zeros_like(rank)
+    return rank, piece, np.asarray(column)
+
+
+def _to_heads(rank: Columns, piece: Columns, column: Columns, cp: int) -> tuple[Section, ...] | None:
+    """All tokens in natural order, from whoever holds them; each rank its part of every section."""
+    natural = np.arange(2 * cp)
+    owner = np.minimum(natural, 2 * cp - 1 - natural)[None, :, None]
+    if not ((rank == owner).all() and (piece == (natural >= cp)[None, :, None]).all()):
+        return None
+    if not (column == column[:, :1]).all():
+        return None
+    of_rank, at, found = column[:, 0], 0, []
+    ranks = np.arange(cp)[:, None]
+    while at < of_rank.shape[1]:
+        part = int(of_rank[1, at] - of_rank[0, at]) if cp > 1 else of_rank.shape[1] - at
+        start = int(of_rank[0, at])
+        wanted = start + ranks * part + np.arange(part)
+        if part <= 0 or not np.array_equal(of_rank[:, at : at + part], wanted):
+            return None
+        found.append(Section(start, part * cp))
+        at += part
+    return tuple(found)
+
+
+def _to_tokens(rank: Columns, piece: Columns, column: Columns, cp: int) -> tuple[Section, ...] | None:
+    """This rank's zigzag chunks, with the parts of every section from all ranks."""
+    front = np.arange(cp)
+    wanted = np.stack([front, 2 * cp - 1 - front], 1)[:, :, None]
+    if not (piece == wanted).all() or not (rank == rank[:1, :1]).all() or not (column == column[:1, :1]).all():
+        return None
+    owner, of_rank, at, found = rank[0, 0], column[0, 0], 0, []
+    while at < owner.size:
+        other = np.flatnonzero(owner[at:] != 0)
+        part = int(other[0]) if other.size else owner.size - at
+        if part == 0:
+            return None
+        block = slice(at, at + part * cp)
+        start = int(of_rank[at])
+        if not np.array_equal(owner[block], np.repeat(np.arange(cp), part)):
+            return None
+        if not np.array_equal(of_rank[block], np.tile(start + np.arange(part), cp)):
+            return None
+        found.append(Section(start, part * cp))
+        at += part * cp
+    return tuple(found)

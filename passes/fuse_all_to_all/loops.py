@@ -1,0 +1,350 @@
+"""Loops over documents with collectives in them: one exchange before the loop, and none in it.
+
+Both traced iterations are run on blocks (`body`): what a document's tensor holds on every rank of the group. A tensor
+that is, for every document, its part of ``cp_to_hp`` or ``hp_to_cp`` of an outer tensor is computed once for the whole
+row; the loop then only cuts the documents out of it, which is for `vectorize_segments` to see through.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass._location import location_of_node
+from packpass._report import Refusal, Rewrite
+from packpass.capture import markers
+from packpass.layout.mutation import written_inputs
+from packpass.layout.names import example, op_name, storage
+from passes.context import PassContext
+from passes.fuse_all_to_all.blocks import Blocks
+from passes.fuse_all_to_all.body import Body, collective_of
+from passes.fuse_all_to_all.digest import program, steps
+from passes.fuse_all_to_all.exchange import Exchange, recognise
+from passes.fuse_all_to_all.scalars import Lin, Scale
+from passes.fuse_all_to_all.write import write
+from passes.vectorize_segments import run_loop
+from passes.vectorize_segments.find import LoopFound, find
+from passes.vectorize_segments.machine import Machine, Refused
+from passes.vectorize_segments.op_names import name_of
+from passes.vectorize_segments.rules import step
+from passes.vectorize_segments.terms import Affine, Bound, Boundaries, Index, Interner
+
+NAME = "fuse_all_to_all"
+TIER = "exact"
+WHOLE = True
+Iteration = tuple[fx.Node, tuple[fx.Node, ...], fx.Node]
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """What a loop's integers mean: vectors of boundaries as fractions of one that counts the whole row, or shards."""
+
+    base: fx.Node
+    factors: dict[Boundaries, Fraction]
+    scale: Scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Decided:
+    """Which tensors of each iteration become parts of which exchange."""
+
+    loop: LoopFound
+    cp: int
+    group: str
+    counts: Counts
+    found: tuple[tuple[int, Exchange], ...]
+    """Position among the body's steps, and what the tensor there is."""
+    bodies: tuple[Body, ...]
+    live: tuple[frozenset[fx.Node], ...]
+    """Per iteration: what is still needed afterwards."""
+    lengths: tuple[dict[fx.Node, bool], ...]
+    """Per iteration: integers that are the length of the document, of its shard (True) or whole, counted on a tensor
+    that will be gone."""
+    collectives: int
+    program: str
+
+
+def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
+    """Rewrite every captured loop that exchanges data between ranks."""
+    results: list[Rewrite | Refusal] = []
+    for number in [loop.id for loop in find(gm.graph)]:
+        (loop,) = (loop for loop in find(gm.graph) if loop.id == number)
+        size = _group_size(gm, loop)
+        if size is not None:
+            results.append(_run_one(gm, loop, size, context))
+        elif _feeds_exchange(gm, loop):
+            results.append(run_loop(gm.graph, number, context))
+    if any(isinstance(r, Rewrite) for r in results):
+        gm.delete_all_unused_submodules()
+        gm.graph.lint()
+        gm.recompile()
+    return results
+
+
+def _run_one(gm: fx.GraphModule, loop: LoopFound, size: int, context: PassContext) -> Rewrite | Refusal:
+    where = context.locations.get(loop.id, "<unknown>")
+    try:
+        decided = decide(gm, loop, size)
+        made = write(gm, decided)
+    except Refused as refused:
+        line = location_of_node(refused.node)
+        at = f" (at {line})" if line and line != where else ""
+        return Refusal(NAME, refused.code, f"{refused}{at}", where)
+    details: dict[str, Any] = {
+        "source": "loop",
+        "boundaries": decided.counts.base.name,
+        "group": decided.group,
+        "group_size": decided.cp,
+        "sections": [[s.width for s in e.sections] for _, e in decided.found],
+        "agreement": [f"{op} sections={s} program={decided.program}" for op, s in made],
+    }
+    before = f"{decided.collectives} all_to_all_single per document"
+    return Rewrite(NAME, where, before, ", ".join(dict.fromkeys(op for op, _ in made)), details)
+
+
+def _feeds_exchange(gm: fx.GraphModule, loop: LoopFound) -> bool:
+    """Does a later loop exchange the documents that this one puts in a list?"""
+    taken = {user for collect in loop.collects for user in collect.users if user.target is markers.LIST_GET}
+    return any(taken & other.nodes and _group_size(gm, other) is not None for other in find(gm.graph))
+
+
+def _collectives(gm: fx.GraphModule, nodes: Any) -> list[fx.Node]:
+    """All-to-all calls among the nodes and in the functions they call (forwards only)."""
+    out = []
+    for node in nodes:
+        if collective_of(node) == "all_to_all_single":
+            out.append(node)
+        elif "autograd_function_apply" in str(node.target):
+            forward = node.args[0]
+            module = getattr(gm, str(forward.target), None) if isinstance(forward, fx.Node) else None
+            if isinstance(module, fx.GraphModule):
+                out += _collectives(module, module.graph.nodes)
+    return out
+
+
+def _group_size(gm: fx.GraphModule, loop: LoopFound) -> int | None:
+    """Ranks in the group of the loop's first exchange; None for a loop without one."""
+    calls = _collectives(gm, loop.iterations[0][1])
+    splits = calls[0].args[1] if calls and len(calls[0].args) > 1 else None
+    return len(splits) if isinstance(splits, (tuple, list)) and splits else None
+
+
+# === Deciding ================================================================================================
+
+
+def decide(gm: fx.GraphModule, loop: LoopFound, cp: int) -> Decided:
+    """Check every condition; raises `Refused`. Nothing here changes the graph."""
+    if len(loop.iterations) != 2:
+        raise Refused("not-captured", "the loop was not traced twice")
+    texts = [program(gm, begin, body) for begin, body, _ in loop.iterations]
+    if texts[0] != texts[1]:
+        raise Refused("not-generic", "two iterations of the loop do different things")
+    for node in loop.iterations[0][1]:
+        if "_set_grad_enabled" in str(node.target):
+            raise Refused("no-rule", "the loop body switches gradients on or off", node)
+    machines = [_integers(loop, i) for i in (0, 1)]
+    if machines[0].skip is not None:
+        raise Refused(
+            "skip-condition", "documents that the loop skips would have to divide, too", loop.iterations[0][0]
+        )
+    base, factors = _boundaries(machines[0], loop)
+    whole = any(f != 1 for f in factors.values())
+    refused: Refused | None = None
+    for scale in (Scale(2 * cp, cp), Scale(2, 1)):
+        if scale.chunks == 2 and whole:
+            break
+        counts = Counts(base, factors, scale)
+        try:
+            return _decide(gm, loop, cp, counts, machines, texts[0])
+        except Refused as again:
+            refused = refused or again
+    assert refused is not None
+    raise refused
+
+
+def _decide(
+    gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machines: list[Machine], text: str
+) -> Decided:
+    bodies, found, live, lengths = [], [], [], []
+    for machine, (_, nodes, _) in zip(machines, loop.iterations, strict=True):
+        body = Body(gm, machine, counts.factors, counts.scale, cp)
+        body.run(nodes)
+        _no_aliasing(body, nodes)
+        chosen = _choose(body, loop, nodes)
+        alive, counted = _live(body, nodes, set(chosen))
+        order = steps(nodes)
+        found.append(tuple((order.index(n), e) for n, e in chosen.items()))
+        bodies.append(body)
+        live.append(alive)
+        lengths.append(counted)
+    if found[0] != found[1] or bodies[0].group is None:
+        raise Refused("not-generic", "two iterations of the loop do different things")
+    calls = len(_collectives(gm, loop.iterations[0][1]))
+    of_each = (tuple(bodies), tuple(live), tuple(lengths))
+    return Decided(loop, cp, bodies[0].group, counts, found[0], *of_each, calls, text)
+
+
+def _integers(loop: LoopFound, which: int) -> Machine:
+    """The abstract machine after one iteration, for the integers it knows."""
+    begin, body, _ = loop.iterations[which]
+    machine = Machine(Interner(), loop.nodes, {})
+    machine.values[begin] = Affine.of(Index())
+    for node in body:
+        fake = example(node)
+        if isinstance(fake, torch.Tensor) and (fake.dim() > 1 or fake.is_floating_point()):
+            continue
+        try:
+            step(machine, node)
+        except Refused:
+            continue
+    return machine
+
+
+def _boundaries(machine: Machine, loop: LoopFound) -> tuple[fx.Node, dict[Boundaries, Fraction]]:
+    """The one vector that all boundaries in use come from, and each of them as a fraction of it."""
+    used: dict[Boundaries, set[int]] = {}
+    for value in machine.values.values():
+        for atom, _ in value.atoms if isinstance(value, Affine) else ():
+            if isinstance(atom, Bound):
+                used.setdefault(atom.of, set()).add(atom.k)
+    factors: dict[Boundaries, Fraction] = {}
+    bases = []
+    for node in loop.iterations[0][1]:
+        if node.target is markers.SEGMENT and isinstance(node.args[1], fx.Node):
+            used.setdefault(Boundaries(node.args[1]), set())
+    for boundaries, ks in used.items():
+        if boundaries.lengths or not ks <= {0, 1}:
+            raise Refused("not-a-segment", "the loop uses boundaries of more than the document it is at")
+        node, factor = _counted_by(boundaries.node)
+        bases.append(node)
+        factors[boundaries] = factor
+    if len(set(bases)) != 1:
+        raise Refused("two-boundaries" if bases else "no-segments", "the loop is not cut by one vector of boundaries")
+    return bases[0], factors
+
+
+def _counted_by(node: fx.Node) -> tuple[fx.Node, Fraction]:
+    """``cu // cp`` is ``cu`` times 1 / cp."""
+    factor = Fraction(1)
+    while True:
+        name = name_of(node) or op_name(node)
+        source = node.args[0] if node.args else None
+        fake = example(source)
+        if not isinstance(source, fx.Node) or not isinstance(fake, torch.Tensor) or fake.is_floating_point():
+            return node, factor
+        by = node.args[1] if len(node.args) > 1 else None
+        floors = name in ("floordiv", "floor_divide") or node.kwargs.get("rounding_mode") in ("floor", "trunc")
+        if name in ("floordiv", "floor_divide", "div") and floors and type(by) is int and by > 0:
+            factor /= by
+        elif name in ("clone", "contiguous", "long", "int") or (
+            name == "to" and not example(node).is_floating_point() and len(node.args) == 2
+        ):
+            if example(node).dtype not in (torch.int32, torch.int64) or fake.dtype not in (torch.int32, torch.int64):
+                return node, factor
+        else:
+            return node, factor
+        node = source
+
+
+def _no_aliasing(body: Body, nodes: tuple[fx.Node, ...]) -> None:
+    """Nothing that is moved may be written by something that is not understood."""
+    watched = {storage(n) for n, v in body.values.items() if body.tensor(n) is not None or not isinstance(v, Lin)}
+    watched |= {storage(source.node) for source in body.sources}
+    watched.discard(None)
+    for node in nodes:
+        if node in body.values:
+            continue
+        for target in written_inputs(node):
+            if storage(target) in watched:
+                raise Refused("aliasing", "a tensor that is exchanged is also changed in place in the loop", node)
+
+
+def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.Node, Exchange]:
+    """The exchanged tensors that something else uses, each as one exchange of an outer tensor."""
+    inside = set(nodes)
+    chosen: dict[fx.Node, Exchange] = {}
+
+    def cover(node: fx.Node) -> None:
+        if node in chosen:
+            return
+        value = body.tensor(node)
+        if isinstance(value, Blocks):
+            exchange = recognise(value, body.sources, body.cp)
+            if exchange is not None:
+                chosen[node] = exchange
+                return
+        inputs = [n for n in node.all_input_nodes if n in body.exchanged]
+        if not inputs or collective_of(node) or "autograd_function_apply" in str(node.target):
+            raise Refused(
+                "not-zigzag",
+                "the exchanged tensors are not heads for tokens of zigzag shards (chunks r and 2 * cp - 1 - r of "
+                "every document on rank r)",
+                node,
+            )
+        for n in inputs:
+            cover(n)
+
+    for node in [n for n in nodes if n in body.exchanged]:
+        if isinstance(body.values.get(node), (Lin, bool)) or not isinstance(example(node), torch.Tensor):
+            continue
+        outsiders = [u for u in node.users if u not in inside or (u not in body.values and not _only_checked(u))]
+        if outsiders:
+            cover(node)
+    if not chosen:
+        raise Refused("not-zigzag", "what is exchanged in the loop is not understood or not used", nodes[0])
+    return chosen
+
+
+def _only_checked(node: fx.Node) -> bool:
+    """Integers that only Dynamo's own assertions look at."""
+    if is_size_check(node):
+        return True
+    return isinstance(example(node), (torch.SymInt, torch.SymBool, int)) and all(_only_checked(u) for u in node.users)
+
+
+def is_size_check(node: fx.Node) -> bool:
+    return name_of(node) == "assert_scalar"
+
+
+def _live(
+    body: Body, nodes: tuple[fx.Node, ...], chosen: set[fx.Node]
+) -> tuple[frozenset[fx.Node], dict[fx.Node, bool]]:
+    """Nodes of the body that are needed when ``chosen`` come from elsewhere (no exchange may be among them), and
+    lengths to be counted on something else."""
+    inside = set(nodes)
+    roots = [n for n in nodes if any(u not in inside for u in n.users)]
+    roots += [n for n in nodes if n not in body.values and not n.users and not is_size_check(n)]
+    roots += [n for n in nodes if n not in body.values and written_inputs(n)]
+    live: set[fx.Node] = set()
+    lengths: dict[fx.Node, bool] = {}
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node in live or node not in inside or is_proven_check(node, body):
+            continue
+        live.add(node)
+        sharded = _length(body, node)
+        if sharded is not None:
+            lengths[node] = sharded
+        elif node not in chosen:
+            if collective_of(node) or (node in body.exchanged and "autograd_function_apply" in str(node.target)):
+                raise Refused("not-zigzag", "a part of the exchange is used in another way", node)
+            stack.extend(node.all_input_nodes)
+    return frozenset(live), lengths
+
+
+def is_proven_check(node: fx.Node, body: Body) -> bool:
+    """A user's check that documents divide, which the exchange makes itself."""
+    return name_of(node) == "loop_check" and body.values.get(node.args[0]) is True
+
+
+def _length(body: Body, node: fx.Node) -> bool | None:
+    """Is this integer, counted on a tensor, the length of the document's shard (True) or of the document (False)?"""
+    value = body.values.get(node)
+    if not isinstance(value, Lin) or value.start or value.const or isinstance(example(node), torch.Tensor):
+        return None
+    return {2: True, 2 * body.cp: False}.get(int(value.unit)) if value.unit.denominator == 1 else None

@@ -1,0 +1,78 @@
+"""Integers of a loop body, for documents that divide: positions and lengths in units of a chunk.
+
+With every document cut in ``2 * cp`` chunks of ``h`` tokens, each integer of a body is
+``start * S + unit * h + const``, where S is the document's first boundary. Integer division is then exact, or the
+value is unknown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from fractions import Fraction
+
+from passes.fuse_all_to_all.blocks import TOKENS, NotMovement, Size
+from passes.vectorize_segments.terms import Affine, Bound, Boundaries
+
+_ZERO = Fraction(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How the boundaries that a loop uses count: a document is ``chunks`` chunks, its start a multiple of ``align``."""
+
+    chunks: int
+    align: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Lin:
+    """``start * S + unit * h + const``."""
+
+    start: Fraction = _ZERO
+    unit: Fraction = _ZERO
+    const: Fraction = _ZERO
+
+    @staticmethod
+    def of(number: int) -> Lin:
+        return Lin(const=Fraction(number))
+
+    def plus(self, other: Lin, sign: int = 1) -> Lin:
+        return Lin(self.start + sign * other.start, self.unit + sign * other.unit, self.const + sign * other.const)
+
+    def times(self, factor: int) -> Lin:
+        return Lin(self.start * factor, self.unit * factor, self.const * factor)
+
+    def over(self, divisor: int, scale: Scale) -> Lin | None:
+        """Floor division, if it has no remainder for any document."""
+        if divisor <= 0:
+            return None
+        parts = (self.start * scale.align / divisor, self.unit / divisor, self.const / divisor)
+        if any(p.denominator != 1 for p in parts):
+            return None
+        return Lin(self.start / divisor, self.unit / divisor, self.const / divisor)
+
+    def number(self) -> int | None:
+        """The constant this is."""
+        known = not self.start and not self.unit and self.const.denominator == 1
+        return int(self.const) if known else None
+
+    def size(self) -> Size:
+        """As a number of elements."""
+        if self.start or (self.unit and self.const):
+            raise NotMovement("a length that is not a number of chunks")
+        value = self.unit or self.const
+        if value.denominator != 1 or value < 0:
+            raise NotMovement("a length that is not a number of chunks")
+        return Size(int(value), frozenset({TOKENS} if self.unit else ()))
+
+
+def from_affine(value: Affine, factors: Mapping[Boundaries, Fraction], scale: Scale) -> Lin | None:
+    """An integer that the machine knows in terms of the document's two boundaries, each a fraction of the base."""
+    out = Lin.of(value.const)
+    for atom, c in value.atoms:
+        if not isinstance(atom, Bound) or atom.of not in factors or atom.k not in (0, 1):
+            return None
+        factor = c * factors[atom.of]
+        out = out.plus(Lin(start=factor, unit=factor * scale.chunks * atom.k))
+    return out

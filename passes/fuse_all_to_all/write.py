@@ -1,0 +1,249 @@
+"""Put one exchange before a loop and cut the documents out of its result."""
+
+from __future__ import annotations
+
+import operator
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from packpass.capture import markers
+from packpass.layout.names import example
+from passes.building import Builder
+from passes.fuse_all_to_all.blocks import TOKENS, Dim
+from passes.fuse_all_to_all.body import Source
+from passes.fuse_all_to_all.digest import steps
+from passes.fuse_all_to_all.exchange import Exchange, Section
+from passes.prune import prune
+from passes.vectorize_segments.op_names import name_of
+
+if TYPE_CHECKING:
+    from passes.fuse_all_to_all.loops import Decided
+
+_ops = torch.ops.packpass
+
+
+def write(gm: fx.GraphModule, decided: Decided) -> list[tuple[str, list[int]]]:
+    """Change the graph; returns the ops that were added and their sections. Undoes its work if it is refused."""
+    begin = decided.loop.iterations[0][0]
+    like = decided.found[0][1].source.node
+    build = Builder(gm.graph, begin, like)
+    try:
+        rows, made = _exchanges(build, decided)
+        bounds = {sharded: _boundaries(build, decided, sharded, example(like).device) for sharded in (True, False)}
+    except Exception:
+        build.undo()
+        raise
+    inside = {n for _, nodes, _ in decided.loop.iterations for n in nodes}
+    outside = [n for node in inside for n in node.all_input_nodes if n not in inside and n.op != "placeholder"]
+    for which, (start, nodes, _) in enumerate(decided.loop.iterations):
+        body, live = decided.bodies[which], decided.live[which]
+        after, order = nodes[0], steps(nodes)
+        segments: dict[bool, tuple[fx.Node, int]] = {}
+        for (position, exchange), row in zip(decided.found, rows, strict=True):
+            node = order[position]
+            segment = Builder(gm.graph, after, like).call(
+                markers.SEGMENT, row, bounds[not exchange.to_heads], start, exchange.token_dim, fake=example(node)
+            )
+            segments[not exchange.to_heads] = segment, exchange.token_dim
+            for user in list(node.users):
+                if not (name_of(user) == "copy_" and user in body.values):
+                    user.replace_input_with(node, segment)
+        _recount(gm.graph, decided, decided.lengths[which], segments, bounds, start)
+        _recut(gm.graph, decided, body, nodes, live, start, bounds)
+        _sweep(gm.graph, body, nodes)
+    starts = {start for start, _, _ in decided.loop.iterations}
+    prune(gm.graph, [n for n in outside if n not in starts])  # views of boundaries, whose sizes AOTAutograd asks about
+    return made
+
+
+# === The exchanges ===========================================================================================
+
+
+def _exchanges(build: Builder, decided: Decided) -> tuple[list[fx.Node], list[tuple[str, list[int]]]]:
+    """For every exchanged tensor the row that holds it for all documents; one op per outer tensor."""
+    groups: dict[Source, list[Exchange]] = {}
+    for _, exchange in decided.found:
+        groups.setdefault(exchange.source, []).append(exchange)
+    results: dict[Source, fx.Node] = {}
+    starts: dict[tuple[Source, int], int] = {}
+    made = []
+    for source, exchanges in groups.items():
+        sections = [s for e in exchanges for s in e.sections]
+        x = _columns(build, source, sections, decided.cp)
+        widths = [s.width for s in sections]
+        op = _ops.cp_to_hp.default if source.sharded else _ops.hp_to_cp.default
+        cu = _boundaries(build, decided, False, example(source.node).device)
+        rank = example(x).dim()
+        results[source] = build.call(op, x, cu, widths, rank - 1, decided.group, decided.cp)
+        made.append((op._schema.name.removeprefix("packpass::"), widths))
+        at = 0
+        for exchange in exchanges:
+            starts[source, id(exchange)] = at
+            at += sum(s.width for s in exchange.sections) // (decided.cp if source.sharded else 1)
+    rows = []
+    for _, exchange in decided.found:
+        width = sum(s.width for s in exchange.sections) // (decided.cp if exchange.to_heads else 1)
+        row = results[exchange.source]
+        if example(row).shape[-1] != width:
+            row = build.call(torch.narrow, row, -1, starts[exchange.source, id(exchange)], width)
+        rows.append(_shaped(build, row, exchange))
+    return rows, made
+
+
+def _columns(build: Builder, source: Source, sections: list[Section], cp: int) -> fx.Node:
+    """The source as ``[tokens, sizes that are not known.., columns]``, with the columns of the sections in order."""
+    fake = example(source.node)
+    others = [d for d in range(fake.dim()) if d != source.dim]
+    unknown = [d for d in others if not isinstance(fake.shape[d], int)]
+    known = [d for d in others if isinstance(fake.shape[d], int)]
+    x, order = source.node, [source.dim, *unknown, *known]
+    if order != list(range(fake.dim())):
+        x = build.call("permute", x, order, method=True)
+    if not known:
+        x = build.call("unsqueeze", x, -1, method=True)
+    elif len(known) > 1:
+        x = build.call("flatten", x, 1 + len(unknown), method=True)
+    part = cp if not source.sharded else 1
+    ranges = [(s.start, s.width // part) for s in sections]
+    ends = [0]
+    for start, width in ranges:
+        ends.append(start + width)
+    if all(start == end for (start, _), end in zip(ranges, ends, strict=False)) and ends[-1] == example(x).shape[-1]:
+        return x
+    return build.call(torch.cat, [build.call(torch.narrow, x, -1, start, width) for start, width in ranges], -1)
+
+
+def _shaped(build: Builder, row: fx.Node, exchange: Exchange) -> fx.Node:
+    """The row with the dimensions of the document's tensor."""
+    dims = exchange.dims
+    atoms = [f for f in _atoms_of(exchange.source) if f is not None]
+    ints = [d for d, dim in enumerate(dims) if TOKENS not in dim and not any(isinstance(f, str) for f in dim)]
+    sizes = [_count(dims[d]) for d in ints]
+    if not ints:
+        row = build.call("squeeze", row, -1, method=True)
+    elif len(ints) > 1:
+        row = build.call("unflatten", row, -1, sizes, method=True)
+    order = []
+    for d, dim in enumerate(dims):
+        if TOKENS in dim:
+            order.append(0)
+        elif d in ints:
+            order.append(1 + len(atoms) + ints.index(d))
+        else:
+            order.append(1 + atoms.index(str(dim[0])))
+    return row if order == list(range(len(order))) else build.call("permute", row, order, method=True)
+
+
+def _atoms_of(source: Source) -> list[str | None]:
+    shape = example(source.node).shape
+    return [str(s) if not isinstance(s, int) else None for d, s in enumerate(shape) if d != source.dim]
+
+
+def _count(dim: Dim) -> int:
+    out = 1
+    for f in dim:
+        assert isinstance(f, int)
+        out *= f
+    return out
+
+
+# === Boundaries ==============================================================================================
+
+
+def _boundaries(build: Builder, decided: Decided, sharded: bool, device: Any) -> fx.Node:
+    """Boundaries that count the whole row, or the slots of a shard."""
+    counts, cp = decided.counts, decided.cp
+    base_is_whole = counts.scale.chunks == 2 * cp
+    node = counts.base
+    if sharded and base_is_whole:
+        known = next((b.node for b, f in counts.factors.items() if f == Fraction(1, cp) and b.node is not node), None)
+        node = known if known is not None and cp > 1 else _made(build, torch.div, node, cp, rounding_mode="floor")
+    elif not sharded and not base_is_whole:
+        node = _made(build, torch.mul, node, cp)
+    if example(node).device != device:
+        node = _made(build, "to", node, device, method=True)
+    return node
+
+
+def _made(build: Builder, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    """The same call once."""
+    keywords = {k: v for k, v in kwargs.items() if k != "method"}
+    for node in build.made:
+        if node.target == target and node.args == args and node.kwargs == keywords:
+            return node
+    return build.call(target, *args, **kwargs)
+
+
+# === What stays in the loop ==================================================================================
+
+
+def _recount(
+    graph: fx.Graph, decided: Decided, lengths: dict[fx.Node, bool], segments: dict[bool, tuple[fx.Node, int]],
+    bounds: dict[bool, fx.Node], start: fx.Node,
+) -> None:  # fmt: skip
+    """Lengths that were counted on what is gone are counted on documents that are there."""
+    for node, sharded in lengths.items():
+        if sharded not in segments:
+            source = next(e.source for _, e in decided.found if e.source.sharded == sharded)
+            build = Builder(graph, next(iter(segments.values()))[0], source.node)
+            segment = build.call(markers.SEGMENT, source.node, bounds[sharded], start, source.dim)
+            segments[sharded] = segment, source.dim
+        build = Builder(graph, segments[sharded][0].next, segments[sharded][0])
+        size = build.call(torch.ops.aten.sym_size.int, *segments[sharded], fake=example(node))
+        node.replace_all_uses_with(size)
+
+
+def _recut(
+    graph: fx.Graph, decided: Decided, body: Any, nodes: tuple[fx.Node, ...], live: frozenset[fx.Node], start: fx.Node,
+    bounds: dict[bool, fx.Node],
+) -> None:  # fmt: skip
+    """Documents that are cut by computed boundaries (``cu[i] // cp``) are cut by a vector of them."""
+    order = steps(nodes)
+    chosen = {order[position] for position, _ in decided.found}
+    for node in nodes:
+        cut = body.cuts.get(node)
+        if cut is None or node not in live or node in chosen:
+            continue
+        build = Builder(graph, node, cut.source.node)
+        args = (cut.source.node, bounds[cut.source.sharded], start, cut.source.dim)
+        if cut.written:
+            rest = tuple(cut.rest) if any(e != slice(None) for e in cut.rest) else Ellipsis
+            segment = build.call(markers.SEGMENT, *args)
+            build.call(operator.setitem, segment, rest, node.args[2], fake=False)
+            graph.erase_node(node)
+            continue
+        whole = not cut.rest or all(e == slice(None) for e in cut.rest)
+        out = build.call(markers.SEGMENT, *args, fake=example(node) if whole else None)
+        if not whole:
+            out = build.call(operator.getitem, out, tuple(cut.rest), fake=example(node))
+        node.replace_all_uses_with(out)
+
+
+def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:
+    """Erase what nobody needs any more, with the assertions about its sizes and the checks that the op makes."""
+    gone: set[fx.Node] = set()
+    alive = [n for n in nodes if n in set(graph.nodes)]
+    moved = {n for n in alive if body.tensor(n) is not None or n in body.cuts}
+    below = set(moved)
+    for node in alive:
+        if any(n in below for n in node.all_input_nodes) and not isinstance(example(node), torch.Tensor):
+            below.add(node)
+    for node in reversed(alive):
+        unused = all(u in gone for u in node.users)
+        check = name_of(node) == "assert_scalar" and node in below
+        proven = name_of(node) == "loop_check" and body.values.get(node.args[0]) is True  # the op checks that itself
+        known = node in body.values or node in body.machine.values or node in below
+        if unused and (node.op == "get_attr" or check or proven or (known and not _has_effect(node, body))):
+            graph.erase_node(node)
+            gone.add(node)
+
+
+def _has_effect(node: fx.Node, body: Any) -> bool:
+    if name_of(node) == "copy_" and node in body.values:
+        return False
+    if node in body.values:
+        return False
+    return node.is_impure() or name_of(node) in ("setitem", "loop_check", "loop_skip", "assert_scalar", "check")

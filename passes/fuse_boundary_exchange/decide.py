@@ -1,0 +1,189 @@
+"""Decide whether a captured loop with messages is a roll of zigzag shards. Nothing here changes the graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass._compat import process_group_of
+from packpass.capture import p2p
+from packpass.layout.names import example
+from passes.fuse_boundary_exchange import rules  # noqa: F401  (fills the rule table)
+from passes.fuse_boundary_exchange.canonical import Field, Group, Matched, check_messages, match
+from passes.fuse_boundary_exchange.machine import Machine
+from passes.fuse_boundary_exchange.terms import ZigzagRoll
+from passes.fuse_boundary_exchange.values import WHOLE, View
+from passes.vectorize_segments import machine as segments
+from passes.vectorize_segments.find import Decided as LoopDecided
+from passes.vectorize_segments.find import LoopFound, all_documents, conclude, hoistable, separate_inputs
+from passes.vectorize_segments.machine import Refused
+from passes.vectorize_segments.terms import FULL, Assign, Boundaries, Row
+
+
+@dataclasses.dataclass(frozen=True)
+class Decided:
+    """A loop that is a roll: the whole-row form for `passes.vectorize_segments.rewrite`, and facts for the report."""
+
+    loop: LoopDecided
+    cu: fx.Node
+    sharded: bool
+    """Are the boundaries those of this rank's row, not of the whole one?"""
+    group: Group
+    fields: tuple[Field, ...]
+    """In the order of their messages."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outcome:
+    """What one iteration leaves behind; equal for two iterations that do the same."""
+
+    boundaries: tuple[fx.Node, int]
+    written: tuple[tuple[tuple[fx.Node, int], Field], ...]
+    appended: tuple[tuple[fx.Node, Field, int], ...]
+    fields: tuple[Field, ...]
+
+
+def has_messages(loop: LoopFound) -> bool:
+    return any(node.target in p2p.MARKERS for node in loop.nodes)
+
+
+def groups_seen(graph: fx.Graph) -> list[str]:
+    """Names of the process groups that the code looks at: capture notes them beside the first message of a graph."""
+    return [str(node.args[0]) for node in graph.nodes if node.target is p2p.GROUP]
+
+
+def decide(graph: fx.Graph, loop: LoopFound, groups: Sequence[str]) -> Decided:
+    """Check every condition; raises `Refused`. ``groups`` are those that may hold the shards, by name."""
+    if len(loop.iterations) != 2:
+        raise Refused("not-captured", "the loop was not traced twice")
+    hoisted = hoistable(graph, loop)
+    inside = loop.nodes - set(hoisted)
+    loop = LoopFound(
+        loop.id, tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations), loop.collects
+    )
+    found: dict[tuple[int, ...], tuple[Group, int, _Outcome]] = {}
+    refused: list[Refused] = []
+    for group in _candidates(loop, groups):
+        for scale in (group.size, 1):
+            try:
+                outcome = _outcome(loop, group, scale)
+            except Refused as reason:
+                refused.append(reason)
+            else:
+                found.setdefault(group.ranks, (group, scale, outcome))
+    if not found:
+        raise _best(refused)
+    if len(found) > 1:
+        raise Refused("message-group", "the messages are those of a roll over more than one process group")
+    ((group, scale, outcome),) = found.values()
+    return _conclude(graph, loop, group, scale, outcome, hoisted)
+
+
+def _best(refused: list[Refused]) -> Refused:
+    """The reason of the reading that came furthest."""
+    if not refused:
+        return Refused(
+            "message-group", "this rank belongs to no process group of more than one rank that the code uses"
+        )
+    early = ("not-a-segment", "unknown-bounds")
+    return next((r for r in refused if r.code not in early), refused[0])
+
+
+def _candidates(loop: LoopFound, groups: Sequence[str]) -> list[Group]:
+    """Groups that may hold the shards: those that the code looks at, and that of the messages. By ranks, once each."""
+    names = [*groups]
+    names += [str(node.args[3]) for node in loop.nodes if node.target in (p2p.SEND, p2p.RECV)]
+    found: dict[tuple[int, ...], Group] = {}
+    for name in dict.fromkeys(names):
+        group = process_group_of(name)
+        ranks = tuple(torch.distributed.get_process_group_ranks(group))
+        if len(ranks) > 1 and group.rank() >= 0:
+            found.setdefault(ranks, Group(name, ranks, group.rank()))
+    return list(found.values())
+
+
+def _outcome(loop: LoopFound, group: Group, scale: int) -> _Outcome:
+    first, second = (_iteration(loop, which, group, scale) for which in (0, 1))
+    if first != second:
+        raise Refused("not-generic", "two iterations of the loop do different things")
+    return first
+
+
+def _iteration(loop: LoopFound, which: int, group: Group, scale: int) -> _Outcome:
+    """Run one traced iteration and prove that it rolls its document."""
+    begin, body, _ = loop.iterations[which]
+    machine = Machine(loop.nodes, begin, loop.iterations[0][0], scale)
+    for node in body:
+        machine.step(node)
+    machine.finish()
+    if machine.boundaries is None:
+        raise Refused("no-segments", "the loop does not cut anything by boundaries")
+    written: list[tuple[tuple[fx.Node, int], Matched]] = []
+    for key, memory in machine.memories.items():
+        if memory.version:
+            written.append((key, match(memory.runs, group, key[0])))
+    appended: list[tuple[fx.Node, Matched, int]] = []
+    for collect in loop.collects:
+        source = collect.args[which]
+        view = machine.values.get(source)  # type: ignore[arg-type]
+        if not isinstance(view, View) or not view.kept or view.dim is None or view.length != WHOLE or view.empty:
+            raise Refused("list-append", "what is appended per document is not the document", collect)
+        appended.append((collect, match(machine.read(view, collect), group, collect), view.dim))
+    matched = [m for _, m in written] + [m for _, m, _ in appended]
+    if not matched:
+        raise Refused("no-effect", "the loop over documents changes nothing")
+    if not machine.messages:
+        raise Refused("not-a-roll", "the loop sends nothing")
+    return _Outcome(
+        machine.boundaries,
+        tuple((key, m.field) for key, m in written),
+        tuple((collect, m.field, dim) for collect, m, dim in appended),
+        tuple(check_messages(machine, _merged(matched), group)),
+    )
+
+
+def _merged(found: list[Matched]) -> list[Matched]:
+    """One entry per field; two results of one field must come from the same messages."""
+    fields: dict[Field, Matched] = {}
+    for matched in found:
+        if fields.setdefault(matched.field, matched).received != matched.received:
+            raise Refused("message-order", "a slot is received twice")
+    return list(fields.values())
+
+
+def _conclude(
+    graph: fx.Graph, loop: LoopFound, group: Group, scale: int, outcome: _Outcome, hoisted: tuple[fx.Node, ...]
+) -> Decided:
+    """What does not depend on messages is checked, and rewritten, as for any other loop over documents."""
+    for node in loop.nodes:
+        if isinstance(example(node), torch.Tensor) and example(node).requires_grad:
+            raise Refused("message-gradient", "eager sends no gradient through messages; cp_packed_roll would", node)
+    cu, k = outcome.boundaries
+    intern = segments.Interner()
+    machine = segments.Machine(intern, loop.nodes, {})
+    machine.boundaries = (Boundaries(cu), k)
+    terms: dict[Field, ZigzagRoll] = {}
+    for field in outcome.fields:
+        row = intern(Row(field.node, (), field.dim))
+        fill = 0 if field.fill is None else field.fill.value
+        roll = ZigzagRoll(
+            row, cu, scale == 1, field.shift, fill, field.fill is None, group.name, group.size, group.rank, field.dim
+        )
+        terms[field] = intern(roll)
+    for (node, dim), field in outcome.written:
+        segment = machine.outer_segment(node, (), dim, FULL, example(node).dim())
+        store = segment.store
+        store.term = intern(Assign(store.term, FULL, terms[field], dim))
+        store.version = 1
+    appended: dict[fx.Node, Any] = {
+        collect: machine.fresh(terms[field], example(field.node).dim()) for collect, field, _ in outcome.appended
+    }
+    boundaries = all_documents(machine, loop)
+    decided = conclude(graph, loop, machine, appended, boundaries, hoisted)
+    if separate_inputs(graph, decided):
+        raise Refused("aliasing", "the loop reads one input and writes another, which may share memory in a later call")
+    return Decided(decided, cu, scale == 1, group, outcome.fields)

@@ -1,0 +1,240 @@
+"""Runs one iteration of a loop body on `values`: which slots of the document, numbers and messages every tensor holds.
+
+Only what a roll of zigzag shards is written with has a meaning here; everything else is refused. Messages follow
+eager's rules: what is being sent may be read but not written, what is being received neither, until it is waited for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.capture import markers, p2p
+from packpass.layout.names import argument, example
+from passes.fuse_boundary_exchange import contents
+from passes.fuse_boundary_exchange.values import (
+    WHOLE,
+    ZERO,
+    Comparison,
+    Int,
+    Memory,
+    Own,
+    Pending,
+    Run,
+    View,
+    cut,
+    normal,
+    number,
+    total,
+)
+from passes.vectorize_segments.boundaries import boundary_vector, unchanged
+from passes.vectorize_segments.machine import Refused
+from passes.vectorize_segments.op_names import label, name_of
+
+OPAQUE = object()
+"""Value of an integer that only Dynamo's own assertions look at."""
+
+COMPARISONS = frozenset({"eq", "ne", "ge", "gt", "le", "lt"})
+
+
+@dataclasses.dataclass
+class Message:
+    """A request: to send the slots ``what`` to a global rank, or to receive one slot from it."""
+
+    number: int
+    sends: bool
+    peer: int
+    group: str
+    node: fx.Node
+    memory: Memory
+    what: tuple[Run, ...] = ()
+    waited: bool = False
+
+
+Rule = Callable[["Machine", fx.Node], Any]
+RULES: dict[Any, Rule] = {}
+"""Op name, or marker -> what the node's value is. Filled by `rules`."""
+
+
+class Machine:
+    """State while one iteration is interpreted.
+
+    ``index`` is the number of its document, ``start`` the node at which the loop begins; ``scale`` is 1 for boundaries
+    of shards, the number of ranks for those of whole documents.
+    """
+
+    def __init__(self, inside: set[fx.Node], index: fx.Node, start: fx.Node, scale: int) -> None:
+        self.inside, self.start, self.scale = inside, start, scale
+        self.values: dict[fx.Node, Any] = {index: Int(index=1)}
+        self.memories: dict[tuple[fx.Node, int], Memory] = {}
+        self.messages: list[Message] = []
+        self.boundaries: tuple[fx.Node, int] | None = None
+        self.skips_empty = False
+
+    # --- values ---------------------------------------------------------------------------------------------
+
+    def step(self, node: fx.Node) -> None:
+        """One node of the body."""
+        name = name_of(node) or str(getattr(node.target, "__name__", ""))
+        if node.op == "get_attr" or name in ("assert_scalar", "opaque") or node.target is p2p.GROUP:
+            return
+        if self._is_number(node):
+            self.values[node] = self._scalar(node, name)
+            return
+        rule = RULES.get(node.target if node.target in p2p.MARKERS or node.target in markers.MARKERS else name)
+        if rule is None:
+            raise Refused("no-rule", f"{label(node)} between the messages of a roll is not understood", node)
+        self.values[node] = rule(self, node)
+
+    def _is_number(self, node: fx.Node) -> bool:
+        """Not a tensor, or one of a single integer or bool that is no slot of a document: it counts as the number."""
+        fake = example(node)
+        if isinstance(fake, torch.Tensor):
+            vector = fake.dim() == 0 and fake.dtype in (torch.int32, torch.int64, torch.bool)
+            return vector and bool(node.args) and not isinstance(self.values.get(node.args[0]), (View, tuple))  # type: ignore[arg-type]
+        return isinstance(fake, (int, float, bool, torch.SymInt, torch.SymBool, torch.SymFloat))
+
+    def finish(self) -> None:
+        """End of the body."""
+        for message in self.messages:
+            if not message.waited:
+                raise Refused("message-wait", "a message is not waited for in its own iteration", message.node)
+
+    def value(self, arg: Any) -> Any:
+        if isinstance(arg, fx.Node):
+            if arg in self.values:
+                return self.values[arg]
+            fake = example(arg)
+            if isinstance(fake, int) and not isinstance(fake, bool):
+                return number(fake)
+            return OPAQUE if arg not in self.inside and not isinstance(fake, torch.Tensor) else arg
+        return number(arg) if isinstance(arg, int) and not isinstance(arg, bool) else arg
+
+    def view(self, arg: Any, node: fx.Node) -> View:
+        found = self.value(arg)
+        if not isinstance(found, View):
+            raise Refused("no-rule", f"{label(node)} of a tensor that is no part of a document", node)
+        return found
+
+    def integer(self, arg: Any) -> Int | None:
+        found = self.value(arg)
+        return found if isinstance(found, Int) else None
+
+    def _scalar(self, node: fx.Node, name: str) -> Any:
+        """Boundaries, lengths, and arithmetic on them."""
+        if name in ("select", "getitem"):
+            vector = node.args[0]
+            at = self.integer(argument(node, 2, "index") if name == "select" else node.args[1])
+            if isinstance(vector, fx.Node) and at is not None and vector not in self.values:
+                return self._boundary(vector, at, node)
+        if name == "size":
+            return self._size(node)
+        if name == "sym_sum":
+            parts = [self.integer(part) for part in node.args[0]]  # type: ignore[union-attr]
+            known = [part for part in parts if part is not None]
+            return total(known) if len(known) == len(parts) else OPAQUE
+        inputs = [self.value(a) for a in node.args]
+        if not inputs or any(not isinstance(v, Int) for v in inputs[:2]):
+            return OPAQUE
+        if name in ("item", "int", "long", "to", "clone", "cpu", "sym_int"):
+            return inputs[0]
+        if len(inputs) < 2:
+            return OPAQUE
+        a, b = inputs[:2]
+        if name in ("add", "sub"):
+            plain = not set(node.kwargs) and len(inputs) == 2
+            return a.plus(b, 1 if name == "add" else -1) if plain else OPAQUE
+        if name == "mul":
+            return a.times(b.const) if b.is_const else b.times(a.const) if a.is_const else OPAQUE
+        if name in ("floordiv", "floor_divide", "div", "rshift") and b.is_const:
+            if name == "div" and node.kwargs.get("rounding_mode") not in ("floor", "trunc"):
+                return OPAQUE
+            found = a.over(b.const if name != "rshift" else 2**b.const)
+            return OPAQUE if found is None else found
+        if name in ("mod", "remainder") and b.is_const:
+            return ZERO if a.over(b.const) is not None else OPAQUE
+        return Comparison(name, a.plus(b, -1)) if name in COMPARISONS else OPAQUE
+
+    def _boundary(self, vector: fx.Node, at: Int, node: fx.Node) -> Any:
+        """``cu_seqlens[i + k]``, or the same of a vector that holds its quotient by a constant."""
+        divisor, offset = 1, 0
+        while True:
+            vector, more, lengths = boundary_vector(vector)
+            offset += more
+            name = name_of(vector)
+            quotient = name in ("floordiv", "floor_divide") or (
+                name == "div" and vector.kwargs.get("rounding_mode") in ("floor", "trunc")
+            )
+            source, by = (*vector.args, None, None)[:2]
+            if not (quotient and isinstance(source, fx.Node) and type(by) is int and by > 0):
+                break
+            if not unchanged(source, vector):
+                raise Refused("boundaries-written", "boundaries are changed after they were read", vector)
+            vector, divisor = source, divisor * by
+        if lengths or at.index != 1 or at.start or at.half:
+            return OPAQUE
+        k = at.const + offset
+        if self.boundaries is None:
+            self.boundaries = vector, k
+        if self.boundaries[0] is not vector:
+            raise Refused("two-boundaries", "the body cuts tensors by two different sets of boundaries", node)
+        k -= self.boundaries[1]
+        if k not in (0, 1):
+            raise Refused("not-a-segment", "a boundary of another document is used", node)
+        found = Int(start=self.scale, half=2 * self.scale * k).over(divisor)
+        return OPAQUE if found is None else found
+
+    def _size(self, node: fx.Node) -> Any:
+        view = self.value(node.args[0])
+        dim = argument(node, 1, "dim")
+        if not isinstance(view, View) or type(dim) is not int or not view.kept or view.dim is None:
+            return OPAQUE
+        rank = example(node.args[0]).dim()
+        return view.length if dim % rank == rank + view.dim else OPAQUE
+
+    # --- memory ---------------------------------------------------------------------------------------------
+
+    def outer(self, base: fx.Node, start: Int, stop: Int, dim: int, node: fx.Node) -> View:
+        """Slots ``[start, stop)`` of an outer row: they must lie in this document, even if it has no slots."""
+        low, length = start.plus(Int(start=1), -1), stop.plus(start, -1)
+        high = low.plus(length)
+        ends = (low, length, WHOLE.plus(high, -1))
+        if not all(end.local and end.half >= 0 and end.const >= 0 for end in ends):
+            raise Refused("not-a-segment", "a slice of the row is not this rank's part of one document", node)
+        key = (base, dim)
+        memory = self.memories.get(key)
+        if memory is None:
+            content = contents.known(base, self.start) or Own(base, dim, ZERO)
+            memory = self.memories[key] = Memory((Run(WHOLE, content),), WHOLE, 0, key)
+        return View(memory, low, length, 0, dim, True)
+
+    def read(self, view: View, node: fx.Node) -> tuple[Run, ...]:
+        memory = view.memory
+        while memory.parent is not None:
+            memory, version = memory.parent
+            if memory.version != version:
+                raise Refused("stale-view", "a view is used after the tensor it views was changed", node)
+        runs = normal(cut(view.memory.runs, view.start, view.start.plus(view.length), node))
+        if any(isinstance(run.what, Pending) for run in runs):
+            raise Refused("message-wait", "what is received is used before the message is waited for", node)
+        return runs
+
+    def write(self, view: View, runs: tuple[Run, ...], node: fx.Node) -> None:
+        memory = view.memory
+        if memory.parent is not None:
+            raise Refused("write-through-view", "a view, or what may be one, is changed in place", node)
+        end = view.start.plus(view.length)
+        old = cut(memory.runs, view.start, end, node)
+        if memory.sending or any(isinstance(run.what, Pending) for run in old):
+            raise Refused("message-wait", "memory is changed while a message is on its way", node)
+        before, after = cut(memory.runs, ZERO, view.start, node), cut(memory.runs, end, memory.length, node)
+        memory.runs = normal([*before, *runs, *after])
+        memory.version += 1
+
+    def fresh(self, runs: tuple[Run, ...], like: View) -> View:
+        """A new tensor of the form of a view."""
+        return View(Memory(runs, like.length, like.empty), ZERO, like.length, like.empty, like.dim, like.kept)

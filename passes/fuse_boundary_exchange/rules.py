@@ -1,0 +1,374 @@
+"""What the ops of a roll mean for `machine`: cutting, rolling, joining, filling, sending and receiving slots."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass._compat import statically_known_true
+from packpass.capture import markers, p2p
+from packpass.layout.names import argument, example
+from passes.fuse_boundary_exchange import contents
+from passes.fuse_boundary_exchange.machine import RULES, Machine, Message, Rule
+from passes.fuse_boundary_exchange.values import (
+    HALF,
+    ONE,
+    WHOLE,
+    ZERO,
+    Comparison,
+    Int,
+    Memory,
+    Pending,
+    Received,
+    Run,
+    View,
+    cut,
+    normal,
+    number,
+    total,
+)
+from passes.vectorize_segments.machine import Refused
+from passes.vectorize_segments.op_names import label, name_of
+from passes.vectorize_segments.windows import expand_index
+
+
+def rule(*names: Any) -> Callable[[Rule], Rule]:
+    """Register the meaning of ops by name, of markers by the op."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+# === Reading =================================================================================================
+
+
+def _indexed(machine: Machine, base: Any, index: Any, node: fx.Node) -> View:
+    """What ``base[index]`` refers to."""
+    if not isinstance(base, fx.Node):
+        raise Refused("no-rule", "this index has no rule", node)
+    rank = example(base).dim()
+    view = machine.value(base)
+    entries = expand_index(index, rank, node)
+    cuts = [d for d, entry in enumerate(entries) if entry != slice(None)]
+    if isinstance(view, View):
+        view = settle(view, base, -1) if view.kept is None and rank else view
+        if not cuts:
+            return view
+        if len(cuts) == 1 and view.kept and view.dim is not None and cuts[0] == rank + view.dim:
+            entry = entries[cuts[0]]
+            return _slice(machine, view, entry, node) if isinstance(entry, slice) else _slot(machine, view, entry, node)
+    elif view is base and base not in machine.inside and len(cuts) == 1 and isinstance(entries[cuts[0]], slice):
+        entry = entries[cuts[0]]
+        start, stop = machine.integer(entry.start), machine.integer(entry.stop)
+        if start is not None and stop is not None and entry.step in (None, 1) and start.start and stop.start:
+            return machine.outer(base, start, stop, cuts[0] - rank, node)
+    raise Refused("unknown-bounds", f"this part of a document is not understood ({label(node)})", node)
+
+
+def _slice(machine: Machine, view: View, entry: slice, node: fx.Node) -> View:
+    """``view[start:stop]`` along the packed dimension, with Python's meaning of negative constants."""
+    if entry.step not in (None, 1):
+        raise Refused("strided-slice", "a slice with a step over documents", node)
+    ends: list[Int] = []
+    plain: list[int | None] = []
+    for bound, default in ((entry.start, ZERO), (entry.stop, view.length)):
+        at = machine.integer(bound) if bound is not None else default
+        if at is None or not at.local:
+            raise Refused("unknown-bounds", "a slice of a document has a bound that is not understood", node)
+        plain.append(at.const if bound is not None else None)
+        ends.append(view.length.plus(at) if bound is not None and at.is_const and at.const < 0 else at)
+    start, stop = ends
+    empty = len(range(view.empty)[slice(*plain)])
+    if not (start.at_least(ZERO) and stop.at_least(start) and view.length.at_least(stop)):
+        raise Refused("not-a-roll", "which slots a slice has depends on how short the document is", node)
+    return view.part(start, stop.plus(start, -1), empty)
+
+
+def _slot(machine: Machine, view: View, position: Any, node: fx.Node) -> View:
+    at = machine.integer(position)
+    if at is None or not at.local:
+        raise Refused("unknown-bounds", "a slot of a document at a position that is not understood", node)
+    at = view.length.plus(at) if at.is_const and at.const < 0 else at
+    if not (at.at_least(ZERO) and view.length.at_least(at.plus(ONE))):
+        raise Refused("not-a-roll", "a slot that short documents do not have", node)
+    return view.part(at, ONE, 1, kept=False)
+
+
+def settle(view: View, of: Any, dim: int, kept: bool | None = None) -> View:
+    """A tensor of given sizes in the form that its use asks for."""
+    sizes = example(of).shape
+    if kept is None:
+        kept = len(sizes) >= -dim and bool(statically_known_true(sizes[dim] == 1))
+    return dataclasses.replace(view, dim=dim, kept=kept)
+
+
+@rule("getitem")
+def _getitem(machine: Machine, node: fx.Node) -> View:
+    base, index = node.args
+    parts = machine.values.get(base)  # type: ignore[arg-type]
+    if isinstance(parts, tuple) and type(index) is int:
+        found: View = parts[index]
+        return found
+    return _indexed(machine, base, index, node)
+
+
+@rule("select")
+def _select(machine: Machine, node: fx.Node) -> View:
+    return _along(machine, node, lambda at: at)
+
+
+@rule("narrow")
+def _narrow(machine: Machine, node: fx.Node) -> View:
+    length = machine.integer(argument(node, 3, "length"))
+
+    def stretch(start: Any) -> Any:
+        first = machine.integer(start)
+        if first is None or length is None or (first.is_const and first.const < 0):
+            raise Refused("unknown-bounds", "a slice bound is not a boundary of the document", node)
+        return _Bounds(first, first.plus(length))
+
+    return _along(machine, node, stretch)
+
+
+class _Bounds:
+    """A slice whose bounds are known integers, not nodes."""
+
+    def __init__(self, start: Int, stop: Int) -> None:
+        self.start, self.stop = start, stop
+
+
+def _along(machine: Machine, node: fx.Node, entry_of: Callable[[Any], Any]) -> View:
+    base: Any = node.args[0]
+    rank = example(base).dim()
+    dim = argument(node, 1, "dim") % rank - rank
+    position = argument(node, 2, "index") if name_of(node) == "select" else argument(node, 2, "start")
+    entry = entry_of(position)
+    view = machine.value(base)
+    if isinstance(view, View):
+        if not view.kept or view.dim != dim:
+            raise Refused("no-rule", f"{label(node)} along another dimension than the packed one", node)
+        if not isinstance(entry, _Bounds):
+            return _slot(machine, view, entry, node)
+        if entry.start.local and entry.start.at_least(ZERO) and view.length.at_least(entry.stop):
+            if entry.stop.at_least(entry.start):
+                return view.part(entry.start, entry.stop.plus(entry.start, -1), 0)
+    elif isinstance(entry, _Bounds) and view is base and base not in machine.inside:
+        return machine.outer(base, entry.start, entry.stop, dim, node)
+    raise Refused("unknown-bounds", f"this part of a document is not understood ({label(node)})", node)
+
+
+@rule("chunk")
+def _chunk(machine: Machine, node: fx.Node) -> tuple[View, View]:
+    view = machine.view(node.args[0], node)
+    count, rank = argument(node, 1, "chunks"), example(node.args[0]).dim()
+    if count != 2 or view.dim is None or not view.kept or argument(node, 2, "dim", 0) % rank != rank + view.dim:
+        raise Refused("no-rule", "a document is cut in other parts than its two chunks", node)
+    if view.length != WHOLE:
+        raise Refused("not-a-roll", "something else than a whole document is cut in two chunks", node)
+    return view.part(ZERO, HALF, 0), view.part(HALF, HALF, 0)
+
+
+@rule("contiguous", "detach", "alias")
+def _same(machine: Machine, node: fx.Node) -> View:
+    """The same slots, in memory that may be the same."""
+    view = machine.view(node.args[0], node)
+    memory = Memory(machine.read(view, node), view.length, view.empty, parent=(view.memory, view.memory.version))
+    return View(memory, ZERO, view.length, view.empty, view.dim, view.kept)
+
+
+@rule("clone")
+def _clone(machine: Machine, node: fx.Node) -> View:
+    view = machine.view(node.args[0], node)
+    return machine.fresh(machine.read(view, node), view)
+
+
+@rule("roll")
+def _roll(machine: Machine, node: fx.Node) -> View:
+    view = machine.view(node.args[0], node)
+    shifts, dims = argument(node, 1, "shifts"), argument(node, 2, "dims")
+    shifts, dims = ([v] if type(v) is int else list(v or ()) for v in (shifts, dims))
+    rank = example(node).dim()
+    if len(shifts) != 1 or len(dims) != 1 or not view.kept or dims[0] % rank != rank + (view.dim or 0):
+        raise Refused("no-rule", "a roll along another dimension than the packed one", node)
+    runs, shift = machine.read(view, node), shifts[0]
+    at = number(-shift) if shift < 0 else view.length.plus(number(shift), -1)
+    if not (at.at_least(ZERO) and view.length.at_least(at)):
+        raise Refused("not-a-roll", "a roll by more than short chunks are long", node)
+    return machine.fresh(normal([*cut(runs, at, view.length, node), *cut(runs, ZERO, at, node)]), view)
+
+
+@rule("cat", "concat", "concatenate")
+def _cat(machine: Machine, node: fx.Node) -> View:
+    parts: Any = node.args[0] if node.args else node.kwargs["tensors"]
+    rank = example(node).dim()
+    dim = (argument(node, 1, "dim", 0) if "axis" not in node.kwargs else node.kwargs["axis"]) % rank - rank
+    views = [settle(v, p, dim) if (v := machine.view(p, node)).kept is None else v for p in parts]
+    if any(not view.kept or view.dim != dim for view in views):
+        raise Refused("no-rule", "parts are put together along another dimension than the packed one", node)
+    for part in parts:
+        _alike(part, parts[0], dim, node)
+    runs = normal([run for view in views for run in machine.read(view, node)])
+    length, empty = total([view.length for view in views]), sum(view.empty for view in views)
+    return View(Memory(runs, length, empty), ZERO, length, empty, dim, True)
+
+
+def _alike(part: Any, other: Any, dim: int, node: fx.Node) -> None:
+    """Two tensors of one dtype whose sizes differ along the packed dimension at most."""
+    a, b = example(part), example(other)
+    if a.dtype != b.dtype or not _same_rest(a, b, dim, kept_a=True, kept_b=True):
+        raise Refused("dim-mismatch", "tensors of different sizes or dtypes are put together", node)
+
+
+@rule("empty_like", "zeros_like", "ones_like", "full_like")
+def _like(machine: Machine, node: fx.Node) -> View:
+    """``empty_like`` and its kin: the same sizes, other content."""
+    view = machine.view(node.args[0], node)
+    if example(node).dtype != example(node.args[0]).dtype:
+        raise Refused("no-rule", "a conversion between the messages of a roll is not understood", node)
+    return machine.fresh((Run(view.length, contents.made(node)),), view)
+
+
+@rule("empty", "zeros", "ones", "full", "new_empty", "new_zeros", "new_ones", "new_full")
+def _sized(machine: Machine, node: fx.Node) -> View:
+    """``torch.empty(sizes)``: one slot, its packed dimension kept or not, as its use will tell."""
+    content = contents.made(node)
+    return View(Memory((Run(ONE, content),), ONE, 1), ZERO, ONE, 1, None, None)
+
+
+@rule("unsqueeze")
+def _unsqueeze(machine: Machine, node: fx.Node) -> View:
+    view, rank = machine.view(node.args[0], node), example(node).dim()
+    dim = argument(node, 1, "dim") % rank - rank
+    if view.kept is None or (view.kept is False and view.dim == dim):
+        return dataclasses.replace(view, dim=dim, kept=True)
+    raise Refused("no-rule", "a new dimension beside the packed one", node)
+
+
+@rule("squeeze")
+def _squeeze(machine: Machine, node: fx.Node) -> View:
+    view, dim = machine.view(node.args[0], node), argument(node, 1, "dim")
+    rank = example(node.args[0]).dim()
+    if type(dim) is int and view.kept and view.length == ONE and view.dim == dim % rank - rank:
+        return dataclasses.replace(view, kept=False)
+    raise Refused("no-rule", "a squeeze of something else than one slot", node)
+
+
+# === Writing =================================================================================================
+
+
+@rule("setitem")
+def _setitem(machine: Machine, node: fx.Node) -> None:
+    base, index, value = node.args
+    _assign(machine, _indexed(machine, base, index, node), base, value, node)
+
+
+@rule("copy_", "fill_")
+def _copy(machine: Machine, node: fx.Node) -> View:
+    view = machine.view(node.args[0], node)
+    value = argument(node, 1, "src" if name_of(node) == "copy_" else "value")
+    _assign(machine, view, node.args[0], value, node)
+    return view
+
+
+@rule("zero_")
+def _zero(machine: Machine, node: fx.Node) -> View:
+    view = machine.view(node.args[0], node)
+    _assign(machine, view, node.args[0], 0, node)
+    return view
+
+
+def _assign(machine: Machine, view: View, base: Any, value: Any, node: fx.Node) -> None:
+    """``base[...] = value``, for a number or a tensor of exactly the sizes of ``view``, the part of ``base``."""
+    if isinstance(value, (bool, int, float, complex)):
+        machine.write(view, (Run(view.length, contents.constant(value, example(base).dtype)),), node)
+        return
+    source = machine.view(value, node)
+    if source.kept is None and view.dim is not None:
+        source = settle(source, value, view.dim, view.kept)
+    if view.kept is None and source.dim is not None:
+        view = settle(view, base, source.dim, source.kept)
+    if (source.kept, source.dim, source.length) != (view.kept, view.dim, view.length):
+        raise Refused("length-mismatch", "what is assigned is not as long as where it goes", node)
+    whole = machine.values.get(base)
+    kept = whole.kept if isinstance(whole, View) and whole.kept is not None else view.kept
+    if not isinstance(whole, View):
+        kept = True  # an outer row
+    a, b = example(value), example(base)
+    if a.dtype != b.dtype or not _same_rest(a, b, source.dim, bool(source.kept), bool(kept)):
+        raise Refused("dim-mismatch", "tensors of different sizes or dtypes are put together", node)
+    machine.write(view, machine.read(source, node), node)
+
+
+def _same_rest(a: torch.Tensor, b: torch.Tensor, dim: int | None, kept_a: bool, kept_b: bool) -> bool:
+    """Are all sizes but the packed one equal?"""
+    left, right = list(a.shape), list(b.shape)
+    for sizes, kept in ((left, kept_a), (right, kept_b)):
+        if kept and dim is not None:
+            del sizes[dim]
+    return len(left) == len(right) and all(statically_known_true(x == y) for x, y in zip(left, right, strict=True))
+
+
+# === Messages, conditions ====================================================================================
+
+
+@rule(p2p.SEND)
+def _send(machine: Machine, node: fx.Node) -> None:
+    view, message = _message(machine, node, sends=True)
+    message.what = machine.read(view, node)
+    view.memory.root().sending.add(message.number)
+
+
+@rule(p2p.RECV)
+def _recv(machine: Machine, node: fx.Node) -> None:
+    view, message = _message(machine, node, sends=False)
+    machine.write(view, (Run(ONE, Pending(message.number)),), node)
+
+
+def _message(machine: Machine, node: fx.Node, *, sends: bool) -> tuple[View, Message]:
+    tensor, peer, tag, group, work = node.args
+    view = machine.view(tensor, node)
+    if tag != 0:
+        raise Refused("message-order", "a message has a tag", node)
+    if view.length != ONE:
+        raise Refused("not-a-roll", "a message of something else than one slot of every document", node)
+    message = Message(work, sends, peer, group, node, view.memory)  # type: ignore[arg-type]
+    machine.messages.append(message)
+    return view, message
+
+
+@rule(p2p.WAIT)
+def _wait(machine: Machine, node: fx.Node) -> None:
+    (message,) = (m for m in machine.messages if m.number == node.args[0])
+    message.waited = True
+    memory = message.memory
+    memory.root().sending.discard(message.number)
+    pending, received = Pending(message.number), Received(message.number)
+    memory.runs = tuple(Run(run.length, received if run.what == pending else run.what) for run in memory.runs)
+
+
+@rule(*markers.LOOP_SKIP)
+def _skip(machine: Machine, node: fx.Node) -> None:
+    """``if length == 0: continue`` before anything happened."""
+    condition, skip_when = machine.value(node.args[0]), bool(node.args[1])
+    untouched = not machine.messages and not any(memory.version for memory in machine.memories.values())
+    if not (untouched and isinstance(condition, Comparison) and condition.only_if_empty(skip_when)):
+        raise Refused("skip-condition", "documents are skipped for another reason than being empty", node)
+
+
+@rule(markers.LOOP_CHECK)
+def _check(machine: Machine, node: fx.Node) -> None:
+    condition = machine.value(node.args[0])
+    if not (isinstance(condition, Comparison) and condition.always()):
+        raise Refused("check", "the body checks something about a document that is not known", node)
+
+
+@rule("check")
+def _torch_check(machine: Machine, node: fx.Node) -> None:
+    """Dynamo's own; the user's are `markers.LOOP_CHECK`, too."""

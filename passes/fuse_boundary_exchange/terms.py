@@ -1,0 +1,50 @@
+"""The whole-row form of a roll of zigzag shards."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import fx
+
+from packpass.layout.names import example
+from passes.vectorize_segments.terms import Term
+
+if TYPE_CHECKING:
+    from passes.vectorize_segments.emit import Emitter
+
+CP_ROLL = torch.ops.packpass.cp_packed_roll.default
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ZigzagRoll(Term):
+    """``of``, which a group holds in zigzag shards, with every document rolled by ``shift``.
+
+    ``cu`` are the boundaries of the whole row (``sharded``: of this rank's row). ``fill`` and ``wrap`` say what comes
+    in at the ends of documents, and only mean something on rank 0.
+    """
+
+    of: Term
+    cu: fx.Node
+    sharded: bool
+    shift: int
+    fill: Any
+    wrap: bool
+    group: str
+    size: int
+    rank: int
+    dim: int
+
+    keeps_tail: ClassVar[bool] = True
+
+    def emit(self, emitter: Emitter) -> fx.Node:
+        cu = emitter.call(operator.mul, self.cu, self.size) if self.sharded else self.cu
+        if example(cu).device != emitter.device:
+            cu = emitter.call("to", cu, emitter.device, method=True)
+        outs = emitter.call(
+            CP_ROLL, [emitter.node(self.of)], cu, [0], [self.shift], [self.dim], [0], [False], self.group, self.size,
+            self.rank, [self.fill], [self.wrap],
+        )  # fmt: skip
+        return emitter.call(operator.getitem, outs, 0)

@@ -1,0 +1,254 @@
+"""Integers and tensors of one document's zigzag shard, as the interpretation of a loop body knows them.
+
+A shard of a document is two chunks of ``h`` slots: its *slots* are 0 .. 2h - 1, the back chunk starts at h. What holds
+for every ``h >= 1`` is proven with lengths and positions that are linear in h; a document without slots (h = 0) is
+followed beside it by plain numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+from torch import fx
+
+from passes.vectorize_segments.machine import Refused
+
+# === Integers ================================================================================================
+
+
+@dataclasses.dataclass(frozen=True)
+class Int:
+    """``index * i + start * s + half * h + const``: document number, start of its shard in the row, slots per chunk."""
+
+    index: int = 0
+    start: int = 0
+    half: int = 0
+    const: int = 0
+
+    def plus(self, other: Int, sign: int = 1) -> Int:
+        return Int(
+            self.index + sign * other.index,
+            self.start + sign * other.start,
+            self.half + sign * other.half,
+            self.const + sign * other.const,
+        )
+
+    def times(self, factor: int) -> Int:
+        return Int(*(factor * part for part in dataclasses.astuple(self)))
+
+    def over(self, divisor: int) -> Int | None:
+        """The quotient where it is exact for all values, else None."""
+        parts = dataclasses.astuple(self)
+        if divisor <= 0 or any(part % divisor for part in parts):
+            return None
+        return Int(*(part // divisor for part in parts))
+
+    @property
+    def local(self) -> bool:
+        """Does it depend on the length of the document only?"""
+        return not self.index and not self.start
+
+    @property
+    def is_const(self) -> bool:
+        return self.local and not self.half
+
+    def at_least(self, other: Int) -> bool:
+        """Is ``self >= other`` for every h >= 1?"""
+        rest = self.plus(other, -1)
+        return rest.local and rest.half >= 0 and rest.half + rest.const >= 0
+
+
+def number(value: int) -> Int:
+    return Int(const=value)
+
+
+def total(parts: Iterable[Int]) -> Int:
+    return functools.reduce(Int.plus, parts, Int())
+
+
+HALF, WHOLE, ONE, ZERO = Int(half=1), Int(half=2), Int(const=1), Int()
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """``difference <op> 0`` for an integer difference."""
+
+    op: str
+    difference: Int
+
+    def always(self) -> bool:
+        """True for every document, also without slots?"""
+        rest = self.difference
+        if not rest.local:
+            return False
+        if self.op == "eq":
+            return rest == ZERO
+        if self.op == "ne":
+            return rest.const != 0 and rest.const * rest.half >= 0
+        least = {"ge": rest, "gt": rest.plus(ONE, -1), "le": rest.times(-1), "lt": rest.times(-1).plus(ONE, -1)}
+        return least[self.op].half >= 0 and least[self.op].const >= 0
+
+    def only_if_empty(self, is_true: bool) -> bool:
+        """Does no document with slots make the comparison ``is_true``?"""
+        opposite = {"eq": "ne", "ne": "eq", "ge": "lt", "lt": "ge", "gt": "le", "le": "gt"}
+        op = opposite[self.op] if is_true else self.op
+        rest = self.difference
+        if not rest.local:
+            return False
+        if op == "eq":
+            return rest == ZERO
+        if op == "ne":  # never 0 for h >= 1
+            return rest.at_least(ONE) or rest.times(-1).at_least(ONE)
+        least = {"ge": rest, "gt": rest.plus(ONE, -1), "le": rest.times(-1), "lt": rest.times(-1).plus(ONE, -1)}
+        return least[op].at_least(ZERO)
+
+
+# === Slots ===================================================================================================
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """Slots of the document from ``at`` on, as they were in an outer row (``node``, packed ``dim``) before the loop."""
+
+    node: fx.Node
+    dim: int
+    at: Int
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """Slots that hold one number; ``text`` tells 1 from 1.0 and knows NaN."""
+
+    value: Any = dataclasses.field(compare=False)
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Received:
+    """What the message with this number brought."""
+
+    message: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Pending:
+    """Memory that a message has been asked for and not been waited for."""
+
+    message: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Unset:
+    """Uninitialised memory."""
+
+
+What = Own | Constant | Received | Pending | Unset
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """``length`` slots in a row."""
+
+    length: Int
+    what: What
+
+
+def normal(runs: list[Run]) -> tuple[Run, ...]:
+    """No runs without slots, and slots that follow each other in one run."""
+    out: list[Run] = []
+    for run in runs:
+        if run.length == ZERO:
+            continue
+        last = out[-1] if out else None
+        if last is not None and _follows(last, run.what):
+            out[-1] = Run(last.length.plus(run.length), last.what)
+        else:
+            out.append(run)
+    return tuple(out)
+
+
+def _follows(run: Run, what: What) -> bool:
+    if isinstance(run.what, Own) and isinstance(what, Own):
+        same = run.what.node is what.node and run.what.dim == what.dim
+        return same and run.what.at.plus(run.length) == what.at
+    return isinstance(what, (Constant, Unset)) and run.what == what
+
+
+def cut(runs: tuple[Run, ...], start: Int, stop: Int, node: fx.Node | None) -> list[Run]:
+    """The slots ``[start, stop)``; refuses where their order with the ends of runs depends on the length."""
+    out, at = [], ZERO
+    for run in runs:
+        end = at.plus(run.length)
+        low, high = _larger(at, start, node), _smaller(end, stop, node)
+        if high.at_least(low) and high != low:
+            what = run.what
+            if isinstance(what, Own):
+                what = dataclasses.replace(what, at=what.at.plus(low.plus(at, -1)))
+            out.append(Run(high.plus(low, -1), what))
+        elif not low.at_least(high):
+            raise unordered(node)
+        at = end
+    return out
+
+
+def _larger(a: Int, b: Int, node: fx.Node | None) -> Int:
+    if a.at_least(b):
+        return a
+    if b.at_least(a):
+        return b
+    raise unordered(node)
+
+
+def _smaller(a: Int, b: Int, node: fx.Node | None) -> Int:
+    return a if _larger(a, b, node) == b else b
+
+
+def unordered(node: fx.Node | None) -> Refused:
+    return Refused("not-a-roll", "which slots a slice has depends on how short the document is", node)
+
+
+# === Tensors =================================================================================================
+
+
+@dataclasses.dataclass(eq=False)
+class Memory:
+    """A tensor that an iteration sees: a fresh one, or the document's part of an outer one."""
+
+    runs: tuple[Run, ...]
+    length: Int
+    empty: int
+    """Slots if the document has none."""
+    outer: tuple[fx.Node, int] | None = None
+    parent: tuple[Memory, int] | None = None
+    """Set for what may share the memory of something else: may be read while that is unchanged, not be written."""
+    version: int = 0
+    sending: set[int] = dataclasses.field(default_factory=set)
+
+    def root(self) -> Memory:
+        return self if self.parent is None else self.parent[0].root()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class View:
+    """Slots ``[start, start + length)`` of a memory.
+
+    ``dim`` (negative) is the packed dimension. ``kept`` is False where one slot was selected, so that the tensor does
+    not have that dimension; both are None for a new tensor of given sizes, which can be a slot in either form.
+    """
+
+    memory: Memory
+    start: Int
+    length: Int
+    empty: int
+    dim: int | None
+    kept: bool | None
+
+    @property
+    def whole(self) -> bool:
+        return self.start == ZERO and self.length == self.memory.length
+
+    def part(self, start: Int, length: Int, empty: int, kept: bool = True) -> View:
+        return View(self.memory, self.start.plus(start), length, empty, self.dim, kept)

@@ -1,0 +1,152 @@
+"""What says whether boundaries count the tokens of a row before or after expansion."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Iterator
+from typing import Any
+
+from torch import fx
+
+from packpass._location import location_of_node
+from packpass.layout import subgraphs
+from packpass.layout.attention import attention, is_boundaries, named_arguments
+from packpass.layout.axes import Axis
+from packpass.layout.names import argument, example, op_name
+from packpass.layout.sources import PADDED_NAMES, last_name, root_of, source_name, well_known
+from passes.remap_boundaries.uses import Rows, Side, Uses
+
+_KEYS = ("cu_seqlens_kv", "cu_seqlens_k", "cu_seq_lens_k")
+
+
+@dataclasses.dataclass(frozen=True)
+class Boundaries:
+    """One set of boundaries of a graph: logical ones, and those of the slots where documents are padded. ``keys``: a
+    second input with the boundaries of the keys of the same rows."""
+
+    cu: fx.Node
+    padded: fx.Node | None = None
+    keys: fx.Node | None = None
+
+    @property
+    def roots(self) -> list[fx.Node]:
+        return [node for node in (self.cu, self.padded, self.keys) if node is not None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """Boundaries count tokens before expansion. ``kind``: "declared", "use" (a call cuts the row before expansion by
+    them) or "input" (their name, and that of the tokens)."""
+
+    kind: str
+    text: str
+
+
+def all_boundaries(gm: Any, ignored: Container[fx.Node]) -> list[Boundaries]:
+    """The sets of boundaries that calls of a graph cut rows by; ``ignored`` calls look up other things."""
+    graph: fx.Graph = gm.graph
+    pairs: dict[fx.Node, fx.Node | None] = {}
+    keys: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node in ignored:
+            continue
+        for cu, padded in given(gm, node):
+            known = pairs.setdefault(cu, padded)
+            if known is None:
+                pairs[cu] = padded
+        call = attention(node)
+        if call is not None and call.other_boundaries is not None:
+            q, k = root_of(call.boundaries), root_of(call.other_boundaries)
+            if k is not q and last_name(source_name(k) or "") in _KEYS:
+                keys[q] = k
+    for node in graph.nodes:  # padded boundaries that only have the name
+        if node.op == "placeholder" and last_name(source_name(node) or "") in PADDED_NAMES and len(pairs) == 1:
+            (cu,) = pairs
+            if pairs[cu] is None and node is not cu and is_boundaries(example(node)):
+                pairs[cu] = node
+    others = {n for n in (*pairs.values(), *keys.values()) if n is not None}
+    return [Boundaries(cu, padded, keys.get(cu)) for cu, padded in pairs.items() if cu not in others]
+
+
+def given(gm: Any, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node | None]]:
+    """``(boundaries, padded boundaries)`` of one call."""
+    found = attention(node)
+    if found is not None:
+        for cu in (found.boundaries, found.other_boundaries):
+            if cu is not None:
+                yield root_of(cu), None
+    elif op_name(node) in ("bucketize", "searchsorted"):
+        cu = argument(node, 1 if op_name(node) == "bucketize" else 0, "boundaries", node.kwargs.get("sorted_sequence"))
+        if isinstance(cu, fx.Node) and is_boundaries(example(cu)):
+            yield root_of(cu), None
+    elif op_name(node).startswith("packpass::"):
+        arguments = named_arguments(node)
+        cu, padded = arguments.get("cu_seqlens"), arguments.get("cu_seqlens_padded")
+        if isinstance(cu, fx.Node):
+            yield root_of(cu), root_of(padded) if isinstance(padded, fx.Node) else None
+    else:
+        for sub, inputs, _ in subgraphs(gm, node) if op_name(node).startswith("higher_order::") else ():
+            places = {inner: outer for outer, inner in inputs}
+            for cu, padded in (pair for inner in sub.graph.nodes for pair in given(sub, inner)):
+                if cu in places:
+                    yield root_of(places[cu]), root_of(places[padded]) if padded in places else None
+
+
+def declared(graph: fx.Graph, cu: fx.Node, rows: Rows, side: Side) -> fx.Node | None:
+    """A declaration that these boundaries cut the row on one side of the expansion."""
+    for node in graph.nodes:
+        if op_name(node) == "packpass::packed":
+            x, by, dim = node.args[:3]
+            axis = Axis(x, int(example(dim)) % example(x).dim())
+            if root_of(by) is cu and rows.side(axis) is side:
+                return node
+    return None
+
+
+def evidence(
+    graph: fx.Graph, boundaries: Boundaries, rows: Rows, uses: Uses, *, declared_only: bool
+) -> Evidence | None:
+    """The strongest proof that boundaries count tokens before expansion, or None."""
+    cu = boundaries.cu
+    mark = declared(graph, cu, rows, Side.BEFORE)
+    if mark is not None:
+        return Evidence("declared", f"packpass.packed at {location_of_node(mark) or '<unknown>'}")
+    if declared_only:
+        return None
+    for use in uses.on(Side.BEFORE):
+        if use.cuts:
+            name = op_name(use.node).removeprefix("packpass::") or use.node.name
+            return Evidence("use", f"{name} at {location_of_node(use.node) or '<unknown>'}")
+    for axis, packing in well_known(graph).marks:
+        if packing.boundaries is cu and rows.side(axis) is Side.BEFORE:
+            if boundaries.padded not in (None, packing.padded):
+                return None
+            return Evidence("input", packing.text)
+    return None
+
+
+def stray(cu: fx.Node) -> fx.Node | None:
+    """A call that uses what the boundaries were computed from (lengths, say), past the boundaries themselves."""
+    cone, stack = {cu}, [cu]
+    while stack:
+        for node in stack.pop().all_input_nodes:
+            if node not in cone and is_boundaries(example(node)):
+                cone.add(node)
+                stack.append(node)
+    return next((user for node in cone - {cu} for user in node.users if user not in cone), None)
+
+
+def informed(cu: fx.Node, rows: Rows) -> bool:
+    """Were these boundaries computed from the rows themselves? Then the code knows what it counts."""
+    seen, stack = {cu}, [cu]
+    while stack:
+        for node in stack.pop().all_input_nodes:
+            if node not in seen:
+                seen.add(node)
+                stack.append(node)
+    return bool(rows.sides((node, None) for node in seen - {cu}))
+
+
+def doubts(graph: fx.Graph) -> str:
+    """Why names say nothing, in words; "" if they do."""
+    return "; ".join(doubt.reason for doubt in well_known(graph).doubts)

@@ -1,0 +1,159 @@
+"""Putting boundaries of the expanded row in the place of those before expansion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.layout import rules
+from packpass.layout.attention import parameter_names
+from packpass.layout.axes import Axis
+from packpass.layout.names import example, op_name, storage
+from passes.building import Builder
+from passes.remap_boundaries.evidence import Boundaries, Evidence
+from passes.remap_boundaries.expansions import Expansion
+from passes.remap_boundaries.memory import writes_between
+from passes.remap_boundaries.uses import Side, Uses, longest
+from passes.vectorize_segments.machine import Refused
+
+_ops = torch.ops.packpass
+_RANDOM = frozenset({"rand_like", "randn_like", "dropout", "alpha_dropout", "feature_alpha_dropout"})
+_PURE = (
+    frozenset(
+        """
+        zeros ones full empty arange new_zeros new_ones new_full new_empty cumsum repeat_interleave getitem select
+        narrow unsqueeze squeeze view reshape flatten expand expand_as size sym_size sum max min numel cat stack pad
+        index_select gather embedding tensor permute transpose where linear floordiv packpass::packed any all
+        """.split()  # noqa: SIM905
+    )
+    | rules.ELEMENTWISE
+) - _RANDOM
+
+
+def needed_early(gm: Any, target: fx.Node, anchor: fx.Node) -> list[fx.Node]:
+    """The calls that have to move before ``anchor`` for ``target`` to be known there.
+
+    Raises:
+        Refused: one of them may have an effect, or reads what is written in between.
+    """
+    found = set[fx.Node]()
+    stack = [target]
+    while stack:
+        node = stack.pop()
+        if node < anchor or node in found:
+            continue
+        if node is anchor or op_name(node) not in _PURE:
+            raise Refused("boundaries-late", "how wide tokens become is known only after the boundaries are used", node)
+        if any(writes_between(gm, storage(n), anchor.prev, node) for n in node.all_input_nodes):
+            raise Refused("boundaries-late", "what says how wide tokens become is written in place", node)
+        found.add(node)
+        stack += node.all_input_nodes
+    return sorted(found)
+
+
+def move(nodes: list[fx.Node], anchor: fx.Node) -> None:
+    """In the order of the graph, before ``anchor``."""
+    for node in nodes:
+        anchor.prepend(node)
+
+
+class Remapper:
+    """The new boundaries, made before ``anchor``. Nothing else in the graph changes until `substitute`."""
+
+    def __init__(self, graph: fx.Graph, anchor: fx.Node, expansion: Expansion, rule: str) -> None:
+        self.graph, self.expansion, self.rule = graph, expansion, rule
+        self.builder = Builder(graph, anchor, expansion.widths.node)
+
+    def call(self, target: Any, *args: Any, method: bool = False) -> fx.Node:
+        node = self.builder.call(target, *args, method=method)
+        node.meta["packpass"] = self.rule
+        return node
+
+    def length(self, axis: Axis) -> Any:
+        size = example(axis.node).shape[axis.dim]
+        return size if isinstance(size, int) else self.call(torch.ops.aten.sym_size.int, axis.node, axis.dim)
+
+    def widths(self) -> fx.Node:
+        """``[T]``, integers or bools."""
+        row, node = self.expansion.widths, self.expansion.widths.node
+        rank = example(node).dim()
+        for dim in reversed(range(rank)):
+            if dim != row.axis.dim:
+                node = self.call(torch.select, node, dim, 0)
+        return self.call(torch.add, node, self.expansion.plus) if self.expansion.plus else node
+
+    def remap(self, boundaries: Boundaries, evidence: Evidence) -> dict[fx.Node, fx.Node]:
+        """The boundaries of a set -> those of the row after expansion."""
+        widths, after = self.widths(), self.length(self.expansion.after)
+        cu, padded, keys = boundaries.cu, boundaries.padded, boundaries.keys
+        if evidence.kind == "declared":
+            self.call(_ops.check_cu_seqlens.default, cu, self.length(self.expansion.before), padded)
+            new = {n: self.call(_ops.remap_cu_seqlens.default, n, widths) for n in (padded, keys) if n is not None}
+            new[cu] = self.call(_ops.remap_cu_seqlens.default, cu, widths, padded)
+            self.call(_ops.check_cu_seqlens.default, new[cu], after, new.get(padded) if padded is not None else None)
+            return new
+        exact, op = evidence.kind == "input", _ops.expanded_boundaries.default
+        new = {n: self.call(op, n, widths, after, None, exact) for n in (padded, keys) if n is not None}
+        new[cu] = self.call(op, cu, widths, after, padded, exact)
+        return new
+
+    def check(self) -> None:
+        """Before tokens are put at places that the row may not have: an error that names the numbers."""
+        if self.expansion.after.node < self.builder.before:
+            self.call(_ops.check_expansion.default, self.widths(), self.length(self.expansion.after))
+
+    def mark(self, new: dict[fx.Node, fx.Node], boundaries: Boundaries, checked: bool) -> None:
+        """Say what cuts the expanded row, for `pack_shifts`, where no call of attention does."""
+        after, total = self.expansion.after, self.length(self.expansion.after)
+        cu, padded = new[boundaries.cu], new[boundaries.padded] if boundaries.padded is not None else None
+        if not checked:  # what could not be remapped need not fit this row
+            fits = _ops.boundaries_or_row.default
+            rows = self.call(fits, cu, total, padded, False)
+            cu, padded = rows, self.call(fits, cu, total, padded, True) if padded is not None else None
+        self.call(_ops.packed.default, after.node, cu, after.dim - example(after.node).dim(), padded, "")
+
+    def substitute(self, new: dict[fx.Node, fx.Node], uses: Uses) -> None:
+        """Every use on the row after expansion gets the new boundaries, or what is made of them."""
+        changed = {use.node for use in uses.on(Side.AFTER)}
+        needed = set[fx.Node]()
+        stack = [n for use in changed for n in use.all_input_nodes if n in uses.derived]
+        while stack:
+            node = stack.pop()
+            if node not in needed and node not in new:
+                needed.add(node)
+                stack += [n for n in node.all_input_nodes if n in uses.derived]
+        anchor = self.builder.before
+        for node in sorted(needed):
+            with self.graph.inserting_before(anchor if node < anchor else node):
+                made = self.graph.node_copy(node, lambda n: new.get(n, n))
+            made.meta["packpass"] = self.rule
+            new[node] = made
+        for use in changed:
+            for node in use.all_input_nodes:
+                if node in new:
+                    use.replace_input_with(node, new[node])
+        for node, found in uses.attentions:
+            bounds = longest(node)
+            if not bounds:
+                continue
+            # Stale like the boundaries. The row's length bounds every document, and is known on the host.
+            with node.graph.inserting_before(node):
+                size: Any = example(found.query).shape[found.dim]
+                if not isinstance(size, int):
+                    row = node.graph.call_function(torch.ops.aten.sym_size.int, (found.query, found.dim))
+                    row.meta["example_value"], size = size, row
+            set_arguments(node, dict.fromkeys(bounds, size))
+
+
+def set_arguments(node: fx.Node, values: dict[str, Any]) -> None:
+    """Change arguments of a call by the names of its parameters."""
+    names = parameter_names(node)
+    args = list(node.args)
+    for name, value in values.items():
+        if name in node.kwargs:
+            node.update_kwarg(name, value)
+        else:
+            args[names.index(name)] = value
+    node.args = tuple(args)

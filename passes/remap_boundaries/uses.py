@@ -1,0 +1,254 @@
+"""What a graph does with boundaries: which calls use them on the row before expansion, and which on the row after it.
+
+Values that are made of boundaries alone (lengths, starts, a cast) are *derived*; the first call that brings them
+together with anything else is a *use*. A use belongs to the row that its other operands, or its result, lie along. What
+cannot be told is refused as soon as it matters: boundaries that are replaced in one place and not in another would be
+worse than stale ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass._compat import statically_known_true as known
+from packpass.capture import markers
+from packpass.layout import rules, subgraphs
+from packpass.layout.attention import AttentionCall, attention, named_arguments
+from packpass.layout.axes import Axes, Axis, value_of
+from packpass.layout.names import example, op_name
+from passes.vectorize_segments.machine import Refused
+
+DERIVED = frozenset(
+    """
+    getitem select narrow diff sub add mul neg cat stack to long int type clone contiguous detach alias unsqueeze
+    squeeze view reshape flatten max min amax amin clamp floor_divide remainder unbind flip where pad expand sum eq ne
+    lt le gt ge logical_and logical_or bitwise_and bitwise_or and_ or_ packpass::snapshot
+    """.split()  # noqa: SIM905
+)
+_FRESH = frozenset({"zeros_like", "ones_like", "full_like", "empty_like"})
+_ONE_NUMBER = frozenset({"new_zeros", "new_ones", "new_full", "new_tensor", "zeros", "ones", "full", "tensor"})
+_SIZES = frozenset({"size", "sym_size", "numel", "dim", "getattr", "len", "new_zeros", "new_ones", "new_full"} | _FRESH)
+_CHECKS = frozenset({"assert_async", "_assert_scalar", "_check", "_check_tensor_all"})
+_COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "where", "and_", "or_", "bitwise_and", "logical_and"})
+_LOOKED_UP = frozenset(
+    """
+    getitem setitem index_select gather take_along_dim index_fill index_fill_ index_copy index_copy_ index_put
+    index_put_ scatter scatter_
+    """.split()  # noqa: SIM905
+)
+_BY_TOTAL = frozenset({"packpass::position_ids", "packpass::segment_ids", "packpass::window_mask"})
+_LONGEST = re.compile(r"max_?(seq_?lens?|length|q|k|kv|s)(_\w+)?")
+
+
+class Side(enum.Enum):
+    """The row that a use cuts."""
+
+    BEFORE = "before expansion"
+    AFTER = "after expansion"
+    NEITHER = "neither"
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """``cuts``: the call takes the boundaries for boundaries of the row (not just for numbers)."""
+
+    node: fx.Node
+    side: Side
+    cuts: bool
+
+
+@dataclasses.dataclass
+class Uses:
+    derived: list[fx.Node]
+    """The boundaries and what is made of them, in the order of the graph."""
+    uses: list[Use]
+    attentions: list[tuple[fx.Node, AttentionCall]]
+    """Calls of attention on the row after expansion, here or in a subgraph."""
+    unclear: list[Refused] = dataclasses.field(default_factory=list)
+    """Uses that are not understood: nothing may be replaced, should anything have to be."""
+
+    def on(self, side: Side) -> list[Use]:
+        return [use for use in self.uses if use.side is side]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The rows before and after one expansion, as classes of axes, with their lengths. ``others``: rows that other
+    expansions make. ``contested``: other expansions make this row, too."""
+
+    axes: Axes
+    before: frozenset[Axis]
+    after: frozenset[Axis]
+    others: frozenset[Axis]
+    lengths: tuple[Any, Any]
+    contested: bool
+
+    def side(self, axis: Axis) -> Side | None:
+        root = self.axes.find(axis)
+        if root in self.after:
+            return Side.AFTER
+        if root in self.before:
+            return Side.BEFORE
+        return Side.NEITHER if root in self.others else None
+
+    def by_length(self, size: Any) -> Side | None:
+        """A row of a length that only one of the two has."""
+        before, after = self.lengths
+        if known(size == after) and not known(size == before) and not _one(size):
+            return Side.AFTER
+        return Side.BEFORE if known(size == before) and not known(size == after) and not _one(size) else None
+
+    def sides(self, tensors: Iterable[tuple[fx.Node, int | None]]) -> set[Side]:
+        return {s for axis in _axes(tensors) if (s := self.side(axis)) is not None}
+
+    def sides_by_length(self, tensors: Iterable[tuple[fx.Node, int | None]]) -> set[Side]:
+        sizes = [value_of(axis.node, axis.item).shape[axis.dim] for axis in _axes(tensors)]
+        return {s for size in sizes if (s := self.by_length(size)) is not None}
+
+
+def _axes(tensors: Iterable[tuple[fx.Node, int | None]]) -> Iterator[Axis]:
+    for node, item in tensors:
+        value = value_of(node, item)
+        if isinstance(value, torch.Tensor):
+            yield from (Axis(node, d, item) for d in range(value.dim()))
+
+
+def _one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def collect(gm: Any, roots: Iterable[fx.Node], rows: Rows, skip: str) -> Uses:
+    """Every use of boundaries in a graph and the graphs it calls.
+
+    Args:
+        roots: nodes of ``gm`` that hold boundaries.
+        skip: calls that this rule made are not looked at.
+    """
+    derived = dict.fromkeys(roots)
+    found = Uses([], [], [])
+    for node in gm.graph.nodes:
+        own = [n for n in node.all_input_nodes if n in derived]
+        if node in derived or not own or node.meta.get("packpass") == skip:
+            continue
+        if _is_derived(node, derived):
+            derived[node] = None
+            continue
+        try:
+            use = _use(gm, node, derived, rows, found, skip)
+        except Refused as unclear:
+            found.unclear.append(unclear)
+            continue
+        if use is not None:
+            found.uses.append(use)
+    found.derived = sorted(derived)
+    return found
+
+
+def _is_derived(node: fx.Node, derived: dict[fx.Node, None]) -> bool:
+    if op_name(node) not in DERIVED:
+        return False
+    tensors = [n for n in node.all_input_nodes if not isinstance(example(n), (int, torch.SymInt))]
+    return all(n in derived or _is_constant(n, derived) for n in tensors)
+
+
+def _is_constant(node: fx.Node, derived: dict[fx.Node, None]) -> bool:
+    value = example(node)
+    if op_name(node) in _FRESH:
+        return node.args[0] in derived
+    return op_name(node) in _ONE_NUMBER and isinstance(value, torch.Tensor) and all(_one(n) for n in value.shape)
+
+
+def _use(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found: Uses, skip: str) -> Use | None:
+    """One use; None for what says nothing about rows."""
+    name = op_name(node)
+    if node.op == "output" or node.target is markers.BOUNDARIES or name in _SIZES | _CHECKS | {"packpass::packed"}:
+        return None
+    if name in ("item", "tolist"):
+        _host_read(node, rows)
+        return None
+    if name == "packpass::check_cu_seqlens":
+        side = rows.by_length(example(node.args[1]))
+        return Use(node, side, False) if side is not None else None
+    if name.startswith("higher_order::"):
+        return _inside(gm, node, derived, rows, found, skip)
+    others = [(n, None) for n in node.all_input_nodes if n not in derived]
+    results = [(node, item) for item in rules.outputs(node)]
+    sides = rows.sides([*others, *results])
+    call = attention(node)
+    cuts = call is not None or name.startswith("packpass::") or name in ("bucketize", "searchsorted")
+    if not sides and name in _BY_TOTAL:
+        sides = {side for side in (rows.by_length(example(node.args[1])),) if side is not None}
+    elif not sides and (not cuts or name in ("bucketize", "searchsorted")):
+        sides = rows.sides_by_length(others)
+    sides = sides or ({Side.NEITHER} if not cuts and _counts(node, name) else set())
+    if len(sides) != 1:
+        what = "rows before and after expansion at once" if sides else "a row that is not known"
+        raise Refused("expansion-use", f"{name or node.name} uses boundaries with {what}", node)
+    (side,) = sides
+    if side is Side.AFTER and call is not None:
+        found.attentions.append((node, call))
+    if side is Side.AFTER and not cuts and not _is_positional(node, name):
+        raise Refused("expansion-use", f"what {name or node.name} makes of boundaries is not understood", node)
+    looked_up = name in _LOOKED_UP and side is Side.BEFORE
+    return Use(node, side, cuts or looked_up)
+
+
+def _counts(node: fx.Node, name: str) -> bool:
+    """A number of tokens that is used as a number: a mean over them, say."""
+    return name in rules.ELEMENTWISE or name in ("sum", "mean", "cumsum", "item")
+
+
+def _is_positional(node: fx.Node, name: str) -> bool:
+    """Does this call take boundaries for places in the row?"""
+    value = example(node)
+    whole = isinstance(value, torch.Tensor) and not value.is_floating_point()
+    return name in _COMPARED or name in _LOOKED_UP or (name in ("add", "sub") and whole)
+
+
+def _host_read(node: fx.Node, rows: Rows) -> None:
+    """A number on the host may say how long the longest document is, and be checked; not cut the expanded row."""
+    stack, seen = list(node.users), set[fx.Node]()
+    while stack:
+        user = stack.pop()
+        if user in seen or op_name(user) in _CHECKS:
+            continue
+        seen.add(user)
+        if not isinstance(example(user), torch.Tensor) and not attention(user):
+            stack += user.users
+        elif attention(user) is None and Side.AFTER in rows.sides([(n, None) for n in user.all_input_nodes]):
+            raise Refused("expansion-use", "boundaries that are read on the host cut the expanded row", user)
+
+
+def _inside(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found: Uses, skip: str) -> Use | None:
+    """A subgraph uses the boundaries it is handed on one row only, so that it can be handed others."""
+    sides, cuts = set[Side](), False
+    known_graphs = subgraphs(gm, node)
+    if not known_graphs:
+        raise Refused("expansion-use", f"{op_name(node)} is not understood", node)
+    for sub, inputs, _ in known_graphs:
+        inner = collect(sub, [place for outer, place in inputs if outer in derived], rows, skip)
+        sides |= {use.side for use in inner.uses if use.side is not Side.NEITHER}
+        cuts = cuts or any(use.cuts for use in inner.uses)
+        found.attentions += inner.attentions
+        found.unclear += inner.unclear
+    if len(sides) > 1:
+        reason = "a part of the model uses boundaries on both sides of the expansion"
+        found.unclear.append(Refused("expansion-use", reason, node))
+        return Use(node, Side.AFTER, cuts)
+    return Use(node, sides.pop(), cuts) if sides else None
+
+
+def longest(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call of attention that bound the length of documents, by name."""
+    return {
+        name: value
+        for name, value in named_arguments(node).items()
+        if _LONGEST.fullmatch(name) and (isinstance(value, (int, fx.Node)) and not isinstance(value, bool))
+    }

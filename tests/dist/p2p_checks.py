@@ -1,0 +1,157 @@
+"""What the ranks run for test_boundary_exchange.py: each function raises, or returns figures, on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, fx
+
+import packpass
+from packpass._backend import Backend
+from tests.dist import naive, p2p_leave, p2p_programs
+from tests.dist.cp_programs import check, executed, group_of, whole_row
+from tests.ops import reference
+
+OPTIONS = {"packpass.inner_backend": "eager"}
+
+
+class Recorder(Backend):
+    """A packpass backend that keeps the graphs it hands on."""
+
+    def __init__(self) -> None:
+        self.graphs: list[fx.GraphModule] = []
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Callable[..., Any]:
+        compiled = super().__call__(gm, example_inputs, **kwargs)
+        self.graphs.append(gm)
+        return compiled
+
+    def count(self, text: str) -> int:
+        return sum(text in str(node.target) for gm in self.graphs for node in gm.graph.nodes)
+
+
+def lengths(cp: int, count: int, seed: int, least: int) -> list[int]:
+    numbers = torch.randint(least, 5, (count,), generator=torch.Generator().manual_seed(seed))
+    return [2 * cp * int(n) for n in numbers]
+
+
+def boundaries(cp: int, count: int, seed: int, *, least: int = 1, head: int = 0, tail: int = 0) -> tuple[Tensor, int]:
+    """Documents of ``least`` to 4 slots per chunk between tails of ``head`` and ``tail`` slots per rank."""
+    cu = torch.tensor([head * cp, *lengths(cp, count, seed, least)]).cumsum(0)
+    return cu, int(cu[-1]) + tail * cp
+
+
+def rolls(cp: int, name: str, dtype: torch.dtype, backend: str) -> tuple[int, int, int]:
+    """Bit for bit what eager gives; graphs, exchanges per call, messages left in the graphs."""
+    torch._dynamo.reset()
+    group = group_of(cp)
+    program, shift, fill, dim, outside = p2p_programs.ROLLS[name]
+    recorder = Recorder()
+    compiled = torch.compile(program, backend=recorder, fullgraph=True, options={"packpass.inner_backend": backend})
+    exchanges = set()
+    for seed, count in enumerate((3, 5, 1, 8)):
+        least = 0 if name == "around" else 1
+        space = 0 if outside == "none" else seed
+        cu, size = boundaries(cp, count, seed, least=least, head=space % 2, tail=space)
+        shape = (3, size) if dim == -1 else (size, 5)
+        whole = whole_row(shape, dtype, seed)
+        x = naive.shard(whole, cu.tolist(), cp, dist.get_rank(group), dim)
+        want = program(x.clone(), cu, group)
+        got, executions = executed(group, lambda: compiled(x.clone(), cu, group))  # noqa: B023
+        check(reference.same(got, want), name, seed)
+        rolled = reference.roll(whole, cu, shift, dim, fill)
+        expected = naive.shard(rolled, cu.tolist(), cp, dist.get_rank(group), dim)
+        inside = slice(int(cu[0]) // cp, int(cu[-1]) // cp)
+        at = (slice(None), inside) if dim == -1 else inside
+        check(reference.same(want[at] if outside != "none" else want, expected[at]), "eager", name, seed)
+        exchanges.add(executions)
+    check(len(exchanges) == 1, "exchanges", exchanges)
+    return len(recorder.graphs), exchanges.pop(), recorder.count("p2p_")
+
+
+def many(cp: int, backend: str) -> list[tuple[int, int]]:
+    """Fields and depths: graphs and exchanges of `p2p_programs.depths` and `p2p_programs.together`."""
+    group = group_of(cp)
+    figures = []
+    for program, dtypes in (
+        (p2p_programs.depths, [torch.int64, torch.int32, torch.float32]),
+        (p2p_programs.together, [torch.int64, torch.bfloat16]),
+    ):
+        torch._dynamo.reset()
+        recorder = Recorder()
+        compiled = torch.compile(program, backend=recorder, fullgraph=True, options={"packpass.inner_backend": backend})
+        for seed, count in enumerate((3, 6)):
+            cu, size = boundaries(cp, count, seed, tail=seed)  # some chunks of one slot: depths reach two ranks further
+            wholes = [whole_row((2, size), dtype, seed + i) for i, dtype in enumerate(dtypes)]
+            wholes = [whole.round() if whole.is_floating_point() else whole for whole in wholes]  # sums are exact
+            fields = [naive.shard(whole, cu.tolist(), cp, dist.get_rank(group), -1) for whole in wholes]
+            want = program(*(x.clone() for x in fields), cu, group)  # type: ignore[operator]
+            got, exchanges = executed(group, lambda: compiled(*(x.clone() for x in fields), cu, group))  # noqa: B023
+            for i, (a, b) in enumerate(zip(got, want, strict=True)):
+                check(torch.equal(a, b), program.__name__, seed, i)
+        figures.append((len(recorder.graphs), exchanges))
+    return figures
+
+
+def megatron(cp: int, backend: str) -> tuple[int, int]:
+    """``roll_tensor`` of megatron-core, unmodified, for two depths of three fields: graphs and exchanges."""
+    from megatron.core.packed_seq_params import PackedSeqParams
+    from megatron.core.transformer.multi_token_prediction import roll_tensor
+
+    torch._dynamo.reset()
+    group = group_of(cp)
+
+    def shift(ids: Tensor, labels: Tensor, mask: Tensor, cu: Tensor) -> list[Tensor]:
+        packed = PackedSeqParams(qkv_format="thd", cu_seqlens_q=cu, cu_seqlens_kv=cu)
+        outs = []
+        for _ in range(2):
+            ids, _ = roll_tensor(ids, shifts=-1, dims=-1, cp_group=group, packed_seq_params=packed)
+            labels, _ = roll_tensor(labels, shifts=-1, dims=-1, cp_group=group, packed_seq_params=packed)
+            mask, count = roll_tensor(mask, shifts=-1, dims=-1, cp_group=group, packed_seq_params=packed)
+            outs += [ids, labels, mask, count]
+        return outs
+
+    recorder = Recorder()
+    compiled = torch.compile(shift, backend=recorder, fullgraph=True, options={"packpass.inner_backend": backend})
+    for seed, count in enumerate((4, 1, 7)):
+        cu, size = boundaries(cp, count, seed, tail=seed)
+        cu = cu.int()
+        row = whole_row((1, size), torch.int64, seed)
+        fields = [naive.shard(r, cu.tolist(), cp, dist.get_rank(group), -1) for r in (row, row + 1, row.float())]
+        want = shift(*fields, cu)
+        got, exchanges = executed(group, lambda: compiled(*fields, cu))  # noqa: B023
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            check(torch.equal(a, b), "megatron", seed, i)
+    return len(recorder.graphs), exchanges
+
+
+def leave(cp: int, names: list[str]) -> dict[str, list[str]]:
+    """Programs that stay as they are: their results, and the codes of the refusals."""
+    group = group_of(cp)
+    codes = {}
+    for name in names:
+        torch._dynamo.reset()
+        program, _ = p2p_leave.LEAVE[name]
+        cu, size = boundaries(cp, 3, 7, least=2)
+        x = naive.shard(whole_row((2, size), torch.int64, 1), cu.tolist(), cp, dist.get_rank(group), -1)
+        want = program(x, cu, group)
+        report = packpass.explain(program, options={"packpass.inner_backend": "eager"})(x, cu, group)
+        check(torch.equal(report.result, want), name)
+        check(not report.rewrites, name, report.rewrites)
+        codes[name] = [refusal.code for refusal in report.refusals]
+    return codes
+
+
+def mixed(cp: int) -> int:
+    """A loop that is rewritten and messages that are not: exchanges of the whole."""
+    torch._dynamo.reset()
+    group = group_of(cp)
+    cu, size = boundaries(cp, 3, 7)
+    x = naive.shard(whole_row((2, size), torch.int64, 1), cu.tolist(), cp, dist.get_rank(group), -1)
+    want = p2p_leave.mixed(x, cu, group)
+    report = packpass.explain(p2p_leave.mixed, options={"packpass.inner_backend": "eager"})(x, cu, group)
+    check(torch.equal(report.result, want), "mixed")
+    return len(report.rewrites)

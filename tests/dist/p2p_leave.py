@@ -1,0 +1,270 @@
+"""Loops with messages that are not a roll by one, or not only: they must run as eager does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tests.dist.p2p_programs import neighbours, requests
+
+
+def _shards(cu: Tensor, i: int, cp: int) -> tuple[Any, Any]:
+    return cu[i] // cp, cu[i + 1] // cp
+
+
+def _ends(x: Tensor, cu: Tensor, group: Any, send: Callable[..., Any], **options: Any) -> Tensor:
+    """The frame of most programs: ``send`` gives what goes before and behind for the two chunks of a document."""
+    out = x.clone()
+    rank, cp, before, behind = neighbours(group)
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, cp)
+        a, b = x[..., s:e].chunk(2, -1)
+        to_before, to_behind = send(a, b)
+        end_a, end_b = torch.empty_like(to_behind), torch.zeros_like(to_before)
+        works = []
+        if rank:
+            works += [dist.isend(to_before, before, group, **options), dist.irecv(end_b, before, group, **options)]
+        if rank < cp - 1:
+            works += [dist.irecv(end_a, behind, group, **options), dist.isend(to_behind, behind, group, **options)]
+        else:
+            end_a = to_behind
+        for work in works:
+            work.wait()
+        out[..., s:e] = torch.cat([a[..., 1:], end_a, b[..., 1:], end_b], -1)
+    return out
+
+
+def last_tokens(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Sends the wrong ends of the chunks."""
+    return _ends(x, cu, group, lambda a, b: (a[..., -1:].clone(), b[..., -1:].clone()))
+
+
+def swapped(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Sends the right tokens to the wrong neighbours."""
+    return _ends(x, cu, group, lambda a, b: (b[..., :1].clone(), a[..., :1].clone()))
+
+
+def changed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Sends something else than tokens."""
+    return _ends(x, cu, group, lambda a, b: (a[..., :1] + 1, b[..., :1] + 1))
+
+
+def tagged(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    return _ends(x, cu, group, lambda a, b: (a[..., :1].clone(), b[..., :1].clone()), tag=3)
+
+
+def twice(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Every slot is sent and received twice, the first time for nothing."""
+    out = x.clone()
+    rank, cp, before, behind = neighbours(group)
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, cp)
+        a, b = x[..., s:e].chunk(2, -1)
+        first_a, first_b = a[..., :1].clone(), b[..., :1].clone()
+        end_a, end_b = torch.empty_like(first_b), torch.zeros_like(first_a)
+        for _ in range(2):
+            works = []
+            if rank:
+                works += [dist.isend(first_a, before, group), dist.irecv(end_b, before, group)]
+            if rank < cp - 1:
+                works += [dist.irecv(end_a, behind, group), dist.isend(first_b, behind, group)]
+            for work in works:
+                work.wait()
+        if rank == cp - 1:
+            end_a = first_b
+        out[..., s:e] = torch.cat([a[..., 1:], end_a, b[..., 1:], end_b], -1)
+    return out
+
+
+def by_two(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """By two: short chunks do not have what it sends."""
+    out = x.clone()
+    rank, cp, before, behind = neighbours(group)
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, cp)
+        a, b = x[..., s:e].chunk(2, -1)
+        first_a, first_b = a[..., :2].clone(), b[..., :2].clone()
+        end_a, end_b = torch.empty_like(first_b), torch.zeros_like(first_a)
+        works = []
+        if rank:
+            works += [dist.isend(first_a, before, group), dist.irecv(end_b, before, group)]
+        if rank < cp - 1:
+            works += [dist.irecv(end_a, behind, group), dist.isend(first_b, behind, group)]
+        else:
+            end_a = first_b
+        for work in works:
+            work.wait()
+        out[..., s:e] = torch.cat([a[..., 2:], end_a, b[..., 2:], end_b], -1)
+    return out
+
+
+def one_row(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Not a zigzag: every rank holds one chunk of a document, and sends to one side only."""
+    out = x.clone()
+    rank, cp, before, behind = neighbours(group)
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, cp)
+        mine = torch.roll(x[..., s:e], -1, -1)
+        first = mine[..., -1].clone()
+        works = [dist.isend(first, before, group)] if rank else []
+        end = torch.zeros_like(first)
+        if rank < cp - 1:
+            works.append(dist.irecv(end, behind, group))
+        for work in works:
+            work.wait()
+        mine[..., -1] = end
+        out[..., s:e] = mine
+    return out
+
+
+def early(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Writes (the same value) to what is on its way."""
+    out = x.clone()
+    rank, cp, before, behind = neighbours(group)
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, cp)
+        a, b = x[..., s:e].chunk(2, -1)
+        first_a, first_b = a[..., :1].clone(), b[..., :1].clone()
+        end_a, end_b = torch.empty_like(first_b), torch.zeros_like(first_a)
+        works = []
+        if rank:
+            works += [dist.isend(first_a, before, group), dist.irecv(end_b, before, group)]
+        if rank < cp - 1:
+            works += [dist.irecv(end_a, behind, group), dist.isend(first_b, behind, group)]
+        else:
+            end_a = first_b
+        first_a.copy_(first_a.clone())
+        first_b.copy_(first_b.clone())
+        for work in works:
+            work.wait()
+        out[..., s:e] = torch.cat([a[..., 1:], end_a, b[..., 1:], end_b], -1)
+    return out
+
+
+def crossed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Two fields, sent in one order and received in the other: their slots come out swapped."""
+    fields = (x, x + 1)
+    outs = (x.clone(), x.clone())
+    rank, cp, before, behind = neighbours(group)
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, cp)
+        works, sends, receives, ends = [], [], [], []
+        for field in fields:
+            a, b = field[..., s:e].chunk(2, -1)
+            sends.append((a[..., :1].clone(), b[..., :1].clone()))
+            ends.append((torch.empty_like(sends[-1][1]), torch.zeros_like(sends[-1][0])))
+        receives = ends[::-1]
+        for first_a, first_b in sends:
+            if rank:
+                works.append(dist.isend(first_a, before, group))
+            if rank < cp - 1:
+                works.append(dist.isend(first_b, behind, group))
+        for end_a, end_b in receives:
+            if rank:
+                works.append(dist.irecv(end_b, before, group))
+            if rank < cp - 1:
+                works.append(dist.irecv(end_a, behind, group))
+        for work in works:
+            work.wait()
+        for out, field, (end_a, end_b), (_, first_b) in zip(outs, fields, ends, sends, strict=True):
+            a, b = field[..., s:e].chunk(2, -1)
+            out[..., s:e] = torch.cat([a[..., 1:], end_a if rank < cp - 1 else first_b, b[..., 1:], end_b], -1)
+    return torch.stack(outs)
+
+
+def late(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """The waits come after the loop."""
+    rank, cp, before, behind = neighbours(group)
+    out, works, kept = x.clone(), [], []
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, cp)
+        first = x[..., s:e][..., :1].clone()
+        end = torch.zeros_like(first)
+        kept += [first, end]
+        if rank:
+            works.append(dist.isend(first, before, group))
+        if rank < cp - 1:
+            works.append(dist.irecv(end, behind, group))
+    for work in works:
+        work.wait()
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, cp)
+        out[..., s:e][..., :1] = kept[2 * i + 1]
+    return out
+
+
+def and_more(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """A roll, and something else with the same tokens."""
+    out = x.clone()
+    rank, cp, before, behind = neighbours(group)
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, cp)
+        a, b = x[..., s:e].chunk(2, -1)
+        first_a, first_b = a[..., :1].clone(), b[..., :1].clone()
+        end_a, end_b = torch.empty_like(first_b), torch.zeros_like(first_a)
+        works = []
+        if rank:
+            works += [dist.isend(first_a, before, group), dist.irecv(end_b, before, group)]
+        if rank < cp - 1:
+            works += [dist.irecv(end_a, behind, group), dist.isend(first_b, behind, group)]
+        else:
+            end_a = first_b
+        for work in works:
+            work.wait()
+        out[..., s:e] = torch.cat([a[..., 1:], end_a, b[..., 1:], end_b], -1) * 2
+    return out
+
+
+def not_all(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """All documents but the last."""
+    out = x.clone()
+    rank, cp, before, behind = neighbours(group)
+    for i in range(len(cu) - 2):
+        s, e = _shards(cu, i, cp)
+        a, b = x[..., s:e].chunk(2, -1)
+        first_a, first_b = a[..., :1].clone(), b[..., :1].clone()
+        end_a, end_b = torch.empty_like(first_b), torch.zeros_like(first_a)
+        works = []
+        if rank:
+            works += [dist.isend(first_a, before, group), dist.irecv(end_b, before, group)]
+        if rank < cp - 1:
+            works += [dist.irecv(end_a, behind, group), dist.isend(first_b, behind, group)]
+        else:
+            end_a = first_b
+        for work in works:
+            work.wait()
+        out[..., s:e] = torch.cat([a[..., 1:], end_a, b[..., 1:], end_b], -1)
+    return out
+
+
+def mixed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """A roll, and messages outside of any loop."""
+    out = requests(x, cu, group)
+    _, _, before, behind = neighbours(group)
+    first = out[..., :1].contiguous()
+    end = torch.zeros_like(first)
+    works = [dist.isend(first, behind, group), dist.irecv(end, before, group)]
+    for work in works:
+        work.wait()
+    return torch.cat([out, end], -1)
+
+
+# Programs that eager runs; the code of the refusal.
+LEAVE: dict[str, tuple[Callable[..., Tensor], str]] = {
+    "last tokens": (last_tokens, "not-a-roll"),
+    "swapped": (swapped, "not-a-roll"),
+    "changed": (changed, "no-rule"),
+    "tagged": (tagged, "message-order"),
+    "twice": (twice, "not-a-roll"),
+    "by two": (by_two, "not-a-roll"),
+    "one row": (one_row, "not-a-roll"),
+    "early": (early, "message-wait"),
+    "crossed": (crossed, "message-order"),
+    "late": (late, "outer-mutation"),
+    "and more": (and_more, "no-rule"),
+    "not all": (not_all, "partial-coverage"),
+}

@@ -1,0 +1,51 @@
+"""Point-to-point rolls on real gloo ranks: one exchange, bit for bit what eager gives, or eager itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.dist import p2p_checks, p2p_leave, p2p_programs
+from tests.dist.ranks import Ranks
+
+pytestmark = pytest.mark.dist
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+@pytest.mark.parametrize("name", p2p_programs.ROLLS)
+def test_one_exchange(ranks: Ranks, name: str, cp: int) -> None:
+    for graphs, exchanges, messages in ranks.call(p2p_checks.rolls, cp, name, torch.int64, "eager", timeout_s=120):
+        assert graphs <= 2
+        assert exchanges == 1
+        assert messages == 0
+
+
+@pytest.mark.slow
+def test_compiled_by_inductor(ranks: Ranks) -> None:
+    for figures in ranks.call(p2p_checks.rolls, 2, "requests", torch.bfloat16, "inductor", timeout_s=500):
+        assert figures[1:] == (1, 0)
+    for figures in ranks.call(p2p_checks.many, 2, "inductor", timeout_s=500):
+        assert [exchanges for _, exchanges in figures] == [1, 1]
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_fields_and_depths_share_one_exchange(ranks: Ranks, cp: int) -> None:
+    for figures in ranks.call(p2p_checks.many, cp, "eager", timeout_s=200):
+        assert figures == [(2, 1), (2, 1)]
+
+
+def test_megatron_unmodified(ranks: Ranks) -> None:
+    pytest.importorskip("megatron.core")
+    for graphs, exchanges in ranks.call(p2p_checks.megatron, 2, "eager", timeout_s=200):
+        assert graphs <= 2
+        assert exchanges == 1
+
+
+def test_leaves_alone(ranks: Ranks) -> None:
+    for codes in ranks.call(p2p_checks.leave, 2, list(p2p_leave.LEAVE), timeout_s=250):
+        for name, (_, code) in p2p_leave.LEAVE.items():
+            assert code in codes[name], name
+
+
+def test_messages_elsewhere_break_the_graph_there(ranks: Ranks) -> None:
+    assert ranks.call(p2p_checks.mixed, 2) == [1] * 4
