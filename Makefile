@@ -24,10 +24,10 @@ report: $(STAMP)  ## measure every perf case (under 10 minutes on 2 cores); tabl
 	$(BIN)/python -m perf
 
 test: $(STAMP)  ## the tests (under 15 minutes on 2 cores), without the slow ones
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow" $(ARGS)
 
 test-all: $(STAMP)  ## every test, the slow ones included
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

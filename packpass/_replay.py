@@ -285,6 +285,10 @@ class _Loops:
             if node not in splits:
                 splits[node] = torch.split(x, lengths.tolist(), dim)
             return splits[node][index]
+        if node.target is markers.SEGMENT:
+            x, boundaries, index, dim = args
+            start, stop = boundaries[index : index + 2].tolist()
+            return x.narrow(dim, start, stop - start)
         if node.target is markers.LOOP_CHECK:
             if not args[0]:
                 raise AssertionError(args[1])

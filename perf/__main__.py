@@ -35,9 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         print(f"no case {', '.join(unknown)}; the cases are {', '.join(known)}", file=sys.stderr)
         return 2
-    return _measure(
-        [known[name] for name in arguments.case or known], Context(arguments.device, arguments.quick), arguments.out
-    )
+    ctx = Context(arguments.device, arguments.quick, arguments.full)
+    return _measure([known[name] for name in arguments.case or known], ctx, arguments.out)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list the cases and stop")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: to try everything out, not to measure")
+    parser.add_argument("--full", action="store_true", help="sweep further than the report does (minutes per case)")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("perf/results"), help="default: perf/results")
     return parser
 

@@ -14,10 +14,12 @@ from perf.results import CaseResult
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """How to measure: on which device, and whether only to try everything out (``quick``)."""
+    """How to measure: on which device, and whether only to try everything out (``quick``) or to sweep
+    further than the report needs (``full``)."""
 
     device: str = "cpu"
     quick: bool = False
+    full: bool = False
 
     @property
     def budget(self) -> float:

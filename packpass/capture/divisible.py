@@ -84,8 +84,35 @@ def _reshape(tx: Any, tensor: Any, fake: torch.Tensor, sizes: Any) -> Any:
     if _counts_match(fake, values):
         return None
     _not_replayable()
-    args = (tensor.as_proxy(), [e.as_proxy() for e in entries])
+    given = [e.as_proxy() for e in entries]
+    left = _left_over(fake, values)
+    if left is not None:
+        given = [left if type(v) is int and v == -1 else g for v, g in zip(values, given, strict=True)]
+    args = (tensor.as_proxy(), given)
     return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.RESHAPE, args, {}))
+
+
+def _left_over(fake: torch.Tensor, sizes: list[Any]) -> int | None:
+    """What -1 stands for, if it is a number: a size that is lost here would be unknown in all that follows."""
+    if any(type(size) is int and size == 0 for size in sizes):
+        return None
+    have, unknown = 1, list[Any]()
+    for size in fake.shape:
+        if isinstance(size, int):
+            have *= size
+        else:
+            unknown.append(size)
+    for size in sizes:
+        if isinstance(size, int):
+            if size > 0 and have % size:
+                return None
+            have = have // size if size > 0 else have
+        else:
+            same = next((i for i, s in enumerate(unknown) if statically_known_true(s == size)), None)
+            if same is None:
+                return None
+            unknown.pop(same)
+    return have if not unknown else None
 
 
 def _counts_match(fake: torch.Tensor, sizes: list[Any]) -> bool:

@@ -151,6 +151,8 @@ def unsqueeze(x: Blocks, d: int) -> Blocks:
 
 
 def squeeze(x: Blocks, d: int) -> Blocks:
+    if x.dims[d] and size_of(x.dims[d]).count == 1:
+        raise NotMovement("squeeze of a dimension that may have one token")
     return Blocks(x.dims[:d] + x.dims[d + 1 :], x.data) if x.dims[d] == () else x
 
 

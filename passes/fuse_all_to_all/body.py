@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.capture import markers
 from packpass.layout.names import argument, example, op_name
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
@@ -45,6 +46,8 @@ class Buffer:
     """A tensor that the body makes and fills by one whole copy."""
 
     content: Blocks | None = None
+    read_before: bool = False
+    """Did something read it before it was filled?"""
 
 
 def collective_of(node: fx.Node) -> str:
@@ -76,6 +79,10 @@ class Body:
             self.step(node)
 
     def step(self, node: fx.Node) -> None:
+        for n in node.all_input_nodes:
+            buffer = self.values.get(n)
+            if isinstance(buffer, Buffer) and buffer.content is None and not _fills(node, n):
+                buffer.read_before |= not isinstance(example(node), (int, torch.SymInt, torch.Size))
         try:
             if plain_name(node) == "setitem":
                 cut = self._cut(node.args[0], node.args[1], node)
@@ -168,7 +175,7 @@ class Body:
         if "autograd_function_apply" in str(node.target):
             return self._function(node)
         name = plain_name(node)
-        if name in ("getitem", "narrow", "segment"):
+        if name in ("getitem", "narrow", "segment", "split_get"):
             read = self._read(node, name)
             if read is not None:
                 return read
@@ -204,7 +211,7 @@ class Body:
         """``x[.., s:e, ..]`` of an outer tensor, by the document's own boundaries or those of its shard."""
         if name == "getitem":
             cut = self._cut(node.args[0], node.args[1], node)
-        elif name == "segment":
+        elif name in ("segment", "split_get"):
             cut = self._segment(node)
         else:
             cut = self._narrowed(node)
@@ -216,15 +223,15 @@ class Body:
         return out
 
     def _outer(self, base: Any) -> bool:
-        known = isinstance(base, fx.Node) and base not in self.machine.inside
+        known = isinstance(base, fx.Node) and base not in self.machine.inside and base not in self.values
         return known and isinstance(example(base), torch.Tensor) and example(base).dim() > 0
 
     def _segment(self, node: fx.Node) -> Cut | None:
-        """A document that an earlier loop put in a list."""
+        """A document that an earlier loop put in a list, or a part of ``split``."""
         base, boundaries, index, dim = node.args
         if self.machine.values.get(index) != Affine.of(Index()) or not self._outer(base):  # type: ignore[arg-type]
             return None
-        factor = self.factors[Boundaries(boundaries)]  # type: ignore[arg-type]
+        factor = self.factors[Boundaries(boundaries, node.target is markers.SPLIT_GET)]  # type: ignore[arg-type]
         sharded = self._extent(Lin(start=factor), Lin(start=factor, unit=factor * self.scale.chunks))
         return None if sharded is None else Cut(Source(base, dim, sharded), ())  # type: ignore[arg-type]
 
@@ -347,6 +354,8 @@ class Body:
             return UNKNOWN
         if target.content is not None:
             raise Refused("aliasing", "a buffer is filled twice in one iteration", node)
+        if target.read_before:
+            raise Refused("aliasing", "a buffer is used before it is filled", node)
         content = self.blocks(node.args[1])
         fake, given = example(node.args[0]), example(node.args[1])
         if fake.dtype != given.dtype or fake.dim() != given.dim():
@@ -356,6 +365,10 @@ class Body:
             # Whoever reads the buffer from here on reads what was exchanged.
             self.exchanged.add(node.args[0])  # type: ignore[arg-type]
         return target
+
+
+def _fills(node: fx.Node, buffer: fx.Node) -> bool:
+    return plain_name(node) == "copy_" and node.args[0] is buffer and buffer not in node.args[1:]
 
 
 def _single(results: Any) -> Blocks:

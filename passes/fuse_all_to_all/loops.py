@@ -8,6 +8,7 @@ row; the loop then only cuts the documents out of it, which is for `vectorize_se
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -17,11 +18,11 @@ from torch import fx
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
 from packpass.capture import markers
-from packpass.layout.mutation import written_inputs
+from packpass.layout.mutation import mutated_after, written_inputs
 from packpass.layout.names import example, op_name, storage
 from passes.context import PassContext
 from passes.fuse_all_to_all.blocks import Blocks
-from passes.fuse_all_to_all.body import Body, collective_of
+from passes.fuse_all_to_all.body import Body, Buffer, collective_of
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
 from passes.fuse_all_to_all.scalars import Lin, Scale
@@ -44,6 +45,8 @@ class Counts:
     """What a loop's integers mean: vectors of boundaries as fractions of one that counts the whole row, or shards."""
 
     base: fx.Node
+    lengths: bool
+    """Is it a vector of lengths, for ``x.split(lengths.tolist())``?"""
     factors: dict[Boundaries, Fraction]
     scale: Scale
 
@@ -89,6 +92,7 @@ def _run_one(gm: fx.GraphModule, loop: LoopFound, size: int, context: PassContex
     where = context.locations.get(loop.id, "<unknown>")
     try:
         decided = decide(gm, loop, size)
+        separate = _separate_inputs(gm, decided)
         made = write(gm, decided)
     except Refused as refused:
         line = location_of_node(refused.node)
@@ -102,8 +106,21 @@ def _run_one(gm: fx.GraphModule, loop: LoopFound, size: int, context: PassContex
         "sections": [[s.width for s in e.sections] for _, e in decided.found],
         "agreement": [f"{op} sections={s} program={decided.program}" for op, s in made],
     }
+    if separate:
+        details["separate_inputs"] = separate
     before = f"{decided.collectives} all_to_all_single per document"
     return Rewrite(NAME, where, before, ", ".join(dict.fromkeys(op for op, _ in made)), details)
+
+
+def _separate_inputs(gm: fx.GraphModule, decided: Decided) -> list[str]:
+    """Inputs of the graph that the loop writes and those that are exchanged: eager reads what earlier iterations wrote
+    where they share memory in a later call, the exchange does not (see `find.separate_inputs`)."""
+    written = {storage(target) for node in decided.loop.nodes for target in written_inputs(node)} - {None}
+    read = {storage(exchange.source.node) for _, exchange in decided.found}
+    inputs = [n for n in gm.graph.nodes if n.op == "placeholder" and isinstance(example(n), torch.Tensor)]
+    targets = {example(n).dtype for n in inputs if storage(n) in written}
+    found = [n for n in inputs if storage(n) in written | read and example(n).dtype in targets]
+    return [n.name for n in found] if any(storage(n) in read for n in found) and len(found) > 1 else []
 
 
 def _feeds_exchange(gm: fx.GraphModule, loop: LoopFound) -> bool:
@@ -151,25 +168,24 @@ def decide(gm: fx.GraphModule, loop: LoopFound, cp: int) -> Decided:
         raise Refused(
             "skip-condition", "documents that the loop skips would have to divide, too", loop.iterations[0][0]
         )
-    base, factors = _boundaries(machines[0], loop)
-    whole = any(f != 1 for f in factors.values())
+    base, lengths, factors = _boundaries(machines[0], loop)
     refused: Refused | None = None
     for scale in (Scale(2 * cp, cp), Scale(2, 1)):
-        if scale.chunks == 2 and whole:
-            break
-        counts = Counts(base, factors, scale)
+        if any((f * scale.align).denominator != 1 for f in factors.values()):
+            refused = refused or Refused("unknown-bounds", "boundaries are divided by more than the group's size")
+            continue
+        counts = Counts(base, lengths, factors, scale)
         try:
-            return _decide(gm, loop, cp, counts, machines, texts[0])
+            return _decide(gm, loop, cp, counts, machines)
         except Refused as again:
             refused = refused or again
     assert refused is not None
     raise refused
 
 
-def _decide(
-    gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machines: list[Machine], text: str
-) -> Decided:
-    bodies, found, live, lengths = [], [], [], []
+def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machines: list[Machine]) -> Decided:
+    bodies, texts = list[Body](), list[str]()
+    found, live, lengths = [], [], []
     for machine, (_, nodes, _) in zip(machines, loop.iterations, strict=True):
         body = Body(gm, machine, counts.factors, counts.scale, cp)
         body.run(nodes)
@@ -177,6 +193,7 @@ def _decide(
         chosen = _choose(body, loop, nodes)
         alive, counted = _live(body, nodes, set(chosen))
         order = steps(nodes)
+        texts.append(program(gm, loop.iterations[len(bodies)][0], _needed(body, nodes, chosen)))
         found.append(tuple((order.index(n), e) for n, e in chosen.items()))
         bodies.append(body)
         live.append(alive)
@@ -185,7 +202,7 @@ def _decide(
         raise Refused("not-generic", "two iterations of the loop do different things")
     calls = len(_collectives(gm, loop.iterations[0][1]))
     of_each = (tuple(bodies), tuple(live), tuple(lengths))
-    return Decided(loop, cp, bodies[0].group, counts, found[0], *of_each, calls, text)
+    return Decided(loop, cp, bodies[0].group, counts, found[0], *of_each, calls, texts[0])
 
 
 def _integers(loop: LoopFound, which: int) -> Machine:
@@ -204,8 +221,8 @@ def _integers(loop: LoopFound, which: int) -> Machine:
     return machine
 
 
-def _boundaries(machine: Machine, loop: LoopFound) -> tuple[fx.Node, dict[Boundaries, Fraction]]:
-    """The one vector that all boundaries in use come from, and each of them as a fraction of it."""
+def _boundaries(machine: Machine, loop: LoopFound) -> tuple[fx.Node, bool, dict[Boundaries, Fraction]]:
+    """The one vector that all boundaries in use come from, whether it holds lengths, and each as a fraction of it."""
     used: dict[Boundaries, set[int]] = {}
     for value in machine.values.values():
         for atom, _ in value.atoms if isinstance(value, Affine) else ():
@@ -214,27 +231,29 @@ def _boundaries(machine: Machine, loop: LoopFound) -> tuple[fx.Node, dict[Bounda
     factors: dict[Boundaries, Fraction] = {}
     bases = []
     for node in loop.iterations[0][1]:
-        if node.target is markers.SEGMENT and isinstance(node.args[1], fx.Node):
-            used.setdefault(Boundaries(node.args[1]), set())
+        if node.target in (markers.SEGMENT, markers.SPLIT_GET) and isinstance(node.args[1], fx.Node):
+            used.setdefault(Boundaries(node.args[1], node.target is markers.SPLIT_GET), set())
     for boundaries, ks in used.items():
-        if boundaries.lengths or not ks <= {0, 1}:
+        if (boundaries.lengths and ks) or not ks <= {0, 1}:
             raise Refused("not-a-segment", "the loop uses boundaries of more than the document it is at")
-        node, factor = _counted_by(boundaries.node)
-        bases.append(node)
+        node, factor = _counted_by(boundaries.node, loop.iterations[-1][2])
+        bases.append((node, boundaries.lengths))
         factors[boundaries] = factor
     if len(set(bases)) != 1:
         raise Refused("two-boundaries" if bases else "no-segments", "the loop is not cut by one vector of boundaries")
-    return bases[0], factors
+    return *bases[0], factors
 
 
-def _counted_by(node: fx.Node) -> tuple[fx.Node, Fraction]:
-    """``cu // cp`` is ``cu`` times 1 / cp."""
+def _counted_by(node: fx.Node, end: fx.Node) -> tuple[fx.Node, Fraction]:
+    """``cu // cp`` is ``cu`` times 1 / cp, unless one of the two is written before the loop's end."""
     factor = Fraction(1)
     while True:
         name = name_of(node) or op_name(node)
         source = node.args[0] if node.args else None
         fake = example(source)
         if not isinstance(source, fx.Node) or not isinstance(fake, torch.Tensor) or fake.is_floating_point():
+            return node, factor
+        if any(mutated_after(node.graph, n, node, end) for n in (node, source)):
             return node, factor
         by = node.args[1] if len(node.args) > 1 else None
         floors = name in ("floordiv", "floor_divide") or node.kwargs.get("rounding_mode") in ("floor", "trunc")
@@ -297,6 +316,21 @@ def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.
     if not chosen:
         raise Refused("not-zigzag", "what is exchanged in the loop is not understood or not used", nodes[0])
     return chosen
+
+
+def _needed(body: Body, nodes: tuple[fx.Node, ...], chosen: Iterable[fx.Node]) -> list[fx.Node]:
+    """What the exchanged tensors are computed from: all that ranks must have in common. What a rank does with its part
+    may depend on the rank (weights of its own heads)."""
+    inside, needed, stack = set(nodes), set[fx.Node](), list(chosen)
+    while stack:
+        node = stack.pop()
+        if node in needed or node not in inside:
+            continue
+        needed.add(node)
+        stack += node.all_input_nodes
+        if isinstance(body.values.get(node), Buffer):
+            stack += [user for user in node.users if name_of(user) == "copy_" and user in body.values]
+    return [n for n in nodes if n in needed]
 
 
 def _only_checked(node: fx.Node) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from packpass.capture import markers
+from packpass.layout.mutation import mutated_after
 from packpass.layout.names import example
 from passes.building import Builder
 from passes.fuse_all_to_all.blocks import TOKENS, Dim
@@ -33,6 +34,7 @@ def write(gm: fx.GraphModule, decided: Decided) -> list[tuple[str, list[int]]]:
     try:
         rows, made = _exchanges(build, decided)
         bounds = {sharded: _boundaries(build, decided, sharded, example(like).device) for sharded in (True, False)}
+        _fills(build, decided, bounds)
     except Exception:
         build.undo()
         raise
@@ -76,6 +78,8 @@ def _exchanges(build: Builder, decided: Decided) -> tuple[list[fx.Node], list[tu
         widths = [s.width for s in sections]
         op = _ops.cp_to_hp.default if source.sharded else _ops.hp_to_cp.default
         cu = _boundaries(build, decided, False, example(source.node).device)
+        if example(source.node).requires_grad:
+            cu = _kept(build, cu)
         rank = example(x).dim()
         results[source] = build.call(op, x, cu, widths, rank - 1, decided.group, decided.cp)
         made.append((op._schema.name.removeprefix("packpass::"), widths))
@@ -157,15 +161,42 @@ def _boundaries(build: Builder, decided: Decided, sharded: bool, device: Any) ->
     """Boundaries that count the whole row, or the slots of a shard."""
     counts, cp = decided.counts, decided.cp
     base_is_whole = counts.scale.chunks == 2 * cp
-    node = counts.base
+    node = _running_sum(build, counts.base) if counts.lengths else counts.base
     if sharded and base_is_whole:
-        known = next((b.node for b, f in counts.factors.items() if f == Fraction(1, cp) and b.node is not node), None)
-        node = known if known is not None and cp > 1 else _made(build, torch.div, node, cp, rounding_mode="floor")
+        factors = {} if counts.lengths or cp == 1 else counts.factors
+        known = next((b.node for b, f in factors.items() if f == Fraction(1, cp)), None)
+        node = known if known is not None else _made(build, torch.div, node, cp, rounding_mode="floor")
     elif not sharded and not base_is_whole:
         node = _made(build, torch.mul, node, cp)
     if example(node).device != device:
         node = _made(build, "to", node, device, method=True)
     return node
+
+
+def _running_sum(build: Builder, lengths: fx.Node) -> fx.Node:
+    sums = _made(build, torch.cumsum, lengths, 0)
+    return _made(build, torch.cat, (_made(build, "new_zeros", sums, (1,), method=True), sums))
+
+
+def _fills(build: Builder, decided: Decided, bounds: dict[bool, fx.Node]) -> None:
+    """``split`` raises unless the lengths sum to the size."""
+    sources = {cut.source for n, cut in decided.bodies[0].cuts.items() if n.target is markers.SPLIT_GET}
+    for source in sorted(sources, key=lambda s: s.node):
+        total = build.call(torch.ops.aten.sym_size.int, source.node, source.dim)
+        fills = build.call(operator.eq, build.call(operator.getitem, bounds[source.sharded], -1), total)
+        message = "packpass: the lengths do not sum to the size of what is split"
+        build.call(torch._assert_async, fills, message, fake=False)
+
+
+def _kept(build: Builder, cu: fx.Node) -> fx.Node:
+    """A copy for the backward: the program may write the boundaries of the next batch to the same memory before."""
+    for node in build.graph.nodes:
+        if node is build.before:
+            break
+        if node.target is _ops.snapshot.default and node.args == (cu,):
+            if not mutated_after(build.graph, cu, node, build.before):
+                return node
+    return build.call(_ops.snapshot.default, cu)
 
 
 def _made(build: Builder, target: Any, *args: Any, **kwargs: Any) -> fx.Node:

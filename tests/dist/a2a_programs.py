@@ -328,7 +328,7 @@ def to_tokens_heads(x: Tensor, cu: Any, group: Any) -> Tensor:
 
 def round_trip(x: Tensor, cu: Any, group: Any) -> Tensor:
     """A layer: to heads, something per token, and back."""
-    return to_tokens(torch.sigmoid(to_heads(x, cu, group)) * 3, cu, group, function, redo_by_views) + x
+    return to_tokens(torch.relu(to_heads(x, cu, group)) * 3, cu, group, function, redo_by_views) + x
 
 
 # === what must stay as it is ====================================================================================

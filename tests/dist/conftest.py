@@ -9,6 +9,13 @@ import pytest
 from tests.dist.ranks import Ranks
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under xdist one worker has the ranks: two sets of four processes on two cores only wait for each other."""
+    for item in items:
+        if {"ranks", "two"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
     pool = Ranks(4)

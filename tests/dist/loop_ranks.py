@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import packpass
-from tests.dist import a2a_programs
+from tests.dist import a2a_fuzz, a2a_programs
 from tests.dist.cp_programs import check, executed, group_of
 
 
@@ -92,3 +92,36 @@ def left_alone(cp: int, name: str) -> None:
     compiled = torch.compile(program, backend=packpass.backend, options=options)
     wanted = case.program(x, cu.tolist(), group)
     check(torch.equal(compiled(x, cu), wanted), name, "values")
+
+
+def fuzz(cp: int, seeds: list[int], broken: bool, inner: str) -> int:
+    """Random programs give the bits of eager, forward and backward, for 3 documents and for 1; how many were
+    rewritten."""
+    group, rewritten = group_of(cp), 0
+    for seed in seeds:
+        case = a2a_fuzz.fuzzed(seed, broken)
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+
+        def program(x: Tensor, cu: Tensor) -> Tensor:
+            return case.program(x, cu, group)  # noqa: B023
+
+        compiled = torch.compile(program, backend=packpass.backend, options={"packpass.inner_backend": inner})
+        for count in (3, 1):
+            cu, total = case.batch(cp, count)
+            torch.manual_seed(dist.get_rank() + seed)
+            x = case.values(total, cp).requires_grad_(case.differentiable)
+            y, exchanges = executed(group, lambda: compiled(x, cu.clone()))  # noqa: B023
+            wanted = case.program(x, cu, group)
+            check(torch.equal(y, wanted), case, count, "values")
+            if count == 3:
+                rewritten += exchanges == 1
+            check(broken or exchanges == 1, case, count, "collectives forward", exchanges)
+            if case.differentiable:
+                weights = torch.randn(y.shape).to(y.dtype)
+                (grad,) = torch.autograd.grad(y, x, weights)
+                (by_hand,) = torch.autograd.grad(wanted, x, weights)
+                check(torch.equal(grad, by_hand), case, count, "gradient")
+        graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        check(broken or graphs <= 2, case, "graphs", graphs)
+    return rewritten

@@ -11,7 +11,7 @@ from tests.dist.ranks import Ranks
 pytestmark = pytest.mark.dist
 
 
-@pytest.mark.parametrize("cp", [2, 4])
+@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", p2p_programs.ROLLS)
 def test_one_exchange(ranks: Ranks, name: str, cp: int) -> None:
     for graphs, exchanges, messages in ranks.call(p2p_checks.rolls, cp, name, torch.int64, "eager", timeout_s=120):

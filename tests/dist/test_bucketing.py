@@ -28,7 +28,10 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize(("name", "cp"), [*((name, 2) for name in JOINED), ("heads", 4), ("many_dtypes", 4)])
+@pytest.mark.parametrize(
+    ("name", "cp"),
+    [*((name, 2) for name in JOINED), ("heads", 4), pytest.param("many_dtypes", 4, marks=pytest.mark.slow)],
+)
 def test_joined(ranks: Ranks, name: str, cp: int) -> None:
     plain, joined = JOINED[name]
     for result in ranks.call(bucket_programs.compare, name, cp, timeout_s=200):

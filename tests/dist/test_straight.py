@@ -11,9 +11,12 @@ from tests.dist.test_cp_ops import MOVED
 
 pytestmark = pytest.mark.dist
 
-SIZES = [2, 4]
+SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 REWRITTEN = [p.__name__ for p in programs.REWRITTEN if p not in programs.WITHOUT_GRADIENTS]
-LEFT_ALONE = [p.__name__ for p in programs.LEFT_ALONE if p is not programs.random_between]
+# Not one with random numbers, and not one that sends a buffer which it receives into: what that gives is a race.
+LEFT_ALONE = [
+    p.__name__ for p in programs.LEFT_ALONE if p not in (programs.random_between, programs.in_place_on_itself)
+]
 # Collectives of a backward that are not those of the forward.
 BACKWARD = {"in_no_grad": 0, "under_checkpoint": 2}
 
