@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._replay import NotReplayable, replay
+from packpass._replay import NotReplayable, reference
 
 log = logging.getLogger("packpass.backend")
 
@@ -34,7 +34,7 @@ def unless_overlapping(
         if not fallback:
             log.info("arguments share memory; this call runs document by document")
             try:
-                fallback.append(replay(original, lambda part, example: part.forward, doubt))
+                fallback.append(reference(original, doubt))
             except NotReplayable as reason:
                 raise RuntimeError(
                     "packpass: arguments that share memory were given to a loop that writes one of them, and the loop "

@@ -30,6 +30,7 @@ from packpass._generic import (
 )
 from packpass._location import location_of_node
 from packpass.capture import markers
+from packpass.capture.divisible import EQUAL_PARTS
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -62,6 +63,11 @@ def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "") -> Callab
         prove_generic(iterations)
     _drop_made_up_sizes(gm.graph, loops)
     return _Replay(gm, _cut(gm, _partition(gm.graph, loops)), compile_part)
+
+
+def reference(gm: fx.GraphModule, doubt: str) -> Callable[..., Any]:
+    """A replay, op by op, to stand beside the rewritten graph, which raises for lengths that do not divide."""
+    return replay(gm, lambda part, inputs: part.forward, "" if doubt == EQUAL_PARTS else doubt)
 
 
 # === Cutting the graph =======================================================================================
@@ -279,7 +285,10 @@ class _Loops:
     def _call(self, node: fx.Node, env: dict[fx.Node, Any], splits: dict[fx.Node, Any]) -> Any:
         args, kwargs = self._value(node.args, env), self._value(node.kwargs, env)
         if isinstance(node.target, torch._ops.OpOverload) and node.target in markers.SHADOWS:
-            return markers.SHADOWS[node.target](*args)
+            result = markers.SHADOWS[node.target](*args)
+            if node.target is markers.CHUNK and (len(result) != args[1] or args[0].shape[args[2]] % args[1]):
+                raise RuntimeError(f"packpass: {args[0].shape[args[2]]} slots are not {args[1]} equal parts")
+            return result
         if node.target is markers.SPLIT_GET:
             x, lengths, index, dim = args
             if node not in splits:

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_flatten
 
-from packpass._replay import NotReplayable, replay
+from packpass._replay import NotReplayable, reference
 from packpass._report import Rewrite
 
 log = logging.getLogger("packpass.verify")
@@ -48,14 +48,14 @@ def verified(
     names = "; ".join(f"{r.rule} at {r.location}" for r in rewrites) or "no rewrite"
     reordered = any(r.details.get("numerics") for r in rewrites)
     try:
-        reference = replay(original, lambda part, inputs: part.forward, doubt)
+        wanted = reference(original, doubt)
     except NotReplayable as reason:
         log.warning("packpass.verify: %s cannot be verified: %s", names, reason)
         return compiled
 
     def run(*inputs: Any) -> Any:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            want = _outcome(reference, inputs)
+            want = _outcome(wanted, inputs)
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             got = _outcome(rewritten.forward, inputs)
         _compare(want, got, names, reordered)

@@ -22,6 +22,8 @@ from packpass.capture.watch import current_frame, example, is_unknown
 
 FUNCTIONS = {torch.chunk: "chunk", torch.reshape: "reshape", torch.unflatten: "unflatten"}
 METHODS = frozenset({"chunk", "reshape", "view", "unflatten"})
+EQUAL_PARTS = "a document is cut in equal parts, which not every length allows"
+"""What speaks against a replay. Beside a rewritten graph, which checks the lengths, it may run all the same."""
 
 
 def call(tx: Any, name: str, self: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -130,4 +132,4 @@ def _counts_match(fake: torch.Tensor, sizes: list[Any]) -> bool:
 
 
 def _not_replayable() -> None:
-    current_frame().not_replayable = "a document is cut in equal parts, which not every length allows"
+    current_frame().not_replayable = current_frame().not_replayable or EQUAL_PARTS

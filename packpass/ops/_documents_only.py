@@ -11,13 +11,14 @@ else in packpass does. `covered_length` is the same for results that have no row
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from packpass._compat import current_shape_env
-from packpass.ops._geometry import along
+from packpass.ops._geometry import along, read
 from packpass.ops._library import define, differentiable
 
 
@@ -42,12 +43,36 @@ def _fake(x: Tensor, cu_seqlens: Tensor, dim: int) -> Tensor:
     return x.new_empty(shape)
 
 
-documents_only_op = define("documents_only(Tensor x, Tensor cu_seqlens, int dim) -> Tensor", fake=_fake, kernel=_kernel)
+WIDE = 64
+"""Elements behind the packed dimension from which on generated code copies slot by slot as fast as in one piece."""
+
+
+def _decomposition(x: Tensor, cu_seqlens: Tensor, dim: int) -> Tensor:
+    """Wide slots by a computed index: a copy that takes part in the kernel that makes the row, or reads the result."""
+    dim %= x.dim()
+    inner = x.shape[dim + 1 :]
+    if not all(isinstance(size, int) for size in inner) or math.prod(inner) < WIDE:
+        out: Tensor = documents_copy_op(x, cu_seqlens, dim)
+        return out
+    slots = torch.arange(covered_length_op(cu_seqlens), device=x.device) + cu_seqlens[:1]
+    return read(x, dim, slots.clamp(0, x.shape[dim] - 1))
+
+
+documents_only_op = define(
+    "documents_only(Tensor x, Tensor cu_seqlens, int dim) -> Tensor",
+    fake=_fake,
+    kernel=_kernel,
+    decomposition=_decomposition,
+)
+# The eager kernel under a name that has no decomposition, because Inductor refuses to call an op that also has one.
+documents_copy_op = define("documents_copy(Tensor x, Tensor cu_seqlens, int dim) -> Tensor", fake=_fake, kernel=_kernel)
 
 
 def _put_back_kernel(x: Tensor, cu_seqlens: Tensor, dim: int, total: int) -> Tensor:
     """``out[cu[0]:cu[N]] = x``, 0 elsewhere; a gather, because the length is known here."""
     dim = dim % x.dim()
+    if x.shape[dim] == total:  # the documents fill the row
+        return x.clone(memory_format=torch.contiguous_format)
     slots = torch.arange(total, device=x.device) - cu_seqlens[:1]
     inside = (slots >= 0) & (slots < x.shape[dim])
     if x.shape[dim] == 0:

@@ -18,6 +18,7 @@ from passes.fuse_all_to_all.body import Source
 from passes.fuse_all_to_all.digest import steps
 from passes.fuse_all_to_all.exchange import Exchange, Section
 from passes.prune import prune
+from passes.vectorize_segments.boundaries import lengths_of
 from passes.vectorize_segments.op_names import name_of
 
 if TYPE_CHECKING:
@@ -174,6 +175,10 @@ def _boundaries(build: Builder, decided: Decided, sharded: bool, device: Any) ->
 
 
 def _running_sum(build: Builder, lengths: fx.Node) -> fx.Node:
+    """``[N + 1]`` boundaries from 0 on."""
+    cu = lengths_of(lengths)
+    if cu is not None:  # [N + 1] entries: torch does not ask whether N is 1
+        return _made(build, torch.sub, cu, _made(build, operator.getitem, cu, slice(0, 1)))
     sums = _made(build, torch.cumsum, lengths, 0)
     return _made(build, torch.cat, (_made(build, "new_zeros", sums, (1,), method=True), sums))
 

@@ -52,8 +52,9 @@ class Fuzzed:
     def program(self, x: Tensor, cu: Tensor, group: Any) -> Tensor:
         cp = dist.get_world_size(group)
         written = x.new_zeros(self.result(x.shape, cp)) if self.joined == "written" else None
-        documents = []
-        for start, stop in self._bounds(cu, cp):
+        documents: list[Tensor] = []
+
+        def document(start: Any, stop: Any) -> None:
             piece = x[start // cp : stop // cp] if self.to_heads else x[start:stop]
             step = cp if self.to_heads else 1
             moved = torch.cat([self._move(p, group) for p in piece.split([w * step for w in self.widths], 1)], 1)
@@ -65,14 +66,17 @@ class Fuzzed:
                 written[start:stop] = moved
             else:
                 written[start // cp : stop // cp] = moved
-        return torch.cat(documents) if written is None else written
 
-    def _bounds(self, cu: Tensor, cp: int) -> Any:
-        if self.cut == "numbers":
-            return pairwise(cu.tolist())
         if self.cut == "index":
-            return ((cu[i], cu[i + 1]) for i in range(len(cu) - 1))
-        return zip(cu[:-1], cu[1:])  # noqa: B905, RUF007
+            for i in range(len(cu) - 1):
+                document(cu[i], cu[i + 1])
+        elif self.cut == "zip":
+            for start, stop in zip(cu[:-1], cu[1:]):  # noqa: B905, RUF007
+                document(start, stop)
+        else:
+            for first, last in pairwise(cu.tolist()):
+                document(first, last)
+        return torch.cat(documents) if written is None else written
 
     def _move(self, part: Tensor, group: Any) -> Tensor:
         cp = dist.get_world_size(group)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import packpass
-from tests.dist import a2a_programs
+from tests.dist import a2a_fuzz, a2a_hard_programs, a2a_programs
 
 EAGER: dict[str, Any] = {"packpass.inner_backend": "eager"}
 
@@ -74,6 +74,101 @@ def test_leaves_alone(name: str) -> None:
     report = explain(a2a_programs.LEFT[name], 2)
     assert not [r for r in report.rewrites if r.rule in (FUSE, VECTORIZE)]
     assert CODES[name] in [(r.rule, r.code) for r in report.refusals]
+
+
+def explain_hard(case: a2a_hard_programs.Hard, cp: int) -> packpass.Report:
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=cp)
+    cu = torch.tensor([0, 2 * cp, 6 * cp, 16 * cp], dtype=torch.int32)
+    x = torch.randn((16, 12 * cp) if case.sharded else (16 * cp, 12), requires_grad=True)
+    return packpass.explain(lambda x, cu: case.program(x, cu, dist.group.WORLD), options=EAGER)(x, cu)
+
+
+@pytest.mark.parametrize("name", a2a_hard_programs.REWRITTEN)
+def test_rewrites_hard(name: str) -> None:
+    case = a2a_hard_programs.REWRITTEN[name]
+    report = explain_hard(case, 8)
+    assert (report.graphs, report.graph_breaks, report.collectives_after) == (1, 0, case.exchanges)
+    assert [r for r in report.rewrites if r.rule == FUSE]
+
+
+@pytest.mark.parametrize("name", a2a_hard_programs.LEFT)
+def test_leaves_alone_hard(name: str) -> None:
+    case = a2a_hard_programs.LEFT[name]
+    report = explain_hard(case, 2)
+    assert not [r for r in report.rewrites if r.after in ("cp_to_hp", "hp_to_cp")]
+    assert (FUSE, case.code) in [(r.rule, r.code) for r in report.refusals]
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_rewrites_random_programs(cp: int) -> None:
+    """However a program is spelled, sections, dtypes and dimensions: one exchange."""
+    dist.init_process_group("fake", store=FakeStore(), rank=cp - 1, world_size=cp)
+    for seed in range(10 * cp, 10 * cp + 10):
+        torch._dynamo.reset()
+        case = a2a_fuzz.fuzzed(seed)
+        cu, total = case.batch(cp, 3)
+        x = case.values(total, cp)
+        report = packpass.explain(lambda x, cu: case.program(x, cu, dist.group.WORLD), options=EAGER)(x, cu)  # noqa: B023
+        assert (report.graphs, report.graph_breaks, report.collectives_after) == (1, 0, 1), (case, report.refusals)
+        assert report.result.shape[0] == (cu[-1] - cu[0] if case.joined == "cat" else total) // (
+            1 if case.to_heads else cp
+        )
+
+
+def test_what_ranks_agree_on_is_the_exchange() -> None:
+    """Weights of a rank's own heads are constants in the loop, and no reason for ranks to differ."""
+    seen = []
+    for rank in (0, 1):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+        cu = torch.tensor([0, 4, 12], dtype=torch.int32)
+        program = a2a_hard_programs.own_weights
+        report = packpass.explain(lambda x, cu: program(x, cu, dist.group.WORLD), options=EAGER)(  # noqa: B023
+            torch.randn(6, 24), cu
+        )
+        seen.append([r.details["agreement"] for r in report.rewrites if r.rule == FUSE])
+        dist.destroy_process_group()
+        torch._dynamo.reset()
+    assert seen[0] == seen[1] != []
+
+
+def test_result_in_the_memory_of_the_source() -> None:
+    """A buffer that shares no memory with the source in the first call may do so in the next."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+
+    def program(x: Tensor, out: Tensor, cu: Tensor) -> Tensor:
+        for i in range(len(cu) - 1):
+            part = x[cu[i] // 2 : cu[i + 1] // 2]
+            send = part.unflatten(1, (2, -1)).transpose(0, 1).contiguous()
+            received = a2a_programs.functional(send, dist.group.WORLD)
+            out[cu[i] : cu[i + 1]] = a2a_programs.undo_by_chunks(received.flatten(0, 1), 2)
+        return out
+
+    report = packpass.explain(program, options=EAGER)(
+        torch.randn(8, 4), torch.zeros(16, 2), torch.tensor([0, 4, 16], dtype=torch.int32)
+    )
+    (rewrite,) = [r for r in report.rewrites if r.rule == FUSE]
+    assert sorted(rewrite.details["separate_inputs"]) == ["l_out_", "l_x_"]
+
+
+def test_loop_that_remains_is_replayed() -> None:
+    """An op without a rule after the exchange: the exchange is one, the loop runs document by document."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+
+    def program(x: Tensor, cu: Tensor) -> Tensor:
+        out = []
+        for i in range(len(cu) - 1):
+            part = x[cu[i] // 2 : cu[i + 1] // 2]
+            received = a2a_programs.functional(torch.stack(part.split(4, -1)), dist.group.WORLD)
+            h = part.shape[0] // 2
+            y = torch.cat([received[0, :h], received[1, :h], received[1, h:], received[0, h:]])
+            out.append(y @ (y.T @ y))
+        return torch.cat(out)
+
+    x, cu = torch.randn(8, 8), torch.tensor([0, 4, 16], dtype=torch.int32)
+    report = packpass.explain(program, options=EAGER)(x, cu)
+    assert (report.graphs, report.graph_breaks, report.collectives_after) == (1, 0, 1)
+    assert [r.rule for r in report.rewrites] == [FUSE]
+    assert report.result.shape == (16, 4)
 
 
 def test_switched_off() -> None:

@@ -1,0 +1,359 @@
+"""Exchanges per document as they stand in larger programs, and programs that only look like such an exchange.
+
+Each is ``f(x, cu, group)``, with a zigzag shard ``[T / cp, WIDTH * cp]`` or, where `Hard.sharded` is off, all tokens of
+some heads ``[T, WIDTH]``. Boundaries are a tensor, which some programs write to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.dist.naive import AllToAll
+
+WIDTH = 12
+
+
+def size_of(group: Any) -> int:
+    return dist.get_world_size(group)
+
+
+def gather_sequence(t: Tensor, group: Any) -> Tensor:
+    """``[l, cp * w]`` of this rank to ``[cp * l, w]``, rank by rank."""
+    send = t.reshape(t.size(0), size_of(group), -1).permute(1, 0, 2).contiguous()
+    received: Tensor = AllToAll.apply(send, group)
+    return received.reshape(-1, received.size(-1))
+
+
+def scatter_sequence(t: Tensor, group: Any) -> Tensor:
+    """The inverse."""
+    send = t.reshape(size_of(group), -1, t.size(-1)).contiguous()
+    received: Tensor = AllToAll.apply(send, group)
+    return received.transpose(0, 1).reshape(send.size(1), -1)
+
+
+def unzigzag(t: Tensor, cp: int, dim: int = 0) -> Tensor:
+    chunks = t.chunk(2 * cp, dim)
+    return torch.cat([*chunks[::2], *reversed(chunks[1::2])], dim)
+
+
+def zigzag(t: Tensor, cp: int, dim: int = 0) -> Tensor:
+    chunks, out = t.chunk(2 * cp, dim), []
+    for r in range(cp):
+        out += [chunks[r], chunks[-1 - r]]
+    return torch.cat(out, dim)
+
+
+def gathered(x: Tensor, group: Any) -> Tensor:
+    return unzigzag(gather_sequence(x, group), size_of(group))
+
+
+# === Rewritten ==================================================================================================
+
+
+def numbers(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp = size_of(group)
+    return torch.cat([gathered(x[s // cp : e // cp], group) for s, e in pairwise(cu.tolist())])
+
+
+def numbers_back(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp = size_of(group)
+    return torch.cat([scatter_sequence(zigzag(x[s:e], cp), group) for s, e in pairwise(cu.tolist())])
+
+
+def split_by_lengths(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    lengths = (cu[1:] - cu[:-1]) // size_of(group)
+    return torch.cat([gathered(document, group) for document in x.split(lengths.tolist())])
+
+
+def split_by_lengths_back(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp, out = size_of(group), []
+    for document in torch.split(x, torch.diff(cu).tolist(), dim=0):
+        out.append(scatter_sequence(zigzag(document, cp), group))
+    return torch.cat(out)
+
+
+SECTIONS = {"query": 2, "key": 2, "value": 4, "gate": 2, "beta": 1, "alpha": 1}
+
+
+def named_sections(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """A list per section, and what a layer does with them."""
+    cp = size_of(group)
+    lists: dict[str, list[Tensor]] = {name: [] for name in SECTIONS}
+    for start, stop in pairwise(cu.tolist()):
+        parts = torch.split(x[start // cp : stop // cp], [cp * w for w in SECTIONS.values()], dim=-1)
+        for name, part in zip(lists, parts, strict=True):
+            lists[name].append(gathered(part, group))
+    y = {name: torch.cat(documents) for name, documents in lists.items()}
+    value = y["value"] * torch.sigmoid(y["gate"]).repeat(1, 2)
+    return torch.cat([y["query"] * y["beta"], y["key"], value, -F.softplus(y["alpha"])], -1)
+
+
+def batch_first(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Four dimensions, tokens in the second."""
+    cp, out = size_of(group), []
+    rows = torch.stack([x, -x]).unflatten(-1, (-1, 3))
+    for start, stop in pairwise(cu.tolist()):
+        part = rows[:, start // cp : stop // cp].unflatten(2, (cp, -1))
+        received = AllToAll.apply(part.permute(2, 0, 1, 3, 4).contiguous(), group)
+        out.append(unzigzag(received.transpose(0, 1).flatten(1, 2), cp, 1))
+    return torch.cat(out, 1)
+
+
+def with_autograd(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """The differentiable functional collective."""
+    cp, out = size_of(group), []
+    for start, stop in pairwise(cu.tolist()):
+        send = torch.cat(x[start // cp : stop // cp].chunk(cp, -1))
+        splits = [(stop - start) // cp] * cp
+        out.append(unzigzag(funcol.all_to_all_single_autograd(send, splits, splits, group), cp))
+    return torch.cat(out)
+
+
+def empty_skipped(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp, out = size_of(group), []
+    for i in range(len(cu) - 1):
+        start, stop = cu[i].item(), cu[i + 1].item()
+        if start == stop:
+            continue
+        out.append(gathered(x[start // cp : stop // cp], group))
+    return torch.cat(out)
+
+
+def own_weights(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """In the loop, weights of the heads that this rank has: constants that other ranks do not share."""
+    cp, rank, out = size_of(group), dist.get_rank(group), []
+    weights = torch.arange(cp * WIDTH, dtype=x.dtype)
+    for start, stop in pairwise(cu.tolist()):
+        out.append(gathered(x[start // cp : stop // cp], group) * weights[rank * WIDTH : (rank + 1) * WIDTH])
+    return torch.cat(out)
+
+
+def numbered(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp, out = size_of(group), []
+    for i, (start, stop) in enumerate(pairwise(cu.tolist())):
+        out.append(gathered(x[start // cp : stop // cp], group) * i)
+    return torch.cat(out)
+
+
+def buffer(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """What is used are the parts of all ranks, as they came."""
+    cp, out = size_of(group), []
+    for start, stop in pairwise(cu.tolist()):
+        send = zigzag(x[start:stop], cp).reshape(cp, (stop - start) // cp, WIDTH)
+        received = torch.zeros_like(send)
+        dist.all_to_all_single(received, send, group=group)
+        out.append((received * 2).transpose(0, 1).flatten(1))
+    return torch.cat(out)
+
+
+def boundaries_written_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """The shard's boundaries were computed from others than ``cu`` holds when the loop runs."""
+    cp = size_of(group)
+    local = cu // cp
+    cu.sub_(2 * cp).clamp_(min=0)
+    return torch.cat([gathered(x[s:e], group) for s, e in zip(local[:-1], local[1:])])  # noqa: B905, RUF007
+
+
+def shard_boundaries_written(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp = size_of(group)
+    local = cu // cp
+    local.mul_(2).sub_(local // 2).floor_divide_(3).mul_(2)  # as it was, but not for who looks at `cu // cp`
+    return torch.cat([gathered(x[s:e], group) for s, e in zip(local[:-1], local[1:])])  # noqa: B905, RUF007
+
+
+def layer(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp, width, documents, back = size_of(group), x.shape[1], [], []
+    weights = torch.arange(width * width, dtype=x.dtype).cos().view(width, width) / 4
+    y = F.linear(x, weights)
+    for i in range(len(cu) - 1):
+        documents.append(gathered(y[cu[i] // cp : cu[i + 1] // cp], group))
+    z = torch.tanh(torch.cat(documents)) * 2
+    for i in range(len(cu) - 1):
+        back.append(scatter_sequence(zigzag(z[cu[i] : cu[i + 1]], cp), group))
+    return x + F.linear(torch.cat(back), weights.T)
+
+
+def layers(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Two layers, to heads and back in each."""
+    return layer(layer(x, cu, group), cu, group)
+
+
+# === Left as they are ===========================================================================================
+
+
+def half_counts(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """In units of half a shard: where the first document starts, half of it may be no integer."""
+    cp = size_of(group)
+    half = cu // (2 * cp)
+    return torch.cat([gathered(x[2 * s : 2 * e], group) for s, e in zip(half[:-1], half[1:])])  # noqa: B905, RUF007
+
+
+def buffer_read_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp, out = size_of(group), []
+    for start, stop in pairwise(cu.tolist()):
+        send = zigzag(x[start:stop], cp).reshape(cp, (stop - start) // cp, WIDTH)
+        received = torch.zeros_like(send)
+        before = received + 1
+        dist.all_to_all_single(received, send, group=group)
+        out.append((received * before).transpose(0, 1).flatten(1))
+    return torch.cat(out)
+
+
+def next_changed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Each document changes those after it."""
+    cp, out = size_of(group), []
+    x = x.clone()
+    for start, stop in pairwise(cu.tolist()):
+        out.append(gathered(x[start // cp : stop // cp], group))
+        x[stop // cp :] += 1
+    return torch.cat(out)
+
+
+def detached(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp = size_of(group)
+    out = [gathered(x[s // cp : e // cp].detach(), group) for s, e in pairwise(cu.tolist())]
+    return torch.cat(out) + x.sum()
+
+
+def hooked(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp, out = size_of(group), []
+    for start, stop in pairwise(cu.tolist()):
+        part = x[start // cp : stop // cp]
+        if part.requires_grad:
+            part.register_hook(lambda grad: grad * 2)
+        out.append(gathered(part, group))
+    return torch.cat(out)
+
+
+class ToHeads(torch.autograd.Function):
+    """The whole exchange in one function, its backward by `back`."""
+
+    @staticmethod
+    def back(grad: Tensor, cp: int) -> Tensor:
+        return zigzag(grad, cp)
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        send = x.reshape(x.size(0), size_of(group), -1).permute(1, 0, 2).contiguous()
+        received = torch.empty_like(send)
+        dist.all_to_all_single(received, send, group=group)
+        return unzigzag(received.reshape(-1, received.size(-1)), size_of(group))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _parts_back(zigzag(grad, size_of(ctx.group)), ctx.group), None
+
+
+class ToHeadsMisordered(ToHeads):
+    """Its backward takes each rank's two chunks in the wrong order."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        cp = size_of(ctx.group)
+        chunks = grad.chunk(2 * cp)
+        ordered = torch.cat([chunks[c] for r in range(cp) for c in (2 * cp - 1 - r, r)])
+        return _parts_back(ordered, ctx.group), None
+
+
+class ToHeadsScaled(ToHeads):
+    """Its gradient is half of what it should be."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _parts_back(zigzag(grad, size_of(ctx.group)), ctx.group) / 2, None
+
+
+def _parts_back(ordered: Tensor, group: Any) -> Tensor:
+    cp = size_of(group)
+    send = ordered.reshape(cp, -1, ordered.size(-1)).contiguous()
+    received = torch.empty_like(send)
+    dist.all_to_all_single(received, send, group=group)
+    return received.transpose(0, 1).reshape(ordered.size(0) // cp, -1)
+
+
+def _by(function: Any, x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp = size_of(group)
+    return torch.cat([function.apply(x[s // cp : e // cp], group) for s, e in pairwise(cu.tolist())])
+
+
+def one_function(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    return _by(ToHeads, x, cu, group)
+
+
+def misordered_backward(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    return _by(ToHeadsMisordered, x, cu, group)
+
+
+def scaled_backward(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    return _by(ToHeadsScaled, x, cu, group)
+
+
+def converted_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp = size_of(group)
+    return torch.cat([gathered(x[s // cp : e // cp].double(), group) for s, e in pairwise(cu.tolist())])
+
+
+def first_tokens_twice(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """As many tokens as the document has, but those at the start of the row."""
+    cp, out = size_of(group), []
+    for start, stop in pairwise(cu.tolist()):
+        out.append(gathered(x[: (stop - start) // cp], group))
+    return torch.cat(out)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hard:
+    program: Callable[..., Tensor]
+    sharded: bool = True
+    exchanges: int = 1
+    differentiable: bool = True
+    tails: bool = True
+    """May the row have slots of no document? (Not where it is split by lengths, or the result is added to the row.)"""
+    code: str = ""
+    """Why it is left."""
+
+
+REWRITTEN = {
+    hard.program.__name__: hard
+    for hard in (
+        Hard(numbers),
+        Hard(numbers_back, sharded=False),
+        Hard(split_by_lengths, tails=False),
+        Hard(split_by_lengths_back, sharded=False, tails=False),
+        Hard(named_sections),
+        Hard(batch_first),
+        Hard(with_autograd),
+        Hard(empty_skipped),
+        Hard(own_weights),
+        Hard(numbered),
+        Hard(buffer, sharded=False, differentiable=False),
+        Hard(boundaries_written_before, tails=False),
+        Hard(shard_boundaries_written, tails=False),
+        Hard(layers, exchanges=4, tails=False),
+        Hard(one_function),
+    )
+}
+LEFT = {
+    hard.program.__name__: hard
+    for hard in (
+        Hard(half_counts, code="unknown-bounds"),
+        Hard(buffer_read_before, sharded=False, code="aliasing"),
+        Hard(next_changed, code="aliasing"),
+        Hard(detached, code="aliasing"),
+        Hard(hooked, code="aliasing"),
+        Hard(misordered_backward, code="aliasing"),
+        Hard(scaled_backward, code="aliasing"),
+        Hard(converted_before, code="not-zigzag"),
+        Hard(first_tokens_twice, code="not-zigzag"),
+    )
+}

@@ -1,0 +1,43 @@
+"""Loops with exchanges as larger programs have them, and random ones, on real gloo ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dist import a2a_hard_programs, loop_ranks
+from tests.dist.ranks import Ranks
+
+
+@pytest.mark.parametrize("name", a2a_hard_programs.REWRITTEN)
+def test_same_bits_in_one_exchange(ranks: Ranks, name: str) -> None:
+    """Forward and backward, with tails, for 3, 1 and 2 documents in at most two graphs."""
+    ranks.call(loop_ranks.hard, 2, name, "aot_eager", timeout_s=180)
+
+
+def test_result_over_source(ranks: Ranks) -> None:
+    """Where writing the result changes what later documents send, eager's order is kept."""
+    ranks.call(loop_ranks.result_over_source, timeout_s=120)
+
+
+def test_verified(ranks: Ranks) -> None:
+    """The loop as it was runs beside the exchange."""
+    for messages in ranks.call(loop_ranks.verified, "to_heads", timeout_s=120):
+        assert not messages[0], messages
+        assert "equal parts" in messages[1], messages
+
+
+@pytest.mark.parametrize("seeds", [range(0, 4), range(4, 8)], ids=str)
+def test_random_programs(ranks: Ranks, seeds: range) -> None:
+    ranks.call(loop_ranks.fuzz, 2, list(seeds), False, "aot_eager", timeout_s=240)
+
+
+def test_random_orders(ranks: Ranks) -> None:
+    """Chunks in an order of their own: whatever is made of them gives the same bits."""
+    ranks.call(loop_ranks.fuzz, 2, [100, 103, 104], True, "aot_eager", timeout_s=240)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cp", [2, 4])
+def test_more_random_programs(ranks: Ranks, cp: int) -> None:
+    ranks.call(loop_ranks.fuzz, cp, list(range(20, 50)), False, "aot_eager", timeout_s=600)
+    ranks.call(loop_ranks.fuzz, cp, list(range(200, 215)), True, "aot_eager", timeout_s=600)
