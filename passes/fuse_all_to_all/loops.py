@@ -3,6 +3,11 @@
 Both traced iterations are run on blocks (`body`): what a document's tensor holds on every rank of the group. A tensor
 that is, for every document, its part of ``cp_to_hp`` or ``hp_to_cp`` of an outer tensor is computed once for the whole
 row; the loop then only cuts the documents out of it, which is for `vectorize_segments` to see through.
+
+Does not handle: shards that are no zigzag, anything computed in the loop on what is sent, boundaries counted in other
+units than tokens of the row or of a shard, hooks and in-place writes to what is sent or received, an autograd.Function
+whose backward is not proven to be its gradient, two groups. Where ranks run different code before the exchange (other
+columns, say), they do not agree and all raise; what a rank does with the result is its own affair.
 """
 
 from __future__ import annotations

@@ -172,7 +172,8 @@ def test_loop_that_remains_is_replayed() -> None:
 
 
 def test_switched_off() -> None:
-    report = explain(a2a_programs.REWRITTEN["to_heads"], 2, **{"packpass.disable": ["fuse_all_to_all"]})
+    off: dict[str, Any] = {"packpass.disable": ["fuse_all_to_all"]}
+    report = explain(a2a_programs.REWRITTEN["to_heads"], 2, **off)
     assert not report.rewrites
 
 
