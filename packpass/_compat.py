@@ -243,13 +243,19 @@ def ignore_fresh_symbols(mode: Any) -> Any:
 _OWN_COLLECTIVES = ("all_to_all_group", "cp_to_hp", "hp_to_cp", "cp_packed_roll")
 
 
+def qualified_name(target: Any) -> tuple[str, str]:
+    """``(namespace, name)`` of an op, overload or packet of overloads; empty strings for anything else."""
+    name = getattr(target, "_qualified_op_name", None) or getattr(getattr(target, "_schema", None), "name", "")
+    namespace, _, op = name.partition("::") if isinstance(name, str) else ("", "", "")
+    return namespace, op
+
+
 def is_collective(target: Any) -> bool:
     """Is this call target a collective (functional, from ``torch.distributed``, or an op of ours that makes one)?
 
     Both overloads and the packets of overloads that Dynamo writes down where user code calls ``torch.ops.x.y``.
     """
-    name = getattr(target, "_qualified_op_name", None) or getattr(getattr(target, "_schema", None), "name", "")
-    namespace, _, op = name.partition("::") if isinstance(name, str) else ("", "", "")
+    namespace, op = qualified_name(target)
     if namespace in ("_c10d_functional", "c10d", "_c10d_functional_autograd"):
         return op != "wait_tensor"
     if namespace:

@@ -16,7 +16,7 @@ from packpass._verify import copy_graph
 from packpass.capture import markers
 from packpass.capture.state import FrameState, Mode, react
 from packpass.layout import LayoutError, analyze
-from packpass.layout.names import op_name
+from packpass.layout.names import AUTOGRAD_FUNCTION, op_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,7 @@ def count(gm: fx.GraphModule) -> tuple[int, int, int]:
             nodes += 1
             if node.op == "call_function":
                 collectives += m not in backward and is_collective(node.target)
-                if op_name(node) == "higher_order::autograd_function_apply":
+                if op_name(node) == AUTOGRAD_FUNCTION:
                     backward.update(graph_modules(getattr(m, node.args[1].target)))
             elif node.op == "call_method":
                 syncs += node.target in ("item", "tolist")

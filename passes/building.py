@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from torch import fx
 
 from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher
 from packpass.layout.names import example
+from passes.nodes import fake_result
 from passes.vectorize_segments.machine import Refused
-from passes.vectorize_segments.terms import map_args
 
 
 class Builder:
@@ -33,21 +31,14 @@ class Builder:
         node.meta["stack_trace"] = self.before.meta.get("stack_trace", "")
         self.made.append(node)
         if fake is None:
-            given, keywords = map_args(args, example), {k: map_args(v, example) for k, v in kwargs.items()}
+            # AOTAutograd traces the graph again; sizes made up here belong to nobody.
+            contexts = (python_dispatcher(), self.mode, ignore_fresh_symbols(self.mode))
             try:
-                with self._as_traced():
-                    fn = getattr(given[0], target) if method else target
-                    fake = fn(*(given[1:] if method else given), **keywords)
+                fake = fake_result(target, args, kwargs, method, *contexts)
             except Exception as error:
                 raise Refused("emit", f"{getattr(target, '__name__', target)} fails: {error}", node) from error
         node.meta["example_value"] = fake
         return node
-
-    @contextlib.contextmanager
-    def _as_traced(self) -> Iterator[None]:
-        """AOTAutograd traces the graph again; sizes made up here belong to nobody."""
-        with python_dispatcher(), self.mode, ignore_fresh_symbols(self.mode):
-            yield
 
     def undo(self) -> None:
         """Remove what was added."""

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
+AUTOGRAD_FUNCTION = "higher_order::autograd_function_apply"
+"""`op_name` of the call of an autograd.Function."""
+
 _TORCH = ("torch", "_operator", "operator", "math", "builtins")
 _ALIASES = {
     "__getitem__": "getitem",

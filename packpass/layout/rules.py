@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass._registry import registrar
 from packpass.layout.attention import attention
 from packpass.layout.axes import Axes, Axis, value_of
 from packpass.layout.names import argument, example, op_name
@@ -37,16 +38,8 @@ ELEMENTWISE = frozenset(
 )
 
 
-def rule(*names: str) -> Callable[[LayoutRule], LayoutRule]:
-    """Register a rule under plain op names."""
-
-    def register(fn: LayoutRule) -> LayoutRule:
-        for name in names:
-            assert name not in RULES, name
-            RULES[name] = fn
-        return fn
-
-    return register
+rule = registrar(RULES)
+"""Registers a rule under plain op names."""
 
 
 def apply(axes: Axes, node: fx.Node) -> None:

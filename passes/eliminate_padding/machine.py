@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from packpass._registry import registrar
 from packpass.layout.names import example, op_name, storage
 from passes.eliminate_padding.facts import Fact, Table, writes_unseen
 from passes.eliminate_padding.op_sets import HEAVY, RANDOM, writes
@@ -76,16 +77,8 @@ Rule = Callable[["Machine", fx.Node], Value]
 RULES: dict[str, Rule] = {}
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of ops whose operands are packed."""
-
-    def register(fn: Rule) -> Rule:
-        for name in names:
-            assert name not in RULES, name
-            RULES[name] = fn
-        return fn
-
-    return register
+rule = registrar(RULES)
+"""Registers the rule of ops whose operands are packed."""
 
 
 class Machine:

@@ -11,12 +11,13 @@ import torch
 from torch import fx
 
 from packpass.capture import markers
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
 from passes.fuse_all_to_all.integers import UNKNOWN, integer, plain_name
 from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
+from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.vectorize_segments.machine import Machine, Refused
 from passes.vectorize_segments.terms import Affine, Boundaries, Index
 from passes.vectorize_segments.windows import expand_index
@@ -48,13 +49,6 @@ class Buffer:
     content: Blocks | None = None
     read_before: bool = False
     """Did something read it before it was filled?"""
-
-
-def collective_of(node: fx.Node) -> str:
-    """``"all_to_all_single"`` and the like for a functional collective, "" otherwise."""
-    space, _, name = str(node.target).partition(".")
-    known = space in ("_c10d_functional", "_c10d_functional_autograd")
-    return name.removesuffix(".default") if node.op == "call_function" and known else ""
 
 
 class Body:
@@ -94,7 +88,7 @@ class Body:
         if value is UNKNOWN:
             return
         self.values[node] = value
-        if collective_of(node) or any(n in self.exchanged for n in node.all_input_nodes):
+        if base_name(node.target) or any(n in self.exchanged for n in node.all_input_nodes):
             self.exchanged.add(node)
 
     def call(self, name: str, arguments: Sequence[Any]) -> Any:
@@ -170,9 +164,9 @@ class Body:
             value = integer(self, node)
             if value is not UNKNOWN:
                 return value
-        if collective_of(node):
+        if base_name(node.target):
             return self._collective(node)
-        if "autograd_function_apply" in str(node.target):
+        if op_name(node) == AUTOGRAD_FUNCTION:
             return self._function(node)
         name = plain_name(node)
         if name in ("getitem", "narrow", "segment", "split_get"):
@@ -302,10 +296,10 @@ class Body:
     # --- collectives ----------------------------------------------------------------------------------------
 
     def _collective(self, node: fx.Node) -> Any:
-        name = collective_of(node)
+        name = base_name(node.target)
         if name == "wait_tensor":
             return self.blocks(node.args[0])
-        if name != "all_to_all_single":
+        if name != EXCHANGE:
             return UNKNOWN
         x, outputs, inputs, group = (argument(node, i, "") for i in range(4))
         value = self.blocks(x)

@@ -24,15 +24,16 @@ from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
 from packpass.capture import markers
 from packpass.layout.mutation import mutated_after, written_inputs
-from packpass.layout.names import example, op_name, storage
+from packpass.layout.names import AUTOGRAD_FUNCTION, example, op_name, storage
 from passes.context import PassContext
 from passes.fuse_all_to_all.blocks import Blocks
-from passes.fuse_all_to_all.body import Body, Buffer, collective_of
+from passes.fuse_all_to_all.body import Body, Buffer
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
 from passes.fuse_all_to_all.scalars import Lin, Scale
+from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.fuse_all_to_all.write import write
-from passes.vectorize_segments import run_loop
+from passes.vectorize_segments import numbered, run_loop
 from passes.vectorize_segments.find import LoopFound, find
 from passes.vectorize_segments.machine import Machine, Refused
 from passes.vectorize_segments.op_names import name_of
@@ -42,7 +43,6 @@ from passes.vectorize_segments.terms import Affine, Bound, Boundaries, Index, In
 NAME = "fuse_all_to_all"
 TIER = "exact"
 WHOLE = True
-Iteration = tuple[fx.Node, tuple[fx.Node, ...], fx.Node]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop that exchanges data between ranks."""
     results: list[Rewrite | Refusal] = []
     for number in [loop.id for loop in find(gm.graph)]:
-        (loop,) = (loop for loop in find(gm.graph) if loop.id == number)
+        loop = numbered(gm.graph, number)
         size = _group_size(gm, loop)
         if size is not None:
             results.append(_run_one(gm, loop, size, context))
@@ -138,9 +138,9 @@ def _collectives(gm: fx.GraphModule, nodes: Any) -> list[fx.Node]:
     """All-to-all calls among the nodes and in the functions they call (forwards only)."""
     out = []
     for node in nodes:
-        if collective_of(node) == "all_to_all_single":
+        if base_name(node.target) == EXCHANGE:
             out.append(node)
-        elif "autograd_function_apply" in str(node.target):
+        elif op_name(node) == AUTOGRAD_FUNCTION:
             forward = node.args[0]
             module = getattr(gm, str(forward.target), None) if isinstance(forward, fx.Node) else None
             if isinstance(module, fx.GraphModule):
@@ -302,7 +302,7 @@ def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.
                 chosen[node] = exchange
                 return
         inputs = [n for n in node.all_input_nodes if n in body.exchanged]
-        if not inputs or collective_of(node) or "autograd_function_apply" in str(node.target):
+        if not inputs or base_name(node.target) or op_name(node) == AUTOGRAD_FUNCTION:
             raise Refused(
                 "not-zigzag",
                 "the exchanged tensors are not heads for tokens of zigzag shards (chunks r and 2 * cp - 1 - r of "
@@ -370,7 +370,7 @@ def _live(
         if sharded is not None:
             lengths[node] = sharded
         elif node not in chosen:
-            if collective_of(node) or (node in body.exchanged and "autograd_function_apply" in str(node.target)):
+            if base_name(node.target) or (node in body.exchanged and op_name(node) == AUTOGRAD_FUNCTION):
                 raise Refused("not-zigzag", "a part of the exchange is used in another way", node)
             stack.extend(node.all_input_nodes)
     return frozenset(live), lengths

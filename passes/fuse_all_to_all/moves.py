@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from packpass._registry import registrar
 from packpass.layout.names import argument, example
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import Blocks, NotMovement, Size
@@ -20,14 +21,8 @@ MOVES: dict[str, Move] = {}
 """Op name -> its result for a first argument that is known; None if this call of it is not understood."""
 
 
-def move(*names: str) -> Callable[[Move], Move]:
-    """Register an op under its plain names."""
-
-    def register(fn: Move) -> Move:
-        MOVES.update(dict.fromkeys(names, fn))
-        return fn
-
-    return register
+move = registrar(MOVES)
+"""Registers an op under its plain names."""
 
 
 def index(body: Body, value: Blocks, entries: Sequence[Any]) -> Blocks:
@@ -139,9 +134,9 @@ def _split(body: Body, node: fx.Node, value: Blocks) -> Any:
     if not isinstance(sizes, (tuple, list)):
         part = body.size(sizes)
         count = whole.over(part)
-        sizes, parts = None, [part] * count.count
         if count.atoms:
             raise NotMovement("a split in an unknown number of parts")
+        parts = [part] * count.count
     else:
         parts = [body.size(s) for s in sizes]
     out, at = [], 0
@@ -187,7 +182,9 @@ def _transpose(body: Body, node: fx.Node, value: Blocks) -> Blocks:
 
 @move("t")
 def _t(body: Body, node: fx.Node, value: Blocks) -> Blocks:
-    return B.permute(value, range(value.rank)[::-1]) if value.rank <= 2 else body.blocks(None)
+    if value.rank > 2:
+        raise NotMovement("t of more than two dimensions")
+    return B.permute(value, range(value.rank)[::-1])
 
 
 @move("permute")

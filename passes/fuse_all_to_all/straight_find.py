@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._compat import free_unbacked_symbols, statically_known_true
+from packpass._compat import free_unbacked_symbols, qualified_name, statically_known_true
 from packpass._location import location_of_node
 from packpass.layout.names import argument, example, op_name
 from passes.bucket_all_to_all.cost import Exchange
@@ -69,8 +69,7 @@ class Member:
 
 def base_name(target: Any) -> str:
     """Name of a functional collective (packet or overload), without its namespace; "" for anything else."""
-    name = getattr(target, "_qualified_op_name", None) or getattr(getattr(target, "_schema", None), "name", "")
-    space, _, op = name.partition("::") if isinstance(name, str) else ("", "", "")
+    space, op = qualified_name(target)
     return op if space in ("_c10d_functional", "_c10d_functional_autograd") else ""
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from packpass._compat import is_collective, statically_known_true
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name
 from passes.fuse_all_to_all.straight_copies import ROW_MAJOR, is_row_major
 from passes.fuse_all_to_all.straight_effects import body_of
 from passes.fuse_all_to_all.straight_find import (
@@ -35,7 +35,6 @@ from passes.fuse_all_to_all.straight_find import (
 )
 from passes.vectorize_segments.machine import Refused
 
-NAME = "higher_order::autograd_function_apply"
 _KEEP_ORDER = ROW_MAJOR | {"clone"}
 
 
@@ -60,7 +59,7 @@ class Number:
 
 def find_function(node: fx.Node) -> Member | None:
     """The member that a call of an autograd.Function is; None if it has no collective. Raises Refused."""
-    if op_name(node) != NAME:
+    if op_name(node) != AUTOGRAD_FUNCTION:
         return None
     bodies = [body_of(n) if isinstance(n, fx.Node) else None for n in node.args[:2]]
     forward, backward = bodies if len(bodies) == 2 else (None, None)

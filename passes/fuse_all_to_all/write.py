@@ -10,13 +10,13 @@ import torch
 from torch import fx
 
 from packpass.capture import markers
-from packpass.layout.mutation import mutated_after
 from packpass.layout.names import example
 from passes.building import Builder
-from passes.fuse_all_to_all.blocks import TOKENS, Dim
+from passes.fuse_all_to_all.blocks import TOKENS, size_of
 from passes.fuse_all_to_all.body import Source
 from passes.fuse_all_to_all.digest import steps
 from passes.fuse_all_to_all.exchange import Exchange, Section
+from passes.nodes import snapshot_of
 from passes.prune import prune
 from passes.vectorize_segments.boundaries import lengths_of
 from passes.vectorize_segments.op_names import name_of
@@ -80,7 +80,7 @@ def _exchanges(build: Builder, decided: Decided) -> tuple[list[fx.Node], list[tu
         op = _ops.cp_to_hp.default if source.sharded else _ops.hp_to_cp.default
         cu = _boundaries(build, decided, False, example(source.node).device)
         if example(source.node).requires_grad:
-            cu = _kept(build, cu)
+            cu = snapshot_of(cu, build.before, build.call)
         rank = example(x).dim()
         results[source] = build.call(op, x, cu, widths, rank - 1, decided.group, decided.cp)
         made.append((op._schema.name.removeprefix("packpass::"), widths))
@@ -124,9 +124,10 @@ def _columns(build: Builder, source: Source, sections: list[Section], cp: int) -
 def _shaped(build: Builder, row: fx.Node, exchange: Exchange) -> fx.Node:
     """The row with the dimensions of the document's tensor."""
     dims = exchange.dims
-    atoms = [f for f in _atoms_of(exchange.source) if f is not None]
+    shape = example(exchange.source.node).shape
+    atoms = [str(s) for d, s in enumerate(shape) if d != exchange.source.dim and not isinstance(s, int)]
     ints = [d for d, dim in enumerate(dims) if TOKENS not in dim and not any(isinstance(f, str) for f in dim)]
-    sizes = [_count(dims[d]) for d in ints]
+    sizes = [size_of(dims[d]).count for d in ints]
     if not ints:
         row = build.call("squeeze", row, -1, method=True)
     elif len(ints) > 1:
@@ -140,19 +141,6 @@ def _shaped(build: Builder, row: fx.Node, exchange: Exchange) -> fx.Node:
         else:
             order.append(1 + atoms.index(str(dim[0])))
     return row if order == list(range(len(order))) else build.call("permute", row, order, method=True)
-
-
-def _atoms_of(source: Source) -> list[str | None]:
-    shape = example(source.node).shape
-    return [str(s) if not isinstance(s, int) else None for d, s in enumerate(shape) if d != source.dim]
-
-
-def _count(dim: Dim) -> int:
-    out = 1
-    for f in dim:
-        assert isinstance(f, int)
-        out *= f
-    return out
 
 
 # === Boundaries ==============================================================================================
@@ -191,17 +179,6 @@ def _fills(build: Builder, decided: Decided, bounds: dict[bool, fx.Node]) -> Non
         fills = build.call(operator.eq, build.call(operator.getitem, bounds[source.sharded], -1), total)
         message = "packpass: the lengths do not sum to the size of what is split"
         build.call(torch._assert_async, fills, message, fake=False)
-
-
-def _kept(build: Builder, cu: fx.Node) -> fx.Node:
-    """A copy for the backward: the program may write the boundaries of the next batch to the same memory before."""
-    for node in build.graph.nodes:
-        if node is build.before:
-            break
-        if node.target is _ops.snapshot.default and node.args == (cu,):
-            if not mutated_after(build.graph, cu, node, build.before):
-                return node
-    return build.call(_ops.snapshot.default, cu)
 
 
 def _made(build: Builder, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -261,7 +238,8 @@ def _recut(
 def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:
     """Erase what nobody needs any more, with the assertions about its sizes and the checks that the op makes."""
     gone: set[fx.Node] = set()
-    alive = [n for n in nodes if n in set(graph.nodes)]
+    present = set(graph.nodes)
+    alive = [n for n in nodes if n in present]
     moved = {n for n in alive if body.tensor(n) is not None or n in body.cuts}
     below = set(moved)
     for node in alive:
@@ -278,8 +256,6 @@ def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:
 
 
 def _has_effect(node: fx.Node, body: Any) -> bool:
-    if name_of(node) == "copy_" and node in body.values:
-        return False
     if node in body.values:
         return False
     return node.is_impure() or name_of(node) in ("setitem", "loop_check", "loop_skip", "assert_scalar", "check")

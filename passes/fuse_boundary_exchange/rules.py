@@ -10,10 +10,11 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
+from packpass._registry import registrar
 from packpass.capture import markers, p2p
 from packpass.layout.names import argument, example
 from passes.fuse_boundary_exchange import contents
-from passes.fuse_boundary_exchange.machine import RULES, Machine, Message, Rule
+from passes.fuse_boundary_exchange.machine import RULES, Machine, Message
 from passes.fuse_boundary_exchange.values import (
     HALF,
     ONE,
@@ -35,15 +36,8 @@ from passes.vectorize_segments.machine import Refused
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.windows import expand_index
 
-
-def rule(*names: Any) -> Callable[[Rule], Rule]:
-    """Register the meaning of ops by name, of markers by the op."""
-
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return register
+rule = registrar(RULES)
+"""Registers the meaning of ops by name, of markers by the op."""
 
 
 # === Reading =================================================================================================

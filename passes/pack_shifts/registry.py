@@ -11,17 +11,11 @@ from typing import Any
 
 from torch import fx
 
+from packpass._registry import registrar
+
 Rule = Callable[[Any, fx.Node], Any]
 STRUCTURAL: dict[str, Rule] = {}
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule under plain op names."""
-
-    def register(fn: Rule) -> Rule:
-        for name in names:
-            assert name not in STRUCTURAL, name
-            STRUCTURAL[name] = fn
-        return fn
-
-    return register
+rule = registrar(STRUCTURAL)
+"""Registers a rule under plain op names."""

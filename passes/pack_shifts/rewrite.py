@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from typing import Any, Protocol
 
@@ -13,9 +12,9 @@ from packpass._compat import fake_mode_of, ignore_fresh_symbols
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import example, op_name
 from packpass.layout.sources import Packing
+from passes.nodes import fake_result
 from passes.pack_shifts.interpret import Found, storage
 from passes.pack_shifts.values import Left
-from passes.vectorize_segments.terms import map_args
 
 _ops = torch.ops.packpass
 
@@ -32,11 +31,8 @@ class Shifted(Protocol):
 def call(graph: fx.Graph, rule: str, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
     """One node at the graph's insertion point, with its fake value."""
     node = graph.call_method(target, args, kwargs) if method else graph.call_function(target, args, kwargs)
-    fakes = map_args(args, example)
     mode = next((m for n in node.all_input_nodes if (m := fake_mode_of(example(n))) is not None), None)
-    with mode or contextlib.nullcontext(), ignore_fresh_symbols(mode):
-        fn = getattr(fakes[0], target) if method else target
-        node.meta["example_value"] = fn(*fakes[1:], **kwargs) if method else fn(*fakes, **kwargs)
+    node.meta["example_value"] = fake_result(target, args, kwargs, method, mode, ignore_fresh_symbols(mode))
     node.meta["packpass"] = rule
     return node
 

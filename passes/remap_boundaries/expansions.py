@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
+from packpass._registry import registrar
 from packpass.layout.axes import Axes, Axis
 from packpass.layout.names import argument, example, op_name
 from passes.remap_boundaries.positions import Positions, Reader, Row
@@ -56,15 +57,8 @@ Form = Callable[[Reader, Axes, fx.Node], Found | None]
 _FORMS: dict[str, Form] = {}
 
 
-def form(*names: str) -> Callable[[Form], Form]:
-    """Register a form under plain op names."""
-
-    def register(fn: Form) -> Form:
-        for name in names:
-            _FORMS[name] = fn
-        return fn
-
-    return register
+form = registrar(_FORMS)
+"""Registers a form under plain op names."""
 
 
 def expansions(graph: fx.Graph, axes: Axes, reader: Reader) -> Iterator[Expansion]:

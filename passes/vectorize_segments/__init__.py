@@ -42,7 +42,7 @@ from torch import fx
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
 from passes.context import PassContext
-from passes.vectorize_segments.find import Decided, decide, find
+from passes.vectorize_segments.find import Decided, LoopFound, decide, find
 from passes.vectorize_segments.machine import Refused
 from passes.vectorize_segments.rewrite import rewrite
 from passes.vectorize_segments.unrolled import decide_unrolled, sweep_scalars
@@ -66,10 +66,17 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     return results
 
 
+def numbered(graph: fx.Graph, number: int) -> LoopFound:
+    """A captured loop as it is now: rewriting an earlier one changes what this one reads."""
+    (loop,) = (loop for loop in find(graph) if loop.id == number)
+    return loop
+
+
 def run_loop(graph: fx.Graph, number: int, context: PassContext) -> Rewrite | Refusal:
     """Rewrite one captured loop. An earlier loop may have made the documents that this one takes from its list."""
-    (loop,) = (loop for loop in find(graph) if loop.id == number)
-    return run_one(graph, functools.partial(decide, graph, loop), context.locations.get(number, "<unknown>"))
+    return run_one(
+        graph, functools.partial(decide, graph, numbered(graph, number)), context.locations.get(number, "<unknown>")
+    )
 
 
 def run_unrolled(graph: fx.Graph, context: PassContext) -> list[Rewrite | Refusal]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from typing import Any
 
@@ -10,8 +9,8 @@ import torch
 from torch import fx
 
 from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher
-from packpass.layout.mutation import mutated_after
 from passes.autocast import autocasts, open_autocasts
+from passes.nodes import fake_result, snapshot_of
 from passes.vectorize_segments import emit_documents
 from passes.vectorize_segments.machine import Refused, example
 from passes.vectorize_segments.terms import (
@@ -67,13 +66,10 @@ class Emitter:
             self.graph.call_method(target, args, kwargs) if method else self.graph.call_function(target, args, kwargs)
         )
         self.made.append(node)
-        fake_args = map_args(args, example)
-        fake_kwargs = {k: map_args(v, example) for k, v in kwargs.items()}
+        # As where the graph was traced, autocast included; AOTAutograd traces it again: sizes made up are nobody's.
+        contexts = (self.mode, ignore_fresh_symbols(self.mode), python_dispatcher(), autocasts(self._autocasts))
         try:
-            # AOTAutograd traces the graph again; sizes made up here belong to nobody.
-            with self._as_traced():
-                fn = getattr(fake_args[0], target) if method else target
-                value = fn(*fake_args[1:], **fake_kwargs) if method else fn(*fake_args, **fake_kwargs)
+            value = fake_result(target, args, kwargs, method, *contexts)
         except Exception as error:
             raise Refused(
                 "emit", f"the whole-row form of {getattr(target, '__name__', target)} fails: {error}", node
@@ -81,13 +77,6 @@ class Emitter:
         node.meta["example_value"] = value
         node.meta["packpass"] = self.rule
         return node
-
-    def _as_traced(self) -> contextlib.ExitStack:
-        """Fake tensors behave as where the graph was traced, autocast included."""
-        stack = contextlib.ExitStack()
-        for context in (self.mode, ignore_fresh_symbols(self.mode), python_dispatcher(), autocasts(self._autocasts)):
-            stack.enter_context(context or contextlib.nullcontext())
-        return stack
 
     def abandon(self) -> None:
         """Erase everything emitted so far."""
@@ -103,7 +92,7 @@ class Emitter:
             zero = self.call("new_zeros", sums, (1,), method=True)
             node = self.call(torch.cat, (zero, sums))
         elif self.keep:
-            node = self._snapshot(node)
+            node = snapshot_of(node, self.before, self.call)
         if example(node).device != self.device:
             node = self.call("to", node, self.device, method=True)
         return node
@@ -115,19 +104,6 @@ class Emitter:
         if self.total is None:
             self.total = self.call(_ops.covered_length.default, self.cu)
         return self.total
-
-    def _snapshot(self, cu: fx.Node) -> fx.Node:
-        """A copy for the backward, one for all loops over the same boundaries."""
-        for node in self.graph.nodes:
-            if node is self.before:
-                break
-            if (
-                node.target is _ops.snapshot.default
-                and node.args == (cu,)
-                and not mutated_after(self.graph, cu, node, self.before)
-            ):
-                return node
-        return self.call(_ops.snapshot.default, cu)
 
     def mask(self, window: Window) -> fx.Node:
         """bool [total]: True on the slots of a plain window of every document."""

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from packpass._registry import registrar
 from passes.vectorize_segments.machine import (
     OPAQUE,
     PER_DOCUMENT,
@@ -46,40 +47,16 @@ DOCUMENTS: dict[str, Rule] = {}
 """Rules for ops on values that documents have one of each (`PER_DOCUMENT`); no other rule sees such a value."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule under canonical op names."""
-
-    def register(fn: Rule) -> Rule:
-        for name in names:
-            assert name not in RULES, name
-            RULES[name] = fn
-        return fn
-
-    return register
+rule = registrar(RULES)
+"""Registers a rule under canonical op names."""
 
 
-def tokenwise(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for ops that leave the packed dimension alone; see `TOKENWISE`."""
-
-    def register(fn: Rule) -> Rule:
-        for name in names:
-            assert name not in TOKENWISE, name
-            TOKENWISE[name] = fn
-        return fn
-
-    return register
+tokenwise = registrar(TOKENWISE)
+"""Registers a rule for ops that leave the packed dimension alone; see `TOKENWISE`."""
 
 
-def documents(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for ops on per-document values; see `DOCUMENTS`."""
-
-    def register(fn: Rule) -> Rule:
-        for name in names:
-            assert name not in DOCUMENTS, name
-            DOCUMENTS[name] = fn
-        return fn
-
-    return register
+documents = registrar(DOCUMENTS)
+"""Registers a rule for ops on per-document values; see `DOCUMENTS`."""
 
 
 def step(machine: Machine, node: fx.Node) -> None:

@@ -1,0 +1,37 @@
+"""What every rewriter needs when it adds nodes to a Dynamo graph."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.layout.mutation import mutated_after
+from packpass.layout.names import example
+
+SNAPSHOT = torch.ops.packpass.snapshot.default
+
+
+def fake_result(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: bool, *contexts: Any) -> Any:
+    """The fake value of a call, on the fake values of its arguments; ``contexts`` (None: none) are entered for it."""
+    given, keywords = fx.map_arg(args, example), fx.map_arg(dict(kwargs), example)
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context or contextlib.nullcontext())
+        if method:
+            return getattr(given[0], target)(*given[1:], **keywords)
+        return target(*given, **keywords)
+
+
+def snapshot_of(cu: fx.Node, before: fx.Node, call: Callable[..., fx.Node]) -> fx.Node:
+    """A copy of boundaries for the backward, one for all calls over them: the program may write those of the next batch
+    to the same memory before it runs. ``call`` adds a node in front of ``before``."""
+    for node in before.graph.nodes:
+        if node is before:
+            break
+        if node.target is SNAPSHOT and node.args == (cu,) and not mutated_after(before.graph, cu, node, before):
+            return node
+    return call(SNAPSHOT, cu)
