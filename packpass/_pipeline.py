@@ -126,7 +126,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     results: list[Rewrite | Refusal] = []
     runs: list[PassRun] = []
     passes = _passes.load()
-    context = passes.PassContext(dict(frame.sites), frame.user_checks, settings.fix_shifts, settings)
+    context = passes.PassContext(dict(frame.sites), frame.user_checks, settings)
     capturing = frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED)
     left = 0
     layout: str | None = None

@@ -9,7 +9,7 @@ from torch import fx
 from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher
 from packpass.layout.names import example
 from passes.nodes import fake_result
-from passes.vectorize_segments.machine import Refused
+from passes.refused import Refused
 
 
 class Builder:

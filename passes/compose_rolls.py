@@ -6,6 +6,8 @@ multi-token prediction then read the same source and end in one kernel, instead 
 Why it is safe: over the same boundaries, dimension and fill, a slot that either roll fills is filled by the sum of two
 shifts of one sign, all other slots read the same source, and both keep the same tail. Wrapping rolls add up always.
 
+The same for `cp_packed_roll`, of zigzag shards: all fields and depths of a graph become one exchange (`cp_rolls`).
+
 Does not handle: shifts of opposite sign with a fill (they lose tokens at both ends), different boundaries,
 dimensions, fills or padded boundaries, a first result that is changed in place before the second reads it.
 """
@@ -18,6 +20,7 @@ from torch import fx
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
 from packpass.layout.mutation import mutated_after
+from passes import cp_rolls
 from passes.context import PassContext
 from passes.prune import prune
 
@@ -62,6 +65,27 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         results.append(
             Rewrite(NAME, location_of_node(node) or "<unknown>", before, f"packed_roll by {shift}", {"shift": shift})
         )
+    results += _one_exchange(gm.graph)
     if results:
         gm.recompile()
+    return results
+
+
+def _one_exchange(graph: fx.Graph) -> list[Rewrite | Refusal]:
+    """Put the rolls of shards together that can be, each depth read from its source."""
+    results: list[Rewrite | Refusal] = []
+    members = cp_rolls.find(graph)
+    if len(members) < 2:
+        return []
+    found = cp_rolls.exchanges(graph, members)
+    for i, exchange in enumerate(found):
+        count = len(exchange.members)
+        if count > 1 or exchange.members[0].parent is not None:
+            location = location_of_node(exchange.members[0].result) or "<unknown>"
+            before = f"{count} context-parallel roll{'s' if count > 1 else ''}"
+            details = {"shifts": [m.shift for m in exchange.members], "group_size": exchange.first.args[8]}
+            cp_rolls.put_together(graph, exchange, found[i + 1 :])
+            results.append(Rewrite(NAME, location, before, "one exchange, read from their sources", details))
+    if results:
+        graph.lint()
     return results

@@ -13,11 +13,9 @@ class PassContext:
     """Facts from capture.
 
     ``locations``: captured loop id -> the user's ``file.py:123``. ``user_checks``: the graph holds assertions that the
-    user wrote outside captured loops; they look like Dynamo's own and must stay. ``fix_shifts``: the option.
-    ``options``: all of them.
+    user wrote outside captured loops; they look like Dynamo's own and must stay. ``options``: the user's.
     """
 
     locations: Mapping[int, str] = dataclasses.field(default_factory=dict)
     user_checks: bool = False
-    fix_shifts: str = "auto"
     options: Options = dataclasses.field(default_factory=Options)

@@ -48,8 +48,8 @@ class Packing:
     kind: str
     text: str
     location: str
-    sharded: bool = False
-    """Declared with a context-parallel group: the row is one rank's shard."""
+    cp_group: str = ""
+    """Declared with a context-parallel group, by name: the row is this rank's zigzag shard, boundaries are global."""
 
 
 class LayoutError(ValueError):
@@ -108,7 +108,7 @@ def in_graph(node: fx.Node) -> Iterator[tuple[Axis, Packing]]:
         dim = int(example(dim))  # a symbol under dynamic=True, which the op has already fixed
         pad = root_of(padded) if isinstance(padded, fx.Node) else None
         line = location_of_node(node) or "<unknown>"
-        packing = Packing(root_of(cu), pad, "declared", "packpass.packed", line, bool(group))
+        packing = Packing(root_of(cu), pad, "declared", "packpass.packed", line, str(group))
         yield Axis(x, dim % example(x).dim()), packing
     elif name in _PACKED_OPS:
         at_x, at_cu, at_dim, at_padded = _PACKED_OPS[name]

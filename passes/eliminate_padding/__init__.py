@@ -47,7 +47,7 @@ from passes.eliminate_padding.find import FUSED, Found, find, mask_of
 from passes.eliminate_padding.machine import Machine
 from passes.eliminate_padding.op_sets import PURE
 from passes.eliminate_padding.prologue import prologue
-from passes.eliminate_padding.tile import Refused
+from passes.refused import Refused
 
 NAME = "eliminate_padding"
 TIER = "fix"  # numerics at real tokens; but what is at padding changes on purpose

@@ -21,7 +21,8 @@ from packpass._registry import registrar
 from packpass.layout.names import example, op_name, storage
 from passes.eliminate_padding.facts import Fact, Table, writes_unseen
 from passes.eliminate_padding.op_sets import HEAVY, RANDOM, writes
-from passes.eliminate_padding.tile import Dims, Refused, Tile, at, holds, named, regrouped
+from passes.eliminate_padding.tile import Dims, Tile, at, holds, named, regrouped
+from passes.refused import Refused
 
 ops: Any = torch.ops.packpass
 

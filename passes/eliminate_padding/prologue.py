@@ -7,7 +7,7 @@ from torch import fx
 from packpass.layout.names import op_name, storage
 from passes.eliminate_padding.machine import Condition
 from passes.eliminate_padding.op_sets import writes
-from passes.eliminate_padding.tile import Refused
+from passes.refused import Refused
 
 
 def prologue(gm: fx.GraphModule, mask: fx.Node, conditions: list[Condition]) -> fx.GraphModule:

@@ -27,7 +27,8 @@ from passes.eliminate_padding.rules_scores import (
     scores_dims,
 )
 from passes.eliminate_padding.rules_tokenwise import times_matrix
-from passes.eliminate_padding.tile import Dims, Refused, holds, named
+from passes.eliminate_padding.tile import Dims, holds, named
+from passes.refused import Refused
 
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 PADDING, REAL = 0, 1

@@ -9,7 +9,8 @@ from torch import fx
 
 from packpass.layout.names import argument, example, op_name
 from passes.eliminate_padding.machine import Condition, Machine, Packed, Value, rule
-from passes.eliminate_padding.tile import Dims, Refused, named
+from passes.eliminate_padding.tile import Dims, named
+from passes.refused import Refused
 
 _IGNORE = {"cross_entropy": (4, 6), "nll_loss": (4, 6)}
 """Positions of ``ignore_index`` and ``reduction``."""

@@ -18,7 +18,8 @@ from passes.eliminate_padding.facts import Table
 from passes.eliminate_padding.machine import Machine, Packed, Value, ops, rule
 from passes.eliminate_padding.rules_attention import causal_or_not, flash_dtype
 from passes.eliminate_padding.rules_scores import CASES, cells_for
-from passes.eliminate_padding.tile import Dims, Refused
+from passes.eliminate_padding.tile import Dims
+from passes.refused import Refused
 
 _SCORES: Dims = (("B",), (), ("S",), ("K",))
 _UNSUPPORTED = ((7, "bias_k"), (8, "bias_v"), (21, "static_k"), (22, "static_v"))

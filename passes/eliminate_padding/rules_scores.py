@@ -16,7 +16,8 @@ from packpass.layout.names import argument, op_name
 from passes.eliminate_padding.facts import Table, aligned
 from passes.eliminate_padding.machine import Machine, Scores, Value
 from passes.eliminate_padding.op_sets import CASTS
-from passes.eliminate_padding.tile import VIEWS, Dims, Refused, holds, named
+from passes.eliminate_padding.tile import VIEWS, Dims, holds, named
+from passes.refused import Refused
 
 HIDDEN = -1e4
 """A score that is lowered by this much or more has no weight left: torch and its users write -1e4, -1e9, the lowest

@@ -18,7 +18,6 @@ from passes.eliminate_padding.tile import (
     PERMUTES,
     VIEWS,
     Dims,
-    Refused,
     at,
     entries_of,
     expanded,
@@ -27,6 +26,7 @@ from passes.eliminate_padding.tile import (
     merged,
     named,
 )
+from passes.refused import Refused
 
 
 @rule(*sorted(VIEWS))

@@ -11,7 +11,8 @@ from packpass.layout.names import argument, example, op_name, storage
 from passes.eliminate_padding.machine import Machine, Packed, Value, feature, physical, physical_dim, rule
 from passes.eliminate_padding.op_sets import CASTS, INPLACE_FLAG, POINTWISE
 from passes.eliminate_padding.rules_scores import on_scores
-from passes.eliminate_padding.tile import Dims, Refused, merged, named
+from passes.eliminate_padding.tile import Dims, merged, named
+from passes.refused import Refused
 
 
 @rule(*sorted(POINTWISE))

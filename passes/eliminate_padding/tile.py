@@ -17,6 +17,7 @@ from torch import fx
 from packpass._compat import statically_known_true as known
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.shape_rules import permutation
+from passes.refused import Refused
 
 Part = Any
 """``"B"``, ``"S"``, ``"K"`` (tokens of the same row once more, as keys), or a size."""
@@ -25,14 +26,6 @@ Dims = tuple[tuple[Part, ...], ...]
 VIEWS = frozenset({"view", "reshape", "flatten", "unflatten", "_unsafe_view", "ravel", "view_as", "reshape_as"})
 PERMUTES = frozenset({"transpose", "t", "permute", "movedim", "unsqueeze", "squeeze", "adjoint", "getattr"})
 EXPANDS = frozenset({"expand", "expand_as", "broadcast_to"})
-
-
-class Refused(Exception):
-    """The model is left padded; ``code`` is stable, ``reason`` is for the user."""
-
-    def __init__(self, code: str, reason: str, node: fx.Node | None = None) -> None:
-        super().__init__(reason)
-        self.code, self.reason, self.node = code, reason, node
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,9 +33,10 @@ from passes.fuse_all_to_all.exchange import Exchange, recognise
 from passes.fuse_all_to_all.scalars import Lin, Scale
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.fuse_all_to_all.write import write
+from passes.refused import Refused
 from passes.vectorize_segments import numbered, run_loop
 from passes.vectorize_segments.find import LoopFound, find
-from passes.vectorize_segments.machine import Machine, Refused
+from passes.vectorize_segments.machine import Machine
 from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.rules import step
 from passes.vectorize_segments.terms import Affine, Bound, Boundaries, Index, Interner

@@ -33,7 +33,7 @@ from passes.fuse_all_to_all.straight_find import Member, find
 from passes.fuse_all_to_all.straight_function import find_function
 from passes.fuse_all_to_all.straight_plan import Plan, refusal
 from passes.fuse_all_to_all.straight_rewrite import fuse, reorder
-from passes.vectorize_segments.machine import Refused
+from passes.refused import Refused
 
 Results = list[Rewrite | Refusal]
 

@@ -21,7 +21,7 @@ from packpass._location import location_of_node
 from packpass.layout.names import argument, example, op_name
 from passes.bucket_all_to_all.cost import Exchange
 from passes.fuse_all_to_all.straight_copies import exchange_of, is_row_major
-from passes.vectorize_segments.machine import Refused
+from passes.refused import Refused
 
 EXCHANGE = "all_to_all_single"
 BLANK = frozenset({"empty_like", "empty", "new_empty", "zeros_like", "zeros", "new_zeros"})

@@ -33,7 +33,7 @@ from passes.fuse_all_to_all.straight_find import (
     member,
     same_shape,
 )
-from passes.vectorize_segments.machine import Refused
+from passes.refused import Refused
 
 _KEEP_ORDER = ROW_MAJOR | {"clone"}
 

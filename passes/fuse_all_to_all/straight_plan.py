@@ -19,7 +19,7 @@ from packpass._report import Refusal, Rewrite
 from passes.bucket_all_to_all.cost import estimate, worth_joining
 from passes.fuse_all_to_all.straight_find import EXCHANGE, Member
 from passes.fuse_all_to_all.straight_schedule import Schedule
-from passes.vectorize_segments.machine import Refused
+from passes.refused import Refused
 
 RULE = "fuse_all_to_all"
 

@@ -31,7 +31,7 @@ from passes.fuse_all_to_all.straight_effects import (
     written_memory,
 )
 from passes.fuse_all_to_all.straight_find import Member, group_of
-from passes.vectorize_segments.machine import Refused
+from passes.refused import Refused
 
 
 class Schedule:

@@ -41,13 +41,13 @@ from torch import fx
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
 from packpass.layout.names import example
+from passes import cp_rolls
 from passes.building import Builder
 from passes.context import PassContext
-from passes.fuse_boundary_exchange import together
 from passes.fuse_boundary_exchange.decide import Decided, decide, groups_seen, has_messages
 from passes.prune import prune
+from passes.refused import Refused
 from passes.vectorize_segments.find import find
-from passes.vectorize_segments.machine import Refused
 from passes.vectorize_segments.rewrite import rewrite
 from passes.vectorize_segments.terms import Boundaries
 
@@ -78,9 +78,9 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         rewritten.append((location, {"source": "loop", "boundaries": decided.cu.name, **facts, **_facts(decided)}))
     if not rewritten:
         return results
-    found = together.exchanges(gm.graph, together.find(gm.graph, NAME))
+    found = cp_rolls.exchanges(gm.graph, cp_rolls.find(gm.graph, NAME))
     for i, exchange in enumerate(found):
-        together.put_together(gm.graph, exchange, found[i + 1 :])
+        cp_rolls.put_together(gm.graph, exchange, found[i + 1 :])
     gm.graph.lint()
     gm.recompile()
     after = f"cp_packed_roll, {len(found)} exchange{'s' if len(found) > 1 else ''} in the graph"

@@ -31,7 +31,7 @@ from passes.fuse_boundary_exchange.values import (
     normal,
     number,
 )
-from passes.vectorize_segments.machine import Refused
+from passes.refused import Refused
 
 
 @dataclasses.dataclass(frozen=True)

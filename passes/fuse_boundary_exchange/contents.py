@@ -10,8 +10,8 @@ from torch import fx
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import argument, example
 from passes.fuse_boundary_exchange.values import Constant, Unset
+from passes.refused import Refused
 from passes.vectorize_segments.emit import stored
-from passes.vectorize_segments.machine import Refused
 from passes.vectorize_segments.op_names import name_of
 
 _NUMBERS = {"zeros": 0, "ones": 1, "empty": None, "full": None}

@@ -31,8 +31,8 @@ from passes.fuse_boundary_exchange.values import (
     number,
     total,
 )
+from passes.refused import Refused
 from passes.vectorize_segments.boundaries import boundary_vector, unchanged
-from passes.vectorize_segments.machine import Refused
 from passes.vectorize_segments.op_names import label, name_of
 
 OPAQUE = object()

@@ -32,7 +32,7 @@ from passes.fuse_boundary_exchange.values import (
     number,
     total,
 )
-from passes.vectorize_segments.machine import Refused
+from passes.refused import Refused
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.windows import expand_index
 

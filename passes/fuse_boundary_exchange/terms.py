@@ -6,16 +6,14 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import fx
 
 from packpass.layout.names import example
+from passes.cp_rolls import CP_ROLL
 from passes.vectorize_segments.terms import Term
 
 if TYPE_CHECKING:
     from passes.vectorize_segments.emit import Emitter
-
-CP_ROLL = torch.ops.packpass.cp_packed_roll.default
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

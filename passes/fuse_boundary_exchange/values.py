@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import fx
 
-from passes.vectorize_segments.machine import Refused
+from passes.refused import Refused
 
 # === Integers ================================================================================================
 

@@ -28,8 +28,8 @@ that are only compared with their neighbours (``look-ahead``), values that come 
 (``running-value``), code that treats boundaries itself (``already-bounded``), targets that are not aligned with their
 scores (``unaligned-targets``), several rows (``ambiguous-rows``), sources that are changed before the result is used
 (``source-written``), boundaries that come too late (``boundaries-late``) or are on another device
-(``boundary-device``), shifts inside an autograd.Function (``autograd-function``), shards of rows under context
-parallelism (``sharded-row``); and inputs that allow more than one reading, or none: ``ambiguous-boundaries``,
+(``boundary-device``), shifts inside an autograd.Function (``autograd-function``), shards of rows that are cut or
+have padded slots (``sharded-row``); and inputs that allow more than one reading, or none: ``ambiguous-boundaries``,
 ``ambiguous-fields``, ``not-boundaries``. Left alone without a code, because nothing says that they are shifts: shifts
 by a symbolic number of slots, a target that is gathered rather than handed to a loss with an ``ignore_index``.
 """
@@ -57,7 +57,8 @@ from passes.pack_shifts.decide import CHOICES, check, corrected, point
 from passes.pack_shifts.interpret import Found, Interpreter, ignored
 from passes.pack_shifts.losses import LossFound, check_loss, find_losses, rewrite_loss
 from passes.pack_shifts.rewrite import Boundaries, Rewriter
-from passes.pack_shifts.together import add_masked_together
+from passes.pack_shifts.shards import shards_of
+from passes.pack_shifts.together import add_masked_together, with_all_they_need
 from passes.pack_shifts.values import Left
 
 NAME = "pack_shifts"
@@ -74,8 +75,8 @@ _DECLARED = torch.ops.packpass.packed.default
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite the shifts of a graph and of the graphs that its higher-order operators call."""
     results: list[Rewrite | Refusal] = []
-    if context.fix_shifts != "off" and may_shift(gm):
-        layouts = analyze(gm, declared_only=context.fix_shifts == "declared")
+    if context.options.fix_shifts != "off" and may_shift(gm):
+        layouts = analyze(gm, declared_only=context.options.fix_shifts == "declared")
         results = _doubts(gm, layouts)
         if layouts.packings:
             fix_distances(gm, layouts)
@@ -251,15 +252,16 @@ def run_graph(gm: fx.GraphModule, layouts: Layouts, boundaries: Boundaries) -> l
     """Decide about every shift of one graph, then rewrite; then the graphs it calls."""
     results: list[Rewrite | Refusal] = []
     run = find(gm, layouts)
-    accepted: list[Found] = []
+    left: dict[Found, Left] = {}
     for found in run.found:
         refused = check(found, run, layouts) or boundaries.refused(found, gm.graph)
         if refused is None and point(found, run) is None:
             refused = Left("source-written", "the shifted tensor is changed before the result is used")
-        if refused is None:
-            accepted.append(found)
-        else:
-            results.append(Refusal(NAME, *refused, location_of_node(found.origin) or "<unknown>"))
+        if refused is not None:
+            left[found] = refused
+    accepted = with_all_they_need(run.found, left)
+    for found, refused in left.items():
+        results.append(Refusal(NAME, *refused, location_of_node(found.origin) or "<unknown>"))
     results += _wrapping(run)
     losses: list[LossFound] = []
     for loss in find_losses(run, layouts):
@@ -293,12 +295,14 @@ def _rewrite(rewriter: Rewriter, found: Found, at: fx.Node, boundaries: Boundari
     cu, padded = boundaries.nodes(found.packing)
     rewriter.rewrite(found, at, cu, padded)
     side = "end" if shift.by < 0 else "start"
+    shards = shards_of(found.packing)
+    roll = "packed_roll" if shards is None else f"cp_packed_roll over {shards.size} ranks"
     if shift.wraps:
-        before, after = f"roll by {shift.by} along dim {found.dim}", f"packed_roll by {shift.by} within every document"
+        before, after = f"roll by {shift.by} along dim {found.dim}", f"{roll} by {shift.by} within every document"
     else:
         cut = f"cut off at the row's {side}" if shift.dropped else f"{shift.fill} at the row's {side}"
         before = f"shift by {shift.by} along dim {found.dim}, {cut}"
-        after = f"packed_roll by {shift.by}, {shift.fill} at every document's {side}"
+        after = f"{roll} by {shift.by}, {shift.fill} at every document's {side}"
     return _reported(found, before, after, shift.by, found.dim, shift.fill)
 
 

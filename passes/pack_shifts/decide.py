@@ -16,6 +16,7 @@ from packpass.layout.rules import ELEMENTWISE, apply
 from packpass.layout.sources import last_name, source_name
 from passes.pack_shifts.interpret import Found, Interpreter
 from passes.pack_shifts.pieces import ZERO, Source
+from passes.pack_shifts.shards import refused_shards
 from passes.pack_shifts.values import Left, View
 
 _TOKEN_DTYPES = (torch.int32, torch.int64)
@@ -42,10 +43,9 @@ def check(found: Found, run: Interpreter, layouts: Layouts) -> Left | None:
             "boundary-device",
             f"the boundaries are on {example(packing.boundaries).device}, the row on {value.device}",
         )
-    if packing.sharded:
-        return Left(
-            "sharded-row", "the row is one rank's shard of a context-parallel group; its neighbours are elsewhere"
-        )
+    refused = refused_shards(found)
+    if refused is not None:
+        return refused
     if not found.shift.wraps and _only_compared(found):
         return Left("look-ahead", "the shifted tokens are only compared: a look at the neighbour, not labels")
     running = _running(source) or _counted(found)
@@ -157,11 +157,13 @@ def corrected(user: fx.Node, row: fx.Node, boundaries: fx.Node) -> bool:
 
 
 def made_from(boundaries: fx.Node) -> set[fx.Node]:
-    """Boundaries and every integer or bool tensor that was computed from them."""
+    """Boundaries and every integer or bool tensor that was computed from them; a row that is declared is not."""
     dependent: set[fx.Node] = {boundaries}
     stack = [boundaries]
     while stack:
         for after in stack.pop().users:
+            if op_name(after) == "packpass::packed" and after.args[0] not in dependent:
+                continue
             fake = example(after)
             if after not in dependent and isinstance(fake, torch.Tensor) and not fake.is_floating_point():
                 dependent.add(after)

@@ -40,6 +40,8 @@ class Found:
     """Calls that look at it, each with the view it looks at."""
     version: int = 0
     """Of the memory that is the shift: what was read of it before is something else."""
+    needs: list[Found] = dataclasses.field(default_factory=list)
+    """Shifts without which this one must not be rewritten: one of tokens, the other of their mask."""
 
     def __post_init__(self) -> None:
         self.version = self.view.store.version

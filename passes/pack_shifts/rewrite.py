@@ -14,6 +14,7 @@ from packpass.layout.names import example, op_name
 from packpass.layout.sources import Packing
 from passes.nodes import fake_result
 from passes.pack_shifts.interpret import Found, storage
+from passes.pack_shifts.shards import roll_shards, shards_of
 from passes.pack_shifts.values import Left
 
 _ops = torch.ops.packpass
@@ -63,10 +64,15 @@ class Rewriter:
             if example(row).dtype != like.dtype:
                 row = self.call("to", row, like.dtype, method=True)
             total = self.total(row, found.dim)
-            cu, padded = self.checked(boundaries, padded, total, example(row), found.packing.kind, at)
             back = found.dim - example(row).dim()
             fill = None if shift.wraps else torch.empty((), dtype=like.dtype).fill_(shift.fill).item()
-            new = self.call(_ops.packed_roll.default, row, cu, shift.by, back, fill, padded)
+            shards = shards_of(found.packing)
+            if shards is not None:
+                cu = self.copied(boundaries, example(row), at)
+                new = roll_shards(self.call, shards, row, cu, shift.by, back, fill)
+            else:
+                cu, padded = self.checked(boundaries, padded, total, example(row), found.packing.kind, at)
+                new = self.call(_ops.packed_roll.default, row, cu, shift.by, back, fill, padded)
             for key in ("stack_trace", "nn_module_stack", "source_fn_stack"):
                 if key in found.origin.meta:
                     new.meta[key] = found.origin.meta[key]
@@ -111,6 +117,14 @@ class Rewriter:
             first, second = self.call(fits, first, total, second, False), safe
         self._boundaries[key] = (first, second)
         return first, second
+
+    def copied(self, cu: fx.Node, source: torch.Tensor, at: fx.Node) -> fx.Node:
+        """The boundaries of a row of shards, ready for an op that checks them itself. One copy serves all shifts."""
+        key = (cu, source.requires_grad)
+        known = self._boundaries.get(key)
+        if known is None or not known[0] < at or mutated_after(self.graph, cu, cu.next, at):
+            known = self._boundaries[key] = self.ready(cu, source), None
+        return known[0]
 
     def ready(self, cu: fx.Node, source: torch.Tensor) -> fx.Node:
         """On the row's device, and copied where a backward needs them: a training loop may refill the boundaries

@@ -258,7 +258,8 @@ def _shape(run: Interpreter, node: fx.Node) -> Any:
         return None
     if storage(node) != storage(base):
         return None  # a copy: a row of its own
-    same = tuple(example(node).shape) == tuple(example(base).shape) and to == view.dim
+    sizes = zip(example(node).shape, example(base).shape, strict=False)
+    same = example(node).dim() == example(base).dim() and to == view.dim and all(known(a == b) for a, b in sizes)
     if view.chain:
         return dataclasses.replace(view, dim=to, chain=(*view.chain, node), straight=view.straight and same)
     straight = view.straight and same

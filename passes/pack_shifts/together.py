@@ -11,6 +11,9 @@ every document instead, so that one document's mask never decides about another 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import fx
 
 from packpass.layout.names import example, op_name
@@ -26,6 +29,7 @@ def add_masked_together(run: Interpreter) -> None:
     """Add a `Found` for every roll that is masked by a roll by the same distance, and for the mask."""
     users: dict[Store, list[fx.Node]] = {}
     wraps: dict[Store, Shift] = {}
+    alone: dict[Found, None] = {}
     for store, user, shift in run.wrapping:
         if store.found is None and not store.escaped and not any(write < user for write in store.writes):
             users.setdefault(store, []).append(user)
@@ -37,6 +41,22 @@ def add_masked_together(run: Interpreter) -> None:
             for store in (row, mask):
                 if store.found is None:
                     _add(run, store, wraps[store], users[store])
+            if row.found is None or mask.found is None or row.found.packing != mask.found.packing:
+                alone.update((store.found, None) for store in (row, mask) if store.found is not None)
+            else:
+                row.found.needs.append(mask.found)
+                mask.found.needs.append(row.found)
+    run.found = with_all_they_need(run.found, alone)
+
+
+def with_all_they_need(found: Sequence[Found], left: dict[Found, Any]) -> list[Found]:
+    """The shifts to rewrite: those that are not left, nor need one that is; the latter are added to ``left``."""
+    accepted = [f for f in found if f not in left]
+    while short := [f for f in accepted if any(other in left for other in f.needs)]:
+        for f in short:
+            left[f] = next(left[other] for other in f.needs if other in left)
+        accepted = [f for f in accepted if f not in left]
+    return accepted
 
 
 def _mask(choice: fx.Node, row: Store, wraps: dict[Store, Shift], shift: Shift) -> Store | None:

@@ -55,6 +55,7 @@ from packpass.layout.axes import Axes, Axis
 from packpass.layout.names import example, op_name, storage
 from passes.context import PassContext
 from passes.pack_shifts import mentions_boundaries
+from passes.refused import Refused
 from passes.remap_boundaries.evidence import (
     Boundaries,
     Evidence,
@@ -72,7 +73,6 @@ from passes.remap_boundaries.positions import Reader
 from passes.remap_boundaries.rewrite import Remapper, move, needed_early
 from passes.remap_boundaries.same import same_row
 from passes.remap_boundaries.uses import Rows, Side, Uses, collect
-from passes.vectorize_segments.machine import Refused
 
 NAME = "remap_boundaries"
 TIER = "fix"
@@ -94,7 +94,7 @@ class Found:
 
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Remap every set of boundaries of a graph that is used behind an expansion."""
-    if context.fix_shifts == "off" or not may_expand(gm):
+    if context.options.fix_shifts == "off" or not may_expand(gm):
         return []
     memory = written(gm)
     layouts = analyze(gm)
@@ -212,7 +212,7 @@ def check(gm: fx.GraphModule, found: Found, context: PassContext) -> Evidence | 
         raise Refused(
             "ambiguous-rows", "several rows expand at once, and boundaries can cut only one", expansion.origin
         )
-    proof = evidence(gm.graph, boundaries, found.rows, uses, declared_only=context.fix_shifts == "declared")
+    proof = evidence(gm.graph, boundaries, found.rows, uses, declared_only=context.options.fix_shifts == "declared")
     if proof is None and any(informed(root, found.rows) for root in boundaries.roots):
         return None
     if proof is None:

@@ -12,11 +12,11 @@ from packpass.layout.attention import parameter_names
 from packpass.layout.axes import Axis
 from packpass.layout.names import example, op_name, storage
 from passes.building import Builder
+from passes.refused import Refused
 from passes.remap_boundaries.evidence import Boundaries, Evidence
 from passes.remap_boundaries.expansions import Expansion
 from passes.remap_boundaries.memory import writes_between
 from passes.remap_boundaries.uses import Side, Uses, longest
-from passes.vectorize_segments.machine import Refused
 
 _ops = torch.ops.packpass
 _RANDOM = frozenset({"rand_like", "randn_like", "dropout", "alpha_dropout", "feature_alpha_dropout"})

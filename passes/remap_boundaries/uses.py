@@ -23,7 +23,7 @@ from packpass.layout import rules, subgraphs
 from packpass.layout.attention import AttentionCall, attention, named_arguments
 from packpass.layout.axes import Axes, Axis, value_of
 from packpass.layout.names import example, op_name
-from passes.vectorize_segments.machine import Refused
+from passes.refused import Refused
 
 DERIVED = frozenset(
     """

@@ -42,8 +42,8 @@ from torch import fx
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
 from passes.context import PassContext
+from passes.refused import Refused
 from passes.vectorize_segments.find import Decided, LoopFound, decide, find
-from passes.vectorize_segments.machine import Refused
 from passes.vectorize_segments.rewrite import rewrite
 from passes.vectorize_segments.unrolled import decide_unrolled, sweep_scalars
 

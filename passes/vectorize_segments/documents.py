@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from passes.refused import Refused
 from passes.vectorize_segments.machine import (
     OPAQUE,
     PER_DOCUMENT,
@@ -16,7 +17,6 @@ from passes.vectorize_segments.machine import (
     Document,
     Machine,
     Number,
-    Refused,
     Segment,
     Slot,
     example,

@@ -11,8 +11,9 @@ from torch import fx
 from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher
 from passes.autocast import autocasts, open_autocasts
 from passes.nodes import fake_result, snapshot_of
+from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
-from passes.vectorize_segments.machine import Refused, example
+from passes.vectorize_segments.machine import example
 from passes.vectorize_segments.terms import (
     ANY,
     FULL,

@@ -11,6 +11,7 @@ from torch import fx
 from packpass._compat import hint_of, statically_known_true
 from packpass.capture import markers
 from packpass.layout.mutation import mutated_after
+from passes.refused import Refused
 from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)
     rules_documents,
     rules_indexing,
@@ -30,7 +31,6 @@ from passes.vectorize_segments.machine import (
     Check,
     Document,
     Machine,
-    Refused,
     Segment,
     Slot,
     Store,

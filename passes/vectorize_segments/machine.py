@@ -17,6 +17,7 @@ from torch import fx
 
 from packpass.layout.names import example as example
 from packpass.layout.names import storage as storage
+from passes.refused import Refused
 from passes.vectorize_segments.terms import (
     ANY,
     FULL,
@@ -39,15 +40,6 @@ from passes.vectorize_segments.terms import (
     Window,
     walk,
 )
-
-
-class Refused(Exception):
-    """This body is not vectorised; ``code`` is stable, ``reason`` is for the user."""
-
-    def __init__(self, code: str, reason: str, node: fx.Node | None = None) -> None:
-        super().__init__(reason)
-        self.code, self.reason, self.node = code, reason, node
-
 
 OPAQUE = object()
 """Value of a symbolic integer that only assertions look at."""

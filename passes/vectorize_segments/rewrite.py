@@ -13,10 +13,11 @@ from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.capture import markers
 from packpass.layout.mutation import mutated_after
 from passes.prune import prune
+from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
 from passes.vectorize_segments.emit import Emitter
 from passes.vectorize_segments.find import Decided, content, separate_inputs
-from passes.vectorize_segments.machine import Refused, Segment, Store, example, storage
+from passes.vectorize_segments.machine import Segment, Store, example, storage
 from passes.vectorize_segments.rules_tokenwise import adds_up
 from passes.vectorize_segments.terms import (
     FULL,

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import fx
 
 from packpass._registry import registrar
+from passes.refused import Refused
 from passes.vectorize_segments.machine import (
     OPAQUE,
     PER_DOCUMENT,
     Machine,
-    Refused,
     Rule,
     Segment,
     example,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from passes.refused import Refused
 from passes.vectorize_segments.documents import (
     _CASTS,
     as_term,
@@ -31,7 +32,6 @@ from passes.vectorize_segments.machine import (
     Cell,
     Document,
     Machine,
-    Refused,
     Segment,
     Slot,
     Store,

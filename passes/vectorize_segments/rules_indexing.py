@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from passes.refused import Refused
 from passes.vectorize_segments.boundaries import boundary_vector, element, lengths_of
 from passes.vectorize_segments.documents import as_term, is_per_document, spread
 from passes.vectorize_segments.machine import (
@@ -15,7 +16,6 @@ from passes.vectorize_segments.machine import (
     PER_DOCUMENT,
     Document,
     Machine,
-    Refused,
     Segment,
     Slot,
     example,

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Refused, Segment, example
+from passes.refused import Refused
+from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Segment, example
 from passes.vectorize_segments.op_names import argument, label
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_views import shape_with_length

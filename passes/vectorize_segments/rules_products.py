@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import fx
 
-from passes.vectorize_segments.machine import Machine, Refused, Segment, example
+from passes.refused import Refused
+from passes.vectorize_segments.machine import Machine, Segment, example
 from passes.vectorize_segments.op_names import argument, label
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_tokenwise import exactly, known_keywords, only_outside, segments, whole_row

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from passes.refused import Refused
 from passes.vectorize_segments.documents import cast, document, length, lifted, require_slots, spread
-from passes.vectorize_segments.machine import Document, Machine, Refused, Segment, example
+from passes.vectorize_segments.machine import Document, Machine, Segment, example
 from passes.vectorize_segments.op_names import argument, label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.terms import (

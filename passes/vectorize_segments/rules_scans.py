@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import fx
 
-from passes.vectorize_segments.machine import OPAQUE, Machine, Refused, example
+from passes.refused import Refused
+from passes.vectorize_segments.machine import OPAQUE, Machine, example
 from passes.vectorize_segments.op_names import argument, label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, highest, lowest, over

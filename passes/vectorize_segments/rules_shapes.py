@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from passes.vectorize_segments.machine import Machine, Refused, Segment, example
+from passes.refused import Refused
+from passes.vectorize_segments.machine import Machine, Segment, example
 from passes.vectorize_segments.op_names import argument, label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_splits import first_input, otherwise

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from passes.vectorize_segments.machine import OPAQUE, Machine, Refused, Segment, example, frozen_args
+from passes.refused import Refused
+from passes.vectorize_segments.machine import OPAQUE, Machine, Segment, example, frozen_args
 from passes.vectorize_segments.op_names import argument, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_lookups import first_rows, table_lookup

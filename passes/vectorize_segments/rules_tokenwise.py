@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from passes.vectorize_segments.machine import Machine, Refused, Rule, Segment, Store, example, frozen_args
+from passes.refused import Refused
+from passes.vectorize_segments.machine import Machine, Rule, Segment, Store, example, frozen_args
 from passes.vectorize_segments.op_names import argument, label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Invariant, Outside, Window, map_args

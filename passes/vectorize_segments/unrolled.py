@@ -17,9 +17,10 @@ from torch import fx
 from packpass.capture import markers
 from packpass.layout.mutation import mutated_after, written_inputs
 from passes.prune import prune
+from passes.refused import Refused
 from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
 from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, appended_value, conclude
-from passes.vectorize_segments.machine import Document, Machine, Refused, example, storage
+from passes.vectorize_segments.machine import Document, Machine, example, storage
 from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.rules import step
 from passes.vectorize_segments.terms import FULL, Affine, Bound, Boundaries, Interner

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from passes.refused import Refused
 from passes.vectorize_segments.boundaries import element
 from passes.vectorize_segments.machine import (
     Cell,
     Document,
     Machine,
     Padded,
-    Refused,
     Segment,
     Slot,
     example,

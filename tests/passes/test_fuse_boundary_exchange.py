@@ -27,7 +27,7 @@ from passes.fuse_boundary_exchange.values import (
     normal,
     number,
 )
-from passes.vectorize_segments.machine import Refused
+from passes.refused import Refused
 from tests.dist import p2p_leave, p2p_programs
 from tests.dist.p2p_checks import Recorder
 

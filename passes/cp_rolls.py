@@ -1,10 +1,12 @@
-"""One exchange for all rolls of a graph: every field, and every depth of a field read from its source.
+"""One exchange for all context-parallel rolls of a graph: every field, every depth of a field read from its source.
 
 Before: ``y = roll(x, -1); z = roll(y, -1); m = roll(mask, -1)``, three exchanges, the second after the first. After:
 ``y, z, m = cp_packed_roll([x, mask], fields=[0, 0, 1], shifts=[-1, -2, -1])``, one exchange where the first one stood.
 
-Which rolls are put together must not depend on what only one rank knows, such as a fill: it would be another program
-there. A source that is made later than the first exchange begins another one.
+What comes in at the ends of documents is known in one of two ways, and rolls are only put together with their like:
+to every rank, by the arguments ``fills`` and ``wraps``, or to rank 0 alone, by ``end_fills`` and ``end_wraps``. Which
+rolls are put together must not depend on what only one rank knows: it would be another program there. A source that is
+made later than the first exchange begins another one.
 """
 
 from __future__ import annotations
@@ -13,19 +15,26 @@ import dataclasses
 import operator
 from typing import Any
 
+import torch
 from torch import fx
 
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import example, op_name
+from packpass.ops._cp_packed_roll import LONGEST
 from passes.building import Builder
-from passes.fuse_boundary_exchange.terms import CP_ROLL
+from passes.nodes import SNAPSHOT, snapshot_of
 from passes.prune import prune
 from passes.vectorize_segments.rewrite import grad_mode_changes
+
+CP_ROLL = torch.ops.packpass.cp_packed_roll.default
 
 
 @dataclasses.dataclass(eq=False)
 class Member:
-    """One roll as the loop's rewrite left it: the op, the node of its result, and how it is read from ``source``."""
+    """One roll: the op, the node of its result, and how it is read from ``source``.
+
+    ``common``: ``fill`` and ``wrap`` are known to every rank, not to rank 0 alone.
+    """
 
     op: fx.Node
     result: fx.Node
@@ -34,6 +43,7 @@ class Member:
     dim: int
     fill: Any
     wrap: bool
+    common: bool
     parent: Member | None = None
     """The roll of the depth before, if this one reads that one's source."""
 
@@ -54,16 +64,25 @@ class Exchange:
         return self.members[0].op
 
 
-def find(graph: fx.Graph, rule: str) -> list[Member]:
-    """The rolls that were made by this pass, in graph order, each read from as far back as possible."""
+def find(graph: fx.Graph, rule: str | None = None) -> list[Member]:
+    """The rolls of one field by one distance, in graph order, each read from as far back as possible.
+
+    Args:
+        rule: those that this pass made, of which rank 0 alone knows the ends; None: those with common fills.
+    """
     found: dict[fx.Node, Member] = {}
     for node in graph.nodes:
-        if node.target is not CP_ROLL or node.meta.get("packpass") != rule or len(node.args[0]) != 1:
+        if node.target is not CP_ROLL or len(node.args[3]) != 1 or len(node.users) != 1:
+            continue
+        common = all(end is None for end in node.args[10:12])
+        if node.meta.get("packpass") != rule if rule is not None else not common:
             continue
         (result,) = node.users
         (given,), _, _, (shift,), (dim,) = node.args[:5]
-        (fill,), (wrap,) = node.args[10:12]
-        member = Member(node, result, given, shift, dim, fill, wrap)
+        (fill,), (wrap,) = node.args[5:7] if common else node.args[10:12]
+        if op_name(result) != "getitem" or not _settled(shift, dim):
+            continue
+        member = Member(node, result, given, shift, dim % example(given).dim(), fill, wrap, common)
         source = _before_clones(graph, given, node)
         member.source = source
         inner = found.get(source)
@@ -71,6 +90,10 @@ def find(graph: fx.Graph, rule: str) -> list[Member]:
             member.source, member.shift, member.parent = inner.source, inner.shift + shift, inner
         found[result] = member
     return list(found.values())
+
+
+def _settled(*numbers: Any) -> bool:
+    return all(type(n) is int for n in numbers)
 
 
 def _before_clones(graph: fx.Graph, node: fx.Node, reader: fx.Node) -> fx.Node:
@@ -87,11 +110,16 @@ def _adds_up(inner: Member, outer: Member) -> bool:
     """Two rolls one way over the same boundaries and ranks, which the source of the first still has at the second.
 
     Not around documents: rank 0 would have to send, for a slot outside, what another rank holds. The other ranks do not
-    know of it, so the ranks disagree about their exchanges, and say so.
+    know of it, so the ranks disagree about their exchanges, and say so. Rolls with common fills need the same one: a
+    slot that either fills is one that their sum fills.
     """
     graph, place = inner.op.graph, inner.op.args[7:10]
     cu: Any = inner.op.args[1]
     if inner.wrap or outer.wrap or inner.shift * outer.shift <= 0 or inner.dim != outer.dim:
+        return False
+    if inner.common != outer.common or (inner.common and not _same_fill(inner.fill, outer.fill)):
+        return False
+    if abs(inner.shift + outer.shift) > LONGEST:
         return False
     if not _same_boundaries(outer.op.args[1], cu) or outer.op.args[7:10] != place:
         return False
@@ -99,8 +127,14 @@ def _adds_up(inner: Member, outer: Member) -> bool:
     return not any(mutated_after(graph, node, inner.op, outer.op) for node in sources)
 
 
+def _same_fill(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b)
+
+
 def _same_boundaries(a: Any, b: Any) -> bool:
-    """One node, or two that the rolls' own rewrites made alike (for another device, from the boundaries of shards)."""
+    """One node, or two that the rewrites of the rolls made alike (for another device, from the boundaries of shards);
+    a copy for the backward is as good as what it was made of, while that is not written."""
+    a, b = (n.args[0] if n.target is SNAPSHOT else n for n in (a, b))
     if a is b:
         return True
     made = "packpass" in a.meta and "packpass" in b.meta and a.target == b.target and len(a.args) == len(b.args)
@@ -111,7 +145,7 @@ def _same_boundaries(a: Any, b: Any) -> bool:
 
 def _made_from(cu: Any) -> tuple[fx.Node, ...]:
     """The boundaries and what the rewrites made them from."""
-    return (cu, *_made_from(cu.args[0])) if "packpass" in cu.meta else (cu,)
+    return (cu, *_made_from(cu.args[0])) if "packpass" in cu.meta or cu.target is SNAPSHOT else (cu,)
 
 
 def exchanges(graph: fx.Graph, members: list[Member]) -> list[Exchange]:
@@ -132,6 +166,8 @@ def _may_join(graph: fx.Graph, member: Member, exchange: Exchange) -> bool:
     cu: Any = first.args[1]
     if not _same_boundaries(op.args[1], cu) or op.args[7:10] != place or not member.source < first:
         return False
+    if member.common != exchange.members[0].common:
+        return False
     if example(member.source).device != example(exchange.members[0].source).device:
         return False
     if _slots(member) != _slots(exchange.members[0]) or grad_mode_changes(first, op):
@@ -144,16 +180,22 @@ def _slots(member: Member) -> Any:
     return example(member.source).shape[member.dim]
 
 
-# === Transform ===============================================================================================
+@dataclasses.dataclass(eq=False)
+class _Layout:
+    """The one op: a member for each field (its source and dim), ``(field, member)`` for each roll, results' places."""
+
+    sources: list[Member]
+    rolls: list[tuple[int, Member]]
+    places: dict[Member, int]
 
 
-def put_together(graph: fx.Graph, exchange: Exchange, later: list[Exchange]) -> None:
-    """One op in the place of the first; ``later`` ones may read its results."""
+def _with_ends(members: list[Member]) -> _Layout:
+    """A field has rolls of all depths up to its largest, for rank 0 sends one fill for each."""
     sources: list[Member] = []
     rolls: list[tuple[int, Member]] = []
     places: dict[Member, int] = {}
     entries: dict[Member, int] = {}
-    for member in exchange.members:
+    for member in members:
         entry = entries.get(member.parent) if member.parent is not None else None
         if entry is None or any(e == entry and m.shift == member.shift for e, m in rolls):
             # Depths of its own: two rolls of one tensor may have different fills, as rank 0 alone knows.
@@ -163,17 +205,43 @@ def put_together(graph: fx.Graph, exchange: Exchange, later: list[Exchange]) -> 
         entries[member] = entry
         places[member] = len(rolls)
         rolls.append((entry, member))
+    return _Layout(sources, rolls, places)
+
+
+def _common(members: list[Member]) -> _Layout:
+    """One field for each tensor and dimension that is rolled."""
+    fields: dict[tuple[fx.Node, int], int] = {}
+    sources: list[Member] = []
+    for member in members:
+        if (member.source, member.dim) not in fields:
+            fields[member.source, member.dim] = len(sources)
+            sources.append(member)
+    rolls = [(fields[m.source, m.dim], m) for m in members]
+    return _Layout(sources, rolls, {m: i for i, m in enumerate(members)})
+
+
+# === Transform ===============================================================================================
+
+
+def put_together(graph: fx.Graph, exchange: Exchange, later: list[Exchange]) -> None:
+    """One op in the place of the first; ``later`` ones may read its results."""
+    layout = _common(exchange.members) if exchange.members[0].common else _with_ends(exchange.members)
     first = exchange.first
     place = first.args[7:10]
-    build = Builder(graph, first, sources[0].source)
+    build = Builder(graph, first, exchange.members[0].source)
+    fills, wraps = [m.fill for _, m in layout.rolls], [m.wrap for _, m in layout.rolls]
+    unknown = [0] * len(fills), [False] * len(fills)
+    ends = ((fills, wraps), (None, None)) if exchange.members[0].common else (unknown, (fills, wraps))
+    cu: Any = first.args[1]
+    if cu.target is not SNAPSHOT and any(m.op.args[1].target is SNAPSHOT for m in exchange.members):  # type: ignore[union-attr]
+        cu = snapshot_of(cu, first, build.call)
     outs = build.call(
-        CP_ROLL, [m.source for m in sources], first.args[1], [entry for entry, _ in rolls],
-        [m.shift for _, m in rolls], [m.dim for m in sources], [0] * len(rolls), [False] * len(rolls), *place,
-        [m.fill for _, m in rolls], [m.wrap for _, m in rolls],
+        CP_ROLL, [m.source for m in layout.sources], cu, [entry for entry, _ in layout.rolls],
+        [m.shift for _, m in layout.rolls], [m.dim for m in layout.sources], *ends[0], *place, *ends[1],
     )  # fmt: skip
     outs.meta["stack_trace"] = exchange.members[0].result.meta.get("stack_trace", "")
     for member in exchange.members:
-        new = build.call(operator.getitem, outs, places[member])
+        new = build.call(operator.getitem, outs, layout.places[member])
         new.meta.update(member.result.meta)
         member.result.replace_all_uses_with(new)
         for reader in (m for other in later for m in other.members if m.source is member.result):
