@@ -51,6 +51,24 @@ def register_inductor_decomposition(op: Any, decomposition: Callable[..., Any]) 
     register_decomposition([op])(decomposition)
 
 
+def register_inductor_view(op: Any, view: Callable[..., tuple[Any, Any]]) -> None:
+    """Let Inductor take ``op(x, ...)`` for a view of x, without a guard on sizes (its own views compare them).
+
+    Args:
+        view: ``view(sizes of x, *others) -> (sizes of the result, index of the result -> index of x)``, with sympy
+            expressions; ``others`` are numbers, or the sizes of tensors.
+    """
+    from torch._inductor import ir
+    from torch._inductor.lowering import register_lowering
+
+    def lower(x: Any, *others: Any) -> Any:
+        given = (other.get_size() if isinstance(other, ir.IRNode) else other for other in others)
+        sizes, index = view(x.get_size(), *given)
+        return ir.TensorBox(ir.GenericView.create(x.data, sizes, index))
+
+    register_lowering(op, type_promotion_kind=None)(lower)
+
+
 def generated_cpp_is_sequential() -> bool:
     """Whether C++ code that Inductor generates now runs in one thread, that is without an OpenMP region.
 

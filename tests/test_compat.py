@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from packpass import _compat
 
@@ -80,6 +81,29 @@ def test_a_decomposition_reaches_inductor_and_cannot_be_registered_twice() -> No
             assert "packpass_compat.twice.default(" not in "".join(modules)
         finally:
             del decompositions[op]
+
+
+def test_a_view_in_generated_code_guards_on_no_size() -> None:
+    def pairs(sizes: list[Any]) -> tuple[list[Any], Any]:
+        return [sizes[0] // 2, 2], lambda at: [at[0] * 2 + at[1]]
+
+    def fake(x: torch.Tensor) -> torch.Tensor:
+        return x.new_empty(x.shape[0] // 2, 2)
+
+    with torch.library._scoped_library("packpass_compat", "DEF") as library:
+        library.define("pairs(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl("pairs", lambda x: x.view(-1, 2).clone(), "CompositeExplicitAutograd")
+        torch.library.register_fake("packpass_compat::pairs", fake, lib=library)
+        op = torch.ops.packpass_compat.pairs.default
+        _compat.register_inductor_view(op, pairs)
+        counter = CompileCounterWithBackend("inductor")
+        compiled = torch.compile(lambda x: op(x * 2) + 1, backend=counter, dynamic=True)
+        with _compat.empty_compile_caches(), _compat.generated_code() as modules:
+            for size in (8, 4, 100):
+                x = torch.arange(size + 0.0)
+                assert torch.equal(compiled(x), x.view(-1, 2) * 2 + 1)
+        assert "packpass_compat" not in "".join(modules)
+        assert counter.frame_count == 1
 
 
 def test_assert_async_raises_at_once_on_the_cpu_with_its_message() -> None:

@@ -100,9 +100,10 @@ def is_between(slots: Tensor, first: Tensor, stop: Tensor) -> Tensor:
 
 
 def touched_blocks(count: int, begin: int, first: Tensor, stop: Tensor) -> Tensor:
-    """Which of ``count`` blocks from slot ``begin`` on share a slot with [first, stop): bool ``[count, 1]``."""
+    """Which of ``count`` blocks from slot ``begin`` on share a slot with [first, stop): bool ``[count]``."""
     heads = torch.arange(count, device=first.device) * BLOCK + begin
-    return ((heads + BLOCK > first) & (heads < stop)).view(-1, 1)
+    # Numbers, not tensors of one entry: those would be compared with a count of 1.
+    return (heads + BLOCK > first.squeeze(0)) & (heads < stop.squeeze(0))
 
 
 def around_ends(first: Tensor, stop: Tensor) -> Tensor:

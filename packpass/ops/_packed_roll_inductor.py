@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_kno
 
 from packpass.ops._arguments import Scalar
 from packpass.ops._bits import as_bits, fill_bits
+from packpass.ops._blocks import blocks_of, per_block, row_of
 from packpass.ops._boundaries_passed import search
 from packpass.ops._geometry import (
     BLOCK,
@@ -153,10 +154,8 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
         whole = count * BLOCK
         body_at, rest_at = (0, whole) if shift < 0 else (total - whole, 0)
         touched = touched_blocks(count, body_at, first, stop)
-        blocked = [*x.shape[:-1], count, BLOCK]
-        moved = x.narrow(dim, body_at - shift, whole).reshape(blocked)
-        kept = x.narrow(dim, body_at, whole).reshape(blocked)
-        body = torch.where(touched, moved, kept).reshape([*x.shape[:-1], whole])
+        moved, kept = blocks_of(x, body_at - shift, count), blocks_of(x, body_at, count)
+        body = row_of(torch.where(per_block(touched, kept), moved, kept))
         slots = torch.arange(total - whole, device=x.device) + rest_at
         rest = read(x, dim, source_between(slots, first, stop, shift, total))
         out = torch.cat([body, rest] if shift < 0 else [rest, body], dim)

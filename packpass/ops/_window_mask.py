@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from packpass.ops._blocks import per_block, row_of
 from packpass.ops._boundaries_passed import boundaries_passed
 from packpass.ops._geometry import (
     BLOCK,
@@ -77,7 +78,8 @@ def _patch_form(cu: Tensor, total: int, front: int, back: int) -> Tensor:
     with unguarded_blocks():
         count = (total - 2) // BLOCK  # leaves a rest of at least 2 slots, see shift_between of packed_roll
         whole = count * BLOCK
-        body = touched_blocks(count, 0, first, stop).int().expand(-1, BLOCK).reshape(whole)
+        touched = touched_blocks(count, 0, first, stop).int()
+        body = row_of(per_block(touched, cu.new_empty((count, BLOCK))))
         rest = torch.arange(total - whole, device=cu.device) + whole
         flags = torch.cat([body, is_between(rest, first, stop).int()])
     slots = around_ends(first, stop).clamp(0, total - 1)

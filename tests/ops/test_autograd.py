@@ -92,6 +92,9 @@ OPCHECKS = {
     "check_cu_seqlens padded": (CU, 12, PADDED),
     "host_check_cu_seqlens": (CU, 12),
     "host_packed_roll": (torch.randn(12), CU, -1, 0, 0),
+    "blocks_of": (torch.randn(3, 140), 5, 2),
+    "row_of": (torch.randn(3, 2, 64),),
+    "per_block": (torch.arange(2), torch.randn(3, 2, 64)),
 }
 
 

@@ -200,14 +200,21 @@ def test_one_compile_for_all_sizes_of_hidden_states() -> None:
     assert counter.frame_count == 1
 
 
-def test_short_rows_are_one_more_compile() -> None:
+@pytest.mark.parametrize("first", [300, 20])
+@pytest.mark.parametrize("shift", [-1, 2])
+def test_one_compile_for_short_and_long_rows(first: int, shift: int) -> None:
+    """Blocks are chosen by the first length; rows of no, one or many blocks run the same code, forward and backward."""
     counter = CompileCounterWithBackend("inductor")
-    compiled = torch.compile(lambda x, cu: packed_roll(x, cu), backend=counter, fullgraph=True, dynamic=True)
-    for total, count in [(300, 7), (100, 9), (20, 3), (500, 2), (5, 2)]:
+    compiled = torch.compile(lambda x, cu: packed_roll(x, cu, shift), backend=counter, fullgraph=True, dynamic=True)
+    for total, count in [(first, 7), (100, 9), (20, 3), (66, 4), (500, 2), (131, 3), (5, 2)]:
         cu = reference.documents(total, count)
-        x = reference.sample(torch.int64, total)
-        assert torch.equal(compiled(x, cu), reference.roll(x, cu))
-    assert counter.frame_count == 2
+        x = torch.randn(total, requires_grad=True)
+        result = compiled(x, cu)
+        assert torch.equal(result, reference.roll(x, cu, shift))
+        weights = torch.randn(total)
+        result.backward(weights)
+        assert torch.equal(x.grad, reference.roll(weights, cu, -shift))
+    assert counter.frame_count == 1
 
 
 def test_sizes_known_only_at_run_time() -> None:
