@@ -130,6 +130,8 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     capturing = frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED)
     left = 0
     layout: str | None = None
+    if capturing:
+        passes.unify_lengths(gm.graph)
     stages = Stages(gm, settings.verify)
     for p in passes.ORDER:
         if p.NAME in settings.disable or (p in passes.NEEDS_CAPTURE and not capturing):

@@ -16,7 +16,8 @@ from torch._dynamo.current_scope_id import enter_new_scope
 from torch._dynamo.variables.base import VariableTracker
 
 from packpass.capture import markers
-from packpass.capture.state import Restart, active, refuse
+from packpass.capture.offsets import Running, learn
+from packpass.capture.state import Restart, active, refuse, restart
 
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
@@ -212,6 +213,18 @@ class Region:
             frame.symbolic_locals.watchers.append(accesses)
             self._frames.append((frame, accesses))
             frame = getattr(frame, "parent", None)
+        self._indices: list[Any] = []
+        self._before = dict(tx.symbolic_locals)
+        self._after: list[dict[str, Any]] = []
+        """Locals of the loop's own frame: before it, and after each iteration."""
+        self.offsets: dict[str, Running] = {}
+        for name, offset in active.frame.offsets.get(self._key, {}).items():
+            alike = [running for running in self.offsets.values() if running.offset == offset]
+            self.offsets[name] = alike[0] if alike else Running(tx, offset)
+
+    @property
+    def _key(self) -> Any:
+        return self.tx.f_code, self.head.offset
 
     def _emit(self, target: Any, *args: Any) -> Any:
         return self.tx.output.create_proxy("call_function", target, args, {})
@@ -227,11 +240,23 @@ class Region:
 
         proxy = self._emit(markers.LOOP_BEGIN, self.length.as_proxy(), self.id, self.iteration)
         self.index = wrap_fx_proxy(self.tx, proxy)
+        self._indices.append(proxy.node)
+        for running in dict.fromkeys(self.offsets.values()):
+            if running.boundaries is None:
+                raise self._refuse_carried(list(self.offsets))
+            running.begin(self.index)
+        for name, running in self.offsets.items():
+            self.tx.symbolic_locals[name] = running.start
 
     def end_iteration(self) -> None:
         for items in self.lists:
             if len(items.values) != self.iteration + 1:
                 raise refuse("list-append", "the list must be appended to exactly once per document", self.location)
+        for running in dict.fromkeys(self.offsets.values()):
+            names = [name for name, other in self.offsets.items() if other is running]
+            if self.skips or not running.has_grown([dict.get(self.tx.symbolic_locals, name) for name in names]):
+                raise self._refuse_carried(names)
+        self._after.append(dict(self.tx.symbolic_locals))
         self._emit(markers.LOOP_END, self.index.as_proxy(), self.id, self.iteration)
         for accesses in (self.cells, *(accesses for _, accesses in self._frames)):
             accesses.written_now = set()
@@ -245,11 +270,8 @@ class Region:
         carried = [name for _, accesses in self._frames for name in accesses.carried()]
         carried += [cell.local_name or "a closure variable" for cell in self.cells.carried()]
         if carried:
-            raise refuse(
-                "carried-state",
-                f"{', '.join(sorted(set(carried)))} carries a value from one document to the next",
-                self.location,
-            )
+            self._learn_offsets(carried)
+            raise self._refuse_carried(carried)
         for frame, accesses in self._frames:
             frame.symbolic_locals.watchers.remove(accesses)
             for name in accesses.written:
@@ -263,6 +285,24 @@ class Region:
         for items in self.lists:
             proxies = [value.as_proxy() for value in items.values]
             items.collected = wrap_fx_proxy(self.tx, self._emit(markers.LIST_COLLECT, *proxies, self.id))
+
+    def _refuse_carried(self, names: list[str]) -> Restart:
+        reason = f"{', '.join(sorted(set(names)))} carries a value from one document to the next"
+        return refuse("carried-state", reason, self.location)
+
+    def _learn_offsets(self, carried: list[str]) -> None:
+        """If all that is carried are offsets (`packpass.capture.offsets`), trace the frame again with them known."""
+        frame = active.frame
+        elsewhere = set(carried) - set(self._frames[0][1].carried())
+        if frame is None or self.skips or self._key in frame.offsets or elsewhere:
+            return
+        learned = {
+            name: learn(self._before.get(name), [after.get(name) for after in self._after], self._indices)
+            for name in set(carried)
+        }
+        if all(offset is not None for offset in learned.values()):
+            frame.offsets[self._key] = learned
+            raise restart(f"{', '.join(sorted(learned))} counts on by documents")
 
     def abandon(self) -> None:
         self._scope.close()

@@ -75,6 +75,8 @@ class FrameState:
     not_replayable: str = ""
     """Why the loops of this frame must not be replayed although their two iterations are alike."""
     restarts: int = 0
+    offsets: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """Loop (code object, bytecode offset) -> its locals that count on by documents, see `packpass.capture.offsets`."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
 

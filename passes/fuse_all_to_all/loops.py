@@ -230,7 +230,9 @@ def _integers(loop: LoopFound, which: int) -> Machine:
 def _boundaries(machine: Machine, loop: LoopFound) -> tuple[fx.Node, bool, dict[Boundaries, Fraction]]:
     """The one vector that all boundaries in use come from, whether it holds lengths, and each as a fraction of it."""
     used: dict[Boundaries, set[int]] = {}
-    for value in machine.values.values():
+    for number, value in machine.values.items():
+        if all(_only_checked(user) for user in number.users):
+            continue  # such as a length that became the difference of two boundaries (`packpass.capture.offsets`)
         for atom, _ in value.atoms if isinstance(value, Affine) else ():
             if isinstance(atom, Bound):
                 used.setdefault(atom.of, set()).add(atom.k)

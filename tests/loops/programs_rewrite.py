@@ -1,9 +1,9 @@
-"""Every program that must be rewritten (at least 80), gathered from the three files that hold them."""
+"""Every program that must be rewritten (at least 80), gathered from the files that hold them."""
 
 from __future__ import annotations
 
-from . import rewrite_bodies, rewrite_forms, rewrite_outputs
+from . import rewrite_bodies, rewrite_forms, rewrite_offsets, rewrite_outputs
 from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
-__all__ = ["PROGRAMS", "rewrite_bodies", "rewrite_forms", "rewrite_outputs"]
+__all__ = ["PROGRAMS", "rewrite_bodies", "rewrite_forms", "rewrite_offsets", "rewrite_outputs"]

@@ -445,7 +445,7 @@ def under_no_grad(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@program("f[2,T] cu", demand=False, tail=False)
+@program("f[2,T] cu", tail=False)
 def running_start(x: Tensor, cu: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     start = 0

@@ -1,0 +1,156 @@
+"""A local that counts on by each document's length: where the next document starts.
+
+::
+
+    start = 0
+    for length in lengths.tolist():
+        out.append(f(x[start : start + length]))
+        start += length
+
+Such a local is carried from one document to the next, and yet known for every document alone: it is its first value
+plus the lengths before it. The first trace finds it (`learn`); the frame is traced again, and then the local of
+document i is read from ``boundaries = [0, l0, l0 + l1, ...] + first``, made once before the loop. Each traced iteration
+must leave exactly that plus the length (`Running.has_grown`), and no document may be skipped. `passes.lengths` tells
+the passes that the length is ``boundaries[i + 1] - boundaries[i]``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._dynamo.variables import ConstantVariable, SymNodeVariable
+
+from packpass.capture.markers import SPLIT_GET
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
+STEPS = (operator.floordiv, operator.mul)
+
+
+@dataclasses.dataclass(frozen=True)
+class Offset:
+    """``local += step(... lengths[i])``, from ``first`` on.
+
+    ``lengths``: name of the graph node of a list's numbers. ``steps``: what is done to each, by ints, innermost first.
+    """
+
+    first: int
+    lengths: str
+    steps: tuple[tuple[Any, int], ...]
+
+
+def _node(value: Any) -> fx.Node | None:
+    return value.as_proxy().node if isinstance(value, SymNodeVariable) else None
+
+
+def _first(value: Any) -> int | None:
+    number = value.as_python_constant() if isinstance(value, ConstantVariable) else None
+    return number if type(number) is int else None
+
+
+def added(value: Any, before: Any) -> fx.Node | None:
+    """The node of d if ``value`` is ``before + d``."""
+    node, known = _node(value), _node(before) if _first(before) is None else _first(before)
+    if node is None or known is None or node.target not in (operator.add, operator.iadd) or len(node.args) != 2:
+        return None
+    a, b = node.args
+    for one, other in ((a, b), (b, a)):
+        if type(one) is type(known) and one == known and isinstance(other, fx.Node):
+            return other
+    return None
+
+
+def length_of(node: fx.Node, index: fx.Node) -> tuple[str, tuple[tuple[Any, int], ...]] | None:
+    """``(node name of the lengths, steps)`` if a number was made from entry ``index`` of a list of lengths."""
+    steps: list[tuple[Any, int]] = []
+    while node.op == "call_function" and node.target in STEPS and isinstance(node.args[0], fx.Node):
+        by = node.args[1]
+        if type(by) is not int or by < 1:
+            return None
+        steps.append((node.target, by))
+        node = node.args[0]
+    lengths = _lengths_read(node, index)
+    # The numbers of a tolist(): a copy that nobody can change.
+    return (lengths.name, tuple(reversed(steps))) if lengths is not None and lengths.target == "clone" else None
+
+
+def _lengths_read(node: fx.Node, index: fx.Node) -> Any:
+    """The tensor of which ``node`` is entry ``index``: read as a number, or the size of a split's piece."""
+    made = node.args[0] if node.args else None
+    if not isinstance(made, fx.Node):
+        return None
+    if node.target == "item" and made.target is torch.select and made.args[1:] == (0, index):
+        return made.args[0]
+    size = made if node.target is operator.getitem and made.target == "size" else node
+    wanted = node.args[1] if size is made else node.args[1:]
+    piece: Any = size.args[0]
+    if size.target == "size" and isinstance(piece, fx.Node) and piece.target is SPLIT_GET:
+        _, lengths, at, dim = piece.args
+        if at is index and wanted in (dim, (dim,)):
+            return lengths
+    return None
+
+
+def learn(before: Any, after: list[Any], indices: list[fx.Node]) -> Offset | None:
+    """How a local grew in all traced iterations, if it is an offset. ``after``: its value at the end of each."""
+    first = _first(before)
+    found = []
+    for value, index in zip(after, indices, strict=True):
+        grown = added(value, before)
+        found.append(length_of(grown, index) if grown is not None else None)
+        before = value
+    if first is None or found[0] is None or any(other != found[0] for other in found):
+        return None
+    return Offset(first, *found[0])
+
+
+class Running:
+    """An offset while the loop is traced again. Not usable (``boundaries`` None) if the lengths are not found."""
+
+    def __init__(self, tx: InstructionTranslatorBase, offset: Offset) -> None:
+        self.tx, self.offset = tx, offset
+        self.boundaries: Any = None
+        tracer = tx.output.current_tracer
+        node = next((n for n in tracer.graph.nodes if n.name == offset.lengths and n.target == "clone"), None)
+        if node is not None:
+            lengths = tracer.proxy(node)
+            for op, by in offset.steps:
+                lengths = self._call(op, lengths, by).as_proxy()
+            ends = self._call(torch.cumsum, lengths, 0).as_proxy()
+            self.boundaries = self._call(torch.nn.functional.pad, ends, (1, 0))
+            if offset.first:
+                self.boundaries = self._call(operator.add, self.boundaries.as_proxy(), offset.first)
+
+    def _call(self, target: Any, *args: Any) -> Any:
+        from torch._dynamo.variables.builder import wrap_fx_proxy
+
+        return wrap_fx_proxy(self.tx, self.tx.output.create_proxy("call_function", target, args, {}))
+
+    def begin(self, index: Any) -> None:
+        """The local's value for the document ``index`` is ``start``."""
+        from packpass.capture.sequences import binary
+
+        self.index = index
+        self.start = self._read(index)
+        stop = self._read(binary(self.tx, operator.add, index, 1))
+        length = binary(self.tx, operator.sub, stop, self.start)
+        # For `passes.lengths`, which finds it by what it is made of; Dynamo would remove it, as nobody uses it yet.
+        holds = binary(self.tx, operator.ge, length, 0)
+        message = "packpass: lengths of documents must not be negative"
+        create = self.tx.output.create_proxy
+        create("call_function", torch.ops.aten._assert_scalar.default, (holds.as_proxy(), message), {})
+
+    def _read(self, at: Any) -> Any:
+        entry = self.boundaries.call_method(self.tx, "__getitem__", [at], {})
+        return entry.call_method(self.tx, "item", [], {})
+
+    def has_grown(self, values: list[Any]) -> bool:
+        """Have all locals been increased by this document's length?"""
+        index, known = _node(self.index), (self.offset.lengths, self.offset.steps)
+        grown = [added(value, self.start) for value in values]
+        return index is not None and all(node is not None and length_of(node, index) == known for node in grown)

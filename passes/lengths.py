@@ -1,0 +1,95 @@
+"""A document's length, read from a list of lengths, is the difference of two boundaries that were summed up from it.
+
+Before (`packpass.capture.offsets`)::
+
+    cu = pad(cumsum(lengths // 2, 0), (1, 0))          # made before the loop
+    s, e = cu[i].item(), cu[i + 1].item()
+    n = lengths[i].item() // 2
+    x[s : s + n]
+
+After: ``x[s : s + (e - s)]``, which the passes know as a document of ``cu``. Not a rewrite of its own: runs before the
+passes that look at loops, changes no value, and leaves what it does not recognise.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.capture import markers
+from packpass.capture.offsets import STEPS, length_of
+from packpass.layout.mutation import mutated_after
+
+_Made = tuple[str, tuple[tuple[Any, int], ...]]
+
+
+def unify_lengths(graph: fx.Graph) -> None:
+    """Put the difference of the boundaries in the place of every such length."""
+    begins = [node for node in graph.nodes if node.target is markers.LOOP_BEGIN]
+    for begin in begins:
+        known = _differences(begin)
+        if not known:
+            continue
+        node = begin.next
+        while node.target is not markers.LOOP_END and node.op != "root":
+            made = length_of(node, begin)
+            for what, difference in known:
+                if made == what and difference < node:
+                    node.replace_all_uses_with(difference)
+            node = node.next
+
+
+def _differences(index: fx.Node) -> list[tuple[_Made, fx.Node]]:
+    """``cu[i + 1] - cu[i]`` for all ``cu`` that are sums of lengths: what lengths, and the node."""
+    found = []
+    for select in index.users:
+        if select.target is not torch.select or select.args[1:] != (0, index):
+            continue
+        cu: Any = select.args[0]
+        lengths = _summed(cu)
+        starts = [user for user in select.users if user.target == "item"]
+        for difference in (user for start in starts for user in start.users):
+            if lengths is not None and _is_difference(difference, cu, index, starts):
+                found.append((lengths, difference))
+    return found
+
+
+def _is_difference(node: fx.Node, cu: fx.Node, index: fx.Node, starts: list[fx.Node]) -> bool:
+    if node.target is not operator.sub or node.args[1] not in starts:
+        return False
+    stop: Any = node.args[0]
+    entry = stop.args[0] if isinstance(stop, fx.Node) and stop.target == "item" else None
+    if not isinstance(entry, fx.Node) or entry.target is not torch.select or entry.args[:2] != (cu, 0):
+        return False
+    at: Any = entry.args[2]
+    return isinstance(at, fx.Node) and (at.target, at.args) in (
+        (torch.sym_sum, ([1, index],)),
+        (torch.sym_sum, ([index, 1],)),
+        (operator.add, (index, 1)),
+        (operator.add, (1, index)),
+    )
+
+
+def _summed(cu: fx.Node) -> _Made | None:
+    """``pad(cumsum(steps(lengths)), (1, 0)) + first``: name of the lengths, which nobody changes, and the steps."""
+    last = cu
+    if cu.target is operator.add and type(cu.args[1]) is int and isinstance(cu.args[0], fx.Node):
+        cu = cu.args[0]
+    if cu.target is not torch.nn.functional.pad or cu.args[1:] != ((1, 0),) or cu.kwargs:
+        return None
+    sums: Any = cu.args[0]
+    if not isinstance(sums, fx.Node) or sums.target is not torch.cumsum or sums.args[1:] != (0,):
+        return None
+    node, steps = sums.args[0], []
+    while isinstance(node, fx.Node) and node.target in STEPS and type(node.args[1]) is int:
+        steps.append((node.target, node.args[1]))
+        node = node.args[0]
+    if not isinstance(node, fx.Node) or node.target != "clone":
+        return None
+    end = next(reversed(cu.graph.nodes))
+    if any(mutated_after(cu.graph, n, n.next, end) for n in (node, last)):
+        return None
+    return node.name, tuple(reversed(steps))

@@ -1,0 +1,153 @@
+"""Loops that must keep eager's results: a local that nearly counts on by the lengths of documents."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .harness import leave
+
+
+@leave("f[2,T] cu", must_refuse=True, why="gaps between the documents that no boundaries say")
+def offset_with_gaps(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = x.clone(), 0
+    for n in (cu.diff() // 2).tolist():
+        out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
+        start += n + 1
+    return out
+
+
+@leave("f[2,T] cu", must_refuse=True, why="the length before is where the next document starts")
+def offset_is_the_last_length(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = x.clone(), 0
+    for n in (cu.diff() // 2).tolist():
+        out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
+        start = n
+    return out
+
+
+@leave("f[2,T] cu", tail=False)
+def offset_after_the_loop(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = x.clone(), 0
+    for n in cu.diff().tolist():
+        out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
+        start += n
+    return out * start
+
+
+@leave("f[2,T] cu", tail=False)
+def offset_and_count(x: Tensor, cu: Tensor) -> Tensor:
+    out, start, count = x.clone(), 0, 0
+    for n in cu.diff().tolist():
+        out[:, start : start + n] = x[:, start : start + n].roll(1, -1) * count
+        start += n
+        count += 1
+    return out
+
+
+@leave("f[2,T] cu", tail=False)
+def offset_of_split_parts(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = x.clone(), 0
+    for part in x.split(cu.diff().tolist(), -1):
+        out[:, start : start + part.shape[1]] = part.softmax(-1)
+        start += part.shape[1]
+    return out
+
+
+@leave("f[2,T] cu", tail=False, must_refuse=True, why="every document is put where half of those before it end")
+def offset_of_another_length(x: Tensor, cu: Tensor) -> Tensor:
+    out, start, at = x.clone(), 0, 0
+    for n in cu.diff().tolist():
+        out[:, at : at + n] = x[:, start : start + n].roll(1, -1)
+        start += n
+        at += n // 2
+    return out
+
+
+@leave("f[2,T] cu", tail=False)
+def offset_of_changed_lengths(x: Tensor, cu: Tensor) -> Tensor:
+    out, start, lengths = x.clone(), 0, cu.diff()
+    for i, n in enumerate(lengths.tolist()):
+        lengths[i] = 0
+        out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
+        start += n
+    return out + lengths.sum()
+
+
+@leave("f[2,T] cu", tail=False)
+def offset_after_a_skip(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = x.clone(), 0
+    for n in cu.diff().tolist():
+        if n < 2:
+            continue
+        out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
+        start += n
+    return out
+
+
+@leave("f[2,T] cu", tail=False)
+def offset_before_a_skip(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = x.clone(), 0
+    for n in cu.diff().tolist():
+        start += n
+        if n < 2:
+            continue
+        out[:, start - n : start] = x[:, start - n : start].roll(1, -1)
+    return out
+
+
+@leave("f[2,T] cu", tail=False)
+def offset_in_a_branch(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = x.clone(), 0
+    for n in cu.diff().tolist():
+        out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
+        if n >= 2:
+            start += n
+    return out
+
+
+@leave("f[2,T] cu", tail=False)
+def offset_reset_between_loops(x: Tensor, cu: Tensor) -> Tensor:
+    out, start, lengths = x.clone(), 0, cu.diff().tolist()
+    for n in lengths:
+        out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
+        start += n
+    start = 0
+    for n in lengths:
+        out[:, start : start + n] = out[:, start : start + n].flip(-1)
+        start += n
+    return out
+
+
+@leave("f[2,T] cu", tail=False)
+def offset_goes_on_in_a_second_loop(x: Tensor, cu: Tensor) -> Tensor:
+    out, start, lengths = x.clone(), 0, (cu.diff() // 2).tolist()
+    for n in lengths:
+        out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
+        start += n
+    for n in lengths:
+        out[:, start : start + n] = x[:, start : start + n].flip(-1)
+        start += n
+    return out
+
+
+@leave("f[2,T] cu", tail=False)
+def offset_in_a_closure(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = x.clone(), 0
+
+    def step(n: int) -> None:
+        nonlocal start
+        out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
+        start += n
+
+    for n in cu.diff().tolist():
+        step(n)
+    return out
+
+
+@leave("f[2,T] cu", tail=False)
+def offset_of_reversed_lengths(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = x.clone(), 0
+    for n in reversed(cu.diff().tolist()):
+        out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
+        start += n
+    return out

@@ -1,0 +1,76 @@
+"""Loops that must be rewritten: a local counts on by the lengths of documents (`packpass.capture.offsets`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .harness import program
+
+
+@program("f[T,3] cu", tail=False)
+def offset_and_append(x: Tensor, cu: Tensor) -> Tensor:
+    parts, start = [], 0
+    for length in torch.diff(cu).tolist():
+        parts.append(torch.roll(x[start : start + length], -1, 0))
+        start += length
+    return torch.cat(parts)
+
+
+@program("f[2,T] cu", tail=False)
+def offset_by_its_end(x: Tensor, cu: Tensor) -> Tensor:
+    out, begin = x.clone(), 0
+    for _, n in enumerate((cu[1:] - cu[:-1]).tolist()):
+        end = begin + n
+        out[:, begin:end] = x[:, begin:end] - x[:, begin:end].sum(-1, keepdim=True)
+        begin = end
+    return out
+
+
+@program("i[T] cu", tail=False)
+def offset_added_first(ids: Tensor, cu: Tensor) -> Tensor:
+    labels, stop = torch.full_like(ids, -100), 0
+    for n in cu.diff().tolist():
+        stop = n + stop
+        labels[stop - n : stop] = ids[stop - n : stop].roll(1)
+    return labels
+
+
+@program("i[T] cu64", tail=False)
+def offset_for_positions(ids: Tensor, cu: Tensor) -> Tensor:
+    positions, at = torch.zeros_like(ids), 0
+    for n in cu.diff().tolist():
+        positions[at : at + n] = torch.arange(n)
+        at += n
+    return positions
+
+
+@program("f[2,T] cu", tail=False)
+def two_offsets(x: Tensor, cu: Tensor) -> Tensor:
+    out, source, target = torch.zeros_like(x), 0, 0
+    for n in cu.diff().tolist():
+        out[:, target : target + n] = x.narrow(1, source, n).flip(-1)
+        source += n
+        target += n
+    return out
+
+
+@program("f[2,T] cu", tail=False)
+def offset_of_halves(x: Tensor, cu: Tensor) -> Tensor:
+    """Halves of the lengths, rounded down: rows of their own, not halves of the boundaries."""
+    out, start = x.clone(), 0
+    for n in cu.diff().tolist():
+        half = n // 2
+        out[:, start : start + half] = x[:, start : start + half].roll(-1, -1)
+        start += half
+    return out
+
+
+@program("f[T] cu", tail=False)
+def offset_from_one(x: Tensor, cu: Tensor) -> Tensor:
+    padded, start = torch.nn.functional.pad(x, (1, 0)), 1
+    out = padded.clone()
+    for n in cu.diff().tolist():
+        out[start : start + n] = padded[start : start + n].cumsum(0)
+        start += n
+    return out
