@@ -131,7 +131,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     left = 0
     layout: str | None = None
     if capturing:
-        passes.unify_lengths(gm.graph)
+        passes.prepare_lengths(gm.graph)
     stages = Stages(gm, settings.verify)
     for p in passes.ORDER:
         if p.NAME in settings.disable or (p in passes.NEEDS_CAPTURE and not capturing):

@@ -13,7 +13,7 @@ from passes import (
     vectorize_segments,
 )
 from passes.context import PassContext as PassContext
-from passes.lengths import unify_lengths as unify_lengths
+from passes.lengths import prepare_lengths as prepare_lengths
 
 PACKPASS = True
 """Tells our package from any other that is called ``passes``."""

@@ -22,8 +22,25 @@ from torch import fx
 from packpass.capture import markers
 from packpass.capture.offsets import STEPS, length_of
 from packpass.layout.mutation import mutated_after
+from passes.building import Builder
+from passes.prune import prune
+from passes.vectorize_segments.boundaries import summed
+from passes.vectorize_segments.find import LoopFound, find
+
+_COUNTING = frozenset(
+    {torch.select, torch.sym_sum, torch.ops.aten._assert_scalar.default, *STEPS}
+    | {operator.add, operator.sub, operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.and_}
+)
+"""What a loop that makes numbers from lengths consists of; nothing that anybody else could see."""
 
 _Made = tuple[str, tuple[tuple[Any, int], ...]]
+
+
+def prepare_lengths(graph: fx.Graph) -> None:
+    """What a graph with captured loops goes through before the passes look at it."""
+    unify_lengths(graph)
+    without_entries(graph)
+    drop_counting_loops(graph)
 
 
 def unify_lengths(graph: fx.Graph) -> None:
@@ -40,6 +57,33 @@ def unify_lengths(graph: fx.Graph) -> None:
                 if made == what and difference < node:
                     node.replace_all_uses_with(difference)
             node = node.next
+
+
+def without_entries(graph: fx.Graph) -> None:
+    """Sums of lengths that were made from boundaries are made from these (`summed`)."""
+    for cu in [node for node in graph.nodes if node.target is torch.nn.functional.pad]:
+        if _summed(cu) is not None:
+            lengths = cu.args[0].args[0]
+            build = Builder(graph, cu, lengths)
+            made = summed(build.call, lengths)
+            cu.replace_all_uses_with(made)
+            prune(graph, [cu])
+
+
+def drop_counting_loops(graph: fx.Graph) -> None:
+    """Erase loops that make a list of numbers from lengths: capture reads these from a tensor instead."""
+    for loop in find(graph):
+        if loop.collects or not all(node.target == "item" or node.target in _COUNTING for node in _bodies(loop)):
+            continue
+        nodes = loop.nodes
+        if any(user not in nodes for node in nodes for user in node.users):
+            continue
+        for node in sorted(nodes, reverse=True):
+            graph.erase_node(node)
+
+
+def _bodies(loop: LoopFound) -> list[fx.Node]:
+    return [node for _, body, _ in loop.iterations for node in body]
 
 
 def _differences(index: fx.Node) -> list[tuple[_Made, fx.Node]]:

@@ -48,6 +48,8 @@ _PURE_FUNCTIONS = frozenset(
         torch.ops.aten.sym_stride.int,
         torch.sub,
         torch.narrow,
+        torch.cumsum,
+        torch.nn.functional.pad,
     }
 )
 _PURE_METHODS = frozenset(

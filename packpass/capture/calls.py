@@ -254,6 +254,8 @@ def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None,
     if sizes is None or tensor is None:
         return None
     lengths = sizes.realize()
+    if _is_collected(lengths) and lengths.items.numbers is not None:
+        lengths = lengths.items.numbers
     if not isinstance(lengths, SymbolicSequence):
         return None
     at = 0 if dim is None else dim.realize().as_python_constant()

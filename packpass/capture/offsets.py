@@ -68,12 +68,14 @@ def added(value: Any, before: Any) -> fx.Node | None:
 def length_of(node: fx.Node, index: fx.Node) -> tuple[str, tuple[tuple[Any, int], ...]] | None:
     """``(node name of the lengths, steps)`` if a number was made from entry ``index`` of a list of lengths."""
     steps: list[tuple[Any, int]] = []
-    while node.op == "call_function" and node.target in STEPS and isinstance(node.args[0], fx.Node):
-        by = node.args[1]
-        if type(by) is not int or by < 1:
+    while node.op == "call_function" and node.target in STEPS:
+        source, by = node.args
+        if node.target is operator.mul and type(source) is int:
+            source, by = by, source
+        if not isinstance(source, fx.Node) or type(by) is not int or by < 1:
             return None
         steps.append((node.target, by))
-        node = node.args[0]
+        node = source
     lengths = _lengths_read(node, index)
     # The numbers of a tolist(): a copy that nobody can change.
     return (lengths.name, tuple(reversed(steps))) if lengths is not None and lengths.target == "clone" else None
@@ -109,27 +111,47 @@ def learn(before: Any, after: list[Any], indices: list[fx.Node]) -> Offset | Non
     return Offset(first, *found[0])
 
 
+def stepped(tx: InstructionTranslatorBase, lengths: str, steps: tuple[tuple[Any, int], ...]) -> Any:
+    """The proxy of all lengths after the steps; None if there is no such node."""
+    tracer = tx.output.current_tracer
+    node = next((n for n in tracer.graph.nodes if n.name == lengths and n.target == "clone"), None)
+    if node is None:
+        return None
+    vector = tracer.proxy(node)
+    for op, by in steps:
+        vector = call(tx, op, vector, by).as_proxy()
+    return vector
+
+
+def call(tx: InstructionTranslatorBase, target: Any, *args: Any, method: bool = False) -> Any:
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    kind = "call_method" if method else "call_function"
+    return wrap_fx_proxy(tx, tx.output.create_proxy(kind, target, args, {}))
+
+
+def list_of(tx: InstructionTranslatorBase, values: list[Any], indices: list[fx.Node]) -> Any:
+    """The tensor variable of a list with one number made from a length per document; None if that is not what
+    ``values``, those of the traced iterations, are."""
+    nodes = [_node(value) for value in values]
+    made = {length_of(node, index) if node is not None else None for node, index in zip(nodes, indices, strict=True)}
+    found = made.pop() if len(made) == 1 else None
+    vector = stepped(tx, *found) if found is not None else None
+    return None if vector is None else call(tx, "clone", vector, method=True)
+
+
 class Running:
     """An offset while the loop is traced again. Not usable (``boundaries`` None) if the lengths are not found."""
 
     def __init__(self, tx: InstructionTranslatorBase, offset: Offset) -> None:
         self.tx, self.offset = tx, offset
         self.boundaries: Any = None
-        tracer = tx.output.current_tracer
-        node = next((n for n in tracer.graph.nodes if n.name == offset.lengths and n.target == "clone"), None)
-        if node is not None:
-            lengths = tracer.proxy(node)
-            for op, by in offset.steps:
-                lengths = self._call(op, lengths, by).as_proxy()
-            ends = self._call(torch.cumsum, lengths, 0).as_proxy()
-            self.boundaries = self._call(torch.nn.functional.pad, ends, (1, 0))
+        lengths = stepped(tx, offset.lengths, offset.steps)
+        if lengths is not None:
+            ends = call(tx, torch.cumsum, lengths, 0)
+            self.boundaries = call(tx, torch.nn.functional.pad, ends.as_proxy(), (1, 0))
             if offset.first:
-                self.boundaries = self._call(operator.add, self.boundaries.as_proxy(), offset.first)
-
-    def _call(self, target: Any, *args: Any) -> Any:
-        from torch._dynamo.variables.builder import wrap_fx_proxy
-
-        return wrap_fx_proxy(self.tx, self.tx.output.create_proxy("call_function", target, args, {}))
+                self.boundaries = call(tx, operator.add, self.boundaries.as_proxy(), offset.first)
 
     def begin(self, index: Any) -> None:
         """The local's value for the document ``index`` is ``start``."""

@@ -16,11 +16,13 @@ from torch._dynamo.current_scope_id import enter_new_scope
 from torch._dynamo.variables.base import VariableTracker
 
 from packpass.capture import markers
-from packpass.capture.offsets import Running, learn
+from packpass.capture.offsets import Running, learn, list_of
 from packpass.capture.state import Restart, active, refuse, restart
 
 if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
+    from packpass.capture.sequences import SymbolicSequence
 
 ITERATIONS = 2
 """Traced iterations per loop; the second proves that the first was generic."""
@@ -117,6 +119,8 @@ class CollectedItems(list[Any]):
         self.region = region
         self.values: list[VariableTracker] = []
         self.collected: VariableTracker | None = None
+        self.numbers: SymbolicSequence | None = None
+        """The list, where its entries are no tensors but numbers made from lengths: ``[n // 2 for n in lengths]``."""
 
     def append(self, value: VariableTracker) -> None:
         region = self.region
@@ -127,15 +131,32 @@ class CollectedItems(list[Any]):
         if len(self.values) != region.iteration:
             raise refuse("list-append", "the list must be appended to exactly once per document", region.location)
         value = value.realize()
-        from torch._dynamo.variables import TensorVariable
+        from torch._dynamo.variables import SymNodeVariable, TensorVariable
 
-        if not isinstance(value, TensorVariable):
-            raise refuse(
-                "list-append",
-                f"only tensors may be appended per document, not {value.python_type_name()}",
-                region.location,
-            )
+        if not isinstance(value, (TensorVariable, SymNodeVariable)):
+            raise self._refuse_entry(value)
         self.values.append(value)
+
+    def close(self) -> None:
+        """The loop is over: its entries become one value."""
+        from torch._dynamo.variables import TensorVariable
+        from torch._dynamo.variables.builder import wrap_fx_proxy
+
+        from packpass.capture.sequences import of_tolist
+
+        region = self.region
+        if all(isinstance(value, TensorVariable) for value in self.values):
+            proxies = [value.as_proxy() for value in self.values]
+            self.collected = wrap_fx_proxy(region.tx, region.emit(markers.LIST_COLLECT, *proxies, region.id))
+            return
+        lengths = None if region.skips else list_of(region.tx, self.values, region.indices)
+        if lengths is None:
+            raise self._refuse_entry(self.values[0])
+        self.numbers = of_tolist(region.tx, lengths, region.location)
+
+    def _refuse_entry(self, value: VariableTracker) -> Restart:
+        reason = f"only tensors may be appended per document, not {value.python_type_name()}"
+        return refuse("list-append", reason, self.region.location)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise refuse(
@@ -213,7 +234,7 @@ class Region:
             frame.symbolic_locals.watchers.append(accesses)
             self._frames.append((frame, accesses))
             frame = getattr(frame, "parent", None)
-        self._indices: list[Any] = []
+        self.indices: list[Any] = []
         self._before = dict(tx.symbolic_locals)
         self._after: list[dict[str, Any]] = []
         """Locals of the loop's own frame: before it, and after each iteration."""
@@ -226,7 +247,7 @@ class Region:
     def _key(self) -> Any:
         return self.tx.f_code, self.head.offset
 
-    def _emit(self, target: Any, *args: Any) -> Any:
+    def emit(self, target: Any, *args: Any) -> Any:
         return self.tx.output.create_proxy("call_function", target, args, {})
 
     def note_skip(self) -> None:
@@ -238,9 +259,9 @@ class Region:
     def begin_iteration(self) -> None:
         from torch._dynamo.variables.builder import wrap_fx_proxy
 
-        proxy = self._emit(markers.LOOP_BEGIN, self.length.as_proxy(), self.id, self.iteration)
+        proxy = self.emit(markers.LOOP_BEGIN, self.length.as_proxy(), self.id, self.iteration)
         self.index = wrap_fx_proxy(self.tx, proxy)
-        self._indices.append(proxy.node)
+        self.indices.append(proxy.node)
         for running in dict.fromkeys(self.offsets.values()):
             if running.boundaries is None:
                 raise self._refuse_carried(list(self.offsets))
@@ -257,15 +278,13 @@ class Region:
             if self.skips or not running.has_grown([dict.get(self.tx.symbolic_locals, name) for name in names]):
                 raise self._refuse_carried(names)
         self._after.append(dict(self.tx.symbolic_locals))
-        self._emit(markers.LOOP_END, self.index.as_proxy(), self.id, self.iteration)
+        self.emit(markers.LOOP_END, self.index.as_proxy(), self.id, self.iteration)
         for accesses in (self.cells, *(accesses for _, accesses in self._frames)):
             accesses.written_now = set()
         self.iteration += 1
 
     def close(self) -> None:
         """End of the loop: refuse carried state, poison what leaks, turn appended lists into one graph value."""
-        from torch._dynamo.variables.builder import wrap_fx_proxy
-
         self._scope.close()  # first: what follows may refuse, and this region is no longer among the open ones
         carried = [name for _, accesses in self._frames for name in accesses.carried()]
         carried += [cell.local_name or "a closure variable" for cell in self.cells.carried()]
@@ -283,8 +302,7 @@ class Region:
                 cell.local_name or "a closure variable", self.location
             )
         for items in self.lists:
-            proxies = [value.as_proxy() for value in items.values]
-            items.collected = wrap_fx_proxy(self.tx, self._emit(markers.LIST_COLLECT, *proxies, self.id))
+            items.close()
 
     def _refuse_carried(self, names: list[str]) -> Restart:
         reason = f"{', '.join(sorted(set(names)))} carries a value from one document to the next"
@@ -297,7 +315,7 @@ class Region:
         if frame is None or self.skips or self._key in frame.offsets or elsewhere:
             return
         learned = {
-            name: learn(self._before.get(name), [after.get(name) for after in self._after], self._indices)
+            name: learn(self._before.get(name), [after.get(name) for after in self._after], self.indices)
             for name in set(carried)
         }
         if all(offset is not None for offset in learned.values()):

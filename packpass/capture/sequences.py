@@ -298,6 +298,8 @@ def of_collected(tx: InstructionTranslatorBase, items: CollectedItems) -> Symbol
     from torch._dynamo.variables.builder import wrap_fx_proxy
 
     collected = items.collected
+    if items.numbers is not None:
+        return items.numbers
     if collected is None:
         items._refuse()
         raise AssertionError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from passes.fuse_all_to_all.digest import steps
 from passes.fuse_all_to_all.exchange import Exchange, Section
 from passes.nodes import snapshot_of
 from passes.prune import prune
-from passes.vectorize_segments.boundaries import lengths_of
+from passes.vectorize_segments.boundaries import summed
 from passes.vectorize_segments.op_names import name_of
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _boundaries(build: Builder, decided: Decided, sharded: bool, device: Any) ->
     """Boundaries that count the whole row, or the slots of a shard."""
     counts, cp = decided.counts, decided.cp
     base_is_whole = counts.scale.chunks == 2 * cp
-    node = _running_sum(build, counts.base) if counts.lengths else counts.base
+    node = summed(functools.partial(_made, build), counts.base) if counts.lengths else counts.base
     if sharded and base_is_whole:
         factors = {} if counts.lengths or cp == 1 else counts.factors
         known = next((b.node for b, f in factors.items() if f == Fraction(1, cp)), None)
@@ -160,15 +161,6 @@ def _boundaries(build: Builder, decided: Decided, sharded: bool, device: Any) ->
     if example(node).device != device:
         node = _made(build, "to", node, device, method=True)
     return node
-
-
-def _running_sum(build: Builder, lengths: fx.Node) -> fx.Node:
-    """``[N + 1]`` boundaries from 0 on."""
-    cu = lengths_of(lengths)
-    if cu is not None:  # [N + 1] entries: torch does not ask whether N is 1
-        return _made(build, torch.sub, cu, _made(build, operator.getitem, cu, slice(0, 1)))
-    sums = _made(build, torch.cumsum, lengths, 0)
-    return _made(build, torch.cat, (_made(build, "new_zeros", sums, (1,), method=True), sums))
 
 
 def _fills(build: Builder, decided: Decided, bounds: dict[bool, fx.Node]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -80,6 +82,33 @@ def lengths_of(node: fx.Node) -> fx.Node | None:
             ):
                 return high
     return None
+
+
+def summed(call: Callable[..., fx.Node], lengths: fx.Node) -> fx.Node:
+    """``[N + 1]`` boundaries, from 0 on, of documents with these lengths; ``call`` makes nodes.
+
+    Lengths that were made from boundaries are taken with the empty document in front, as N + 1 numbers: with dynamic
+    shapes a tensor of N entries makes torch ask whether N is 1, and that is another graph.
+    """
+    steps: list[tuple[Any, int]] = []
+    node: Any = lengths
+    while isinstance(node.args[0] if node.args else None, fx.Node) and unchanged(node.args[0], node):
+        if node.target in (operator.floordiv, operator.mul) and type(node.args[1]) is int:
+            steps.append((node.target, node.args[1]))
+        elif node.target != "clone" or len(node.args) > 1 or node.kwargs:
+            break
+        node = node.args[0]
+    cu = lengths_of(node)
+    if cu is None:
+        sums = call(torch.cumsum, lengths, 0)
+        return call(torch.cat, (call("new_zeros", sums, (1,), method=True), sums))
+    first = call(operator.getitem, cu, slice(0, 1))
+    if not steps:
+        return call(torch.sub, cu, first)
+    each = call(torch.diff, cu, 1, 0, first)
+    for op, by in reversed(steps):
+        each = call(op, each, by)
+    return call(torch.cumsum, each, 0)
 
 
 def _ends_at(node: fx.Node) -> int | None:

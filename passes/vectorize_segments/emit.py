@@ -13,6 +13,7 @@ from passes.autocast import autocasts, open_autocasts
 from passes.nodes import fake_result, snapshot_of
 from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
+from passes.vectorize_segments.boundaries import summed
 from passes.vectorize_segments.machine import example
 from passes.vectorize_segments.terms import (
     ANY,
@@ -89,9 +90,7 @@ class Emitter:
     def _boundary_node(self, boundaries: Boundaries) -> fx.Node:
         node = boundaries.node
         if boundaries.lengths:
-            sums = self.call(torch.cumsum, node, 0)
-            zero = self.call("new_zeros", sums, (1,), method=True)
-            node = self.call(torch.cat, (zero, sums))
+            node = summed(self.call, node)
         elif self.keep:
             node = snapshot_of(node, self.before, self.call)
         if example(node).device != self.device:

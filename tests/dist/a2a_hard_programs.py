@@ -64,6 +64,21 @@ def numbers(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat([gathered(x[s // cp : e // cp], group) for s, e in pairwise(cu.tolist())])
 
 
+def counted_on(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Where a document starts is counted on by the lengths of its shards."""
+    cp, start, out = size_of(group), 0, []
+    for length in cu.diff().tolist():
+        count = length // cp
+        out.append(gathered(x[start : start + count], group))
+        start += count
+    return torch.cat(out)
+
+
+def split_by_a_list(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    parts = x.split([length // size_of(group) for length in torch.diff(cu).tolist()])
+    return torch.cat([gathered(part, group) for part in parts])
+
+
 def numbers_back(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     cp = size_of(group)
     return torch.cat([scatter_sequence(zigzag(x[s:e], cp), group) for s, e in pairwise(cu.tolist())])
@@ -328,6 +343,8 @@ REWRITTEN = {
     for hard in (
         Hard(numbers),
         Hard(numbers_back, sharded=False),
+        Hard(counted_on, tails=False),
+        Hard(split_by_a_list, tails=False),
         Hard(split_by_lengths, tails=False),
         Hard(split_by_lengths_back, sharded=False, tails=False),
         Hard(named_sections),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .harness import leave
@@ -151,3 +152,49 @@ def offset_of_reversed_lengths(x: Tensor, cu: Tensor) -> Tensor:
         out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
         start += n
     return out
+
+
+# ---------------------------------------------------------------- lists of numbers
+
+
+@leave("f[2,T] cu", tail=False)
+def list_of_numbers_is_summed(x: Tensor, cu: Tensor) -> Tensor:
+    halves = [n // 2 for n in cu.diff().tolist()]
+    return x[:, : sum(halves)] * len(halves)
+
+
+@leave("f[2,T] cu", tail=False)
+def list_of_some_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = [n for n in cu.diff().tolist() if n > 2]
+    out, start = x.clone(), 0
+    for n in lengths:
+        out[:, start : start + n] = x[:, start : start + n].roll(-1, -1)
+        start += n
+    return out
+
+
+@leave("f[2,T] cu", tail=False)
+def list_of_other_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = [min(n, 3) for n in cu.diff().tolist()]
+    out, start = x.clone(), 0
+    for n in lengths:
+        out[:, start : start + n] = x[:, start : start + n].roll(-1, -1)
+        start += n
+    return out
+
+
+@leave("f[T,3] cu", tail=False)
+def list_of_numbers_is_changed(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = [n // 2 for n in cu.diff().tolist()]
+    lengths.append(x.shape[0] - sum(lengths))
+    return torch.cat([part.flip(0) for part in x.split(lengths)])
+
+
+@leave("f[2,T] cu", tail=False)
+def list_of_numbers_and_tensors(x: Tensor, cu: Tensor) -> Tensor:
+    parts: list[Tensor] = []
+    counts = []
+    for s, e in zip(cu.tolist()[:-1], cu.tolist()[1:]):
+        parts.append(x[:, s:e].flip(-1))
+        counts.append(e - s)
+    return torch.cat([torch.cat(parts, -1), x.new_tensor(counts).expand(2, -1)], -1)

@@ -1,4 +1,5 @@
-"""Loops that must be rewritten: a local counts on by the lengths of documents (`packpass.capture.offsets`)."""
+"""Loops that must be rewritten: a local counts on by the lengths of documents, lists of numbers made from lengths
+(`packpass.capture.offsets`)."""
 
 from __future__ import annotations
 
@@ -72,5 +73,27 @@ def offset_from_one(x: Tensor, cu: Tensor) -> Tensor:
     out = padded.clone()
     for n in cu.diff().tolist():
         out[start : start + n] = padded[start : start + n].cumsum(0)
+        start += n
+    return out
+
+
+# ---------------------------------------------------------------- lists of numbers
+
+
+@program("f[T,3] cu", tail=False)
+def split_by_a_list_of_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    rows = torch.cat([x, x])
+    parts = rows.split([2 * n for n in cu.diff().tolist()])
+    return torch.cat([part.flip(0) for part in parts])
+
+
+@program("f[2,T] cu", tail=False)
+def list_of_numbers_looped_over(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = []
+    for n in cu.diff().tolist():
+        lengths.append(n // 2)
+    out, start = x.clone(), 0
+    for n in lengths:
+        out[:, start : start + n] = x[:, start : start + n].roll(-1, -1)
         start += n
     return out
