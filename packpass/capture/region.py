@@ -28,6 +28,10 @@ ITERATIONS = 2
 """Traced iterations per loop; the second proves that the first was generic."""
 
 
+_RAISES_AGAIN = ("einops",)
+"""Packages whose handlers only add to the message, or compute the same in another way."""
+
+
 class Poison(VariableTracker):
     """Value of a name that a closed loop assigned: that of a traced iteration, not of the last one.
 
@@ -182,6 +186,9 @@ def catches_exceptions(tx: Any, outermost: Any = None) -> bool:
 
     own, generic = ctx_manager.ContextWrappingVariable, ctx_manager.GenericContextWrappingVariable
     while tx is not None:
+        if str(tx.f_globals.get("__name__", "")).partition(".")[0] in _RAISES_AGAIN:
+            tx = getattr(tx, "parent", None) if tx is not outermost else None
+            continue
         entry = tx.current_instruction.exn_tab_entry
         while entry is not None:
             at = tx.indexof[entry.target]

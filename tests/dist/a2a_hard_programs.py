@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -77,6 +78,15 @@ def counted_on(x: Tensor, cu: Tensor, group: Any) -> Tensor:
 def split_by_a_list(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     parts = x.split([length // size_of(group) for length in torch.diff(cu).tolist()])
     return torch.cat([gathered(part, group) for part in parts])
+
+
+def with_einops(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp, out = size_of(group), []
+    for i in range(len(cu) - 1):
+        send = rearrange(x[cu[i] // cp : cu[i + 1] // cp], "l (r c) -> r l c", r=cp)
+        received = AllToAll.apply(send.contiguous(), group)
+        out.append(unzigzag(rearrange(received, "r l c -> (r l) c"), cp))
+    return torch.cat(out)
 
 
 def numbers_back(x: Tensor, cu: Tensor, group: Any) -> Tensor:
@@ -343,6 +353,7 @@ REWRITTEN = {
     for hard in (
         Hard(numbers),
         Hard(numbers_back, sharded=False),
+        Hard(with_einops),
         Hard(counted_on, tails=False),
         Hard(split_by_a_list, tails=False),
         Hard(split_by_lengths, tails=False),
