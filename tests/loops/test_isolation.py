@@ -37,7 +37,7 @@ def test_the_probe_sees_something() -> None:
     assert any("cpp_fused" in text for text in plain["layers_and_rolls, inductor"]["code"])
 
 
-@pytest.mark.parametrize("mode", ["imported", "used", "interleaved"])
+@pytest.mark.parametrize("mode", ["imported", "used", pytest.param("interleaved", marks=pytest.mark.slow)])
 def test_stock_compilation_is_unchanged(mode: str) -> None:
     plain, other = probed("plain"), probed(mode)
     assert plain.keys() == other.keys()

@@ -34,7 +34,8 @@ def explain(case: a2a_programs.Case, cp: int, rank: int = 1, **options: Any) -> 
     return packpass.explain(lambda x, cu: case.program(x, cu, dist.group.WORLD), options=EAGER | options)(x, cu)
 
 
-@pytest.mark.parametrize("cp", [2, 8])
+# Real ranks run groups of two.
+@pytest.mark.parametrize("cp", [pytest.param(2, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("name", a2a_programs.REWRITTEN)
 def test_rewrites(name: str, cp: int) -> None:
     case = a2a_programs.REWRITTEN[name]
@@ -99,7 +100,7 @@ def test_leaves_alone_hard(name: str) -> None:
     assert (FUSE, case.code) in [(r.rule, r.code) for r in report.refusals]
 
 
-@pytest.mark.parametrize("cp", [2, 4])
+@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_rewrites_random_programs(cp: int) -> None:
     """However a program is spelled, sections, dtypes and dimensions: one exchange."""
     dist.init_process_group("fake", store=FakeStore(), rank=cp - 1, world_size=cp)

@@ -166,6 +166,7 @@ def one_of(world_size: int, way: str) -> Counted:
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_one_rank_of_many() -> None:
     naive, ours = one_of(64, EAGER), one_of(64, SCALE_OPS)
     assert (naive.collectives, ours.collectives) == (4 * 6 * 2, 2)
