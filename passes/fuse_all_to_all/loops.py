@@ -4,7 +4,9 @@ Both traced iterations are run on blocks (`body`): what a document's tensor hold
 that is, for every document, its part of ``cp_to_hp`` or ``hp_to_cp`` of an outer tensor is computed once for the whole
 row; the loop then only cuts the documents out of it, which is for `vectorize_segments` to see through.
 
-Does not handle: shards that are no zigzag, anything computed in the loop on what is sent, boundaries counted in other
+A loop that computes on documents before it sends them is split in two first (`fission`).
+
+Does not handle: shards that are no zigzag, boundaries counted in other
 units than tokens of the row or of a shard, hooks and in-place writes to what is sent or received, an autograd.Function
 whose backward is not proven to be its gradient, two groups. Where ranks run different code before the exchange (other
 columns, say), they do not agree and all raise; what a rank does with the result is its own affair.
@@ -30,6 +32,7 @@ from passes.fuse_all_to_all.blocks import Blocks
 from passes.fuse_all_to_all.body import Body, Buffer
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
+from passes.fuse_all_to_all.fission import split
 from passes.fuse_all_to_all.scalars import Lin, Scale
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.fuse_all_to_all.write import write
@@ -84,7 +87,9 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         loop = numbered(gm.graph, number)
         size = _group_size(gm, loop)
         if size is not None:
-            results.append(_run_one(gm, loop, size, context))
+            result = _run_one(gm, loop, size, context)
+            found = _run_split(gm, number, size, context) if isinstance(result, Refusal) else []
+            results += found or [result]
         elif _feeds_exchange(gm, loop):
             results.append(run_loop(gm.graph, number, context))
     if any(isinstance(r, Rewrite) for r in results):
@@ -92,6 +97,24 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         gm.graph.lint()
         gm.recompile()
     return results
+
+
+def _run_split(gm: fx.GraphModule, number: int, size: int, context: PassContext) -> list[Rewrite | Refusal]:
+    """The loop as two, the first of which computes on documents before the second exchanges them; none if that does
+    not help, and the graph is as it was."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    before = split(gm.graph, numbered(gm.graph, number), lambda node: bool(_collectives(gm, [node])))
+    if before is not None:
+        where = context.locations.get(number, "<unknown>")
+        inner = dataclasses.replace(context, locations={**context.locations, before: where})
+        results = [run_loop(gm.graph, before, inner)]
+        if isinstance(results[0], Rewrite):
+            results.append(_run_one(gm, numbered(gm.graph, number), size, context))
+            if isinstance(results[1], Rewrite):
+                return results
+        gm.graph = graph
+    return []
 
 
 def _run_one(gm: fx.GraphModule, loop: LoopFound, size: int, context: PassContext) -> Rewrite | Refusal:

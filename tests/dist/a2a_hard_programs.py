@@ -18,44 +18,9 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.dist import a2a_computed_programs as computed
+from tests.dist.a2a_moves import WIDTH, gather_sequence, gathered, scatter_sequence, size_of, unzigzag, zigzag
 from tests.dist.naive import AllToAll
-
-WIDTH = 12
-
-
-def size_of(group: Any) -> int:
-    return dist.get_world_size(group)
-
-
-def gather_sequence(t: Tensor, group: Any) -> Tensor:
-    """``[l, cp * w]`` of this rank to ``[cp * l, w]``, rank by rank."""
-    send = t.reshape(t.size(0), size_of(group), -1).permute(1, 0, 2).contiguous()
-    received: Tensor = AllToAll.apply(send, group)
-    return received.reshape(-1, received.size(-1))
-
-
-def scatter_sequence(t: Tensor, group: Any) -> Tensor:
-    """The inverse."""
-    send = t.reshape(size_of(group), -1, t.size(-1)).contiguous()
-    received: Tensor = AllToAll.apply(send, group)
-    return received.transpose(0, 1).reshape(send.size(1), -1)
-
-
-def unzigzag(t: Tensor, cp: int, dim: int = 0) -> Tensor:
-    chunks = t.chunk(2 * cp, dim)
-    return torch.cat([*chunks[::2], *reversed(chunks[1::2])], dim)
-
-
-def zigzag(t: Tensor, cp: int, dim: int = 0) -> Tensor:
-    chunks, out = t.chunk(2 * cp, dim), []
-    for r in range(cp):
-        out += [chunks[r], chunks[-1 - r]]
-    return torch.cat(out, dim)
-
-
-def gathered(x: Tensor, group: Any) -> Tensor:
-    return unzigzag(gather_sequence(x, group), size_of(group))
-
 
 # === Rewritten ==================================================================================================
 
@@ -63,30 +28,6 @@ def gathered(x: Tensor, group: Any) -> Tensor:
 def numbers(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     cp = size_of(group)
     return torch.cat([gathered(x[s // cp : e // cp], group) for s, e in pairwise(cu.tolist())])
-
-
-def counted_on(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """Where a document starts is counted on by the lengths of its shards."""
-    cp, start, out = size_of(group), 0, []
-    for length in cu.diff().tolist():
-        count = length // cp
-        out.append(gathered(x[start : start + count], group))
-        start += count
-    return torch.cat(out)
-
-
-def split_by_a_list(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    parts = x.split([length // size_of(group) for length in torch.diff(cu).tolist()])
-    return torch.cat([gathered(part, group) for part in parts])
-
-
-def with_einops(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    cp, out = size_of(group), []
-    for i in range(len(cu) - 1):
-        send = rearrange(x[cu[i] // cp : cu[i + 1] // cp], "l (r c) -> r l c", r=cp)
-        received = AllToAll.apply(send.contiguous(), group)
-        out.append(unzigzag(rearrange(received, "r l c -> (r l) c"), cp))
-    return torch.cat(out)
 
 
 def numbers_back(x: Tensor, cu: Tensor, group: Any) -> Tensor:
@@ -323,11 +264,6 @@ def scaled_backward(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return _by(ToHeadsScaled, x, cu, group)
 
 
-def converted_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    cp = size_of(group)
-    return torch.cat([gathered(x[s // cp : e // cp].double(), group) for s, e in pairwise(cu.tolist())])
-
-
 def first_tokens_twice(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """As many tokens as the document has, but those at the start of the row."""
     cp, out = size_of(group), []
@@ -353,9 +289,15 @@ REWRITTEN = {
     for hard in (
         Hard(numbers),
         Hard(numbers_back, sharded=False),
-        Hard(with_einops),
-        Hard(counted_on, tails=False),
-        Hard(split_by_a_list, tails=False),
+        Hard(computed.with_einops),
+        Hard(computed.converted_before),
+        Hard(computed.counted_before),
+        Hard(detached, differentiable=False),
+        Hard(computed.activated_before),
+        Hard(computed.projected_before, differentiable=False),
+        Hard(computed.normalised_heads),
+        Hard(computed.counted_on, tails=False),
+        Hard(computed.split_by_a_list, tails=False),
         Hard(split_by_lengths, tails=False),
         Hard(split_by_lengths_back, sharded=False, tails=False),
         Hard(named_sections),
@@ -377,11 +319,12 @@ LEFT = {
         Hard(half_counts, code="unknown-bounds"),
         Hard(buffer_read_before, sharded=False, code="aliasing"),
         Hard(next_changed, code="aliasing"),
-        Hard(detached, code="aliasing"),
+        Hard(computed.scaled_more_and_more, code="not-zigzag"),
+        Hard(computed.dropped_out_before, code="not-zigzag"),
+        Hard(computed.written_before, code="aliasing"),
         Hard(hooked, code="aliasing"),
         Hard(misordered_backward, code="aliasing"),
         Hard(scaled_backward, code="aliasing"),
-        Hard(converted_before, code="not-zigzag"),
         Hard(first_tokens_twice, code="not-zigzag"),
     )
 }

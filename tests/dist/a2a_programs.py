@@ -364,17 +364,6 @@ def wrong_backward(x: Tensor, cu: Any, group: Any) -> Tensor:
     return torch.cat(out)
 
 
-def scaled_before(x: Tensor, cu: Any, group: Any) -> Tensor:
-    """What is sent is computed in the loop."""
-    cp = dist.get_world_size(group)
-    out = []
-    for i in range(len(cu) - 1):
-        part = x[cu[i] // cp : cu[i + 1] // cp] * 2
-        send = part.unflatten(1, (cp, -1)).transpose(0, 1).contiguous()
-        out.append(undo_by_chunks(functional(send, group).flatten(0, 1), cp))
-    return torch.cat(out)
-
-
 def changed_in_loop(x: Tensor, cu: Any, group: Any) -> Tensor:
     """The source is written where it is read."""
     cp = dist.get_world_size(group)
@@ -448,7 +437,6 @@ REWRITTEN = {
 LEFT = {
     program.__name__: Case(program, True)
     for program in (
-        contiguous_shards, wrong_order, twice, wrong_backward, scaled_before, changed_in_loop, received_changed,
-        one_rank_kept,
+        contiguous_shards, wrong_order, twice, wrong_backward, changed_in_loop, received_changed, one_rank_kept,
     )
 }  # fmt: skip

@@ -63,7 +63,6 @@ CODES = {
     "wrong_order": (VECTORIZE, "no-rule"),  # a known exchange, and then chunks in an order of its own
     "twice": (FUSE, "not-zigzag"),
     "wrong_backward": (FUSE, "aliasing"),
-    "scaled_before": (FUSE, "not-zigzag"),
     "changed_in_loop": (FUSE, "aliasing"),
     "received_changed": (FUSE, "aliasing"),
     "one_rank_kept": (FUSE, "not-zigzag"),

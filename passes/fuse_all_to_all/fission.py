@@ -1,0 +1,186 @@
+"""Split a loop in two where it computes on a document before it exchanges it.
+
+Before::
+
+    for s, e in documents:
+        part = silu(x[s:e])
+        received.append(all_to_all(part.view(...)))
+
+After::
+
+    for s, e in documents:
+        parts.append(silu(x[s:e]))
+    for i, (s, e) in enumerate(documents):
+        received.append(all_to_all(parts[i].view(...)))
+
+Only graph surgery: the first loop is for `vectorize_segments`, the second one then exchanges documents of a row as any
+other. Why it is safe: what moves to the first loop are calls without an effect, that use nothing the exchange returns
+and nothing that the loop writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.capture import markers
+from packpass.layout.mutation import written_inputs
+from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name, storage
+from passes.building import Builder
+from passes.fuse_all_to_all.integers import plain_name
+from passes.fuse_all_to_all.moves import MOVES
+from passes.vectorize_segments.find import LoopFound, find
+
+_JOINS = ("cat", "stack")
+_FRESH = ("empty_like", "zeros_like", "empty", "zeros", "new_empty", "new_zeros")
+_CUTS = ("getitem", "narrow", "segment", "split_get", "list_get")
+
+IsExchange = Callable[[fx.Node], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Prefix:
+    """One iteration: tensors to compute beforehand, and the nodes that compute them, in order."""
+
+    results: tuple[fx.Node, ...]
+    nodes: tuple[fx.Node, ...]
+
+
+def split(graph: fx.Graph, loop: LoopFound, is_exchange: IsExchange) -> int | None:
+    """Put a loop in front of ``loop`` that computes what is exchanged. Returns its id; None if there is nothing to
+    compute, or it cannot be done before."""
+    if len(loop.iterations) != 2:
+        return None
+    found = [_prefix(begin, body, loop.nodes - set(body), is_exchange) for begin, body, _ in loop.iterations]
+    first, second = found
+    if first is None or second is None or not first.results or _shape(first) != _shape(second):
+        return None
+    start = loop.iterations[0][0]
+    inside = loop.nodes
+    outer = {n for p in (first, second) for node in p.nodes for n in node.all_input_nodes if n not in inside}
+    if not all(n < start for n in outer) or _written(loop, [*first.nodes, *second.nodes, *outer]):
+        return None
+    # === Transform ===
+    number = max(other.id for other in find(graph)) + 1
+    copies: list[dict[fx.Node, fx.Node]] = []
+    divided: dict[tuple[fx.Node, int], fx.Node] = {}
+    with graph.inserting_before(start):
+        for (begin, _, end), prefix in zip(loop.iterations, found, strict=True):
+            assert prefix is not None
+            copy: dict[fx.Node, fx.Node] = {}
+            copy[begin] = _marker(graph, begin, (start.args[0], number, begin.args[2]))
+            for node in prefix.nodes:
+                copy[node] = graph.node_copy(node, lambda n: copy.get(n, n))  # noqa: B023
+            _divide_before(graph, divided, start, [copy[node] for node in prefix.nodes])
+            _marker(graph, end, (copy[begin], number, end.args[2]))
+            copies.append(copy)
+        lists = []
+        for one, other in zip(first.results, second.results, strict=True):
+            made = graph.call_function(markers.LIST_COLLECT, (copies[0][one], copies[1][other], number))
+            made.meta["example_value"] = example(one)
+            lists.append(made)
+    for (begin, _, _), prefix in zip(loop.iterations, found, strict=True):
+        assert prefix is not None
+        for made, result in zip(lists, prefix.results, strict=True):
+            with graph.inserting_before(result):
+                taken = graph.call_function(markers.LIST_GET, (made, begin))
+            taken.meta = dict(result.meta)
+            result.replace_all_uses_with(taken)
+        for node in reversed(prefix.nodes):
+            if not node.users:
+                graph.erase_node(node)
+    return number
+
+
+def _divide_before(
+    graph: fx.Graph, divided: dict[tuple[fx.Node, int], fx.Node], start: fx.Node, nodes: list[fx.Node]
+) -> None:
+    """``cu[i] // cp`` becomes ``(cu // cp)[i]``: boundaries of a shard, as `vectorize_segments` knows boundaries."""
+    for node in nodes:
+        number: Any = node.args[0] if node.args else None
+        entry = number.args[0] if isinstance(number, fx.Node) and number.target == "item" else number
+        by = node.args[1] if len(node.args) > 1 else None
+        if node.target is not operator.floordiv or type(by) is not int or by < 1 or not isinstance(entry, fx.Node):
+            continue
+        if entry.target is not torch.select or entry.args[1] != 0 or example(entry.args[0]).is_floating_point():
+            continue
+        cu: Any = entry.args[0]
+        if (cu, by) not in divided:
+            first = next(n for n in graph.nodes if n.target is markers.LOOP_BEGIN and cu < n)
+            divided[cu, by] = Builder(graph, first, cu).call(operator.floordiv, cu, by)
+        with graph.inserting_before(node):
+            made = graph.node_copy(entry)
+            made.args = (divided[cu, by], *entry.args[1:])
+            if entry is not number:
+                made = graph.call_method("item", (made,))
+                made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+
+
+def _marker(graph: fx.Graph, like: fx.Node, args: tuple[Any, ...]) -> fx.Node:
+    target: Any = like.target
+    node = graph.call_function(target, args)
+    node.meta = dict(like.meta)
+    return node
+
+
+def _prefix(
+    begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_exchange: IsExchange
+) -> _Prefix | None:
+    """What one iteration computes before it exchanges it; None if some of it needs what is exchanged. ``others`` are
+    the loop's nodes outside of this body."""
+    nodes = list(body)
+    inside, tainted = set(nodes), set[fx.Node]()
+    for node in nodes:
+        if is_exchange(node) or any(n in tainted for n in node.all_input_nodes):
+            tainted.add(node)
+    results: dict[fx.Node, None] = {}
+    stack, seen = [n for node in nodes if is_exchange(node) for n in node.all_input_nodes], set[fx.Node]()
+    while stack:
+        node = stack.pop()
+        if node in seen or node not in inside or not isinstance(example(node), (torch.Tensor, list, tuple)):
+            continue
+        seen.add(node)
+        if is_exchange(node) or plain_name(node) in _FRESH:
+            continue
+        if _moves(node):
+            stack += node.all_input_nodes
+        elif isinstance(example(node), torch.Tensor):
+            results[node] = None
+    needed, stack = set[fx.Node](), list(results)
+    while stack:
+        node = stack.pop()
+        if node in inside and node not in needed:
+            if node in tainted or op_name(node) == AUTOGRAD_FUNCTION or written_inputs(node):
+                return None
+            needed.add(node)
+            stack += [n for n in node.all_input_nodes if n is not begin]
+        elif node in others:
+            return None  # carried over from the document before
+    return _Prefix(tuple(sorted(results)), tuple(node for node in nodes if node in needed))
+
+
+def _moves(node: fx.Node) -> bool:
+    """Does this call only move slots, or cut a document out of a row?"""
+    name = plain_name(node)
+    if name in _JOINS:
+        parts = argument(node, 0, "tensors")
+        return isinstance(parts, (list, tuple))
+    return name in MOVES or name in _CUTS
+
+
+def _shape(prefix: _Prefix) -> tuple[Any, ...]:
+    """Equal for two iterations that compute the same."""
+    order = {node: i for i, node in enumerate(prefix.nodes)}
+    return tuple(node.target for node in prefix.nodes), tuple(order[node] for node in prefix.results)
+
+
+def _written(loop: LoopFound, nodes: Iterable[fx.Node]) -> bool:
+    """Does the loop write to the memory of any of these tensors?"""
+    targets = {storage(target) for node in loop.nodes for target in written_inputs(node)} - {None}
+    return any(storage(node) in targets for node in nodes)
