@@ -47,7 +47,7 @@ def composed(outer: fx.Node) -> tuple[fx.Node, int] | None:
         return None
     if mutated_after(outer.graph, inner, inner.next, outer):
         return None
-    if mutated_after(outer.graph, source, inner, outer):  # type: ignore[arg-type]
+    if any(mutated_after(outer.graph, n, inner, outer) for n in (source, cu)):  # type: ignore[arg-type]
         return None
     return source, first + second  # type: ignore[operator, return-value]
 
