@@ -22,6 +22,7 @@ from packpass._report import Refusal, Rewrite
 from packpass.layout.mutation import mutated_after
 from passes import cp_rolls
 from passes.context import PassContext
+from passes.cp_rolls import same_fill, same_gradient
 from passes.prune import prune
 
 NAME = "compose_rolls"
@@ -38,13 +39,15 @@ def composed(outer: fx.Node) -> tuple[fx.Node, int] | None:
     (source, cu, first, dim, fill, padded), (_, cu2, second, dim2, fill2, padded2) = inner.args, outer.args
     if cu is not cu2 or dim != dim2 or padded is not None or padded2 is not None:
         return None
-    if type(fill) is not type(fill2) or fill != fill2 or (fill is not None and first * second < 0):  # type: ignore[operator]
+    if not same_fill(fill, fill2) or (fill is not None and first * second < 0):  # type: ignore[operator]
+        return None
+    if not same_gradient(inner, source, outer):
         return None
     if not first or not second or not (first + second):  # type: ignore[operator]
         return None
     if mutated_after(outer.graph, inner, inner.next, outer):
         return None
-    if mutated_after(outer.graph, source, inner, outer):  # type: ignore[arg-type]
+    if any(mutated_after(outer.graph, n, inner, outer) for n in (source, cu)):  # type: ignore[arg-type]
         return None
     return source, first + second  # type: ignore[operator, return-value]
 

@@ -102,6 +102,8 @@ def _before_clones(graph: fx.Graph, node: fx.Node, reader: fx.Node) -> fx.Node:
         source: Any = node.args[0]
         if mutated_after(graph, node, node.next, reader) or mutated_after(graph, source, node, reader):
             break
+        if not same_gradient(node, source, reader):
+            break
         node = source
     return node
 
@@ -117,18 +119,28 @@ def _adds_up(inner: Member, outer: Member) -> bool:
     cu: Any = inner.op.args[1]
     if inner.wrap or outer.wrap or inner.shift * outer.shift <= 0 or inner.dim != outer.dim:
         return False
-    if inner.common != outer.common or (inner.common and not _same_fill(inner.fill, outer.fill)):
+    if inner.common != outer.common or (inner.common and not same_fill(inner.fill, outer.fill)):
         return False
     if abs(inner.shift + outer.shift) > LONGEST:
         return False
     if not _same_boundaries(outer.op.args[1], cu) or outer.op.args[7:10] != place:
         return False
+    if not same_gradient(inner.result, inner.source, outer.op):
+        return False
     sources = (*_made_from(cu), inner.source)
     return not any(mutated_after(graph, node, inner.op, outer.op) for node in sources)
 
 
-def _same_fill(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and bool(a == b)
+def same_fill(a: Any, b: Any) -> bool:
+    """Bit for bit: NaN is itself, and -0.0 is not 0.0."""
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+def same_gradient(result: Any, source: Any, reader: fx.Node) -> bool:
+    """Does a gradient get from ``reader`` to ``source`` if, and only if, it does so by way of ``result``?"""
+    if not example(source).requires_grad:
+        return not example(result).requires_grad
+    return example(result).requires_grad and not grad_mode_changes(result, reader)
 
 
 def _same_boundaries(a: Any, b: Any) -> bool:
@@ -242,6 +254,8 @@ def put_together(graph: fx.Graph, exchange: Exchange, later: list[Exchange]) -> 
     outs.meta["stack_trace"] = exchange.members[0].result.meta.get("stack_trace", "")
     for member in exchange.members:
         new = build.call(operator.getitem, outs, layout.places[member])
+        if example(new).requires_grad and not example(member.result).requires_grad:
+            new = build.call("detach", new, method=True)  # of all results of an op, some may have a gradient
         new.meta.update(member.result.meta)
         member.result.replace_all_uses_with(new)
         for reader in (m for other in later for m in other.members if m.source is member.result):

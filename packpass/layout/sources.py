@@ -144,6 +144,8 @@ def root_of(node: fx.Node) -> fx.Node:
         source = node.args[0]
         if not is_boundaries(example(source)) or mutated_after(node.graph, source, node):
             break
+        if mutated_after(node.graph, node, node.next):
+            break  # a copy that is written has boundaries of its own
         node = source
     return node
 

@@ -74,3 +74,6 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 
 
 differentiable("all_to_all_group", _backward, _setup_context)
+
+# The other ranks wait in it, whether or not this one uses the result.
+torch.fx.has_side_effect(all_to_all_group_op)

@@ -286,3 +286,7 @@ def _per_field(name: str, value: Any, count: int) -> list[Any]:
     if len(value) != count:
         raise ValueError(f"{name} must have one entry per field ({count}), got {len(value)}")
     return list(value)
+
+
+# The other ranks wait in it, whether or not this one uses the result.
+torch.fx.has_side_effect(cp_packed_roll_op)

@@ -226,3 +226,8 @@ def hp_to_cp(x: Tensor, cu_seqlens: Tensor, group: Any, sections: Sequence[int] 
         raise ValueError(f"x must have a multiple of {resolved.size} tokens (the group's size), got {x.shape[0]}")
     out: Tensor = hp_to_cp_op(x, cu_seqlens, widths, dim, resolved.name, resolved.size)
     return out
+
+
+# The other ranks wait in it, whether or not this one uses the result.
+torch.fx.has_side_effect(cp_to_hp_op)
+torch.fx.has_side_effect(hp_to_cp_op)

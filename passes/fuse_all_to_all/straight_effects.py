@@ -34,6 +34,8 @@ _IMPURE_NAMES = frozenset(
     {"batch_norm", "native_batch_norm", "instance_norm", "embedding", "embedding_bag", "is_nonzero"}
 )
 _ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "device", "T", "mT", "H", "mH", "requires_grad", "is_cuda"})
+_CASTS = frozenset({"float", "double", "half", "bfloat16", "long", "int", "short", "char", "byte", "bool"})
+"""Methods that are no ops of their own."""
 _KNOWN = KNOWN | {"packpass_capture"}
 """Namespaces of ops that do what their schemas say, and nothing else."""
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -100,6 +102,8 @@ def is_pure(node: fx.Node) -> bool:
     module = getattr(target, "__module__", None) or ""
     if isinstance(example(node), _NUMBERS) and module in ("_operator", "math", "torch"):
         return not any(isinstance(example(n), torch.Tensor) for n in node.all_input_nodes)
+    if node.op == "call_method" and name in _CASTS and isinstance(example(node), torch.Tensor):
+        return True
     return _pure_name(name)
 
 

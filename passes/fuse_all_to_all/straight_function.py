@@ -21,7 +21,7 @@ from torch import fx
 from packpass._compat import is_collective, statically_known_true
 from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name
 from passes.fuse_all_to_all.straight_copies import ROW_MAJOR, is_row_major
-from passes.fuse_all_to_all.straight_effects import body_of
+from passes.fuse_all_to_all.straight_effects import body_of, is_pure
 from passes.fuse_all_to_all.straight_find import (
     BLANK,
     EXCHANGE,
@@ -150,7 +150,8 @@ def _value(node: fx.Node, values: dict[Any, Any]) -> Any:
         return given
     if name in ("to", "type_as") and isinstance(given, Elements) and same_shape(example(first), shown):
         return given
-    if name in ("size", "numel", "dim", "sym_size") or not isinstance(shown, torch.Tensor):
+    # What has no tensor for a result may still write one: ``x[0] = 0``.
+    if not isinstance(shown, torch.Tensor) and is_pure(node):
         if not any(isinstance(values.get(n), Blank) for n in node.all_input_nodes):
             return Number()
     raise Refused("function-not-exchange", f"the autograd.Function also calls {name or node.target}")

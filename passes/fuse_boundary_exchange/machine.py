@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass._compat import is_collective
 from packpass.capture import markers, p2p
+from packpass.layout.mutation import written_inputs
 from packpass.layout.names import argument, example
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.values import (
@@ -60,6 +62,13 @@ RULES: dict[Any, Rule] = {}
 """Op name, or marker -> what the node's value is. Filled by `rules`."""
 
 
+def _draws(node: fx.Node) -> bool:
+    """Does an op draw random numbers, of which a loop that is gone would draw none?"""
+    packet = getattr(torch.ops.aten, name_of(node) or "", None)
+    overloads = () if packet is None else (getattr(packet, name) for name in packet.overloads())
+    return any(torch.Tag.nondeterministic_seeded in op.tags for op in overloads)
+
+
 class Machine:
     """State while one iteration is interpreted.
 
@@ -83,6 +92,8 @@ class Machine:
         if node.op == "get_attr" or name in ("assert_scalar", "opaque") or node.target is p2p.GROUP:
             return
         if self._is_number(node):
+            if written_inputs(node) or is_collective(node.target) or _draws(node):
+                raise Refused("no-rule", f"{label(node)} does more than to compute a number", node)
             self.values[node] = self._scalar(node, name)
             return
         rule = RULES.get(node.target if node.target in p2p.MARKERS or node.target in markers.MARKERS else name)
@@ -172,7 +183,7 @@ class Machine:
             source, by = (*vector.args, None, None)[:2]
             if not (quotient and isinstance(source, fx.Node) and type(by) is int and by > 0):
                 break
-            if not unchanged(source, vector):
+            if not unchanged(source, vector) or not unchanged(vector, vector.next):
                 raise Refused("boundaries-written", "boundaries are changed after they were read", vector)
             vector, divisor = source, divisor * by
         if lengths or at.index != 1 or at.start or at.half:

@@ -18,6 +18,7 @@ from passes.pack_shifts.interpret import Found, Interpreter
 from passes.pack_shifts.pieces import ZERO, Source
 from passes.pack_shifts.shards import refused_shards
 from passes.pack_shifts.values import Left, View
+from passes.vectorize_segments.rewrite import grad_mode_changes
 
 _TOKEN_DTYPES = (torch.int32, torch.int64)
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isin"})
@@ -227,6 +228,20 @@ def point(found: Found, run: Interpreter) -> fx.Node | None:
             at = writes[source.version]
         if source.version:
             since = writes[source.version - 1]
+    complete = _complete(found)
+    if example(complete if found.is_cut else found.store.root).requires_grad and grad_mode_changes(complete, at):
+        # Whoever looks first may do so under no_grad, and others later.
+        at = complete.next
+        for cu in (found.packing.boundaries, found.packing.padded):
+            if cu is not None and cu.graph is at.graph and not cu < at:
+                return None
     if mutated_after(found.user.graph, source.node, since.next, at):
         return None
     return at
+
+
+def _complete(found: Found) -> fx.Node:
+    """The call after which the shifted tensor holds what it does when somebody first looks at it."""
+    if found.is_cut:
+        return found.view.chain[0]
+    return max([found.store.root, *(w for w in found.store.writes if w < found.user)])

@@ -11,7 +11,7 @@ from torch import fx
 from packpass._compat import fake_mode_of, ignore_fresh_symbols
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import example, op_name
-from packpass.layout.sources import Packing
+from packpass.layout.sources import Packing, root_of
 from passes.nodes import fake_result
 from passes.pack_shifts.interpret import Found, storage
 from passes.pack_shifts.shards import roll_shards, shards_of
@@ -63,6 +63,8 @@ class Rewriter:
             row = source
             if example(row).dtype != like.dtype:
                 row = self.call("to", row, like.dtype, method=True)
+            if example(row).requires_grad and not like.requires_grad:
+                row = self.call("detach", row, method=True)  # of a detached row, or one shifted under no_grad
             total = self.total(row, found.dim)
             back = found.dim - example(row).dim()
             fill = None if shift.wraps else torch.empty((), dtype=like.dtype).fill_(shift.fill).item()
@@ -255,7 +257,22 @@ class Boundaries:
                 return Left("boundaries-late", "the boundaries are computed after the shifted tensor is used")
             if cu.graph is not graph and self.reach(cu) is None:
                 return Left("boundaries-late", "the boundaries are not known where this part of the model is called")
+            if self._written(cu, packing.kind, found.user):
+                return Left("boundaries-written", "the boundaries are written in place between declaration and use")
         return None
+
+    def _written(self, cu: fx.Node, kind: str, user: fx.Node) -> bool:
+        """May boundaries hold other values at ``user`` than where they say how the row is cut?"""
+        start, stop = cu.next, None
+        if kind == "declared":  # what was written before the declaration is part of it
+            marks = (n for n in cu.graph.nodes if op_name(n) == "packpass::packed")
+            start = next((n for n in marks if cu in map(root_of, n.all_input_nodes[1:])), start)
+        if kind in ("declared", "input"):
+            scope: Boundaries | None = self
+            stop = user
+            while scope is not None and stop.graph is not cu.graph:
+                stop, scope = scope.node or stop, scope.outer
+        return mutated_after(cu.graph, cu, start, stop)
 
     def reach(self, cu: fx.Node) -> fx.Node | None:
         """The node that the boundaries would be handed to, or come from, in the graphs around; None if unreachable."""

@@ -40,7 +40,9 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
             "to",
             "int",
         )
-        if keeps and fake.dtype in (torch.int64, example(source).dtype) and unchanged(source, node):
+        kept = fake.dtype in (torch.int64, example(source).dtype)
+        # A copy that is written has boundaries of its own.
+        if keeps and kept and unchanged(source, node) and unchanged(node, node.next):
             node = source
             continue
         if (
@@ -62,9 +64,11 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
 def lengths_of(node: fx.Node) -> fx.Node | None:
     """``cu`` if ``node`` is ``cu[1:] - cu[:-1]``, ``cu.diff()`` or ``torch.diff(cu)``."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name not in ("diff", "sub", "subtract") or not unchanged(node, node.next):
+        return None
     if name == "diff" and len(node.args) == 1 and not node.kwargs and isinstance(node.args[0], fx.Node):
         return boundary_vector(node.args[0])[0] if unchanged(node.args[0], node) else None
-    if name in ("sub", "subtract") and len(node.args) == 2 and not node.kwargs:
+    if name != "diff" and len(node.args) == 2 and not node.kwargs:
         a, b = node.args
         if (
             isinstance(a, fx.Node)

@@ -96,6 +96,20 @@ def many(cp: int, backend: str) -> list[tuple[int, int]]:
     return figures
 
 
+def other_documents(cp: int) -> int:
+    """Exchanges of `p2p_programs.other_documents`."""
+    torch._dynamo.reset()
+    group = group_of(cp)
+    compiled = torch.compile(p2p_programs.other_documents, backend=packpass.backend, fullgraph=True, options=OPTIONS)
+    cu, size = boundaries(cp, 4, 3)
+    x = naive.shard(whole_row((2, size), torch.int64, 3), cu.tolist(), cp, dist.get_rank(group), -1)
+    want = p2p_programs.other_documents(x, cu, group)
+    got, exchanges = executed(group, lambda: compiled(x, cu, group))
+    for a, b in zip(got, want, strict=True):
+        check(torch.equal(a, b), "other documents")
+    return exchanges
+
+
 def megatron(cp: int, backend: str) -> tuple[int, int]:
     """``roll_tensor`` of megatron-core, unmodified, for two depths of three fields: graphs and exchanges."""
     from megatron.core.packed_seq_params import PackedSeqParams

@@ -241,6 +241,48 @@ def not_all(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return out
 
 
+def _each(x: Tensor, cu: Tensor, group: Any, document: Callable[[int], object], ends: Tensor | None = None) -> Tensor:
+    """A roll by one that also does something else for every document; ``ends`` are boundaries of shards."""
+    out = x.clone()
+    rank, cp, before, behind = neighbours(group)
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, cp) if ends is None else (ends[i], ends[i + 1])
+        a, b = x[..., s:e].chunk(2, -1)
+        first_a, first_b = a[..., :1].clone(), b[..., :1].clone()
+        end_a, end_b = torch.empty_like(first_b), torch.zeros_like(first_a)
+        works = []
+        if rank:
+            works += [dist.isend(first_a, before, group), dist.irecv(end_b, before, group)]
+        if rank < cp - 1:
+            works += [dist.irecv(end_a, behind, group), dist.isend(first_b, behind, group)]
+        else:
+            end_a = first_b
+        for work in works:
+            work.wait()
+        out[..., s:e] = torch.cat([a[..., 1:], end_a, b[..., 1:], end_b], -1)
+        document(i)
+    return out
+
+
+def counted(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """A number is written in place, too."""
+    count = torch.zeros((), dtype=torch.int64)
+    return _each(x, cu, group, lambda i: count.add_(1)) + count
+
+
+def erased(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Boundaries that the loop is done with are overwritten."""
+    cu = cu.clone()
+    return _each(x, cu, group, lambda i: cu[i].fill_(-1)) + cu.sum()
+
+
+def rounded(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Boundaries of shards that are changed after they were computed from those of the row."""
+    ends = cu // group.size()
+    ends[:-1] = ends[1:].clone()
+    return _each(x, cu, group, lambda i: None, ends)
+
+
 def mixed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """A roll, and messages outside of any loop."""
     out = requests(x, cu, group)
@@ -267,4 +309,7 @@ LEAVE: dict[str, tuple[Callable[..., Tensor], str]] = {
     "late": (late, "outer-mutation"),
     "and more": (and_more, "no-rule"),
     "not all": (not_all, "partial-coverage"),
+    "counted": (counted, "no-rule"),
+    "erased": (erased, "no-rule"),
+    "rounded": (rounded, "boundaries-written"),
 }

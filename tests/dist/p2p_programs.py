@@ -159,6 +159,14 @@ def depths(ids: Tensor, labels: Tensor, mask: Tensor, cu: Tensor, group: Any) ->
     return [*outs, requests(other, cu, group, 6)]
 
 
+def other_documents(ids: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """Boundaries that are copied, used, changed and used again: two exchanges."""
+    cu = cu.clone()
+    first = batched(ids, cu, group)
+    cu[:-1] = cu[1:].clone()
+    return [first, batched(ids, cu, group)]
+
+
 def together(ids: Tensor, mask: Tensor, cu: Tensor, group: Any) -> tuple[Tensor, Tensor]:
     """Two fields in one loop, the messages of one before those of the other."""
     outs = (ids.clone(), mask.clone())

@@ -106,6 +106,51 @@ PROGRAMS: dict[str, tuple[Program, Reference]] = {
 }
 
 
+# === Gradients ===================================================================================================
+
+
+def _following(states: Tensor) -> Tensor:
+    out = torch.roll(states, -1, -1)
+    out[..., -1] = 0
+    return out
+
+
+def beside_its_source(states: Tensor, roll: Callable[[Tensor], Tensor]) -> Tensor:
+    """In one exchange with a row that has a gradient."""
+    return roll(states.detach()) + roll(states)
+
+
+def of_one_without(states: Tensor, roll: Callable[[Tensor], Tensor]) -> Tensor:
+    with torch.no_grad():
+        shifted = roll(states)
+    return roll(shifted) * states
+
+
+def looked_at_first_without(states: Tensor, roll: Callable[[Tensor], Tensor]) -> Tensor:
+    shifted = roll(states)
+    with torch.no_grad():
+        positive = (shifted > 0).float()
+    return shifted * positive
+
+
+GRADIENTS = {f.__name__: f for f in (beside_its_source, of_one_without, looked_at_first_without)}
+"""``f(states, roll) -> one output``."""
+
+
+def with_gradient(name: str) -> Callable[[Tensor, Tensor, Any], Tensor]:
+    """``f(states, cu, group)``, of this rank's shard of the states, as people write it."""
+
+    def program(states: Tensor, cu: Tensor, group: Any) -> Tensor:
+        return GRADIENTS[name](packpass.packed(states, cu, cp_group=group), _following)
+
+    return program
+
+
+def reference_with_gradient(name: str, states: Tensor, cu: Tensor) -> Tensor:
+    """The same of the whole row."""
+    return GRADIENTS[name](states, lambda row: _rolled(row, cu, -1, 0.0))
+
+
 # === Left alone ==================================================================================================
 
 

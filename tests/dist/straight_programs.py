@@ -73,6 +73,23 @@ class Halved(Exchange):
         return None, Exchange.apply(ctx.group, grad) / 2
 
 
+class Masked(Exchange):
+    """Its bodies also write by an index, which gives no value."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, x: Tensor) -> Tensor:
+        ctx.group = group
+        x = x.clone()
+        x[0] = 0
+        return in_place(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        grad = in_place(grad.contiguous(), ctx.group)
+        grad[0] = 0
+        return None, grad
+
+
 class Permuted(torch.autograd.Function):
     """Sequence shards to head shards, with the permutations inside."""
 
@@ -215,6 +232,17 @@ def several_widths_and_dims(x: Tensor, group: Any) -> list[Tensor]:
     ]
 
 
+def casts(x: Tensor, group: Any) -> list[Tensor]:
+    """One exchange for each dtype."""
+    a, b = x.split(12, 1)
+    return [
+        functional(a, group),
+        functional(a.bfloat16(), group),
+        functional(b, group),
+        functional(b.bfloat16(), group),
+    ]
+
+
 REWRITTEN: dict[Callable[..., Any], list[int]] = {
     five_sections: [5],
     projections: [3],
@@ -233,6 +261,7 @@ REWRITTEN: dict[Callable[..., Any], list[int]] = {
     in_no_grad: [5],
     results_unused: [3],
     several_widths_and_dims: [4],
+    casts: [2, 2],
 }
 """Program -> members of its exchanges."""
 WITHOUT_GRADIENTS = (without_gradients,)
@@ -363,6 +392,11 @@ def scaled_functions(x: Tensor, group: Any) -> Tensor:
     return Halved.apply(group, a) + Halved.apply(group, b)
 
 
+def masked_functions(x: Tensor, group: Any) -> Tensor:
+    a, b = x.split(12, 1)
+    return Masked.apply(group, a) + Masked.apply(group, b)
+
+
 def permuted_functions(x: Tensor, group: Any) -> Tensor:
     """The permutations are inside; bucketed after autograd."""
     a, b = x.split(12, 1)
@@ -420,6 +454,7 @@ LEFT_ALONE: dict[Callable[..., Any], str | None] = {
     gradients_switched: None,
     other_autocast: "not-movable",
     scaled_functions: "function-not-exchange",
+    masked_functions: "function-not-exchange",
     permuted_functions: "function-not-exchange",
 }
 """Program -> the refusal's code; None where there is nothing to refuse."""

@@ -119,6 +119,30 @@ def layouts(cp: int, inner: str) -> list[list[int]]:
     return [separate, together]
 
 
+def used_on_one_rank(cp: int) -> list[int]:
+    """The other ranks do not look at the results, but take part: collectives, written by the user and as ops."""
+    group = group_of(cp)
+    looks = dist.get_rank(group) == 0
+    cu = torch.tensor([0, 8 * cp])
+
+    def written(x: Tensor) -> Tensor:
+        a, b = (straight_programs.functional(part, group) for part in x.split(12, 1))
+        return a + b if looks else x * 2
+
+    def ops(x: Tensor) -> Tensor:
+        row = packpass.ops.hp_to_cp(packpass.ops.cp_to_hp(x, cu, group), cu, group)
+        rolled = packpass.ops.cp_packed_roll(x, cu, group, -1, 0)
+        return row + rolled if looks else x * 2
+
+    counts = []
+    for program in (written, ops):
+        x = torch.randn(8, 24)
+        got, count = executed(group, lambda: compiled(program, "aot_eager")(x))  # noqa: B023
+        check(torch.equal(got, program(x)), "used on one rank")
+        counts.append(count)
+    return counts
+
+
 def steps_with_many_shapes(cp: int, inner: str) -> int:
     """Graphs for batches of many sizes."""
     group = group_of(cp)

@@ -34,6 +34,10 @@ def test_fields_and_depths_share_one_exchange(ranks: Ranks, cp: int) -> None:
         assert figures == [(2, 1), (2, 1)]
 
 
+def test_boundaries_that_change_between_two_rolls(ranks: Ranks) -> None:
+    assert ranks.call(p2p_checks.other_documents, 2) == [2] * 4
+
+
 def test_megatron_unmodified(ranks: Ranks) -> None:
     pytest.importorskip("megatron.core")
     for graphs, exchanges in ranks.call(p2p_checks.megatron, 2, "eager", timeout_s=200):

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import packpass
+from packpass.ops import cp_packed_roll
 from tests.dist import naive, shift_programs
 from tests.dist.cp_programs import check, executed, group_of, whole_row
 from tests.dist.p2p_checks import Recorder, boundaries
@@ -20,7 +21,9 @@ pytestmark = pytest.mark.dist
 
 def _fields(cp: int, size: int, cu: Tensor, seed: int) -> tuple[list[Tensor], list[Tensor]]:
     """Two integer fields and one of floats, ``[2, T]`` and ``[2, T / cp]``; whole and as this rank's shards."""
-    wholes = [whole_row((2, size), dtype, seed + i) for i, dtype in enumerate((torch.int64, torch.int32, torch.float32))]
+    wholes = [
+        whole_row((2, size), dtype, seed + i) for i, dtype in enumerate((torch.int64, torch.int32, torch.float32))
+    ]
     rank = dist.get_rank() % cp
     return wholes, [_shard(x, cu, cp, rank) for x in wholes]
 
@@ -58,6 +61,39 @@ def run_program(cp: int, name: str, backend: str) -> tuple[int, int, int]:
         figures.add((forward, backward))
     check(len(figures) == 1, name, figures)
     return len(recorder.graphs), *figures.pop()
+
+
+def gradient(cp: int, name: str) -> None:
+    """A gradient comes from where the program has one, and from nowhere else."""
+    torch._dynamo.reset()
+    group, rank = group_of(cp), dist.get_rank() % cp
+    cu, size = boundaries(cp, 3, 1)
+    wholes, fields = _fields(cp, size, cu, 1)
+    whole, states = wholes[2].requires_grad_(), fields[2].requires_grad_()
+    options: dict[str, Any] = {"packpass.inner_backend": "aot_eager"}
+    compiled = packpass.compile(shift_programs.with_gradient(name), fullgraph=True, options=options)
+    want, got = shift_programs.reference_with_gradient(name, whole, cu), compiled(states, cu, group)
+    check(torch.equal(got, _shard(want.detach(), cu, cp, rank)), name)
+    want.square().sum().backward()
+    got.square().sum().backward()
+    check(torch.allclose(states.grad, _shard(whole.grad, cu, cp, rank), atol=1e-6, rtol=1e-6), name, "gradient")
+
+
+def signed_fills(cp: int) -> None:
+    """0.0 and -0.0 are two fills: the second depth has both."""
+    torch._dynamo.reset()
+    group = group_of(cp)
+
+    def program(x: Tensor, cu: Tensor) -> list[Tensor]:
+        first = cp_packed_roll(x, cu, group, fill=0.0)
+        return [first, cp_packed_roll(first, cu, group, fill=-0.0)]
+
+    cu, size = boundaries(cp, 3, 1)
+    _, fields = _fields(cp, size, cu, 1)
+    options: dict[str, Any] = {"packpass.inner_backend": "eager"}
+    got = packpass.compile(program, fullgraph=True, options=options)(fields[2], cu)
+    for a, b in zip(got, program(fields[2], cu), strict=True):
+        check(torch.equal(a.view(torch.int32), b.view(torch.int32)), "signed fills")
 
 
 def leave(cp: int, name: str) -> list[str]:
@@ -98,6 +134,15 @@ def test_one_exchange(ranks: Ranks, name: str, cp: int) -> None:
         assert graphs <= 2
         assert forward == 1
         assert backward == (1 if name == "hidden" else 0)
+
+
+@pytest.mark.parametrize("name", shift_programs.GRADIENTS)
+def test_gradient(ranks: Ranks, name: str) -> None:
+    ranks.call(gradient, 2, name, timeout_s=120)
+
+
+def test_signed_fills(ranks: Ranks) -> None:
+    ranks.call(signed_fills, 2, timeout_s=120)
 
 
 @pytest.mark.slow

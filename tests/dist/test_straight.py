@@ -49,6 +49,10 @@ def test_left_alone(ranks: Ranks, cp: int) -> None:
     ranks.call(runs.same_as_stock, cp, LEFT_ALONE, "aot_eager", timeout_s=300)
 
 
+def test_results_used_on_one_rank_only(ranks: Ranks) -> None:
+    assert ranks.call(runs.used_on_one_rank, 2, timeout_s=120) == [[1, 3]] * 4
+
+
 @pytest.mark.parametrize("cp", SIZES)
 def test_op(ranks: Ranks, cp: int) -> None:
     ranks.call(runs.exchanged, cp, MOVED)
