@@ -51,11 +51,14 @@ from torch import fx
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
 from packpass.layout import analyze
+from packpass.layout.attention import is_boundaries
 from packpass.layout.axes import Axes, Axis
 from packpass.layout.names import example, op_name, storage
+from packpass.layout.sources import root_of
 from passes.context import PassContext
 from passes.pack_shifts import mentions_boundaries
 from passes.refused import Refused
+from passes.remap_boundaries.derived import DERIVED, made_of
 from passes.remap_boundaries.evidence import (
     Boundaries,
     Evidence,
@@ -102,15 +105,26 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     found = list(expansions(gm.graph, axes, Reader(memory)))
     for graph in layouts.graphs:
         link_more(graph, axes)
-    families = list(rows_of(axes, found, gm.graph, memory))
-    if not families:
+    if not found:
         return []
     before = fx.Graph()
     before.output(before.graph_copy(gm.graph, {}))
     try:
         origins = {expansion.origin for expansion in found}
-        sets = all_boundaries(gm, origins)
-        results = [r for b in sets for family, rows in families if (r := _remap(gm, b, family, rows, context))]
+        results = list[Rewrite | Refusal]()
+        replaced, refused = set[fx.Node](), set[fx.Node]()
+        for boundaries in all_boundaries(gm, origins):
+            if boundaries.cu in replaced:
+                continue  # made of others, and again of the new ones
+            others = [expansion for expansion in found if not by_documents(expansion, boundaries)]
+            for family, rows in rows_of(axes, others, gm.graph, memory):
+                result = _remap(gm, boundaries, family, rows, context)
+                if result is None:
+                    continue
+                known = replaced if isinstance(result, Rewrite) else refused
+                if known is replaced or boundaries.cu not in refused:  # once for what is made of one another
+                    results.append(result)
+                known.update(collect(gm, boundaries.roots, rows, NAME).derived)
         gm.graph.lint()
     except Exception as error:  # a model must not fail because its boundaries could not be rewritten
         log.warning("boundaries are left alone: %s: %s", type(error).__name__, error)
@@ -151,6 +165,14 @@ def rows_of(
         lengths = first.widths.size, example(first.after.node).shape[first.after.dim]
         contested = bool(others & (after | before))
         yield family, Rows(axes, before, with_shards(graph, axes, after), others, lengths, contested)
+
+
+def by_documents(expansion: Expansion, boundaries: Boundaries) -> bool:
+    """Are the widths the lengths of these boundaries' own documents? They count the row that this makes."""
+    widths = {expansion.widths.node, root_of(expansion.widths.node)}
+    return any(made_of(node, set(boundaries.roots), lambda n: op_name(n) in DERIVED) for node in widths) or any(
+        made_of(root, widths, lambda n: is_boundaries(example(n))) for root in boundaries.roots
+    )
 
 
 _SHARDING = ("packpass::cp_partition", "packpass::cp_unpartition", "packpass::cp_to_hp", "packpass::hp_to_cp")

@@ -88,16 +88,15 @@ class Remapper:
         """The boundaries of a set -> those of the row after expansion."""
         widths, after = self.widths(), self.length(self.expansion.after)
         cu, padded, keys = boundaries.cu, boundaries.padded, boundaries.keys
+        sets = [(cu, padded), (keys, boundaries.keys_padded)]
+        sets += [(slots, None) for slots in {padded: None, boundaries.keys_padded: None}]
         if evidence.kind == "declared":
             self.call(_ops.check_cu_seqlens.default, cu, self.length(self.expansion.before), padded)
-            new = {n: self.call(_ops.remap_cu_seqlens.default, n, widths) for n in (padded, keys) if n is not None}
-            new[cu] = self.call(_ops.remap_cu_seqlens.default, cu, widths, padded)
+            new = {n: self.call(_ops.remap_cu_seqlens.default, n, widths, slots) for n, slots in sets if n is not None}
             self.call(_ops.check_cu_seqlens.default, new[cu], after, new.get(padded) if padded is not None else None)
             return new
         exact, op = evidence.kind == "input", _ops.expanded_boundaries.default
-        new = {n: self.call(op, n, widths, after, None, exact) for n in (padded, keys) if n is not None}
-        new[cu] = self.call(op, cu, widths, after, padded, exact)
-        return new
+        return {n: self.call(op, n, widths, after, slots, exact) for n, slots in sets if n is not None}
 
     def check(self) -> None:
         """Before tokens are put at places that the row may not have: an error that names the numbers."""

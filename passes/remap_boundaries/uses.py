@@ -22,19 +22,12 @@ from packpass.capture import markers
 from packpass.layout import rules, subgraphs
 from packpass.layout.attention import AttentionCall, attention, named_arguments
 from packpass.layout.axes import Axes, Axis, value_of
-from packpass.layout.names import example, op_name
+from packpass.layout.names import argument, example, op_name
+from packpass.layout.sources import root_of
 from passes.refused import Refused
+from passes.remap_boundaries.derived import FRESH, compared, is_derived, repeated, stays_behind
 
-DERIVED = frozenset(
-    """
-    getitem select narrow diff sub add mul neg cat stack to long int type clone contiguous detach alias unsqueeze
-    squeeze view reshape flatten max min amax amin clamp floor_divide remainder unbind flip where pad expand sum eq ne
-    lt le gt ge logical_and logical_or bitwise_and bitwise_or and_ or_ packpass::snapshot
-    """.split()  # noqa: SIM905
-)
-_FRESH = frozenset({"zeros_like", "ones_like", "full_like", "empty_like"})
-_ONE_NUMBER = frozenset({"new_zeros", "new_ones", "new_full", "new_tensor", "zeros", "ones", "full", "tensor"})
-_SIZES = frozenset({"size", "sym_size", "numel", "dim", "getattr", "len", "new_zeros", "new_ones", "new_full"} | _FRESH)
+_SIZES = frozenset({"size", "sym_size", "numel", "dim", "getattr", "len", "new_zeros", "new_ones", "new_full"} | FRESH)
 _CHECKS = frozenset({"assert_async", "_assert_scalar", "_check", "_check_tensor_all"})
 _COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "where", "and_", "or_", "bitwise_and", "logical_and"})
 _LOOKED_UP = frozenset(
@@ -133,12 +126,15 @@ def collect(gm: Any, roots: Iterable[fx.Node], rows: Rows, skip: str) -> Uses:
     """
     derived = dict.fromkeys(roots)
     found = Uses([], [], [])
+    behind = set[fx.Node]()
     for node in gm.graph.nodes:
         own = [n for n in node.all_input_nodes if n in derived]
         if node in derived or not own or node.meta.get("packpass") == skip:
             continue
-        if _is_derived(node, derived):
+        if is_derived(node, derived):
             derived[node] = None
+            if not behind.isdisjoint(own) or stays_behind(node, *rows.lengths):
+                behind.add(node)
             continue
         try:
             use = _use(gm, node, derived, rows, found, skip)
@@ -147,22 +143,12 @@ def collect(gm: Any, roots: Iterable[fx.Node], rows: Rows, skip: str) -> Uses:
             continue
         if use is not None:
             found.uses.append(use)
+        old = next((n for n in own if n in behind), None)
+        if use is not None and use.side is Side.AFTER and old is not None:
+            what = "the expanded row is cut by boundaries that are scaled, or mixed with the row's old length"
+            found.unclear.append(Refused("expansion-use", what, old))
     found.derived = sorted(derived)
     return found
-
-
-def _is_derived(node: fx.Node, derived: dict[fx.Node, None]) -> bool:
-    if op_name(node) not in DERIVED:
-        return False
-    tensors = [n for n in node.all_input_nodes if not isinstance(example(n), (int, torch.SymInt))]
-    return all(n in derived or _is_constant(n, derived) for n in tensors)
-
-
-def _is_constant(node: fx.Node, derived: dict[fx.Node, None]) -> bool:
-    value = example(node)
-    if op_name(node) in _FRESH:
-        return node.args[0] in derived
-    return op_name(node) in _ONE_NUMBER and isinstance(value, torch.Tensor) and all(_one(n) for n in value.shape)
 
 
 def _use(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found: Uses, skip: str) -> Use | None:
@@ -181,12 +167,14 @@ def _use(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found
     others = [(n, None) for n in node.all_input_nodes if n not in derived]
     results = [(node, item) for item in rules.outputs(node)]
     sides = rows.sides([*others, *results])
-    call = attention(node)
-    cuts = call is not None or name.startswith("packpass::") or name in ("bucketize", "searchsorted")
-    if not sides and name in _BY_TOTAL:
-        sides = {side for side in (rows.by_length(example(node.args[1])),) if side is not None}
+    call, copies = attention(node), repeated(node) is not None
+    cuts = call is not None or copies or name.startswith("packpass::") or name in ("bucketize", "searchsorted")
+    if not sides and (copies or name in _BY_TOTAL):
+        total = argument(node, 3, "output_size") if copies else node.args[1]
+        sides = {side for side in (rows.by_length(example(total)),) if side is not None}
     elif not sides and (not cuts or name in ("bucketize", "searchsorted")):
         sides = rows.sides_by_length(others)
+    cuts = cuts or (compared(node) is not None and bool(sides))
     sides = sides or ({Side.NEITHER} if not cuts and _counts(node, name) else set())
     if len(sides) != 1:
         what = "rows before and after expansion at once" if sides else "a row that is not known"
@@ -194,10 +182,24 @@ def _use(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found
     (side,) = sides
     if side is Side.AFTER and call is not None:
         found.attentions.append((node, call))
+        found.unclear += _strangers(node, call, derived, rows)
     if side is Side.AFTER and not cuts and not _is_positional(node, name):
         raise Refused("expansion-use", f"what {name or node.name} makes of boundaries is not understood", node)
     looked_up = name in _LOOKED_UP and side is Side.BEFORE
     return Use(node, side, cuts or looked_up)
+
+
+def _strangers(node: fx.Node, call: AttentionCall, derived: dict[fx.Node, None], rows: Rows) -> Iterator[Refused]:
+    """What a call of attention knows of documents, but not from these boundaries: it would not go with new ones."""
+    for n in node.all_input_nodes:
+        value = example(n)
+        if n not in derived and isinstance(value, torch.Tensor) and value.dtype in (torch.int32, torch.int64):
+            yield Refused("two-boundaries", "the call is also given other boundaries or lengths", node)
+    other = call.other_boundaries
+    if other is None or root_of(other) is root_of(call.boundaries):
+        return
+    if any(rows.side(Axis(k, call.dim)) is not Side.AFTER for k in call.keys):
+        yield Refused("two-boundaries", "the keys are not known to lie along the row of the queries", node)
 
 
 def _counts(node: fx.Node, name: str) -> bool:
