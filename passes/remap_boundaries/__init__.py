@@ -54,7 +54,7 @@ from packpass.layout import analyze
 from packpass.layout.attention import is_boundaries
 from packpass.layout.axes import Axes, Axis
 from packpass.layout.names import example, op_name, storage
-from packpass.layout.sources import root_of
+from packpass.layout.sources import DOUBTFUL, root_of
 from passes.context import PassContext
 from passes.pack_shifts import mentions_boundaries
 from passes.refused import Refused
@@ -68,6 +68,7 @@ from passes.remap_boundaries.evidence import (
     evidence,
     given,
     informed,
+    named,
     stray,
 )
 from passes.remap_boundaries.expansions import Expansion, expansions, link_more
@@ -199,6 +200,8 @@ def _remap(
         return None
     if any(declared(gm.graph, root, rows, Side.AFTER) for root in boundaries.roots):
         return None  # they count expanded tokens
+    if named(gm.graph, boundaries, rows, Side.AFTER) and not named(gm.graph, boundaries, rows, Side.BEFORE):
+        return None  # the row of the inputs is the one that is made
     found = Found(boundaries, family[0], rows, uses)
     anchor = min(use.node for use in uses.on(Side.AFTER))
     try:
@@ -208,6 +211,7 @@ def _remap(
         early = needed_early(gm, found.expansion.widths.node, anchor)
         early += needed_early(gm, found.expansion.after.node, anchor)
     except Refused as refused:
+        doubt(uses)
         where = location_of_node(refused.node or found.expansion.origin) or "<unknown>"
         return Refusal(NAME, refused.code, refused.reason, where)
     # === Transform ===
@@ -216,10 +220,16 @@ def _remap(
     new = remapper.remap(boundaries, proof)
     if proof.kind == "declared":
         Remapper(gm.graph, found.expansion.origin, found.expansion, NAME).check()
-    if not uses.attentions:
-        remapper.mark(new, boundaries, proof.kind == "declared")
+    made = {rows.axes.find(e.after): e.after for e in family}
+    remapper.mark(new, boundaries, proof, made.values())
     remapper.substitute(new, uses)
     return _reported(found, proof)
+
+
+def doubt(uses: Uses) -> None:
+    """What boundaries that may be stale cut is no proof that the row is cut so, to `pack_shifts` for one."""
+    for node in [use.node for use in uses.on(Side.AFTER)] + [node for node, _ in uses.attentions]:
+        node.meta[DOUBTFUL] = True
 
 
 def check(gm: fx.GraphModule, found: Found, context: PassContext) -> Evidence | None:

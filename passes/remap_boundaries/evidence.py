@@ -13,7 +13,7 @@ from packpass.layout import subgraphs
 from packpass.layout.attention import attention, is_boundaries, named_arguments
 from packpass.layout.axes import Axis
 from packpass.layout.names import argument, example, op_name
-from packpass.layout.sources import BOUNDARY_NAMES, PADDED_NAMES, last_name, root_of, source_name, well_known
+from packpass.layout.sources import BOUNDARY_NAMES, PADDED_NAMES, Packing, last_name, root_of, source_name, well_known
 from passes.refused import Refused
 from passes.remap_boundaries.derived import boundaries_behind, compared, repeated
 from passes.remap_boundaries.uses import Rows, Side, Uses
@@ -148,12 +148,16 @@ def evidence(
         if use.cuts:
             name = op_name(use.node).removeprefix("packpass::") or use.node.name
             return Evidence("use", f"{name} at {location_of_node(use.node) or '<unknown>'}")
-    for axis, packing in well_known(graph).marks:
-        if packing.boundaries is cu and rows.side(axis) is Side.BEFORE:
-            if boundaries.padded not in (None, packing.padded):
-                return None
-            return Evidence("input", packing.text)
-    return None
+    packing = named(graph, boundaries, rows, Side.BEFORE)
+    if packing is None or boundaries.padded not in (None, packing.padded):
+        return None
+    return Evidence("input", packing.text)
+
+
+def named(graph: fx.Graph, boundaries: Boundaries, rows: Rows, side: Side) -> Packing | None:
+    """Do the names of inputs say that these boundaries cut the row on one side of the expansion?"""
+    marks = well_known(graph).marks
+    return next((p for axis, p in marks if p.boundaries is boundaries.cu and rows.side(axis) is side), None)
 
 
 def stray(cu: fx.Node) -> fx.Node | None:
