@@ -27,16 +27,22 @@ the expanded tokens already stay as they are. So do boundaries that are declared
 expanded row change together, or none does; lengths of the longest document that a call of attention is given become the
 length of the row.
 
+What the code does not cut by boundaries, and `pack_shifts` is about to, is cut by them only if they are beyond doubt:
+where this pass refuses, attention on the expanded row says nothing about its layout, and where the values allow two
+readings, shifts go over the whole row.
+
 This changes results on purpose: every rewrite is in the report, and ``{"packpass.fix_shifts": "declared"}`` or
 ``"off"`` limits it as it limits `pack_shifts`, which runs afterwards and sees the new boundaries.
 
-Does not handle (left alone, with a code): boundaries of which nothing says what they count
-(``collapsed-or-expanded``); uses on the expanded row that are not understood, in subgraphs that are not, or on both
-sides at once (``expansion-use``); a row that two calls expand by different widths (``expansion-widths``); several rows
-(``ambiguous-rows``); boundaries or widths that are written in place (``boundaries-written``), or are known too late
-(``boundaries-late``) or on another device (``boundary-device``). Without a code: expansion in another graph than its
-use (a graph break in between), index arithmetic other than that in `positions`, and inputs by name whose row has slots
-behind the last document (nothing but a declaration says what those boundaries count).
+Does not handle (left alone, with a code): boundaries of which nothing says what they count (``collapsed-or-expanded``);
+uses on the expanded row that are not understood, in subgraphs that are not, on both sides at once, or by boundaries
+that the code scales or mixes with the row's old length (``expansion-use``); calls that know documents from elsewhere as
+well, or whose keys are another row (``two-boundaries``); a row that two calls expand by different widths
+(``expansion-widths``); several rows (``ambiguous-rows``); boundaries or widths that are written in place
+(``boundaries-written``), or are known too late (``boundaries-late``) or on another device (``boundary-device``).
+Without a code: expansion in another graph than its use (a graph break in between), index arithmetic other than that in
+`positions`, and inputs by name whose row has slots behind the last document (nothing but a declaration says what those
+boundaries count).
 """
 
 from __future__ import annotations

@@ -13,7 +13,16 @@ from packpass.layout import subgraphs
 from packpass.layout.attention import attention, is_boundaries, named_arguments
 from packpass.layout.axes import Axis
 from packpass.layout.names import argument, example, op_name
-from packpass.layout.sources import BOUNDARY_NAMES, PADDED_NAMES, Packing, last_name, root_of, source_name, well_known
+from packpass.layout.sources import (
+    BOUNDARY_NAMES,
+    DOUBTFUL,
+    PADDED_NAMES,
+    Packing,
+    last_name,
+    root_of,
+    source_name,
+    well_known,
+)
 from passes.refused import Refused
 from passes.remap_boundaries.derived import boundaries_behind, compared, repeated
 from passes.remap_boundaries.uses import Rows, Side, Uses
@@ -89,8 +98,7 @@ def given(gm: Any, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node | None]]:
         arguments = named_arguments(node)
         for cu, names in ((found.boundaries, PADDED_NAMES), (found.other_boundaries, _KEYS_PADDED)):
             if cu is not None:
-                padded = next((p for n in names if isinstance(p := arguments.get(n), fx.Node)), None)
-                yield root_of(cu), root_of(padded) if padded is not None else None
+                yield _pair(cu, next((p for n in names if isinstance(p := arguments.get(n), fx.Node)), None))
     elif op_name(node) in ("bucketize", "searchsorted"):
         cu = argument(node, 1 if op_name(node) == "bucketize" else 0, "boundaries", node.kwargs.get("sorted_sequence"))
         if isinstance(cu, fx.Node) and is_boundaries(example(cu)):
@@ -115,7 +123,13 @@ def _of_call(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node | None]]:
     arguments = named_arguments(node)
     cu, padded = arguments.get("cu_seqlens"), arguments.get("cu_seqlens_padded")
     if isinstance(cu, fx.Node):
-        yield root_of(cu), root_of(padded) if isinstance(padded, fx.Node) else None
+        yield _pair(cu, padded)
+
+
+def _pair(cu: fx.Node, padded: Any) -> tuple[fx.Node, fx.Node | None]:
+    """Documents whose slots are given by the same boundaries are not padded."""
+    cu, padded = root_of(cu), root_of(padded) if isinstance(padded, fx.Node) else None
+    return cu, padded if padded is not cu else None
 
 
 def declared(graph: fx.Graph, cu: fx.Node, rows: Rows, side: Side) -> fx.Node | None:
@@ -145,7 +159,7 @@ def evidence(
     if declared_only:
         return None
     for use in uses.on(Side.BEFORE):
-        if use.cuts:
+        if use.cuts and not use.node.meta.get(DOUBTFUL):
             name = op_name(use.node).removeprefix("packpass::") or use.node.name
             return Evidence("use", f"{name} at {location_of_node(use.node) or '<unknown>'}")
     packing = named(graph, boundaries, rows, Side.BEFORE)

@@ -222,9 +222,12 @@ def _host_read(node: fx.Node, rows: Rows) -> None:
         if user in seen or op_name(user) in _CHECKS:
             continue
         seen.add(user)
-        if not isinstance(example(user), torch.Tensor) and not attention(user):
+        if attention(user) is not None:
+            continue
+        tensors = [(n, None) for n in (user, *user.all_input_nodes) if isinstance(example(n), torch.Tensor)]
+        if not tensors:
             stack += user.users
-        elif attention(user) is None and Side.AFTER in rows.sides([(n, None) for n in user.all_input_nodes]):
+        elif Side.AFTER in rows.sides(tensors) | rows.sides_by_length(tensors):
             raise Refused("expansion-use", "boundaries that are read on the host cut the expanded row", user)
 
 
