@@ -9,20 +9,24 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true as known
+from packpass.layout import rules
 from packpass.layout.attention import is_boundaries
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.sources import root_of
 
-DERIVED = frozenset(
-    """
-    getitem select narrow diff sub add mul neg cat stack to long int type clone contiguous detach alias unsqueeze
-    squeeze view reshape flatten max min amax amin clamp floor_divide remainder unbind flip where pad expand sum cumsum
-    eq ne lt le gt ge logical_and logical_or bitwise_and bitwise_or and_ or_ packpass::snapshot
-    """.split()  # noqa: SIM905
-)
+_RANDOM = frozenset({"rand_like", "randn_like", "dropout", "alpha_dropout", "feature_alpha_dropout"})
+DERIVED = (
+    frozenset(
+        """
+        getitem select narrow diff cat stack unsqueeze squeeze view reshape flatten max min amax amin unbind flip pad
+        expand sum mean prod std var cumsum any all packpass::snapshot
+        """.split()  # noqa: SIM905
+    )
+    | rules.ELEMENTWISE
+) - _RANDOM
 FRESH = frozenset({"zeros_like", "ones_like", "full_like", "empty_like"})
 _ONE_NUMBER = frozenset({"new_zeros", "new_ones", "new_full", "new_tensor", "zeros", "ones", "full", "tensor"})
-_SCALED = frozenset({"mul", "floor_divide", "floordiv", "remainder", "mod"})
+_SCALED = frozenset({"mul", "div", "floor_divide", "floordiv", "remainder", "mod", "fmod", "rshift", "lshift", "pow"})
 _ENDS = (slice(1, None), slice(None, -1), slice(1, -1))
 COMPARISONS = frozenset({"lt", "le", "gt", "ge"})
 
@@ -46,14 +50,14 @@ def _one(size: Any) -> bool:
     return isinstance(size, int) and size == 1
 
 
-def stays_behind(node: fx.Node, before: Any, after: Any) -> bool:
-    """Would a derived value, made again of boundaries of the expanded row, still speak of the row before?
+def is_scaled(node: fx.Node) -> bool:
+    """``5 * cu`` is how code says by itself that five slots come of every token."""
+    return op_name(node) in _SCALED
 
-    It does if a length of that row is in it (a last boundary that is appended, an upper limit), and if boundaries are
-    scaled: ``5 * cu`` is how code says by itself that five slots come of every token.
-    """
-    if op_name(node) in _SCALED:
-        return True
+
+def stays_behind(node: fx.Node, before: Any, after: Any) -> bool:
+    """Would a derived value, made again of boundaries of the expanded row, still speak of the row before? It does if a
+    length of that row is in it: a last boundary that is appended, an upper limit."""
     numbers = [n for part in (node, *node.all_input_nodes) for n in _numbers(part)]
     return any(_speaks_of(n, before, after) for n in numbers)
 

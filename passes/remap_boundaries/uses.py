@@ -22,10 +22,11 @@ from packpass.capture import markers
 from packpass.layout import rules, subgraphs
 from packpass.layout.attention import AttentionCall, attention, named_arguments
 from packpass.layout.axes import Axes, Axis, value_of
+from packpass.layout.mutation import written_inputs
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.sources import root_of
 from passes.refused import Refused
-from passes.remap_boundaries.derived import FRESH, compared, is_derived, repeated, stays_behind
+from passes.remap_boundaries.derived import FRESH, compared, is_derived, is_scaled, repeated, stays_behind
 
 _SIZES = frozenset({"size", "sym_size", "numel", "dim", "getattr", "len", "new_zeros", "new_ones", "new_full"} | FRESH)
 _CHECKS = frozenset({"assert_async", "_assert_scalar", "_check", "_check_tensor_all"})
@@ -36,6 +37,7 @@ _LOOKED_UP = frozenset(
     index_put_ scatter scatter_
     """.split()  # noqa: SIM905
 )
+_TABLES = frozenset({"getitem", "index_select", "gather", "take_along_dim"})
 _BY_TOTAL = frozenset({"packpass::position_ids", "packpass::segment_ids", "packpass::window_mask"})
 _LONGEST = re.compile(r"max_?(seq_?lens?|length|q|k|kv|s)(_\w+)?")
 
@@ -126,7 +128,7 @@ def collect(gm: Any, roots: Iterable[fx.Node], rows: Rows, skip: str) -> Uses:
     """
     derived = dict.fromkeys(roots)
     found = Uses([], [], [])
-    behind = set[fx.Node]()
+    behind, scaled = set[fx.Node](), set[fx.Node]()
     for node in gm.graph.nodes:
         own = [n for n in node.all_input_nodes if n in derived]
         if node in derived or not own or node.meta.get("packpass") == skip:
@@ -135,6 +137,8 @@ def collect(gm: Any, roots: Iterable[fx.Node], rows: Rows, skip: str) -> Uses:
             derived[node] = None
             if not behind.isdisjoint(own) or stays_behind(node, *rows.lengths):
                 behind.add(node)
+            if not scaled.isdisjoint(own) or is_scaled(node):
+                scaled.add(node)
             continue
         try:
             use = _use(gm, node, derived, rows, found, skip)
@@ -143,10 +147,13 @@ def collect(gm: Any, roots: Iterable[fx.Node], rows: Rows, skip: str) -> Uses:
             continue
         if use is not None:
             found.uses.append(use)
-        old = next((n for n in own if n in behind), None)
+        # A scaled length may be looked up for every slot; as places in the row, scaled boundaries are other boundaries.
+        table = node.args[0] if op_name(node) in _TABLES else None
+        old = next((n for n in own if n in behind or (n in scaled and n is not table)), None)
         if use is not None and use.side is Side.AFTER and old is not None:
             what = "the expanded row is cut by boundaries that are scaled, or mixed with the row's old length"
             found.unclear.append(Refused("expansion-use", what, old))
+    found.unclear += _mixed_numbers(found.uses, derived, rows)
     found.derived = sorted(derived)
     return found
 
@@ -204,7 +211,7 @@ def _strangers(node: fx.Node, call: AttentionCall, derived: dict[fx.Node, None],
 
 def _counts(node: fx.Node, name: str) -> bool:
     """A number of tokens that is used as a number: a mean over them, say."""
-    return name in rules.ELEMENTWISE or name in ("sum", "mean", "cumsum", "item")
+    return name in rules.ELEMENTWISE or name.removesuffix("_") in rules.ELEMENTWISE or name == "item"
 
 
 def _is_positional(node: fx.Node, name: str) -> bool:
@@ -212,6 +219,26 @@ def _is_positional(node: fx.Node, name: str) -> bool:
     value = example(node)
     whole = isinstance(value, torch.Tensor) and not value.is_floating_point()
     return name in _COMPARED or name in _LOOKED_UP or (name in ("add", "sub") and whole)
+
+
+def _mixed_numbers(uses: list[Use], derived: dict[fx.Node, None], rows: Rows) -> Iterator[Refused]:
+    """Numbers of tokens that meet something of the expanded row other than a single number: a sum over documents that
+    is divided by their lengths, say. The one would follow the new boundaries, the other would not."""
+    ends = {use.node for use in uses if use.side is Side.AFTER}
+    for use in uses:
+        if use.side is not Side.NEITHER or use.cuts:
+            continue
+        others = [n for n in use.node.all_input_nodes if n not in derived]
+        stack, seen = [n for n in others if getattr(example(n), "ndim", 0) > 0], set[fx.Node]()
+        while stack:
+            node = stack.pop()
+            if node in ends or Side.AFTER in rows.sides([(node, item) for item in rules.outputs(node)]):
+                yield Refused("expansion-use", "numbers of tokens meet what is made of the expanded row", use.node)
+                break
+            if node not in seen:
+                seen.add(node)
+                stack += node.all_input_nodes
+                stack += [user for user in node.users if user < use.node and node in written_inputs(user)]
 
 
 def _host_read(node: fx.Node, rows: Rows) -> None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import packpass
+from packpass import ops
 from tests.passes.expansion_programs import attend, embed, heads, last_slots, repeated, total_of, widths_of
 
 
@@ -97,8 +98,16 @@ def appended_row(x: Tensor, cu: Tensor) -> Tensor:
     return attend(x, F.pad(cu, (0, 1), value=x.shape[1]))
 
 
+def inverse_lengths(x: Tensor, cu: Tensor) -> Tensor:
+    """A weight per document, looked up for every slot."""
+    weights = 1.0 / cu.diff().clamp(min=1).float()
+    document = (torch.bucketize(torch.arange(x.shape[1]), cu, right=True) - 1).clamp(0, cu.shape[0] - 2)
+    return attend(x, cu) * weights[document][:, None, None]
+
+
 CUTS = (
     repeated_documents, repeated_starts, summed_lengths, compared_with_slots, marked_starts, written_loop, appended_row,
+    inverse_lengths,
 )  # fmt: skip
 
 
@@ -131,8 +140,27 @@ def written_mask(x: Tensor, cu: Tensor, ids: Tensor) -> Tensor:
     return attend(x, cu) + F.scaled_dot_product_attention(q, q, q, attn_mask=mask).sum()
 
 
+def means(x: Tensor, cu: Tensor, ids: Tensor) -> Tensor:
+    """Sums over documents are divided by lengths, which share no call with the row."""
+    document = ops.segment_ids(cu, x.shape[1]).clamp(0, cu.shape[0] - 2).long()
+    sums = torch.zeros(cu.shape[0] - 1, x.shape[2]).index_add(0, document, attend(x, cu).flatten(1))
+    return sums / cu.diff().clamp(min=1)[:, None]
+
+
+def means_in_place(x: Tensor, cu: Tensor, ids: Tensor) -> Tensor:
+    document = ops.segment_ids(cu, x.shape[1]).clamp(0, cu.shape[0] - 2).long()
+    sums = torch.zeros(cu.shape[0] - 1, x.shape[2])
+    sums.index_add_(0, document, attend(x, cu).flatten(1))
+    return sums * (1 / cu.diff().clamp(min=1))[:, None]
+
+
+def mean_length(x: Tensor, cu: Tensor, ids: Tensor) -> Tensor:
+    return attend(x, cu) * cu.diff().float().mean()
+
+
 MIXED = (
-    appended_old_length, padded_with_old_length, limited_by_old_length, chosen_by_old_length, written_mask,
+    appended_old_length, padded_with_old_length, limited_by_old_length, chosen_by_old_length, written_mask, means,
+    means_in_place, mean_length,
 )  # fmt: skip
 
 
