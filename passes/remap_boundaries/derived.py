@@ -62,6 +62,17 @@ def stays_behind(node: fx.Node, before: Any, after: Any) -> bool:
     return any(_speaks_of(n, before, after) for n in numbers)
 
 
+def numbers_behind(node: fx.Node, derived: Container[fx.Node]) -> Iterator[Any]:
+    """The numbers in a value that is made of boundaries, beside those."""
+    seen, stack = set[fx.Node](), [n for n in node.all_input_nodes if n in derived]
+    while stack:
+        at = stack.pop()
+        if at not in seen:
+            seen.add(at)
+            yield from (n for part in (at, *at.all_input_nodes) for n in _numbers(part))
+            stack += [n for n in at.all_input_nodes if n in derived]
+
+
 def _numbers(node: fx.Node) -> Iterator[Any]:
     """The numbers among the arguments of a call, and a number that is a node itself."""
     if not isinstance(example(node), torch.Tensor):

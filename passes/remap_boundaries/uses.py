@@ -26,7 +26,15 @@ from packpass.layout.mutation import written_inputs
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.sources import root_of
 from passes.refused import Refused
-from passes.remap_boundaries.derived import FRESH, compared, is_derived, is_scaled, repeated, stays_behind
+from passes.remap_boundaries.derived import (
+    FRESH,
+    compared,
+    is_derived,
+    is_scaled,
+    numbers_behind,
+    repeated,
+    stays_behind,
+)
 
 _SIZES = frozenset({"size", "sym_size", "numel", "dim", "getattr", "len", "new_zeros", "new_ones", "new_full"} | FRESH)
 _CHECKS = frozenset({"assert_async", "_assert_scalar", "_check", "_check_tensor_all"})
@@ -161,6 +169,8 @@ def collect(gm: Any, roots: Iterable[fx.Node], rows: Rows, skip: str) -> Uses:
 def _use(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found: Uses, skip: str) -> Use | None:
     """One use; None for what says nothing about rows."""
     name = op_name(node)
+    if name in _CHECKS and Side.AFTER in {rows.by_length(n) for n in numbers_behind(node, derived)}:
+        return Use(node, Side.AFTER, False)  # do documents fill the expanded row?
     if node.op == "output" or node.target is markers.BOUNDARIES or name in _SIZES | _CHECKS | {"packpass::packed"}:
         return None
     if name in ("item", "tolist"):
