@@ -82,7 +82,7 @@ from passes.remap_boundaries.memory import writes_between, written
 from passes.remap_boundaries.positions import Reader
 from passes.remap_boundaries.rewrite import Remapper, move, needed_early
 from passes.remap_boundaries.same import same_row
-from passes.remap_boundaries.uses import Rows, Side, Uses, collect
+from passes.remap_boundaries.uses import Rows, Side, Uses, collect, longest_elsewhere
 
 NAME = "remap_boundaries"
 TIER = "fix"
@@ -262,6 +262,7 @@ def check(gm: fx.GraphModule, found: Found, context: PassContext) -> Evidence | 
             raise Refused("two-boundaries", "one call cuts the expanded row by other boundaries as well", use.node)
     if found.rows.contested:
         raise Refused("expansion-widths", "other calls expand one of these rows by other widths", expansion.origin)
+    longest_elsewhere(gm, uses, found.rows)
     other = next((user for root in boundaries.roots if (user := stray(root)) is not None), None)
     if other is not None:
         raise Refused("expansion-use", "what the boundaries are computed from is used on its own", other)

@@ -24,7 +24,7 @@ from packpass.layout.attention import AttentionCall, attention, named_arguments
 from packpass.layout.axes import Axes, Axis, value_of
 from packpass.layout.mutation import written_inputs
 from packpass.layout.names import argument, example, op_name
-from packpass.layout.sources import root_of
+from packpass.layout.sources import last_name, root_of, source_name
 from passes.refused import Refused
 from passes.remap_boundaries.derived import (
     FRESH,
@@ -174,7 +174,7 @@ def _use(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found
     if node.op == "output" or node.target is markers.BOUNDARIES or name in _SIZES | _CHECKS | {"packpass::packed"}:
         return None
     if name in ("item", "tolist"):
-        _host_read(node, rows)
+        on_the_host(gm, node, rows)
         return None
     if name == "packpass::check_cu_seqlens":
         side = rows.by_length(example(node.args[1]))
@@ -251,21 +251,40 @@ def _mixed_numbers(uses: list[Use], derived: dict[fx.Node, None], rows: Rows) ->
                 stack += [user for user in node.users if user < use.node and node in written_inputs(user)]
 
 
-def _host_read(node: fx.Node, rows: Rows) -> None:
-    """A number on the host may say how long the longest document is, and be checked; not cut the expanded row."""
-    stack, seen = list(node.users), set[fx.Node]()
+def number_users(gm: Any, number: fx.Node) -> Iterator[fx.Node]:
+    """The calls that a number on the host gets to: those that take or make tensors, here and in subgraphs."""
+    stack, seen = [(gm, user, number) for user in number.users], set[fx.Node]()
     while stack:
-        user = stack.pop()
-        if user in seen or op_name(user) in _CHECKS:
+        at, user, operand = stack.pop()
+        if user in seen or op_name(user) in _CHECKS or user.op == "output":
+            continue
+        inside = subgraphs(at, user) if op_name(user).startswith("higher_order::") else []
+        for sub, inputs, _ in inside:
+            places = [inner for outer, inner in inputs if outer is operand]
+            stack += [(sub, inner_user, place) for place in places for inner_user in place.users]
+        if inside:
             continue
         seen.add(user)
+        if any(isinstance(example(n), torch.Tensor) for n in (user, *user.all_input_nodes)):
+            yield user
+        else:
+            stack += [(at, next_user, user) for next_user in user.users]
+
+
+def on_the_host(gm: Any, number: fx.Node, rows: Rows) -> None:
+    """A number on the host may say how long the longest document is, be checked, and cut the row before expansion.
+
+    Raises:
+        Refused: it is used for anything else, where it would not go with the new boundaries.
+    """
+    for user in number_users(gm, number):
         if attention(user) is not None:
             continue
         tensors = [(n, None) for n in (user, *user.all_input_nodes) if isinstance(example(n), torch.Tensor)]
-        if not tensors:
-            stack += user.users
-        elif Side.AFTER in rows.sides(tensors) | rows.sides_by_length(tensors):
-            raise Refused("expansion-use", "boundaries that are read on the host cut the expanded row", user)
+        sides = rows.sides(tensors) | rows.sides_by_length(tensors)
+        if Side.AFTER in sides or not sides:
+            reason = "a length or boundary that is known on the host is used for more than attention and checks"
+            raise Refused("expansion-use", reason, user)
 
 
 def _inside(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found: Uses, skip: str) -> Use | None:
@@ -285,6 +304,25 @@ def _inside(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, fo
         found.unclear.append(Refused("expansion-use", reason, node))
         return Use(node, Side.AFTER, cuts)
     return Use(node, sides.pop(), cuts) if sides else None
+
+
+def longest_elsewhere(gm: Any, uses: Uses, rows: Rows) -> None:
+    """The length of the longest document, as the caller gives it, is stale like the boundaries. Attention gets another
+    one; a table of positions that is made with it would be too short.
+
+    Raises:
+        Refused: it is used for more than attention.
+    """
+    calls = {node for node, _ in uses.attentions}
+    for node in gm.graph.nodes:
+        if node.op == "placeholder" and _LONGEST.fullmatch(last_name(source_name(node) or "")):
+            if not isinstance(example(node), torch.Tensor) and calls & set(number_users(gm, node)):
+                on_the_host(gm, node, rows)
+    given = {value for node in calls for value in longest(node).values() if isinstance(value, int)}
+    given -= {size for size in rows.lengths if isinstance(size, int)}
+    table = next((n for n in gm.graph.nodes if op_name(n) == "arange" and given & {*n.args, *n.kwargs.values()}), None)
+    if table is not None:
+        raise Refused("expansion-use", "a table has as many entries as the longest document before expansion", table)
 
 
 def longest(node: fx.Node) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import packpass
 from packpass import ops
@@ -42,6 +43,21 @@ def thd_attention(
 @thd_attention.register_fake
 def _(q: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(q)
+
+
+@torch.library.custom_op("packpass_tests::bounded_attention", mutates_args=())
+def bounded_attention(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
+    """A kernel that is launched for documents up to a length."""
+    out = ops.varlen_attention(q, k, v, cu_seqlens)
+    return torch.where((ops.position_ids(cu_seqlens, q.shape[0]) < max_seqlen)[:, None, None], out, torch.nan)
+
+
+@bounded_attention.register_fake
+def _(q: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(q)
+
+
+bounded_attention.register_autograd(lambda ctx, grad: (grad, grad, grad, None, None))
 
 
 def masked(x: Tensor, document: Tensor) -> Tensor:
@@ -98,6 +114,23 @@ def appended_row(x: Tensor, cu: Tensor) -> Tensor:
     return attend(x, F.pad(cu, (0, 1), value=x.shape[1]))
 
 
+def bounded(x: Tensor, cu: Tensor, longest: int) -> Tensor:
+    q = heads(x)
+    return bounded_attention(q, q, q, cu, longest)
+
+
+def longest_on_the_host(x: Tensor, cu: Tensor) -> Tensor:
+    """The kernel's bound is read from the boundaries, and goes through a checkpoint."""
+    longest = (cu[1:] - cu[:-1]).max().item()
+    return checkpoint(bounded, x, cu, longest, use_reentrant=False)
+
+
+def filled_by_parts(x: Tensor, cu: Tensor) -> Tensor:
+    """Parts that have to fill the row: a check that speaks of the row after expansion."""
+    torch._assert_async(cu[-1] == x.shape[1])
+    return attend(x, cu)
+
+
 def inverse_lengths(x: Tensor, cu: Tensor) -> Tensor:
     """A weight per document, looked up for every slot."""
     weights = 1.0 / cu.diff().clamp(min=1).float()
@@ -107,7 +140,7 @@ def inverse_lengths(x: Tensor, cu: Tensor) -> Tensor:
 
 CUTS = (
     repeated_documents, repeated_starts, summed_lengths, compared_with_slots, marked_starts, written_loop, appended_row,
-    inverse_lengths,
+    inverse_lengths, longest_on_the_host, filled_by_parts,
 )  # fmt: skip
 
 
@@ -158,9 +191,17 @@ def mean_length(x: Tensor, cu: Tensor, ids: Tensor) -> Tensor:
     return attend(x, cu) * cu.diff().float().mean()
 
 
+def table_of_the_longest(x: Tensor, cu: Tensor, ids: Tensor) -> Tensor:
+    """Positions of longer documents would be behind the end of the table."""
+    longest = int(cu.diff().max())
+    table, slots = torch.arange(longest), torch.arange(x.shape[1])
+    start = cu[(torch.bucketize(slots, cu, right=True) - 1).clamp(max=cu.shape[0] - 2)]
+    return bounded(x, cu, longest) + table[(slots - start).clamp(max=longest - 1)][:, None, None]
+
+
 MIXED = (
     appended_old_length, padded_with_old_length, limited_by_old_length, chosen_by_old_length, written_mask, means,
-    means_in_place, mean_length,
+    means_in_place, mean_length, table_of_the_longest,
 )  # fmt: skip
 
 
