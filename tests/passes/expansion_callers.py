@@ -274,6 +274,11 @@ def shifted_labels(
     return attend(repeated(input_ids, features, sizes), cu_seqlens), last_filled(input_ids[0]), last_filled(labels)
 
 
+def shifted_row(input_ids: Tensor, features: Tensor, sizes: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+    """A shift of the row that attention sees."""
+    return shifted_labels_no_names(input_ids, features, sizes, cu_seqlens)
+
+
 def shifted_labels_no_names(ids: Tensor, features: Tensor, sizes: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     x = last_slots(ids, features, sizes)
     return attend(x, cu), last_filled(x[..., 0])

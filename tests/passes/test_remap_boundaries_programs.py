@@ -191,12 +191,12 @@ def test_no_shift_by_boundaries_in_doubt(cu: Tensor) -> None:
     assert report.rewrites == []
 
 
-def test_no_shift_by_values_in_doubt() -> None:
+@pytest.mark.parametrize("program", [callers.shifted_labels, callers.shifted_row], ids=lambda f: f.__name__)
+def test_no_shift_by_values_in_doubt(program: Any) -> None:
     """One document whose image comes early: the values could mean either row, so labels are shifted as the code
     does it, over the whole row. Boundaries that count expanded tokens are beyond doubt."""
     documents = Documents((".3......",))
     args, (before, after) = documents.arguments(), documents.boundaries()
     for cu in (before, after):
-        result = explained(callers.shifted_labels, *args, cu).result
-        for got, want in zip(result, callers.shifted_labels(*args, cu), strict=True):
+        for got, want in zip(explained(program, *args, cu).result, program(*args, cu), strict=True):
             torch.testing.assert_close(got, want, rtol=0, atol=0)
