@@ -99,9 +99,15 @@ _PACKED_OPS = {
 }
 
 
+DOUBTFUL = "packpass_doubtful"
+"""In the meta of a call: its boundaries may not be those of the row it is given (see `passes.remap_boundaries`)."""
+
+
 def in_graph(node: fx.Node) -> Iterator[tuple[Axis, Packing]]:
     """What one node says about the layout of its inputs."""
     name = op_name(node)
+    if node.meta.get(DOUBTFUL):
+        return
     if name == "packpass::packed":
         x, cu, dim, padded, group = node.args
         assert isinstance(x, fx.Node) and isinstance(cu, fx.Node)

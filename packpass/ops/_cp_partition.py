@@ -22,6 +22,7 @@ from torch import Tensor
 from packpass._compat import all_gather_of_equal_parts, reduce_scatter_sum
 from packpass.ops._arguments import check_boundaries, check_dim, check_int, check_tensor
 from packpass.ops._bits import as_bits
+from packpass.ops._check_cu_seqlens import check_cu_seqlens_op
 from packpass.ops._cp_group import SENT, resolve_group
 from packpass.ops._cp_layout import zigzag_rows_op
 from packpass.ops._geometry import along, read
@@ -144,6 +145,8 @@ differentiable("cp_sum_partition", _backward_by(cp_unpartition_op), _setup_conte
 
 def _place_of(group: Any) -> tuple[int, int]:
     """(rank, size) of a group, or as they are given."""
+    if isinstance(group, list | int):
+        raise TypeError(f"group must be a ProcessGroup, its name, None or a tuple (rank, size), got {group!r}")
     if not isinstance(group, tuple):
         resolved = resolve_group(group)
         return resolved.rank, resolved.size
@@ -157,18 +160,23 @@ def _place_of(group: Any) -> tuple[int, int]:
     return rank, size
 
 
-def _fields(x: Any) -> list[Any]:
+def _fields(x: Any) -> dict[str, Any]:
+    """The tensors of x by what messages call them."""
     if isinstance(x, Tensor):
-        return [x]
-    if not isinstance(x, Mapping | list | tuple) or len(x) == 0:
-        raise TypeError(f"x must be a Tensor or a list, tuple or dict of some, got {type(x).__name__}")
-    return list(x.values()) if isinstance(x, Mapping) else list(x)
+        return {"x": x}
+    if not isinstance(x, Mapping | list | tuple):
+        raise TypeError(f"x must be a Tensor or a list, tuple or dict of Tensors, got {type(x).__name__}")
+    if len(x) == 0:
+        raise ValueError("x must hold at least one tensor")
+    return {f"x[{key!r}]": value for key, value in (x.items() if isinstance(x, Mapping) else enumerate(x))}
 
 
 def _like(x: Any, outs: list[Tensor]) -> Any:
     if isinstance(x, Mapping):
         return dict(zip(x, outs, strict=True))
-    return outs[0] if isinstance(x, Tensor) else type(x)(outs)
+    if isinstance(x, Tensor):
+        return outs[0]
+    return tuple(outs) if isinstance(x, tuple) else outs
 
 
 def cp_partition(x: Fields, cu_seqlens: Tensor, group: Any, dim: int = 0) -> Fields:
@@ -200,13 +208,17 @@ def cp_partition(x: Fields, cu_seqlens: Tensor, group: Any, dim: int = 0) -> Fie
     """
     rank, size = _place_of(group)
     outs = []
-    for field in _fields(x):
-        at = _check(field, cu_seqlens, dim)
+    for name, field in _fields(x).items():
+        at = _check(name, field, cu_seqlens, dim)
         if size == 1:
+            check_cu_seqlens_op(cu_seqlens, field.shape[at])
             outs.append(field.clone(memory_format=torch.contiguous_format))
             continue
         if field.shape[at] % size != 0:
-            raise ValueError(f"x must have a multiple of {size} slots (the group's size), got {field.shape[at]}")
+            raise ValueError(
+                f"{name} must have a multiple of {size} slots (the group's size) along dim {at}, got {field.shape[at]} "
+                f"of shape {tuple(field.shape)}"
+            )
         outs.append(cp_partition_op(field, cu_seqlens, at, rank, size))
     return _like(x, outs)
 
@@ -230,11 +242,14 @@ def cp_unpartition(x: Fields, cu_seqlens: Tensor, group: Any, dim: int = 0) -> F
         As :func:`cp_partition`.
     """
     resolved = resolve_group(group)
-    fields = [(field, _check(field, cu_seqlens, dim)) for field in _fields(x)]
+    fields = [(field, _check(name, field, cu_seqlens, dim)) for name, field in _fields(x).items()]
+    if resolved.size == 1:
+        for field, at in fields:
+            check_cu_seqlens_op(cu_seqlens, field.shape[at])
     return _like(x, [cp_unpartition_op(f, cu_seqlens, at, resolved.name, resolved.size) for f, at in fields])
 
 
-def _check(field: Any, cu_seqlens: Tensor, dim: int) -> int:
-    check_tensor("x", field)
+def _check(name: str, field: Any, cu_seqlens: Tensor, dim: int) -> int:
+    check_tensor(name, field)
     check_boundaries("cu_seqlens", cu_seqlens, device=field.device)
     return check_dim(field, dim)

@@ -10,11 +10,17 @@ Reference::
         other = all(boundary in [*starts, sum(widths)] for boundary in row) and not wide
         collapsed = collapsed and row[N] == T != expanded and not other
     out = remap_cu_seqlens(cu, widths, cu_padded) if collapsed else cu
+    if sure:                      # boundaries that could count either row are of no use
+        if not collapsed and row[N] <= T and any(w != 1 for w in widths):
+            out = [0, expanded, expanded, ..., expanded]
 
 `passes.remap_boundaries` puts it where no declaration says that boundaries count the tokens before expansion: data
 whose boundaries count them after it already, or that is none of both, is left as it is. Names alone are believed if the
 values allow no other reading: with a tail as long as what the images add, boundaries of the expanded row end at T as
 well, but hardly without an image in that tail or a boundary inside one. No host sync, never an error.
+
+``sure`` is for what the code did not cut by boundaries and is about to be (a naive shift, see `passes.pack_shifts`):
+where the values do not tell, the row counts as one document, as the code had it.
 
 ``check_expansion`` (internal) is for declared rows, where widths that do not fit are an error::
 
@@ -32,7 +38,14 @@ from packpass.ops._library import define
 from packpass.ops._remap_cu_seqlens import _remap, _sums
 
 
-def _kernel(cu_seqlens: Tensor, widths: Tensor, expanded: int, cu_seqlens_padded: Tensor | None, exact: bool) -> Tensor:
+def _kernel(
+    cu_seqlens: Tensor,
+    widths: Tensor,
+    expanded: int,
+    cu_seqlens_padded: Tensor | None,
+    exact: bool,
+    sure: bool = False,
+) -> Tensor:
     total, row = widths.shape[0], cu_seqlens if cu_seqlens_padded is None else cu_seqlens_padded
     sums = _sums(widths)
     collapsed = (widths >= 0).all() & (sums.select(0, -1) <= expanded)
@@ -47,16 +60,28 @@ def _kernel(cu_seqlens: Tensor, widths: Tensor, expanded: int, cu_seqlens_padded
         collapsed = collapsed & ~other & (last == total) & (last.new_full((), total) != expanded)
     out = _remap(cu_seqlens, sums, cu_seqlens_padded)
     collapsed = collapsed & (out.select(0, -1) <= torch.iinfo(cu_seqlens.dtype).max)
-    return torch.where(collapsed, out.to(cu_seqlens.dtype), cu_seqlens)
+    out = torch.where(collapsed, out.to(cu_seqlens.dtype), cu_seqlens)
+    if sure:
+        one_reading = collapsed | (row.select(0, -1) > total) | (widths == 1).all()
+        entries = torch.arange(cu_seqlens.shape[0], device=cu_seqlens.device)
+        out = torch.where(one_reading, out, torch.where(entries > 0, expanded, 0).to(cu_seqlens.dtype))
+    return out
 
 
-def _fake(cu_seqlens: Tensor, widths: Tensor, expanded: int, cu_seqlens_padded: Tensor | None, exact: bool) -> Tensor:
+def _fake(
+    cu_seqlens: Tensor,
+    widths: Tensor,
+    expanded: int,
+    cu_seqlens_padded: Tensor | None,
+    exact: bool,
+    sure: bool = False,
+) -> Tensor:
     return torch.empty_like(cu_seqlens, memory_format=torch.contiguous_format)
 
 
 expanded_boundaries_op = define(
-    "expanded_boundaries(Tensor cu_seqlens, Tensor widths, SymInt expanded, Tensor? cu_seqlens_padded, bool exact) "
-    "-> Tensor",
+    "expanded_boundaries(Tensor cu_seqlens, Tensor widths, SymInt expanded, Tensor? cu_seqlens_padded, bool exact, "
+    "bool sure=False) -> Tensor",
     fake=_fake,
     kernel=_kernel,
     decomposition=_kernel,

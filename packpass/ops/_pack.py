@@ -197,6 +197,8 @@ def _fills(fill: Any, x: Any, tensors: dict[str, Tensor]) -> list[Scalar]:
     else:
         fills = [fill] * len(tensors)
     for value, tensor in zip(fills, tensors.values(), strict=True):
+        if value is None:  # only a roll knows what that means
+            raise TypeError("fill must be a number, got None")
         check_fill(value, tensor.dtype)
     return fills
 

@@ -27,16 +27,22 @@ the expanded tokens already stay as they are. So do boundaries that are declared
 expanded row change together, or none does; lengths of the longest document that a call of attention is given become the
 length of the row.
 
+What the code does not cut by boundaries, and `pack_shifts` is about to, is cut by them only if they are beyond doubt:
+where this pass refuses, attention on the expanded row says nothing about its layout, and where the values allow two
+readings, shifts go over the whole row.
+
 This changes results on purpose: every rewrite is in the report, and ``{"packpass.fix_shifts": "declared"}`` or
 ``"off"`` limits it as it limits `pack_shifts`, which runs afterwards and sees the new boundaries.
 
-Does not handle (left alone, with a code): boundaries of which nothing says what they count
-(``collapsed-or-expanded``); uses on the expanded row that are not understood, in subgraphs that are not, or on both
-sides at once (``expansion-use``); a row that two calls expand by different widths (``expansion-widths``); several rows
-(``ambiguous-rows``); boundaries or widths that are written in place (``boundaries-written``), or are known too late
-(``boundaries-late``) or on another device (``boundary-device``). Without a code: expansion in another graph than its
-use (a graph break in between), index arithmetic other than that in `positions`, and inputs by name whose row has slots
-behind the last document (nothing but a declaration says what those boundaries count).
+Does not handle (left alone, with a code): boundaries of which nothing says what they count (``collapsed-or-expanded``);
+uses on the expanded row that are not understood, in subgraphs that are not, on both sides at once, or by boundaries
+that the code scales or mixes with the row's old length (``expansion-use``); calls that know documents from elsewhere as
+well, or whose keys are another row (``two-boundaries``); a row that two calls expand by different widths
+(``expansion-widths``); several rows (``ambiguous-rows``); boundaries or widths that are written in place
+(``boundaries-written``), or are known too late (``boundaries-late``) or on another device (``boundary-device``).
+Without a code: expansion in another graph than its use (a graph break in between), index arithmetic other than that in
+`positions`, and inputs by name whose row has slots behind the last document (nothing but a declaration says what those
+boundaries count).
 """
 
 from __future__ import annotations
@@ -51,11 +57,14 @@ from torch import fx
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
 from packpass.layout import analyze
+from packpass.layout.attention import is_boundaries
 from packpass.layout.axes import Axes, Axis
 from packpass.layout.names import example, op_name, storage
+from packpass.layout.sources import DOUBTFUL, root_of
 from passes.context import PassContext
 from passes.pack_shifts import mentions_boundaries
 from passes.refused import Refused
+from passes.remap_boundaries.derived import DERIVED, made_of
 from passes.remap_boundaries.evidence import (
     Boundaries,
     Evidence,
@@ -65,6 +74,7 @@ from passes.remap_boundaries.evidence import (
     evidence,
     given,
     informed,
+    named,
     stray,
 )
 from passes.remap_boundaries.expansions import Expansion, expansions, link_more
@@ -72,7 +82,7 @@ from passes.remap_boundaries.memory import writes_between, written
 from passes.remap_boundaries.positions import Reader
 from passes.remap_boundaries.rewrite import Remapper, move, needed_early
 from passes.remap_boundaries.same import same_row
-from passes.remap_boundaries.uses import Rows, Side, Uses, collect
+from passes.remap_boundaries.uses import Rows, Side, Uses, collect, longest_elsewhere
 
 NAME = "remap_boundaries"
 TIER = "fix"
@@ -102,15 +112,26 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     found = list(expansions(gm.graph, axes, Reader(memory)))
     for graph in layouts.graphs:
         link_more(graph, axes)
-    families = list(rows_of(axes, found, gm.graph, memory))
-    if not families:
+    if not found:
         return []
     before = fx.Graph()
     before.output(before.graph_copy(gm.graph, {}))
     try:
         origins = {expansion.origin for expansion in found}
-        sets = all_boundaries(gm, origins)
-        results = [r for b in sets for family, rows in families if (r := _remap(gm, b, family, rows, context))]
+        results = list[Rewrite | Refusal]()
+        replaced, refused = set[fx.Node](), set[fx.Node]()
+        for boundaries in all_boundaries(gm, origins):
+            if boundaries.cu in replaced:
+                continue  # made of others, and again of the new ones
+            others = [expansion for expansion in found if not by_documents(expansion, boundaries)]
+            for family, rows in rows_of(axes, others, gm.graph, memory):
+                result = _remap(gm, boundaries, family, rows, context)
+                if result is None:
+                    continue
+                known = replaced if isinstance(result, Rewrite) else refused
+                if known is replaced or boundaries.cu not in refused:  # once for what is made of one another
+                    results.append(result)
+                known.update(collect(gm, boundaries.roots, rows, NAME).derived)
         gm.graph.lint()
     except Exception as error:  # a model must not fail because its boundaries could not be rewritten
         log.warning("boundaries are left alone: %s: %s", type(error).__name__, error)
@@ -153,6 +174,14 @@ def rows_of(
         yield family, Rows(axes, before, with_shards(graph, axes, after), others, lengths, contested)
 
 
+def by_documents(expansion: Expansion, boundaries: Boundaries) -> bool:
+    """Are the widths the lengths of these boundaries' own documents? They count the row that this makes."""
+    widths = {expansion.widths.node, root_of(expansion.widths.node)}
+    return any(made_of(node, set(boundaries.roots), lambda n: op_name(n) in DERIVED) for node in widths) or any(
+        made_of(root, widths, lambda n: is_boundaries(example(n))) for root in boundaries.roots
+    )
+
+
 _SHARDING = ("packpass::cp_partition", "packpass::cp_unpartition", "packpass::cp_to_hp", "packpass::hp_to_cp")
 
 
@@ -177,6 +206,8 @@ def _remap(
         return None
     if any(declared(gm.graph, root, rows, Side.AFTER) for root in boundaries.roots):
         return None  # they count expanded tokens
+    if named(gm.graph, boundaries, rows, Side.AFTER) and not named(gm.graph, boundaries, rows, Side.BEFORE):
+        return None  # the row of the inputs is the one that is made
     found = Found(boundaries, family[0], rows, uses)
     anchor = min(use.node for use in uses.on(Side.AFTER))
     try:
@@ -186,6 +217,7 @@ def _remap(
         early = needed_early(gm, found.expansion.widths.node, anchor)
         early += needed_early(gm, found.expansion.after.node, anchor)
     except Refused as refused:
+        doubt(uses)
         where = location_of_node(refused.node or found.expansion.origin) or "<unknown>"
         return Refusal(NAME, refused.code, refused.reason, where)
     # === Transform ===
@@ -194,10 +226,16 @@ def _remap(
     new = remapper.remap(boundaries, proof)
     if proof.kind == "declared":
         Remapper(gm.graph, found.expansion.origin, found.expansion, NAME).check()
-    if not uses.attentions:
-        remapper.mark(new, boundaries, proof.kind == "declared")
+    made = {rows.axes.find(e.after): e.after for e in family}
+    remapper.mark(new, boundaries, proof, made.values())
     remapper.substitute(new, uses)
     return _reported(found, proof)
+
+
+def doubt(uses: Uses) -> None:
+    """What boundaries that may be stale cut is no proof that the row is cut so, to `pack_shifts` for one."""
+    for node in [use.node for use in uses.on(Side.AFTER)] + [node for node, _ in uses.attentions]:
+        node.meta[DOUBTFUL] = True
 
 
 def check(gm: fx.GraphModule, found: Found, context: PassContext) -> Evidence | None:
@@ -224,6 +262,7 @@ def check(gm: fx.GraphModule, found: Found, context: PassContext) -> Evidence | 
             raise Refused("two-boundaries", "one call cuts the expanded row by other boundaries as well", use.node)
     if found.rows.contested:
         raise Refused("expansion-widths", "other calls expand one of these rows by other widths", expansion.origin)
+    longest_elsewhere(gm, uses, found.rows)
     other = next((user for root in boundaries.roots if (user := stray(root)) is not None), None)
     if other is not None:
         raise Refused("expansion-use", "what the boundaries are computed from is used on its own", other)

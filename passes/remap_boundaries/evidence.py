@@ -13,24 +13,37 @@ from packpass.layout import subgraphs
 from packpass.layout.attention import attention, is_boundaries, named_arguments
 from packpass.layout.axes import Axis
 from packpass.layout.names import argument, example, op_name
-from packpass.layout.sources import PADDED_NAMES, last_name, root_of, source_name, well_known
+from packpass.layout.sources import (
+    BOUNDARY_NAMES,
+    DOUBTFUL,
+    PADDED_NAMES,
+    Packing,
+    last_name,
+    root_of,
+    source_name,
+    well_known,
+)
+from passes.refused import Refused
+from passes.remap_boundaries.derived import boundaries_behind, compared, repeated
 from passes.remap_boundaries.uses import Rows, Side, Uses
 
 _KEYS = ("cu_seqlens_kv", "cu_seqlens_k", "cu_seq_lens_k")
+_KEYS_PADDED = ("cu_seqlens_kv_padded", "cu_seqlens_k_padded", "cu_seqlens_padded")
 
 
 @dataclasses.dataclass(frozen=True)
 class Boundaries:
     """One set of boundaries of a graph: logical ones, and those of the slots where documents are padded. ``keys``: a
-    second input with the boundaries of the keys of the same rows."""
+    second input with the boundaries of the keys of the same rows; ``keys_padded``: the slots of these."""
 
     cu: fx.Node
     padded: fx.Node | None = None
     keys: fx.Node | None = None
+    keys_padded: fx.Node | None = None
 
     @property
     def roots(self) -> list[fx.Node]:
-        return [node for node in (self.cu, self.padded, self.keys) if node is not None]
+        return [node for node in (self.cu, self.padded, self.keys, self.keys_padded) if node is not None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +61,7 @@ def all_boundaries(gm: Any, ignored: Container[fx.Node]) -> list[Boundaries]:
     pairs: dict[fx.Node, fx.Node | None] = {}
     keys: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
-        if node in ignored:
+        if node in ignored and repeated(node) is None:
             continue
         for cu, padded in given(gm, node):
             known = pairs.setdefault(cu, padded)
@@ -62,34 +75,61 @@ def all_boundaries(gm: Any, ignored: Container[fx.Node]) -> list[Boundaries]:
     for node in graph.nodes:  # padded boundaries that only have the name
         if node.op == "placeholder" and last_name(source_name(node) or "") in PADDED_NAMES and len(pairs) == 1:
             (cu,) = pairs
-            if pairs[cu] is None and node is not cu and is_boundaries(example(node)):
+            plain = any(declared_padding(n) == (cu, None) for n in graph.nodes)
+            if pairs[cu] is None and node is not cu and is_boundaries(example(node)) and not plain:
                 pairs[cu] = node
     others = {n for n in (*pairs.values(), *keys.values()) if n is not None}
-    return [Boundaries(cu, padded, keys.get(cu)) for cu, padded in pairs.items() if cu not in others]
+    return [
+        Boundaries(cu, pairs[cu], keys.get(cu), pairs.get(keys[cu]) if cu in keys else None)
+        for cu in sorted(pairs)
+        if cu not in others
+    ]
+
+
+def declared_padding(node: fx.Node) -> tuple[fx.Node, fx.Node | None] | None:
+    """``(boundaries, padded boundaries)`` of a declaration."""
+    return next(_of_call(node), None) if op_name(node) == "packpass::packed" else None
 
 
 def given(gm: Any, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node | None]]:
     """``(boundaries, padded boundaries)`` of one call."""
     found = attention(node)
     if found is not None:
-        for cu in (found.boundaries, found.other_boundaries):
+        arguments = named_arguments(node)
+        for cu, names in ((found.boundaries, PADDED_NAMES), (found.other_boundaries, _KEYS_PADDED)):
             if cu is not None:
-                yield root_of(cu), None
+                yield _pair(cu, next((p for n in names if isinstance(p := arguments.get(n), fx.Node)), None))
     elif op_name(node) in ("bucketize", "searchsorted"):
         cu = argument(node, 1 if op_name(node) == "bucketize" else 0, "boundaries", node.kwargs.get("sorted_sequence"))
         if isinstance(cu, fx.Node) and is_boundaries(example(cu)):
-            yield root_of(cu), None
+            yield boundaries_behind(cu) or root_of(cu), None
+    elif (copies := repeated(node)) is not None:
+        yield copies[1], None
+    elif (passed := compared(node)) is not None:
+        if last_name(source_name(passed[1]) or "") in BOUNDARY_NAMES:  # any other numbers are compared with slots, too
+            yield passed[1], None
     elif op_name(node).startswith("packpass::"):
-        arguments = named_arguments(node)
-        cu, padded = arguments.get("cu_seqlens"), arguments.get("cu_seqlens_padded")
-        if isinstance(cu, fx.Node):
-            yield root_of(cu), root_of(padded) if isinstance(padded, fx.Node) else None
+        yield from _of_call(node)
     else:
         for sub, inputs, _ in subgraphs(gm, node) if op_name(node).startswith("higher_order::") else ():
             places = {inner: outer for outer, inner in inputs}
             for cu, padded in (pair for inner in sub.graph.nodes for pair in given(sub, inner)):
                 if cu in places:
                     yield root_of(places[cu]), root_of(places[padded]) if padded in places else None
+
+
+def _of_call(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node | None]]:
+    """`given` of a call of our own."""
+    arguments = named_arguments(node)
+    cu, padded = arguments.get("cu_seqlens"), arguments.get("cu_seqlens_padded")
+    if isinstance(cu, fx.Node):
+        yield _pair(cu, padded)
+
+
+def _pair(cu: fx.Node, padded: Any) -> tuple[fx.Node, fx.Node | None]:
+    """Documents whose slots are given by the same boundaries are not padded."""
+    cu, padded = root_of(cu), root_of(padded) if isinstance(padded, fx.Node) else None
+    return cu, padded if padded is not cu else None
 
 
 def declared(graph: fx.Graph, cu: fx.Node, rows: Rows, side: Side) -> fx.Node | None:
@@ -110,19 +150,28 @@ def evidence(
     cu = boundaries.cu
     mark = declared(graph, cu, rows, Side.BEFORE)
     if mark is not None:
+        if declared_padding(mark) != (cu, boundaries.padded):
+            reason = (
+                "the declaration and the calls disagree about the padding of documents; name cu_seqlens_padded in both"
+            )
+            raise Refused("two-boundaries", reason, mark)
         return Evidence("declared", f"packpass.packed at {location_of_node(mark) or '<unknown>'}")
     if declared_only:
         return None
     for use in uses.on(Side.BEFORE):
-        if use.cuts:
+        if use.cuts and not use.node.meta.get(DOUBTFUL):
             name = op_name(use.node).removeprefix("packpass::") or use.node.name
             return Evidence("use", f"{name} at {location_of_node(use.node) or '<unknown>'}")
-    for axis, packing in well_known(graph).marks:
-        if packing.boundaries is cu and rows.side(axis) is Side.BEFORE:
-            if boundaries.padded not in (None, packing.padded):
-                return None
-            return Evidence("input", packing.text)
-    return None
+    packing = named(graph, boundaries, rows, Side.BEFORE)
+    if packing is None or boundaries.padded not in (None, packing.padded):
+        return None
+    return Evidence("input", packing.text)
+
+
+def named(graph: fx.Graph, boundaries: Boundaries, rows: Rows, side: Side) -> Packing | None:
+    """Do the names of inputs say that these boundaries cut the row on one side of the expansion?"""
+    marks = well_known(graph).marks
+    return next((p for axis, p in marks if p.boundaries is boundaries.cu and rows.side(axis) is side), None)
 
 
 def stray(cu: fx.Node) -> fx.Node | None:

@@ -113,6 +113,47 @@ class Reader:
             return None
         return Positions(sums[0], 0, self._summed[sums[0]])
 
+    def _exclusive(self, node: fx.Node, dim: int) -> tuple[fx.Node, int] | None:
+        """``cat([0, ends[:-1]])``, ``pad(ends, (1, 0))[:-1]``, ``pad(ends[:-1], (1, 0))``: the running sum and its
+        dimension."""
+        if dim != -1:
+            return None
+        name = op_name(node)
+        if name == "getitem" and isinstance(node.args[0], fx.Node) and _cut_last(node.args[1], example(node).dim()):
+            return self._after_zero(node.args[0])
+        inner = self._after_zero(node)
+        if inner is not None and op_name(inner[0]) == "getitem" and _cut_last(inner[0].args[1], example(node).dim()):
+            source = inner[0].args[0]
+            return (source, -1) if isinstance(source, fx.Node) else None
+        return None
+
+    def _after_zero(self, node: fx.Node) -> tuple[fx.Node, int] | None:
+        """``pad(x, (1, 0))`` or ``cat([zeros(1), x], -1)``: x."""
+        if storage(node) in self.written:
+            return None
+        if op_name(node) == "pad":
+            pad, value, mode = (
+                argument(node, 1, "pad"),
+                argument(node, 3, "value", 0),
+                argument(node, 2, "mode", "constant"),
+            )
+            x = argument(node, 0, "input")
+            if (
+                mode in ("constant", 0)
+                and isinstance(pad, (tuple, list))
+                and tuple(pad) == (1, 0)
+                and value in (0, None)
+            ):
+                return (x, -1) if isinstance(x, fx.Node) else None
+        if op_name(node) == "cat":
+            parts, along = argument(node, 0, "tensors"), argument(node, 1, "dim", 0)
+            if not isinstance(parts, (tuple, list)) or len(parts) != 2 or along not in (-1, example(node).dim() - 1):
+                return None
+            zero, x = parts
+            if op_name(zero) in _ZEROS and example(zero).shape[-1] == 1 and storage(zero) not in self.written:
+                return (x, -1) if isinstance(x, fx.Node) else None
+        return None
+
     def is_slots(self, node: fx.Node) -> bool:
         """``arange(n)``"""
         return self._terms(node, -1) == (Counter({_Term("slots", None): 1}), 0)
@@ -144,7 +185,7 @@ class Reader:
             return None
         if name == "arange" and _from_zero(node):
             return Counter({_Term("slots", None): 1}), 0
-        before = _exclusive(node, dim)
+        before = self._exclusive(node, dim)
         if before is not None:  # what stands before a token: the sum without it
             ends = self.ends(*before)
             if ends is None:
@@ -192,42 +233,6 @@ def same_values(row: Row) -> Row | None:
         # Other dimensions of more than one slot may hold other numbers.
         if axes.find(Axis(source, dim)) == at and (name != "select" or all(n == 1 for n in others)):
             return Row(source, dim - rank)
-    return None
-
-
-def _exclusive(node: fx.Node, dim: int) -> tuple[fx.Node, int] | None:
-    """``cat([0, ends[:-1]])``, ``pad(ends, (1, 0))[:-1]``, ``pad(ends[:-1], (1, 0))``: the running sum and its
-    dimension."""
-    if dim != -1:
-        return None
-    name = op_name(node)
-    if name == "getitem" and isinstance(node.args[0], fx.Node) and _cut_last(node.args[1], example(node).dim()):
-        return _after_zero(node.args[0])
-    inner = _after_zero(node)
-    if inner is not None and op_name(inner[0]) == "getitem" and _cut_last(inner[0].args[1], example(node).dim()):
-        source = inner[0].args[0]
-        return (source, -1) if isinstance(source, fx.Node) else None
-    return None
-
-
-def _after_zero(node: fx.Node) -> tuple[fx.Node, int] | None:
-    """``pad(x, (1, 0))`` or ``cat([zeros(1), x], -1)``: x."""
-    if op_name(node) == "pad":
-        pad, value, mode = (
-            argument(node, 1, "pad"),
-            argument(node, 3, "value", 0),
-            argument(node, 2, "mode", "constant"),
-        )
-        source = argument(node, 0, "input")
-        if mode in ("constant", 0) and isinstance(pad, (tuple, list)) and tuple(pad) == (1, 0) and value in (0, None):
-            return (source, -1) if isinstance(source, fx.Node) else None
-    if op_name(node) == "cat":
-        parts, along = argument(node, 0, "tensors"), argument(node, 1, "dim", 0)
-        if not isinstance(parts, (tuple, list)) or len(parts) != 2 or along not in (-1, example(node).dim() - 1):
-            return None
-        zero, source = parts
-        if op_name(zero) in _ZEROS and example(zero).shape[-1] == 1 and isinstance(source, fx.Node):
-            return source, -1
     return None
 
 

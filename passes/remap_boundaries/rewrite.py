@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -88,31 +89,45 @@ class Remapper:
         """The boundaries of a set -> those of the row after expansion."""
         widths, after = self.widths(), self.length(self.expansion.after)
         cu, padded, keys = boundaries.cu, boundaries.padded, boundaries.keys
+        sets = [(cu, padded), (keys, boundaries.keys_padded)]
+        sets += [(slots, None) for slots in {padded: None, boundaries.keys_padded: None}]
         if evidence.kind == "declared":
             self.call(_ops.check_cu_seqlens.default, cu, self.length(self.expansion.before), padded)
-            new = {n: self.call(_ops.remap_cu_seqlens.default, n, widths) for n in (padded, keys) if n is not None}
-            new[cu] = self.call(_ops.remap_cu_seqlens.default, cu, widths, padded)
+            new = {n: self.call(_ops.remap_cu_seqlens.default, n, widths, slots) for n, slots in sets if n is not None}
             self.call(_ops.check_cu_seqlens.default, new[cu], after, new.get(padded) if padded is not None else None)
             return new
         exact, op = evidence.kind == "input", _ops.expanded_boundaries.default
-        new = {n: self.call(op, n, widths, after, None, exact) for n in (padded, keys) if n is not None}
-        new[cu] = self.call(op, cu, widths, after, padded, exact)
-        return new
+        return {n: self.call(op, n, widths, after, slots, exact) for n, slots in sets if n is not None}
 
     def check(self) -> None:
         """Before tokens are put at places that the row may not have: an error that names the numbers."""
         if self.expansion.after.node < self.builder.before:
             self.call(_ops.check_expansion.default, self.widths(), self.length(self.expansion.after))
 
-    def mark(self, new: dict[fx.Node, fx.Node], boundaries: Boundaries, checked: bool) -> None:
-        """Say what cuts the expanded row, for `pack_shifts`, where no call of attention does."""
-        after, total = self.expansion.after, self.length(self.expansion.after)
+    def mark(
+        self, new: dict[fx.Node, fx.Node], boundaries: Boundaries, evidence: Evidence, rows: Iterable[Axis]
+    ) -> None:
+        """Say what cuts the expanded ``rows``, for `pack_shifts`. Attention is given boundaries by the code, and has
+        to take them if nothing better is known; shifts were not."""
+        total = self.length(self.expansion.after)
         cu, padded = new[boundaries.cu], new[boundaries.padded] if boundaries.padded is not None else None
-        if not checked:  # what could not be remapped need not fit this row
-            fits = _ops.boundaries_or_row.default
-            rows = self.call(fits, cu, total, padded, False)
-            cu, padded = rows, self.call(fits, cu, total, padded, True) if padded is not None else None
-        self.call(_ops.packed.default, after.node, cu, after.dim - example(after.node).dim(), padded, "")
+        if evidence.kind != "declared":
+            widths, exact, fits = self.widths(), evidence.kind == "input", _ops.boundaries_or_row.default
+            sure = [
+                self.call(_ops.expanded_boundaries.default, n, widths, total, slots, exact, True)
+                for n, slots in ((boundaries.cu, boundaries.padded), (boundaries.padded, None))
+                if n is not None
+            ]
+            cu, padded = sure[0], sure[1] if len(sure) > 1 else None
+            row = self.call(fits, cu, total, padded, False)  # what could not be remapped need not fit this row
+            cu, padded = row, self.call(fits, cu, total, padded, True) if padded is not None else None
+        anchor = self.builder.before
+        for row_axis in rows:
+            node, dim = row_axis.node, row_axis.dim - example(row_axis.node).dim()
+            late = not node < anchor
+            self.builder.before = node.next if late else anchor
+            self.call(_ops.packed.default, node, cu, dim, padded, "")
+        self.builder.before = anchor
 
     def substitute(self, new: dict[fx.Node, fx.Node], uses: Uses) -> None:
         """Every use on the row after expansion gets the new boundaries, or what is made of them."""

@@ -22,19 +22,21 @@ from packpass.capture import markers
 from packpass.layout import rules, subgraphs
 from packpass.layout.attention import AttentionCall, attention, named_arguments
 from packpass.layout.axes import Axes, Axis, value_of
-from packpass.layout.names import example, op_name
+from packpass.layout.mutation import written_inputs
+from packpass.layout.names import argument, example, op_name
+from packpass.layout.sources import last_name, root_of, source_name
 from passes.refused import Refused
-
-DERIVED = frozenset(
-    """
-    getitem select narrow diff sub add mul neg cat stack to long int type clone contiguous detach alias unsqueeze
-    squeeze view reshape flatten max min amax amin clamp floor_divide remainder unbind flip where pad expand sum eq ne
-    lt le gt ge logical_and logical_or bitwise_and bitwise_or and_ or_ packpass::snapshot
-    """.split()  # noqa: SIM905
+from passes.remap_boundaries.derived import (
+    FRESH,
+    compared,
+    is_derived,
+    is_scaled,
+    numbers_behind,
+    repeated,
+    stays_behind,
 )
-_FRESH = frozenset({"zeros_like", "ones_like", "full_like", "empty_like"})
-_ONE_NUMBER = frozenset({"new_zeros", "new_ones", "new_full", "new_tensor", "zeros", "ones", "full", "tensor"})
-_SIZES = frozenset({"size", "sym_size", "numel", "dim", "getattr", "len", "new_zeros", "new_ones", "new_full"} | _FRESH)
+
+_SIZES = frozenset({"size", "sym_size", "numel", "dim", "getattr", "len", "new_zeros", "new_ones", "new_full"} | FRESH)
 _CHECKS = frozenset({"assert_async", "_assert_scalar", "_check", "_check_tensor_all"})
 _COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "where", "and_", "or_", "bitwise_and", "logical_and"})
 _LOOKED_UP = frozenset(
@@ -43,6 +45,7 @@ _LOOKED_UP = frozenset(
     index_put_ scatter scatter_
     """.split()  # noqa: SIM905
 )
+_TABLES = frozenset({"getitem", "index_select", "gather", "take_along_dim"})
 _BY_TOTAL = frozenset({"packpass::position_ids", "packpass::segment_ids", "packpass::window_mask"})
 _LONGEST = re.compile(r"max_?(seq_?lens?|length|q|k|kv|s)(_\w+)?")
 
@@ -133,12 +136,17 @@ def collect(gm: Any, roots: Iterable[fx.Node], rows: Rows, skip: str) -> Uses:
     """
     derived = dict.fromkeys(roots)
     found = Uses([], [], [])
+    behind, scaled = set[fx.Node](), set[fx.Node]()
     for node in gm.graph.nodes:
         own = [n for n in node.all_input_nodes if n in derived]
         if node in derived or not own or node.meta.get("packpass") == skip:
             continue
-        if _is_derived(node, derived):
+        if is_derived(node, derived):
             derived[node] = None
+            if not behind.isdisjoint(own) or stays_behind(node, *rows.lengths):
+                behind.add(node)
+            if not scaled.isdisjoint(own) or is_scaled(node):
+                scaled.add(node)
             continue
         try:
             use = _use(gm, node, derived, rows, found, skip)
@@ -147,31 +155,26 @@ def collect(gm: Any, roots: Iterable[fx.Node], rows: Rows, skip: str) -> Uses:
             continue
         if use is not None:
             found.uses.append(use)
+        # A scaled length may be looked up for every slot; as places in the row, scaled boundaries are other boundaries.
+        table = node.args[0] if op_name(node) in _TABLES else None
+        old = next((n for n in own if n in behind or (n in scaled and n is not table)), None)
+        if use is not None and use.side is Side.AFTER and old is not None:
+            what = "the expanded row is cut by boundaries that are scaled, or mixed with the row's old length"
+            found.unclear.append(Refused("expansion-use", what, old))
+    found.unclear += _mixed_numbers(found.uses, derived, rows)
     found.derived = sorted(derived)
     return found
-
-
-def _is_derived(node: fx.Node, derived: dict[fx.Node, None]) -> bool:
-    if op_name(node) not in DERIVED:
-        return False
-    tensors = [n for n in node.all_input_nodes if not isinstance(example(n), (int, torch.SymInt))]
-    return all(n in derived or _is_constant(n, derived) for n in tensors)
-
-
-def _is_constant(node: fx.Node, derived: dict[fx.Node, None]) -> bool:
-    value = example(node)
-    if op_name(node) in _FRESH:
-        return node.args[0] in derived
-    return op_name(node) in _ONE_NUMBER and isinstance(value, torch.Tensor) and all(_one(n) for n in value.shape)
 
 
 def _use(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found: Uses, skip: str) -> Use | None:
     """One use; None for what says nothing about rows."""
     name = op_name(node)
+    if name in _CHECKS and Side.AFTER in {rows.by_length(n) for n in numbers_behind(node, derived)}:
+        return Use(node, Side.AFTER, False)  # do documents fill the expanded row?
     if node.op == "output" or node.target is markers.BOUNDARIES or name in _SIZES | _CHECKS | {"packpass::packed"}:
         return None
     if name in ("item", "tolist"):
-        _host_read(node, rows)
+        on_the_host(gm, node, rows)
         return None
     if name == "packpass::check_cu_seqlens":
         side = rows.by_length(example(node.args[1]))
@@ -181,12 +184,14 @@ def _use(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found
     others = [(n, None) for n in node.all_input_nodes if n not in derived]
     results = [(node, item) for item in rules.outputs(node)]
     sides = rows.sides([*others, *results])
-    call = attention(node)
-    cuts = call is not None or name.startswith("packpass::") or name in ("bucketize", "searchsorted")
-    if not sides and name in _BY_TOTAL:
-        sides = {side for side in (rows.by_length(example(node.args[1])),) if side is not None}
+    call, copies = attention(node), repeated(node) is not None
+    cuts = call is not None or copies or name.startswith("packpass::") or name in ("bucketize", "searchsorted")
+    if not sides and (copies or name in _BY_TOTAL):
+        total = argument(node, 3, "output_size") if copies else node.args[1]
+        sides = {side for side in (rows.by_length(example(total)),) if side is not None}
     elif not sides and (not cuts or name in ("bucketize", "searchsorted")):
         sides = rows.sides_by_length(others)
+    cuts = cuts or (compared(node) is not None and bool(sides))
     sides = sides or ({Side.NEITHER} if not cuts and _counts(node, name) else set())
     if len(sides) != 1:
         what = "rows before and after expansion at once" if sides else "a row that is not known"
@@ -194,15 +199,29 @@ def _use(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found
     (side,) = sides
     if side is Side.AFTER and call is not None:
         found.attentions.append((node, call))
+        found.unclear += _strangers(node, call, derived, rows)
     if side is Side.AFTER and not cuts and not _is_positional(node, name):
         raise Refused("expansion-use", f"what {name or node.name} makes of boundaries is not understood", node)
     looked_up = name in _LOOKED_UP and side is Side.BEFORE
     return Use(node, side, cuts or looked_up)
 
 
+def _strangers(node: fx.Node, call: AttentionCall, derived: dict[fx.Node, None], rows: Rows) -> Iterator[Refused]:
+    """What a call of attention knows of documents, but not from these boundaries: it would not go with new ones."""
+    for n in node.all_input_nodes:
+        value = example(n)
+        if n not in derived and isinstance(value, torch.Tensor) and value.dtype in (torch.int32, torch.int64):
+            yield Refused("two-boundaries", "the call is also given other boundaries or lengths", node)
+    other = call.other_boundaries
+    if other is None or root_of(other) is root_of(call.boundaries):
+        return
+    if any(rows.side(Axis(k, call.dim)) is not Side.AFTER for k in call.keys):
+        yield Refused("two-boundaries", "the keys are not known to lie along the row of the queries", node)
+
+
 def _counts(node: fx.Node, name: str) -> bool:
     """A number of tokens that is used as a number: a mean over them, say."""
-    return name in rules.ELEMENTWISE or name in ("sum", "mean", "cumsum", "item")
+    return name in rules.ELEMENTWISE or name.removesuffix("_") in rules.ELEMENTWISE or name == "item"
 
 
 def _is_positional(node: fx.Node, name: str) -> bool:
@@ -212,18 +231,60 @@ def _is_positional(node: fx.Node, name: str) -> bool:
     return name in _COMPARED or name in _LOOKED_UP or (name in ("add", "sub") and whole)
 
 
-def _host_read(node: fx.Node, rows: Rows) -> None:
-    """A number on the host may say how long the longest document is, and be checked; not cut the expanded row."""
-    stack, seen = list(node.users), set[fx.Node]()
+def _mixed_numbers(uses: list[Use], derived: dict[fx.Node, None], rows: Rows) -> Iterator[Refused]:
+    """Numbers of tokens that meet something of the expanded row other than a single number: a sum over documents that
+    is divided by their lengths, say. The one would follow the new boundaries, the other would not."""
+    ends = {use.node for use in uses if use.side is Side.AFTER}
+    for use in uses:
+        if use.side is not Side.NEITHER or use.cuts:
+            continue
+        others = [n for n in use.node.all_input_nodes if n not in derived]
+        stack, seen = [n for n in others if getattr(example(n), "ndim", 0) > 0], set[fx.Node]()
+        while stack:
+            node = stack.pop()
+            if node in ends or Side.AFTER in rows.sides([(node, item) for item in rules.outputs(node)]):
+                yield Refused("expansion-use", "numbers of tokens meet what is made of the expanded row", use.node)
+                break
+            if node not in seen:
+                seen.add(node)
+                stack += node.all_input_nodes
+                stack += [user for user in node.users if user < use.node and node in written_inputs(user)]
+
+
+def number_users(gm: Any, number: fx.Node) -> Iterator[fx.Node]:
+    """The calls that a number on the host gets to: those that take or make tensors, here and in subgraphs."""
+    stack, seen = [(gm, user, number) for user in number.users], set[fx.Node]()
     while stack:
-        user = stack.pop()
-        if user in seen or op_name(user) in _CHECKS:
+        at, user, operand = stack.pop()
+        if user in seen or op_name(user) in _CHECKS or user.op == "output":
+            continue
+        inside = subgraphs(at, user) if op_name(user).startswith("higher_order::") else []
+        for sub, inputs, _ in inside:
+            places = [inner for outer, inner in inputs if outer is operand]
+            stack += [(sub, inner_user, place) for place in places for inner_user in place.users]
+        if inside:
             continue
         seen.add(user)
-        if not isinstance(example(user), torch.Tensor) and not attention(user):
-            stack += user.users
-        elif attention(user) is None and Side.AFTER in rows.sides([(n, None) for n in user.all_input_nodes]):
-            raise Refused("expansion-use", "boundaries that are read on the host cut the expanded row", user)
+        if any(isinstance(example(n), torch.Tensor) for n in (user, *user.all_input_nodes)):
+            yield user
+        else:
+            stack += [(at, next_user, user) for next_user in user.users]
+
+
+def on_the_host(gm: Any, number: fx.Node, rows: Rows) -> None:
+    """A number on the host may say how long the longest document is, be checked, and cut the row before expansion.
+
+    Raises:
+        Refused: it is used for anything else, where it would not go with the new boundaries.
+    """
+    for user in number_users(gm, number):
+        if attention(user) is not None:
+            continue
+        tensors = [(n, None) for n in (user, *user.all_input_nodes) if isinstance(example(n), torch.Tensor)]
+        sides = rows.sides(tensors) | rows.sides_by_length(tensors)
+        if Side.AFTER in sides or not sides:
+            reason = "a length or boundary that is known on the host is used for more than attention and checks"
+            raise Refused("expansion-use", reason, user)
 
 
 def _inside(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found: Uses, skip: str) -> Use | None:
@@ -243,6 +304,25 @@ def _inside(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, fo
         found.unclear.append(Refused("expansion-use", reason, node))
         return Use(node, Side.AFTER, cuts)
     return Use(node, sides.pop(), cuts) if sides else None
+
+
+def longest_elsewhere(gm: Any, uses: Uses, rows: Rows) -> None:
+    """The length of the longest document, as the caller gives it, is stale like the boundaries. Attention gets another
+    one; a table of positions that is made with it would be too short.
+
+    Raises:
+        Refused: it is used for more than attention.
+    """
+    calls = {node for node, _ in uses.attentions}
+    for node in gm.graph.nodes:
+        if node.op == "placeholder" and _LONGEST.fullmatch(last_name(source_name(node) or "")):
+            if not isinstance(example(node), torch.Tensor) and calls & set(number_users(gm, node)):
+                on_the_host(gm, node, rows)
+    given = {value for node in calls for value in longest(node).values() if isinstance(value, int)}
+    given -= {size for size in rows.lengths if isinstance(size, int)}
+    table = next((n for n in gm.graph.nodes if op_name(n) == "arange" and given & {*n.args, *n.kwargs.values()}), None)
+    if table is not None:
+        raise Refused("expansion-use", "a table has as many entries as the longest document before expansion", table)
 
 
 def longest(node: fx.Node) -> dict[str, Any]:

@@ -78,6 +78,7 @@ def test_fields() -> None:
     assert torch.equal(shards["hidden"], cp_partition(hidden, cu, (1, 2)))
     assert isinstance(cp_partition((ids, hidden), cu, (0, 2)), tuple)
     assert isinstance(cp_partition([ids, hidden], cu, (0, 1)), list)
+    assert len(cp_partition(torch.max(hidden, 1), cu, (0, 2))) == 2  # a tuple with names
 
 
 def test_a_packed_batch() -> None:
@@ -137,7 +138,13 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "length": (
         lambda: cp_partition(X, torch.tensor([0, 6, 12]), (0, 2)), ValueError, "document 0 has 6 slots .* by 2 .* = 4"
     ),
-    "row": (lambda: cp_partition(X[:11], CU, (0, 2)), ValueError, "a multiple of 2 slots .*, got 11"),
+    "row": (lambda: cp_partition(X[:11], CU, (0, 2)), ValueError, "a multiple of 2 slots .* dim 0, got 11 of shape"),
+    "row of a field": (lambda: cp_partition([X, X[:11]], CU, (0, 2)), ValueError, r"x\[1\] must have a multiple of 2"),
+    "kind of a field": (lambda: cp_partition([X, 3], CU, (0, 2)), TypeError, r"x\[1\] must be a Tensor, got int"),  # type: ignore[type-var]
+    "no field": (lambda: cp_partition([], CU, (0, 2)), ValueError, "at least one tensor"),
+    "one rank": (lambda: cp_partition(X, CU + 4, (0, 1)), ValueError, r"cu_seqlens\[2\] = 16 is beyond"),
+    "kind of pair": (lambda: cp_partition(X, CU, [0, 2]), TypeError, r"a tuple \(rank, size\), got \[0, 2\]"),
+    "number": (lambda: cp_partition(X, CU, 2), TypeError, r"a tuple \(rank, size\), got 2"),
     "boundary beyond": (lambda: cp_partition(X, CU + 4, (0, 2)), ValueError, r"cu_seqlens\[2\] = 16 is beyond"),
     "rank": (lambda: cp_partition(X, CU, (2, 2)), ValueError, r"0 <= rank < size, got \(2, 2\)"),
     "pair": (lambda: cp_partition(X, CU, (0, 1, 2)), ValueError, "got 3 entries"),

@@ -15,7 +15,9 @@ OP = torch.ops.packpass.expanded_boundaries.default
 CHECK = torch.ops.packpass.check_expansion.default
 
 
-def reference(cu: list[int], widths: list[int], expanded: int, padded: list[int] | None, exact: bool) -> list[int]:
+def reference(
+    cu: list[int], widths: list[int], expanded: int, padded: list[int] | None, exact: bool, sure: bool
+) -> list[int]:
     total, row = len(widths), cu if padded is None else padded
     ordered = all(0 <= a <= b <= total for a, b in pairwise([0, *row]))
     if padded is not None:
@@ -28,7 +30,8 @@ def reference(cu: list[int], widths: list[int], expanded: int, padded: list[int]
         other = all(boundary in [*starts, sum(widths)] for boundary in row) and not wide
         collapsed = collapsed and row[-1] == total != expanded and not other
     if not collapsed:
-        return cu
+        doubtful = row[-1] <= total and any(w != 1 for w in widths)
+        return [0, *[expanded] * (len(cu) - 1)] if sure and doubtful else cu
     if padded is None:
         return [sum(widths[:boundary]) for boundary in cu]
     out = [cu[0]]
@@ -37,16 +40,19 @@ def reference(cu: list[int], widths: list[int], expanded: int, padded: list[int]
     return out
 
 
-def call(cu: list[int], widths: list[int], expanded: int, padded: list[int] | None, exact: bool) -> list[int]:
+def call(
+    cu: list[int], widths: list[int], expanded: int, padded: list[int] | None, exact: bool, sure: bool = False
+) -> list[int]:
     second = torch.tensor(padded, dtype=torch.int32) if padded is not None else None
-    out: Tensor = OP(torch.tensor(cu, dtype=torch.int32), torch.tensor(widths), expanded, second, exact)
+    out: Tensor = OP(torch.tensor(cu, dtype=torch.int32), torch.tensor(widths), expanded, second, exact, sure)
     assert out.dtype is torch.int32
     return out.tolist()
 
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_reference(exact: bool, padded: bool) -> None:
+@pytest.mark.parametrize("sure", [False, True])
+def test_reference(exact: bool, padded: bool, sure: bool) -> None:
     rng = random.Random(0)
     changed = 0
     for _ in range(300):
@@ -61,7 +67,7 @@ def test_reference(exact: bool, padded: bool) -> None:
             for a, b in pairwise(slots):
                 cu.append(cu[-1] + rng.randint(0, max(b - a, 0)))
         expanded = sum(widths) + rng.choice((0, 0, 0, 2, -1))
-        arguments = cu, widths, expanded, slots if padded else None, exact
+        arguments = cu, widths, expanded, slots if padded else None, exact, sure
         out = call(*arguments)
         assert out == reference(*arguments)
         changed += out != cu

@@ -371,6 +371,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "name of a fill": (
         lambda: pack({"a": X}, MASK, fill={"b": 1}), ValueError, "fill names 'b', which is none of the fields ['a']"
     ),
+    "no fill": (lambda: pack(X, MASK, fill=None), TypeError, "fill must be a number, got None"),  # type: ignore
     "fill of a dtype": (lambda: pack(X.byte(), MASK, fill=-100), ValueError, "fill must be an integer in [0, 255]"),
     "slots": (
         lambda: unpack(torch.zeros(4), pack(X, MASK)[1]), ValueError,
