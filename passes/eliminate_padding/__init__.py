@@ -27,8 +27,9 @@ or with labels at padding that a loss would count, runs as it is.
 
 Does not handle: attention dropout; cross-attention; masks that the model is given ready-made for all queries and keys,
 or that are cut out of a buffer; relative position biases; sliding windows; tokens that are cut, joined or reduced along
-the row other than ``x[:, 0]``, ``x[:, -1]`` and sums of values whose padding is masked to 0; attention weights as a
-result; in-place ops on tokens; subgraphs (activation checkpointing).
+the row other than ``x[:, 0]``, ``x[:, -1]``, ``x[arange(B), last]``, ``x.gather(1, last)`` and what is made of values
+whose padding is masked with one number; attention weights as a result; in-place ops whose target is used elsewhere;
+``out=``; subgraphs (activation checkpointing).
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ def _pack(gm: fx.GraphModule, found: Found) -> Rewrite:
         node.meta.pop("example_value", None)
     packed = fx.GraphModule(gm, graph)
     packed.graph.lint()
-    gm.meta[META] = Unpadded(packed, first, found.inverted, tuple((c.kind, c.value) for c in machine.conditions))
+    gm.meta[META] = Unpadded(
+        packed, first, found.inverted, tuple((c.kind, c.value, c.parts) for c in machine.conditions)
+    )
     attentions = len(machine.attentions)
     return Rewrite(
         NAME,
