@@ -29,7 +29,7 @@ Does not handle: attention dropout; cross-attention; masks that the model is giv
 or that are cut out of a buffer; relative position biases; sliding windows; tokens that are cut, joined or reduced along
 the row other than ``x[:, 0]``, ``x[:, -1]``, ``x[arange(B), last]``, ``x.gather(1, last)`` and what is made of values
 whose padding is masked with one number; attention weights as a result; in-place ops whose target is used elsewhere;
-``out=``; subgraphs (activation checkpointing).
+``out=``; subgraphs (activation checkpointing); tokens that go on behind a graph break.
 """
 
 from __future__ import annotations
@@ -93,6 +93,9 @@ def _pack(gm: fx.GraphModule, found: Found) -> Rewrite:
     for site in found.sites:
         if machine.values[site].packed is None and machine.values[site].items is None:
             raise machine.lost or Refused("not-tokens", "a padded attention does not attend to packed tokens", site)
+    if machine.unpacked and getattr(getattr(gm, "compile_subgraph_reason", None), "graph_break", False):
+        reason = "the model goes on behind a graph break, where padding would be 0 and not known to be ignored"
+        raise Refused("graph-break", reason, machine.unpacked[0])
     first = prologue(gm, found.mask, machine.conditions)
 
     # === Transform ===

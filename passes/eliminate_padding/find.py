@@ -100,9 +100,24 @@ def _candidates(graph: fx.Graph) -> Iterator[tuple[fx.Node, Tile]]:
         if node.op == "placeholder" and not is_parameter(node) and not _is_ids(node):
             inputs.append((node, tile))
         elif node.op in ("call_function", "call_method") and value.dtype is torch.bool and op_name(node) in POINTWISE:
-            computed.append((node, tile))
+            if _of_one_input(node, tile):
+                computed.append((node, tile))
     yield from inputs
     yield from computed
+
+
+def _of_one_input(mask: fx.Node, tile: Tile) -> bool:
+    """Does a mask depend on at most one input per token? ``padding & segment`` hides tokens that are no padding."""
+    seen, stack, inputs = {mask}, [mask], 0
+    while stack:
+        node = stack.pop()
+        value = example(node)
+        per_token = isinstance(value, Tensor) and value.dim() >= 2 and not is_parameter(node)
+        if node.op == "placeholder" and per_token:
+            inputs += same(value.shape[0], tile.batch) and same(value.shape[-1], tile.length)
+        stack += [n for n in node.all_input_nodes if n not in seen]
+        seen.update(node.all_input_nodes)
+    return inputs <= 1
 
 
 _OPPOSITE = {"eq": "ne", "ne": "eq"}

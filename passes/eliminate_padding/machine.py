@@ -151,7 +151,9 @@ class Machine:
         if not isinstance(value.packed, Packed):
             raise Refused("attention-weights", "attention scores or weights are returned", node)
         self.unpacked.append(node)
-        return self.unpack(value.packed)
+        out = self.unpack(value.packed)
+        # What comes after the graph may ask for a view of it.
+        return self.call("contiguous", out) if example(node).is_contiguous() else out
 
     def _write(self, node: fx.Node) -> None:
         """Writing into a tensor is repeated on its whole form, unless anything else depends on what it was."""

@@ -76,5 +76,5 @@ def _slots(m: Machine, node: fx.Node, index: fx.Node, columns: Any, wraps: bool)
     """The slots of the packed row where the tokens in ``columns`` ``[B, n]`` are."""
     m.demand(Condition("picked", int(wraps), index))
     if wraps:
-        columns = m.graph.call_function(torch.remainder, (columns, m.size("S")))
+        columns = m.graph.call_function(torch.remainder, (m.call("long", columns), m.size("S")))
     return m.call("gather", m.plan["slots"], 1, columns)

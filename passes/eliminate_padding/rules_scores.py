@@ -85,7 +85,7 @@ def _dropped(m: Machine, node: fx.Node, name: str, scores: Scores) -> Scores | N
 
 def _changed(m: Machine, node: fx.Node, name: str, scores: Scores) -> Scores | None:
     args = node.args
-    if name in ("mul", "div") and len(args) == 2 and scores.bias is None:
+    if name in ("mul", "div") and len(args) == 2 and not node.kwargs and scores.bias is None:
         a, b = args
         first = isinstance(a, fx.Node) and m.scores(a) is not None
         number = number_of(m, b if first else a)

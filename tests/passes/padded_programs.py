@@ -274,3 +274,26 @@ class LowerTriangleOfMask(Model):
     def attention_mask(self, ids: Tensor, mask: Tensor) -> Tensor:
         n = ids.shape[1]
         return mask.bool().tril()[None, None] | torch.eye(n, dtype=torch.bool)
+
+
+class TwoReasons(Model):
+    """Which keys are shown depends on the padding and on the tokens: the hidden ones are no padding."""
+
+    def attention_mask(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return (mask.bool() & (ids != 7))[:, None, None] | torch.eye(mask.shape[1], dtype=torch.bool)
+
+
+class Broken(Model):
+    """What comes behind a graph break may read padding."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        x = self.hidden(ids, mask)
+        torch._dynamo.graph_break()
+        return x.mean(1)
+
+
+class RoundedQuotient(WrittenOutModel):
+    class layer(Layer):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+            scores = torch.div(q @ k.transpose(-1, -2) * 50, 8, rounding_mode="floor")
+            return (scores + mask).softmax(-1) @ v

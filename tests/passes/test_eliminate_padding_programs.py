@@ -82,6 +82,18 @@ def test_the_last_token_by_length_may_be_padding(side: str, compiles: list[str])
     assert compiles == ["padded"]
 
 
+def test_outputs_are_contiguous_as_in_eager(compiles: list[str]) -> None:  # noqa: F811
+    class Heads(models.Model):
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            q, k, v = self.layers[0].heads(self.embedded(ids))
+            shown = mask[:, None, None, :].bool()
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, shown).contiguous()
+
+    model = Heads()
+    got = torch.compile(model, backend=packpass.backend, options=EAGER)(*batch())
+    assert got.is_contiguous() and compiles == ["packed"]
+
+
 def test_labels_in_another_order_than_the_mask(compiles: list[str]) -> None:  # noqa: F811
     """Labels ``[S * B]`` that would be ignored at padding if they were ``[B * S]``."""
     model = programs.LossTokensFirst()
@@ -107,6 +119,9 @@ REFUSED: list[tuple[type[models.Model], str, str]] = [
     (programs.RandomMask, "no-rule", "rand"),
     (programs.RowsForHeads, "attention-form", "batch lies"),
     (programs.LowerTriangleOfMask, "mask-not-padding", ""),
+    (programs.TwoReasons, "mask-not-padding", ""),
+    (programs.Broken, "graph-break", "graph break"),
+    (programs.RoundedQuotient, "attention-weights", "div"),
 ]
 
 
