@@ -107,17 +107,20 @@ def _candidates(graph: fx.Graph) -> Iterator[tuple[fx.Node, Tile]]:
 
 
 def _of_one_input(mask: fx.Node, tile: Tile) -> bool:
-    """Does a mask depend on at most one input per token? ``padding & segment`` hides tokens that are no padding."""
-    seen, stack, inputs = {mask}, [mask], 0
+    """Does a mask read one input per token, and that once? ``padding & segment``, or ``(ids != pad) & (ids != other)``,
+    hides tokens that are no padding."""
+    seen, stack = {mask}, [mask]
     while stack:
-        node = stack.pop()
+        new = [n for n in stack.pop().all_input_nodes if n not in seen]
+        stack += new
+        seen.update(new)
+    reads = 0
+    for node in seen:
         value = example(node)
-        per_token = isinstance(value, Tensor) and value.dim() >= 2 and not is_parameter(node)
-        if node.op == "placeholder" and per_token:
-            inputs += same(value.shape[0], tile.batch) and same(value.shape[-1], tile.length)
-        stack += [n for n in node.all_input_nodes if n not in seen]
-        seen.update(node.all_input_nodes)
-    return inputs <= 1
+        if node.op == "placeholder" and isinstance(value, Tensor) and value.dim() >= 2 and not is_parameter(node):
+            if same(value.shape[0], tile.batch) and any(same(n, tile.length) for n in value.shape[1:]):
+                reads += sum(user in seen and op_name(user) != "size" for user in node.users)
+    return reads <= 1
 
 
 _OPPOSITE = {"eq": "ne", "ne": "eq"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import fx
 
-from packpass.layout.names import op_name, storage
+from packpass.layout.names import example, op_name, storage
 from passes.eliminate_padding.op_sets import writes
 
 INPLACE_AT = {
@@ -62,11 +65,18 @@ def unseen(node: fx.Node) -> bool:
     for other in node.graph.nodes:
         if other is node:
             return True
-        if storage(other) == memory and (
+        if _shares(other, memory) and (
             other.op in ("placeholder", "get_attr") or any(node < user for user in other.users)
         ):
             return False
     return False
+
+
+def _shares(node: fx.Node, memory: Any) -> bool:
+    """Does a value, or one of a tuple, lie in this memory?"""
+    value = example(node)
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return any(isinstance(x, torch.Tensor) and x.untyped_storage()._cdata == memory for x in items)
 
 
 __all__ = ["asked", "elsewhere", "not_asked", "unseen"]

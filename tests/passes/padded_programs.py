@@ -283,6 +283,13 @@ class TwoReasons(Model):
         return (mask.bool() & (ids != 7))[:, None, None] | torch.eye(mask.shape[1], dtype=torch.bool)
 
 
+class TwoIds(Model):
+    """Padding and another id are hidden."""
+
+    def attention_mask(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return ((ids != 1) & (ids != 7))[:, None, None] | torch.eye(mask.shape[1], dtype=torch.bool)
+
+
 class Broken(Model):
     """What comes behind a graph break may read padding."""
 

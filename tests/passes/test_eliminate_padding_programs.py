@@ -120,6 +120,7 @@ REFUSED: list[tuple[type[models.Model], str, str]] = [
     (programs.RowsForHeads, "attention-form", "batch lies"),
     (programs.LowerTriangleOfMask, "mask-not-padding", ""),
     (programs.TwoReasons, "mask-not-padding", ""),
+    (programs.TwoIds, "mask-not-padding", ""),
     (programs.Broken, "graph-break", "graph break"),
     (programs.RoundedQuotient, "attention-weights", "div"),
 ]
