@@ -28,7 +28,7 @@ CODES: dict[str, str] = {
     "iterator-use": "the sequence of documents is advanced outside a plain for loop",
     "sequence-use": "the number of documents must be a constant for what is done with it",
     "host-read": "a tensor value is read on the host inside the loop",
-    "graph-break": "the body contains something that Dynamo cannot trace",
+    "graph-break": "the body contains something that Dynamo cannot trace, or the graph ends at such a place",
     "body-not-traceable": "the body cannot be captured for a symbolic document",
     "frame-not-compiled": "a frame with a captured loop failed to compile; it runs as under stock torch.compile",
     "not-captured": "the loop was not traced twice, so that nothing can be proven about it",

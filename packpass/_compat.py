@@ -424,7 +424,9 @@ def compile_for(inner: Any, gm: Any, inputs: Any, sizes: Any) -> tuple[Any, Call
                 for d in range(x.dim())
             ]
             context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
-            fakes.append(mode.from_tensor(x, symbolic_context=context, source=source))
+            # With a source, a number in a 0-d tensor gets a symbol, for which AOTAutograd wants Dynamo to trace again.
+            named = source if x.dim() else None
+            fakes.append(mode.from_tensor(x, symbolic_context=context, source=named))
         elif type(x) is int and together:
             symbol = env.create_symbol(x, source, dynamic_dim=DimDynamic.DUCK)
             fakes.append(env.create_symintnode(symbol, hint=x, source=source))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from packpass._compat import compile_for, holds_for
-from packpass.layout.names import example
+from packpass.layout.names import example, op_name
 from packpass.ops._pack_plan import pack_plan_op
 
 log = logging.getLogger("packpass.unpadded")
@@ -36,22 +36,24 @@ class Unpadded:
 
     ``packed`` takes the graph's inputs and the plan (source, slots, cu_seqlens). ``prologue`` gives the padding mask,
     ``[B, S]`` or ``[B, 1, 1, S]``, and the labels of every condition "ignored". ``inverted``: True (1) in the mask is
-    padding. ``conditions``: kind and value, as in `_flags`.
+    padding. ``conditions``: kind, value and what the slots of labels count, as in `_read`.
     """
 
     packed: fx.GraphModule
     prologue: fx.GraphModule
     inverted: bool
-    conditions: tuple[tuple[str, int], ...]
+    conditions: tuple[tuple[str, int, tuple[Any, ...]], ...]
 
 
 def unpadded(found: Unpadded, padded: fx.GraphModule, inner: Inner) -> Callable[..., Any]:
     """A callable for ``padded`` that computes real tokens only, where that pays."""
-    shapes = [example(node) for node in padded.graph.nodes if node.op == "placeholder"]
+    places = [node for node in padded.graph.nodes if node.op == "placeholder"]
+    shapes = [example(node) for node in places]
     dynamic = [_dynamic(value) for value in shapes]
-    whole = Variants(padded, dynamic, inner)
+    numbers = [i for i, node in enumerate(places) if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)]
+    whole = Variants(padded, dynamic, numbers, inner)
     # Of the plan only the number of real tokens differs from call to call; the mask's own sizes are as in the inputs.
-    packed = Variants(found.packed, [*dynamic, None, None, None], inner, tokens=len(dynamic))
+    packed = Variants(found.packed, [*dynamic, None, None, None], numbers, inner, tokens=len(dynamic))
 
     def run(*inputs: Any) -> Any:
         with torch.no_grad():
@@ -88,33 +90,71 @@ def _read(found: Unpadded, mask: Tensor, labels: Sequence[Tensor]) -> tuple[Tens
         keep = mask == (0 if found.inverted else 1)
         flags.append((keep | (mask == (1 if found.inverted else 0))).all())
     remaining = iter(labels)
-    for kind, value in found.conditions:
+    for kind, value, parts in found.conditions:
         if kind == "column":  # every row has a real token there
             flags.append(keep.select(1, value).all())
         elif kind == "right-padded":
             flags.append((keep[:, :-1] | ~keep[:, 1:]).all())
+        elif kind == "picked":  # tokens are looked up by these columns of the rows; negative ones count from the end
+            columns, length = next(remaining).long().reshape(keep.shape[0], -1), keep.shape[1]
+            inside = (columns >= (-length if value else 0)) & (columns < length)
+            flags.append((inside & keep.gather(1, columns.remainder(length))).all())
         else:  # labels of padding are ignored by the loss
-            flags.append((keep | (next(remaining).reshape(keep.shape) == value)).all())
+            flags.append((keep | (_per_token(next(remaining), parts, keep) == value).all(-1)).all())
     return keep.contiguous(), flags
 
 
+def _per_token(x: Tensor, parts: tuple[Any, ...], keep: Tensor) -> Tensor:
+    """``[B, S, n]``: the values of each token. ``parts``: what the slots of x count, "B", "S" or a number of them."""
+    size = {"B": keep.shape[0], "S": keep.shape[1]}
+    sizes = [size[p] if isinstance(p, str) else p for p in parts]
+    order = [parts.index("B"), parts.index("S"), *(i for i, p in enumerate(parts) if not isinstance(p, str))]
+    return x.reshape(sizes).permute(order).reshape(*keep.shape, -1)
+
+
 class Variants:
-    """A graph that is compiled at its first call, for all numbers of real tokens."""
+    """A graph that is compiled at its first call, for all numbers of real tokens.
+
+    ``numbers``: inputs that are Python floats in 0-d tensors, as Dynamo passes them under dynamic shapes (an epsilon, a
+    scale). They are constants of what is compiled, which is therefore good for their values only.
+    """
 
     def __init__(
-        self, gm: fx.GraphModule, dynamic: Sequence[frozenset[int] | None], inner: Inner, tokens: int | None = None
+        self,
+        gm: fx.GraphModule,
+        dynamic: Sequence[frozenset[int] | None],
+        numbers: Sequence[int],
+        inner: Inner,
+        tokens: int | None = None,
     ) -> None:
-        self.gm, self.dynamic, self.inner, self.tokens = gm, list(dynamic), inner, tokens
-        self.compiled: list[tuple[Any, Callable[..., Any]]] = []
+        self.gm, self.dynamic, self.numbers = gm, list(dynamic), list(numbers)
+        self.inner, self.tokens = inner, tokens
+        self.compiled: list[tuple[list[Any], Any, Callable[..., Any]]] = []
 
     def __call__(self, *inputs: Any) -> Any:
-        for guards, call in self.compiled:
-            if holds_for(guards, inputs):
+        numbers = [inputs[i].item() for i in self.numbers]
+        for values, guards, call in self.compiled:
+            if values == numbers and holds_for(guards, inputs):
                 return call(*inputs)
         log.info("compiling the %s graph", "padded" if self.tokens is None else "packed")
-        guards, call = compile_for(self.inner, self.gm, inputs, self._sizes(inputs))
-        self.compiled.append((guards, call))
+        guards, call = compile_for(self.inner, self._with_constants(numbers), inputs, self._sizes(inputs))
+        self.compiled.append((numbers, guards, call))
         return call(*inputs)
+
+    def _with_constants(self, numbers: list[Any]) -> fx.GraphModule:
+        """The graph with the numbers in place of what reads them."""
+        if not numbers:
+            return self.gm
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        graph.output(graph.graph_copy(self.gm.graph, copies))
+        places = [node for node in graph.nodes if node.op == "placeholder"]
+        for i, number in zip(self.numbers, numbers, strict=True):
+            for user in list(places[i].users):
+                if op_name(user) == "item":
+                    user.replace_all_uses_with(number)
+                    graph.erase_node(user)
+        return fx.GraphModule(self.gm, graph)
 
     def _sizes(self, inputs: Sequence[Any]) -> list[tuple[frozenset[int], frozenset[int]]]:
         """Per input the dimensions that may change together with equal ones, and those that change alone."""

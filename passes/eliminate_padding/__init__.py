@@ -27,8 +27,9 @@ or with labels at padding that a loss would count, runs as it is.
 
 Does not handle: attention dropout; cross-attention; masks that the model is given ready-made for all queries and keys,
 or that are cut out of a buffer; relative position biases; sliding windows; tokens that are cut, joined or reduced along
-the row other than ``x[:, 0]``, ``x[:, -1]`` and sums of values whose padding is masked to 0; attention weights as a
-result; in-place ops on tokens; subgraphs (activation checkpointing).
+the row other than ``x[:, 0]``, ``x[:, -1]``, ``x[arange(B), last]``, ``x.gather(1, last)`` and what is made of values
+whose padding is masked with one number; attention weights as a result; in-place ops whose target is used elsewhere;
+``out=``; subgraphs (activation checkpointing); tokens that go on behind a graph break.
 """
 
 from __future__ import annotations
@@ -92,6 +93,9 @@ def _pack(gm: fx.GraphModule, found: Found) -> Rewrite:
     for site in found.sites:
         if machine.values[site].packed is None and machine.values[site].items is None:
             raise machine.lost or Refused("not-tokens", "a padded attention does not attend to packed tokens", site)
+    if machine.unpacked and getattr(getattr(gm, "compile_subgraph_reason", None), "graph_break", False):
+        reason = "the model goes on behind a graph break, where padding would be 0 and not known to be ignored"
+        raise Refused("graph-break", reason, machine.unpacked[0])
     first = prologue(gm, found.mask, machine.conditions)
 
     # === Transform ===
@@ -100,7 +104,9 @@ def _pack(gm: fx.GraphModule, found: Found) -> Rewrite:
         node.meta.pop("example_value", None)
     packed = fx.GraphModule(gm, graph)
     packed.graph.lint()
-    gm.meta[META] = Unpadded(packed, first, found.inverted, tuple((c.kind, c.value) for c in machine.conditions))
+    gm.meta[META] = Unpadded(
+        packed, first, found.inverted, tuple((c.kind, c.value, c.parts) for c in machine.conditions)
+    )
     attentions = len(machine.attentions)
     return Rewrite(
         NAME,

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example, op_name, storage
-from passes.eliminate_padding.op_sets import POINTWISE, RANDOM, writes
+from packpass.layout.names import argument, example, op_name
+from passes.eliminate_padding.op_sets import CASTS, POINTWISE, RANDOM, writes
 from passes.eliminate_padding.tile import Dims, Tile, count, holds, moved, named, parts_of, same
+from passes.eliminate_padding.writes import unseen
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 CONSTANTS = {"ones": 1, "ones_like": 1, "new_ones": 1, "zeros": 0, "zeros_like": 0, "new_zeros": 0}
@@ -82,6 +83,8 @@ def _fact(node: fx.Node, tile: Tile, found: dict[fx.Node, Fact]) -> Fact | None:
         return _arange(node)
     if name in CONSTANTS or name in FILLED:
         return _constant(node, name)
+    if name == "eye":
+        return _eye(node, tile)
     first = node.args[0] if node.args else None
     fact = found.get(first) if isinstance(first, fx.Node) else None
     if isinstance(fact, Index) or any(isinstance(found.get(n), Index) for n in node.all_input_nodes):
@@ -93,7 +96,9 @@ def _fact(node: fx.Node, tile: Tile, found: dict[fx.Node, Fact]) -> Fact | None:
     if fact is not None and (dims := moved(tile, node, _told_apart(fact.dims))) is not None:
         return _reordered(fact, dims)
     if writes(name):
-        return _elementwise(node, found) if name[:-1] in POINTWISE and writes_unseen(node) else None
+        return _elementwise(node, found) if name[:-1] in POINTWISE and unseen(node) else None
+    if name in CASTS and isinstance(fact, Table):
+        return dataclasses.replace(fact, cells=fact.cells.to(example(node).dtype))
     if name in POINTWISE and name not in RANDOM:
         return _elementwise(node, found)
     return None
@@ -147,19 +152,6 @@ def _elementwise(node: fx.Node, found: dict[fx.Node, Fact]) -> Table | None:
     return Table(out, result.expand(shape_of(len(places))).clone())
 
 
-def writes_unseen(node: fx.Node) -> bool:
-    """Is what an in-place op writes a new tensor that nothing else looks at, before it or under another name?"""
-    target = node.args[0]
-    if not isinstance(target, fx.Node) or target.op == "placeholder" or len(target.users) > 1:
-        return False
-    for other in node.graph.nodes:
-        if other is node:
-            return True
-        if other is not target and storage(other) == storage(target):
-            return False
-    return False
-
-
 def shape_of(tokens: int) -> list[int]:
     return [[], [2], [2, 2, 3]][tokens]
 
@@ -203,13 +195,22 @@ def _constant(node: fx.Node, name: str) -> Table | None:
     return Table(parts_of(shape), torch.tensor(value, dtype=example(node).dtype))
 
 
+def _eye(node: fx.Node, tile: Tile) -> Table | None:
+    """``eye`` of ``[S, S]``."""
+    shape = example(node).shape
+    if not all(same(n, tile.length) for n in shape):
+        return None
+    cells = torch.tensor([0, 1, 0], dtype=example(node).dtype)
+    return Table((("S",), ("S",)), cells.expand(2, 2, 3).clone())
+
+
 def _triangle(node: fx.Node, name: str, tile: Tile, fact: Fact | None) -> Table | None:
     """``tril`` and ``triu`` of ``[..., S, S]``."""
     shape = example(node).shape
     diagonal = argument(node, 1, "diagonal", 0)
     if not isinstance(fact, Table) or len(shape) < 2 or diagonal not in (-1, 0, 1):
         return None
-    if not (same(shape[-1], tile.length) and same(shape[-2], tile.length)) or any(named(p) for p in fact.dims[:-2]):
+    if not (same(shape[-1], tile.length) and same(shape[-2], tile.length)) or count(fact.dims, "B"):
         return None
     distance = torch.tensor([1, 0, -1])  # j - i where i lies before, at, behind j; only its sign is known
     kept = distance <= diagonal if name == "tril" else distance >= diagonal
@@ -239,7 +240,7 @@ def _of_positions(node: fx.Node, name: str, tile: Tile, found: dict[fx.Node, Fac
         if name in COMPARISONS:
             return _compared(node, name, tile, *(found.get(x) if isinstance(x, fx.Node) else x for x in (a, b)))
         index = found.get(a) if isinstance(a, fx.Node) else None
-        if not isinstance(index, Index) or value.is_floating_point() or value.dtype in (torch.bool, torch.uint8):
+        if not isinstance(index, Index) or value.dtype not in (torch.int32, torch.int64):
             return None
         if name in ("add", "sub"):
             if type(b) is not int or node.kwargs:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example, op_name, storage
 from packpass.layout.sources import belongs_to_module, source_name
 from passes.eliminate_padding.facts import Fact, Table, facts, of_padding
-from passes.eliminate_padding.op_sets import CASTS, POINTWISE
+from passes.eliminate_padding.op_sets import CASTS, POINTWISE, RANDOM, plain, writes
 from passes.eliminate_padding.rules_scores import CASES, HIDDEN, aligned
 from passes.eliminate_padding.tile import EXPANDS, PERMUTES, VIEWS, Tile, holds, same
+from passes.eliminate_padding.writes import asked
 
 _MASKED = frozenset({"add", "sub", "masked_fill", "where"})
 FUSED = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
-_PRODUCTS = frozenset({"matmul", "bmm"})
+_OF_MASKS = frozenset({"tril", "triu", "cat", "pad", "cumsum", "getitem", "repeat", "flip", "roll", "any", "all"})
+"""What else makes a mask of masks."""
+_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +48,12 @@ def find(graph: fx.Graph) -> Found | None:
     """The padding mask of a graph; None if no attention is masked by anything that could be one."""
     unclear: Found | None = None
     for mask, tile in _candidates(graph):
+        same_masks = list(_same_masks(graph, mask))
         for inverted in (False, True):
             table = of_padding(tile, mask)
-            known = facts(graph, tile, {mask: Table(table.dims, table.cells.flip(0)) if inverted else table})
+            opposite = Table(table.dims, table.cells.flip(0))
+            table, opposite = (opposite, table) if inverted else (table, opposite)
+            known = facts(graph, tile, {n: table if agrees else opposite for n, agrees in same_masks})
             sites = dict(_sites(graph, known))
             if not sites:
                 unclear = unclear or _unclear(graph, mask, tile, known)
@@ -72,7 +79,7 @@ def _unclear(graph: fx.Graph, mask: fx.Node, tile: Tile, known: dict[fx.Node, Fa
             table = known.get(here)
             if isinstance(table, Table) and depends_on_padding(table):
                 return Found(mask, False, tile, known, {node: ()}, False)
-            if here is start or op_name(here) in POINTWISE | VIEWS | PERMUTES | EXPANDS:
+            if here is start or plain(op_name(here)) in POINTWISE | VIEWS | PERMUTES | EXPANDS | _OF_MASKS:
                 stack += [n for n in here.all_input_nodes if n not in seen]
                 seen.update(here.all_input_nodes)
     return None
@@ -93,9 +100,58 @@ def _candidates(graph: fx.Graph) -> Iterator[tuple[fx.Node, Tile]]:
         if node.op == "placeholder" and not is_parameter(node) and not _is_ids(node):
             inputs.append((node, tile))
         elif node.op in ("call_function", "call_method") and value.dtype is torch.bool and op_name(node) in POINTWISE:
-            computed.append((node, tile))
+            if _of_one_input(node, tile):
+                computed.append((node, tile))
     yield from inputs
     yield from computed
+
+
+def _of_one_input(mask: fx.Node, tile: Tile) -> bool:
+    """Does a mask read one input per token, and that once? ``padding & segment``, or ``(ids != pad) & (ids != other)``,
+    hides tokens that are no padding."""
+    seen, stack = {mask}, [mask]
+    while stack:
+        new = [n for n in stack.pop().all_input_nodes if n not in seen]
+        stack += new
+        seen.update(new)
+    reads = 0
+    for node in seen:
+        value = example(node)
+        if node.op == "placeholder" and isinstance(value, Tensor) and value.dim() >= 2 and not is_parameter(node):
+            if same(value.shape[0], tile.batch) and any(same(n, tile.length) for n in value.shape[1:]):
+                reads += sum(user in seen and op_name(user) != "size" for user in node.users)
+    return reads <= 1
+
+
+_OPPOSITE = {"eq": "ne", "ne": "eq"}
+
+
+def _same_masks(graph: fx.Graph, mask: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
+    """The mask, and other calls that compute it (True) or its opposite (False) once more: ``ids != pad`` per layer."""
+    yield mask, True
+    if mask.op == "placeholder":
+        return
+    written = {storage(n.args[0]) for n in graph.nodes if n.args and (writes(op_name(n)) or asked(n))} - {None}
+    wanted = _way(mask, written)
+    opposite = (_OPPOSITE.get(wanted[0]), *wanted[1:])
+    for node in graph.nodes:
+        if node is not mask and op_name(node) in (wanted[0], opposite[0]):
+            way = _way(node, written)
+            if way in (wanted, opposite):
+                yield node, way == wanted
+
+
+def _way(x: Any, written: set[Any]) -> Any:
+    """How a value is computed: what is computed in one way is one value. Where that is unclear, the node itself."""
+    if isinstance(x, (tuple, list)):
+        return tuple(_way(item, written) for item in x)
+    if not isinstance(x, fx.Node):
+        return (type(x), (x.start, x.stop, x.step) if isinstance(x, slice) else x)
+    known = op_name(x) in (POINTWISE - RANDOM) | VIEWS | PERMUTES | EXPANDS
+    if not known or any(storage(n) in written for n in (x, *x.all_input_nodes)):
+        return (x,)
+    named = tuple((name, _way(value, written)) for name, value in sorted(x.kwargs.items()))
+    return (op_name(x), *(_way(arg, written) for arg in x.args), named)
 
 
 def is_parameter(node: fx.Node) -> bool:
@@ -136,7 +192,7 @@ def _sites(graph: fx.Graph, known: dict[fx.Node, Fact]) -> Iterator[tuple[fx.Nod
 
 def mask_of(node: fx.Node) -> fx.Node | None:
     """The operand of an op that would be the mask if the op were attention or masked scores."""
-    name = op_name(node)
+    name = plain(op_name(node))
     if name == "scaled_dot_product_attention":
         mask = argument(node, 3, "attn_mask")
     elif name == "multi_head_attention_forward":
@@ -164,7 +220,7 @@ def _product_behind(node: fx.Node, known: dict[fx.Node, Fact]) -> fx.Node | None
     """The product whose result is scaled, cast or viewed into a node, if its two operands both are activations."""
     here: fx.Node | None = node
     while here is not None and op_name(here) not in _PRODUCTS:
-        if op_name(here) not in POINTWISE | VIEWS | CASTS:
+        if plain(op_name(here)) not in POINTWISE | VIEWS | CASTS:
             return None
         tensors = [n for n in here.all_input_nodes if isinstance(example(n), Tensor) and n not in known]
         here = tensors[0] if len(tensors) == 1 else None
@@ -179,7 +235,7 @@ def _hides(site: fx.Node, known: dict[fx.Node, Fact]) -> bool:
     if table.tokens > 2:
         return False
     cells = aligned(table, [2, 1]).expand(CASES)
-    name = op_name(site)
+    name = plain(op_name(site))
     if cells.dtype is torch.bool:
         shown = ~cells if name in ("masked_fill", "multi_head_attention_forward") else cells
         if name == "where" and not (isinstance(site.args[1], fx.Node) and isinstance(site.args[2], (int, float))):

@@ -19,59 +19,14 @@ from torch import Tensor, fx
 
 from packpass._registry import registrar
 from packpass.layout.names import example, op_name, storage
-from passes.eliminate_padding.facts import Fact, Table, writes_unseen
+from passes.eliminate_padding.facts import Fact, Table
 from passes.eliminate_padding.op_sets import HEAVY, RANDOM, writes
 from passes.eliminate_padding.tile import Dims, Tile, at, holds, named, regrouped
+from passes.eliminate_padding.values import Condition, Fill, Packed, Scores, Value
+from passes.eliminate_padding.writes import asked, elsewhere, unseen
 from passes.refused import Refused
 
 ops: Any = torch.ops.packpass
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Packed:
-    """The packed form of a value: ``dims`` are those of the padded value. In ``node``'s own shape the dimension of the
-    batch is gone (a merged one keeps its features) and that of the tokens has T slots.
-
-    ``zero``: the padded value is 0 at all padding, so that it can be had whole again.
-    """
-
-    node: fx.Node
-    dims: Dims
-    zero: bool = False
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Scores:
-    """Attention scores or weights that are not computed: ``softmax(q k^T * scale + bias)``.
-
-    ``dims`` are ``[..., S, K]``. ``bias``: cells as in `facts.Table`, None for none. ``softmaxed``: these are weights.
-    """
-
-    query: Packed
-    key: Packed
-    dims: Dims
-    scale: float
-    bias: Tensor | None = None
-    softmaxed: bool = False
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Value:
-    """The forms of one value; ``items`` instead for a tuple that has no whole form. A whole form is a node, or a
-    number."""
-
-    whole: Any = None
-    packed: Packed | Scores | None = None
-    items: tuple[Value, ...] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Condition:
-    """What a batch must satisfy to be packed, checked on the host before each call: see `packpass._unpadded`."""
-
-    kind: str
-    value: int = 0
-    node: fx.Node | None = None
 
 
 Rule = Callable[["Machine", fx.Node], Value]
@@ -95,6 +50,8 @@ class Machine:
         self.attentions: list[fx.Node] = []
         self.unpacked: list[fx.Node] = []
         self.plan: dict[str, fx.Node] = {}
+        self.grad: Any = torch.is_grad_enabled()
+        """The grad mode, or a mark of a region in inference mode."""
         self._region = 0
         self._packs: dict[Any, fx.Node] = {}
 
@@ -121,10 +78,13 @@ class Machine:
     def interpret(self, node: fx.Node) -> Value:
         name = op_name(node)
         operands = node.all_input_nodes
-        if writes(name):
+        if writes(name) or asked(node):
             self._write(node)
+        if elsewhere(node):
+            raise Refused("in-place", f"{name or node.target} writes into an argument such as out=", node)
+        if not isinstance(example(node), Tensor):
+            self._enter(node, name)
         if not operands:
-            self._region += not isinstance(example(node), Tensor)  # grad mode and the like
             return Value(self.graph.node_copy(node))
         packed: Value | None = None
         problem: Refused | None = None
@@ -147,6 +107,14 @@ class Machine:
             return Value(self.copied(node))
         raise problem or Refused("attention-weights", f"{name} uses attention weights, which are not computed", node)
 
+    def _enter(self, node: fx.Node, name: str) -> None:
+        """Grad mode, autocast and the like."""
+        self._region += not node.all_input_nodes
+        if name == "_set_grad_enabled":
+            self.grad = node.args[0]
+        elif "inference_mode" in name:
+            self.grad, self._region = node, self._region + 1
+
     def _apply(self, node: fx.Node, name: str) -> Value:
         fn = RULES.get(name)
         if fn is None:
@@ -164,12 +132,17 @@ class Machine:
         return whole
 
     def whole_of(self, node: fx.Node) -> fx.Node | None:
-        """The whole form of a value; unpacked where padding is known to be 0."""
+        """The whole form of a value; unpacked where it is known at padding."""
         value = self.values[node]
-        if value.whole is None and isinstance(value.packed, Packed) and value.packed.zero:
-            value = dataclasses.replace(value, whole=self.unpack(value.packed, node))
-            self.values[node] = value
-        return value.whole
+        packed = value.packed
+        if value.whole is not None or not isinstance(packed, Packed) or packed.fill is None:
+            return value.whole
+        if packed.fill.given is not None:
+            self.demand(packed.fill.given)
+        key = ("whole", node, self._region)  # without gradients if grad mode is off here
+        if key not in self._packs:
+            self._packs[key] = self.unpack(packed, packed.fill.value)
+        return self._packs[key]
 
     def output(self, node: fx.Node) -> fx.Node:
         value = self.values[node]
@@ -178,14 +151,16 @@ class Machine:
         if not isinstance(value.packed, Packed):
             raise Refused("attention-weights", "attention scores or weights are returned", node)
         self.unpacked.append(node)
-        return self.unpack(value.packed, node)
+        out = self.unpack(value.packed)
+        # What comes after the graph may ask for a view of it.
+        return self.call("contiguous", out) if example(node).is_contiguous() else out
 
     def _write(self, node: fx.Node) -> None:
         """Writing into a tensor is repeated on its whole form, unless anything else depends on what it was."""
         target = node.args[0]
         memory = storage(target)
         self._packs.clear()  # copies of what is about to change
-        if self.values[target].packed is None and writes_unseen(node):  # type: ignore[index]
+        if unseen(node):
             return
         for other, value in self.values.items():
             if memory is None or storage(other) != memory:
@@ -292,10 +267,10 @@ class Machine:
                 merged.append(-1 if holds(parts, "S") else _product(features))
         return self.call("reshape", rows, merged)
 
-    def _move(self, op: Any, x: fx.Node) -> fx.Node:
-        """Pack or unpack one tensor, 0 elsewhere."""
+    def _move(self, op: Any, x: fx.Node, fill: float = 0) -> fx.Node:
+        """Pack or unpack one tensor."""
         source, slots, cu = (self.plan[name] for name in ("source", "slots", "cu_seqlens"))
-        moved = self.graph.call_function(op, ([x], source, slots, cu, cu, [0]))
+        moved = self.graph.call_function(op, ([x], source, slots, cu, cu, [fill]))
         return self.graph.call_function(operator.getitem, (moved, 0))
 
     def _positions(self) -> fx.Node:
@@ -308,8 +283,8 @@ class Machine:
     def permuted(self, x: fx.Node, order: list[int]) -> fx.Node:
         return x if order == sorted(order) else self.call("permute", x, order)
 
-    def unpack(self, packed: Packed, node: fx.Node) -> fx.Node:
-        """The padded form, 0 at padding."""
+    def unpack(self, packed: Packed, fill: float = 0) -> fx.Node:
+        """The padded form, ``fill`` at padding."""
         labels = [p for parts in packed.dims for p in (parts or (1,))]
         own = [p for p in labels if p != "B"]
         x = packed.node
@@ -317,7 +292,7 @@ class Machine:
             x = self.call("reshape", x, [-1 if p == "S" else p for p in own])
         s = _place(own, "S")
         x = self.permuted(x, [s, *(i for i in range(len(own)) if i != s)])
-        x = self._move(ops.unpack.default, x)
+        x = self._move(ops.unpack.default, x, fill)
         rest = iter(range(2, len(labels) + 1))
         x = self.permuted(x, [0 if p == "B" else 1 if p == "S" else next(rest) for p in labels])
         if len(labels) == len(packed.dims):
@@ -342,10 +317,10 @@ class Machine:
         fact = self.facts.get(node) if isinstance(node, fx.Node) else None
         return fact if isinstance(fact, Table) else None
 
-    def repeated(self, node: fx.Node, dims: Dims, changed: Mapping[fx.Node, Any], zero: bool = False) -> Value:
+    def repeated(self, node: fx.Node, dims: Dims, changed: Mapping[fx.Node, Any], fill: Fill | None = None) -> Value:
         """The same op on packed operands."""
         new = self.graph.node_copy(node, lambda n: changed[n] if n in changed else self._whole(n))
-        return Value(packed=Packed(new, dims, zero))
+        return Value(packed=Packed(new, dims, fill))
 
     def demand(self, condition: Condition) -> None:
         if condition not in self.conditions:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
 from packpass.layout.rules import ELEMENTWISE
 
 _MORE_THAN_POINTWISE = """
@@ -12,8 +16,6 @@ _MORE_THAN_POINTWISE = """
 POINTWISE = ELEMENTWISE - frozenset(_MORE_THAN_POINTWISE.split())
 """Every slot of the result is made of the same slot of the operands."""
 RANDOM = frozenset({"rand_like", "randn_like", "dropout", "alpha_dropout"})
-INPLACE_FLAG = frozenset({"relu", "silu", "dropout", "elu", "leaky_relu", "hardtanh", "relu6", "mish", "hardswish"})
-"""Functions that may be told to write into their argument."""
 CASTS = frozenset({"to", "float", "double", "half", "bfloat16", "type", "type_as", "contiguous", "clone", "detach"})
 HEAVY = frozenset(
     "linear matmul mm bmm addmm scaled_dot_product_attention multi_head_attention_forward".split()  # noqa: SIM905
@@ -26,6 +28,18 @@ PURE = (POINTWISE - RANDOM) | frozenset(
     """.split()  # noqa: SIM905
 )
 """What may be dropped where nothing uses it."""
+
+
+def plain(name: str) -> str:
+    """``add`` for ``add_``, as far as such ops are pointwise."""
+    return name[:-1] if writes(name) and name[:-1] in POINTWISE else name
+
+
+def is_random(name: str) -> bool:
+    """May an op of this name draw random numbers?"""
+    found: Any = getattr(torch.ops.aten, name, None) if name else None
+    overloads = [getattr(found, o) for o in found.overloads()] if hasattr(found, "overloads") else []
+    return any(torch.Tag.nondeterministic_seeded in op.tags for op in overloads)
 
 
 def writes(name: str) -> bool:

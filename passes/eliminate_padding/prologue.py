@@ -5,13 +5,19 @@ from __future__ import annotations
 from torch import fx
 
 from packpass.layout.names import op_name, storage
-from passes.eliminate_padding.machine import Condition
-from passes.eliminate_padding.op_sets import writes
+from passes.eliminate_padding.op_sets import HEAVY, is_random, writes
+from passes.eliminate_padding.values import Condition
+from passes.eliminate_padding.writes import asked
 from passes.refused import Refused
+
+_STATEFUL = frozenset({"batch_norm", "instance_norm"})
 
 
 def prologue(gm: fx.GraphModule, mask: fx.Node, conditions: list[Condition]) -> fx.GraphModule:
-    """The part of a graph that computes the mask and then, in order, the node of every condition that has one."""
+    """The part of a graph that computes the mask and then, in order, the node of every condition that has one.
+
+    It runs in addition to the graph, so it must come to the same values and change nothing.
+    """
     wanted = [mask, *(c.node for c in conditions if c.node is not None)]
     needed: set[fx.Node] = set()
     stack = list(wanted)
@@ -22,7 +28,11 @@ def prologue(gm: fx.GraphModule, mask: fx.Node, conditions: list[Condition]) -> 
             stack += node.all_input_nodes
     memory = {storage(node) for node in needed} - {None}
     for node in gm.graph.nodes:
-        if writes(op_name(node)) and storage(node.args[0]) in memory:
+        name = op_name(node)
+        if node in needed and (is_random(name) or name in HEAVY | _STATEFUL or name.startswith("higher_order")):
+            reason = f"the padding mask, the labels or an index depend on {name}, which cannot be run twice"
+            raise Refused("no-rule", reason, node)
+        if (writes(name) or asked(node)) and storage(node.args[0]) in memory:
             raise Refused("in-place", "the padding mask or the labels are written in place", node)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}

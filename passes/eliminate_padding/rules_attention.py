@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, fx
 
 from packpass.layout.names import argument, example, op_name
-from passes.eliminate_padding.machine import Condition, Machine, Packed, Scores, Value, feature, ops, physical, rule
+from passes.eliminate_padding.machine import Machine, feature, ops, physical, rule
 from passes.eliminate_padding.rules_scores import (
     CASES,
     HIDDEN,
+    broadcast,
     heads_of,
     is_scores_product,
     m_cells,
@@ -27,7 +28,8 @@ from passes.eliminate_padding.rules_scores import (
     scores_dims,
 )
 from passes.eliminate_padding.rules_tokenwise import times_matrix
-from passes.eliminate_padding.tile import Dims, holds, named
+from passes.eliminate_padding.tile import Dims, at, holds, named
+from passes.eliminate_padding.values import Condition, Packed, Scores, Value
 from passes.refused import Refused
 
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
@@ -76,10 +78,17 @@ def _matmul(m: Machine, node: fx.Node) -> Value:
             node=m.call("transpose", scores.key.node, -1, -2),
             dims=(*scores.key.dims[:-2], scores.key.dims[-1], scores.key.dims[-2]),
         )
-        query = dataclasses.replace(scores.query, dims=scores.query.dims)
+        if len(value.dims) == len(scores.dims):
+            heads = zip(scores.dims[:-2], value.dims[:-2], strict=True)
+            if all(mine == theirs or (not theirs and not named(mine)) for mine, theirs in heads):
+                value = broadcast(m, value, scores.dims[:-2])
         if scores.dims[:-2] != value.dims[:-2]:
             raise Refused("not-tokens", "attention weights and values have different heads", node)
-        return _attention(m, node, query, key, value, bias, scores.scale, scores.dims)
+        if scores.grad != m.grad:
+            raise Refused("attention-weights", "attention weights are computed with gradients on, or off, alone", node)
+        if scores.dropped is not None and not bool((bias[REAL] <= HIDDEN)[scores.dropped[REAL]].all()):
+            raise Refused("attention-weights", "attention weights of real tokens are set to 0 after the softmax", node)
+        return _attention(m, node, scores.query, key, value, bias, scores.scale, scores.dims)
     query_like, key_like = m.packed(a), m.packed(b)
     if query_like is None or key_like is None:
         if query_like is not None and isinstance(b, fx.Node) and example(b).dim() == 2:
@@ -87,7 +96,8 @@ def _matmul(m: Machine, node: fx.Node) -> Value:
             return times_matrix(m, node, a, b)
         raise Refused("no-rule", f"{op_name(node)} of tokens and other values", node)
     if is_scores_product(query_like.dims, key_like.dims):
-        return Value(packed=Scores(query_like, key_like, scores_dims(query_like.dims), 1.0))
+        key_like = broadcast(m, key_like, query_like.dims[:-2])
+        return Value(packed=Scores(query_like, key_like, scores_dims(query_like.dims), 1.0, grad=m.grad))
     raise Refused("cross-token", f"{op_name(node)} combines the tokens of a row with one another", node)
 
 
@@ -128,6 +138,8 @@ def _attention(
     for p in (query, key, value):
         if p.dims[-2:-1] != (("S",),) or named(p.dims[-1]) or not any(holds(d, "B") for d in p.dims[:-2]):
             raise Refused("attention-form", "queries, keys or values are not [batch, ..., tokens, features]", node)
+    if shaped is None and not (_batch_place(query) == _batch_place(key) == _batch_place(value)):
+        raise Refused("attention-form", "the batch lies in different places of queries, keys and values", node)
     causal, right_padded = causal_or_not(bias, node)
     if right_padded:
         m.demand(Condition("right-padded"))
@@ -152,6 +164,12 @@ def _attention(
     shape = physical(dims)
     new = m.call("reshape", m.call("transpose", new, 0, 1), shape)
     return Value(packed=Packed(new, dims))
+
+
+def _batch_place(packed: Packed) -> tuple[int, Any]:
+    """Where the batch is, counted from the right, and what it is merged with."""
+    d = at(packed.dims, "B")
+    return len(packed.dims) - d, packed.dims[d]
 
 
 def _rows(m: Machine, packed: Packed, example_dtype: torch.dtype) -> fx.Node:

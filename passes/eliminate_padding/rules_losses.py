@@ -8,8 +8,9 @@ import torch
 from torch import fx
 
 from packpass.layout.names import argument, example, op_name
-from passes.eliminate_padding.machine import Condition, Machine, Packed, Value, rule
+from passes.eliminate_padding.machine import Machine, rule
 from passes.eliminate_padding.tile import Dims, named
+from passes.eliminate_padding.values import Condition, Fill, Packed, Value
 from passes.refused import Refused
 
 _IGNORE = {"cross_entropy": (4, 6), "nll_loss": (4, 6)}
@@ -37,6 +38,10 @@ def _cross_entropy(m: Machine, node: fx.Node) -> Value:
     if named(packed.dims[1]):
         raise Refused("cross-token", f"{name} takes the tokens of a row for classes", node)
     dims: Dims = (packed.dims[0], *packed.dims[2:])
+    parts = tuple(part for slots in dims for part in slots)
+    if not all(isinstance(part, (str, int)) for part in parts):
+        raise Refused("no-rule", f"{name} over features of a size that is no constant", node)
+    ignored = Condition("ignored", ignore, target, parts)
     whole = m.whole_of(target)
     if whole is None:
         raise Refused("no-rule", f"{name} with labels that are computed from packed tokens", node)
@@ -53,9 +58,9 @@ def _cross_entropy(m: Machine, node: fx.Node) -> Value:
     for n in node.all_input_nodes:
         if n not in changed:
             changed[n] = m.plain(n, node)
-    value = m.repeated(node, dims, changed)
     if reduction == "none":
-        return value
-    m.demand(Condition("ignored", ignore, target))
+        return m.repeated(node, dims, changed, Fill(0, ignored))
+    value = m.repeated(node, dims, changed)
+    m.demand(ignored)
     assert isinstance(value.packed, Packed)
     return Value(value.packed.node)

@@ -15,10 +15,11 @@ from torch import fx
 
 from packpass.layout.names import argument, example
 from passes.eliminate_padding.facts import Table
-from passes.eliminate_padding.machine import Machine, Packed, Value, ops, rule
+from passes.eliminate_padding.machine import Machine, ops, rule
 from passes.eliminate_padding.rules_attention import causal_or_not, flash_dtype
 from passes.eliminate_padding.rules_scores import CASES, cells_for
 from passes.eliminate_padding.tile import Dims
+from passes.eliminate_padding.values import Packed, Value
 from passes.refused import Refused
 
 _SCORES: Dims = (("B",), (), ("S",), ("K",))

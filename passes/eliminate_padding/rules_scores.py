@@ -12,22 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, op_name
+from packpass.layout.names import argument, example, op_name
 from passes.eliminate_padding.facts import Table, aligned
-from passes.eliminate_padding.machine import Machine, Scores, Value
-from passes.eliminate_padding.op_sets import CASTS
+from passes.eliminate_padding.machine import Machine, physical
+from passes.eliminate_padding.op_sets import CASTS, plain
 from passes.eliminate_padding.tile import VIEWS, Dims, holds, named
+from passes.eliminate_padding.values import Packed, Scores, Value
 from passes.refused import Refused
 
-HIDDEN = -1e4
-"""A score that is lowered by this much or more has no weight left: torch and its users write -1e4, -1e9, the lowest
-number of the dtype or -inf."""
+HIDDEN = -9984.0
+"""A score that is lowered by this much or more has no weight left: torch and its users write -1e4 (which is this number
+in bfloat16), -1e9, the lowest number of the dtype or -inf."""
 CASES = (2, 2, 3)
 
 
 def on_scores(m: Machine, node: fx.Node) -> Value:
     """An op whose first operand is attention scores."""
-    name = op_name(node)
+    name = plain(op_name(node))
     holders = [n for n in node.all_input_nodes if m.scores(n) is not None]
     scores = m.scores(holders[0])
     assert scores is not None
@@ -36,9 +37,13 @@ def on_scores(m: Machine, node: fx.Node) -> Value:
     if name in VIEWS:
         return Value(packed=dataclasses.replace(scores, dims=m.regrouped(node, scores.dims)))
     if name in CASTS or (name == "dropout" and not drops(node)):
+        if name == "detach" or not example(node).is_floating_point() or node.args[0] is not holders[0]:
+            raise _refused(node, f"changed by {name}")
         return Value(packed=scores)
     if scores.softmaxed:
-        raise _refused(node, f"changed by {name} after the softmax")
+        if (dropped := _dropped(m, node, name, scores)) is None:
+            raise _refused(node, f"changed by {name} after the softmax")
+        return Value(packed=dropped)
     if name == "softmax":
         dim = argument(node, 1, "dim")
         if type(dim) is not int or scores.dims[dim] != ("K",):
@@ -60,12 +65,30 @@ def drops(node: fx.Node) -> bool:
     return not (training is False or (type(p) in (int, float) and p == 0))
 
 
+def _dropped(m: Machine, node: fx.Node, name: str, scores: Scores) -> Scores | None:
+    """Weights that are set to 0 by a mask, or multiplied by one of 0 and 1."""
+    if name == "mul" and len(node.args) == 2:
+        mask = next((x for x in node.args if isinstance(x, fx.Node) and m.scores(x) is None), None)
+        cells = m_cells(m, mask, scores.dims)
+        dropped = None if cells is None or not bool(((cells == 0) | (cells == 1)).all()) else cells == 0
+    elif name == "masked_fill" and len(node.args) == 3 and number_of(m, node.args[2]) == 0:
+        dropped = m_cells(m, node.args[1], scores.dims)
+    elif name == "where" and len(node.args) == 3 and number_of(m, node.args[2]) == 0:
+        cells = m_cells(m, node.args[0], scores.dims)
+        dropped = None if cells is None else ~cells
+    else:
+        return None
+    if dropped is None or dropped.dtype is not torch.bool:
+        return None
+    return dataclasses.replace(scores, dropped=dropped if scores.dropped is None else dropped | scores.dropped)
+
+
 def _changed(m: Machine, node: fx.Node, name: str, scores: Scores) -> Scores | None:
     args = node.args
-    if name in ("mul", "div") and len(args) == 2 and scores.bias is None:
+    if name in ("mul", "div") and len(args) == 2 and not node.kwargs and scores.bias is None:
         a, b = args
         first = isinstance(a, fx.Node) and m.scores(a) is not None
-        number = _number(m, b if first else a)
+        number = number_of(m, b if first else a)
         if not number or not (first or name == "mul"):
             return None
         return dataclasses.replace(scores, scale=scores.scale * number if name == "mul" else scores.scale / number)
@@ -84,7 +107,7 @@ def _changed(m: Machine, node: fx.Node, name: str, scores: Scores) -> Scores | N
     return None
 
 
-def _number(m: Machine, x: Any) -> float | None:
+def number_of(m: Machine, x: Any) -> float | None:
     """A number, also one in a tensor that is constant."""
     if isinstance(x, fx.Node):
         table = m.table(x)
@@ -99,7 +122,7 @@ def add_bias(scores: Scores, cells: Tensor) -> Scores:
 
 def _replaced(m: Machine, scores: Scores, mask: Any, value: Any, hide: bool) -> Scores | None:
     """Scores where a mask is ``hide`` become a number."""
-    number = _number(m, value)
+    number = number_of(m, value)
     cells = m_cells(m, mask, scores.dims)
     if cells is None or cells.dtype is not torch.bool or number is None or not number <= HIDDEN:
         return None
@@ -130,7 +153,7 @@ def cells_for(table: Table, dims: Dims) -> Tensor | None:
 
 
 def is_scores_product(a: Dims, b: Dims) -> bool:
-    """``[..., S, D] @ [..., D, S]``."""
+    """``[..., S, D] @ [..., D, S]``; keys may have fewer heads, by broadcasting."""
     return (
         len(a) == len(b)
         and len(a) >= 3
@@ -139,8 +162,16 @@ def is_scores_product(a: Dims, b: Dims) -> bool:
         and not named(a[-1])
         and not named(b[-2])
         and any(holds(parts, "B") for parts in a[:-2])
-        and a[:-2] == b[:-2]
+        and all(mine == theirs or (not theirs and not named(mine)) for mine, theirs in zip(a[:-2], b[:-2], strict=True))
     )
+
+
+def broadcast(m: Machine, packed: Packed, leading: Dims) -> Packed:
+    """Heads that are broadcast written out: dimensions of one slot before the last two become those of ``leading``."""
+    own = (*leading, *packed.dims[-2:])
+    if own == packed.dims:
+        return packed
+    return Packed(m.call("expand", packed.node, physical(own)), own)
 
 
 def scores_dims(query: Dims) -> Dims:

@@ -11,7 +11,8 @@ from torch import fx
 
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.shape_rules import permutation
-from passes.eliminate_padding.machine import Condition, Machine, Packed, Value, feature, physical, physical_dim, rule
+from passes.eliminate_padding.machine import Machine, feature, physical, physical_dim, rule
+from passes.eliminate_padding.rules_picked import looked_up
 from passes.eliminate_padding.rules_scores import on_scores
 from passes.eliminate_padding.tile import (
     EXPANDS,
@@ -26,6 +27,7 @@ from passes.eliminate_padding.tile import (
     merged,
     named,
 )
+from passes.eliminate_padding.values import Condition, Packed, Value
 from passes.refused import Refused
 
 
@@ -88,7 +90,7 @@ def _repeat_interleave(m: Machine, node: fx.Node) -> Value:
     dim %= len(packed.dims)
     dims = (*packed.dims[:dim], feature(example(node).shape[dim], node), *packed.dims[dim + 1 :])
     new = m.graph.call_function(torch.repeat_interleave, (packed.node, repeats, physical_dim(packed.dims, dim)))
-    return Value(packed=Packed(new, dims, packed.zero))
+    return Value(packed=Packed(new, dims, packed.fill))
 
 
 def _constant_features(dims: Dims, node: fx.Node) -> None:
@@ -111,7 +113,7 @@ def _getitem(m: Machine, node: fx.Node) -> Value:
     rank = len(packed.dims)
     entries = entries_of(index, rank)
     if entries is None:
-        raise Refused("cross-token", "tokens are looked up by an index that is computed", node)
+        return looked_up(m, node, packed)
     dims = indexed(m.tile, node, packed.dims)
     if dims is None:
         return _picked(m, node, packed, entries)
@@ -194,7 +196,7 @@ def _split(m: Machine, node: fx.Node) -> Value:
     for i, part in enumerate(example(node)):
         parts = () if op_name(node) == "unbind" else (feature(part.shape[dim], node),)
         item = m.graph.call_function(operator.getitem, (new.node, i))
-        items.append(Value(packed=Packed(item, (*packed.dims[:dim], *parts, *packed.dims[dim + 1 :]), packed.zero)))
+        items.append(Value(packed=Packed(item, (*packed.dims[:dim], *parts, *packed.dims[dim + 1 :]), packed.fill)))
     return Value(items=tuple(items))
 
 

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example, op_name, storage
-from passes.eliminate_padding.machine import Machine, Packed, Value, feature, physical, physical_dim, rule
-from passes.eliminate_padding.op_sets import CASTS, INPLACE_FLAG, POINTWISE
-from passes.eliminate_padding.rules_scores import on_scores
+from packpass.layout.names import argument, example, op_name
+from passes.eliminate_padding.machine import Machine, feature, physical, physical_dim, rule
+from passes.eliminate_padding.op_sets import CASTS, POINTWISE, RANDOM, plain, writes
+from passes.eliminate_padding.rules_scores import number_of, on_scores
 from passes.eliminate_padding.tile import Dims, merged, named
+from passes.eliminate_padding.values import ZERO, Fill, Packed, Value
+from passes.eliminate_padding.writes import asked, not_asked, unseen
 from passes.refused import Refused
 
 
 @rule(*sorted(POINTWISE))
 def _pointwise(m: Machine, node: fx.Node) -> Value:
-    name = op_name(node)
+    name = plain(op_name(node))
     operands = [n for n in node.all_input_nodes if isinstance(example(n), Tensor)]
     if any(m.scores(n) is not None for n in operands):
-        return on_scores(m, node)
-    _check_inplace(m, node, name)
+        return _cast_like_scores(m, node, name) or on_scores(m, node)
+    if asked(node) and not unseen(node):
+        raise Refused("in-place", f"{name} writes into a value that is used elsewhere", node)
     if node.kwargs.get("memory_format") not in (None, torch.contiguous_format, torch.preserve_format):
         raise Refused("no-rule", f"{name} into a memory format of its own", node)
     found = {n: p for n in operands if (p := m.packed(n)) is not None}
@@ -41,42 +46,78 @@ def _pointwise(m: Machine, node: fx.Node) -> Value:
             raise Refused("attention-weights", f"{name} combines tokens with attention scores", node)
     # Features of an operand without tokens that the tokens' own are broadcast to.
     dims = tuple(parts or feature(n, node) for parts, n in zip(dims, example(node).shape, strict=True))
-    return m.repeated(node, dims, changed, _is_zero_at_padding(m, node, name, found, dims))
+    value = m.repeated(node, dims, changed, _fill(m, node, name, found, dims))
+    assert isinstance(value.packed, Packed)
+    if asked(node):
+        not_asked(value.packed.node)
+    return value
 
 
-def _check_inplace(m: Machine, node: fx.Node, name: str) -> None:
-    """``F.relu(x, inplace=True)`` is allowed where nobody can see that x is written."""
-    if name not in INPLACE_FLAG:
-        return
-    flag = node.kwargs.get("inplace", node.args[-1] if len(node.args) > 1 and node.args[-1] is True else False)
-    if name == "dropout" and "inplace" not in node.kwargs:
-        flag = len(node.args) > 3 and node.args[3]
-    if flag is not True:
-        return
+@rule(*sorted(f"{name}_" for name in POINTWISE - RANDOM if hasattr(Tensor, f"{name}_") and writes(f"{name}_")))
+def _written(m: Machine, node: fx.Node) -> Value:
+    """``x += y`` where nothing sees that x changes: a new value, in the dtype of x.
+
+    Packed forms share memory where padded ones do not, so that nothing may be written into them.
+    """
+    if not unseen(node):
+        raise Refused("in-place", f"{op_name(node)} writes into a value that is used elsewhere", node)
+    value = _pointwise(m, node)
+    if not isinstance(value.packed, Packed):
+        return value
+    new = value.packed.node
+    new.op, new.target = "call_method", plain(op_name(node))
+    return Value(packed=dataclasses.replace(value.packed, node=m.call("to", new, example(node).dtype)))
+
+
+def _cast_like_scores(m: Machine, node: fx.Node, name: str) -> Value | None:
+    """``mask.type_as(scores)``: the dtype and the device are known, the scores need not be."""
     x = node.args[0]
+    if name not in ("to", "type_as") or len(node.args) != 2 or node.kwargs or m.scores(x) is not None:
+        return None
     assert isinstance(x, fx.Node)
-    shared = [n for n in m.values if n is not x and storage(n) == storage(x)]
-    if shared or len(x.users) > 1 or m.values[x].whole is not None:
-        raise Refused("in-place", f"{name} writes into a value that is used elsewhere", node)
+    out, value = example(node), m.values[x]
+    whole = None if value.whole is None else m.call("to", value.whole, out.device, out.dtype)
+    packed = m.packed(x)
+    if packed is not None:
+        packed = Packed(m.call("to", packed.node, out.device, out.dtype), packed.dims)
+    return Value(whole, packed)
 
 
-def _is_zero_at_padding(m: Machine, node: fx.Node, name: str, found: dict[fx.Node, Packed], dims: Dims) -> bool:
-    """Is the padded result known to be 0 at padding?"""
+def _fill(m: Machine, node: fx.Node, name: str, found: dict[fx.Node, Packed], dims: Dims) -> Fill | None:
+    """What the padded result is at padding, where that is known."""
+    values: list[Any] = list(node.args)
+    own = found[values[0]].fill if isinstance(values[0], fx.Node) and values[0] in found else None
+    out = example(node).dtype
     if name in CASTS or name in ("neg", "dropout"):
-        return all(p.zero for p in found.values())
-    values = list(node.args)
+        if own is None or len(found) != 1 or (name == "dropout" and own.value):
+            return None
+        same_dtype = example(node.args[0]).dtype is out
+        value = -own.value if name == "neg" else own.value
+        return Fill(value, own.given) if same_dtype or own.value == 0 else None
     if name in ("mul", "div") and len(values) == 2:
-        a, b = values
-        if any(isinstance(x, fx.Node) and x in found and found[x].zero for x in (a, b) if name == "mul" or x is a):
-            others = [x for x in (a, b) if not (isinstance(x, fx.Node) and x in found)]
-            if all(not isinstance(x, fx.Node) for x in others) and len(found) == 1:
-                return True
-        return name == "mul" and any(_hides(m, x, dims, False) for x in (a, b))
-    if name == "masked_fill" and len(values) == 3 and type(values[2]) in (int, float) and values[2] == 0:
-        return _hides(m, values[1], dims, True)
-    if name == "where" and len(values) == 3 and type(values[2]) in (int, float) and values[2] == 0:
-        return _hides(m, values[0], dims, False)
-    return False
+        numbers = all(not isinstance(x, fx.Node) or x in found for x in values)
+        holder = found[values[1]].fill if own is None and name == "mul" and values[1] in found else own
+        if holder is not None and not holder.value and numbers and len(found) == 1:
+            return holder
+        return ZERO if name == "mul" and any(_hides(m, x, dims, False) for x in values) else None
+    if name in ("logical_and", "bitwise_and", "and_") and len(values) == 2:
+        return ZERO if any(_hides(m, x, dims, False) for x in values) else None
+    if name == "masked_fill" and len(values) == 3:
+        return _number(m, values[2], out) if _hides(m, values[1], dims, True) else None
+    if name == "where" and len(values) == 3:
+        if _hides(m, values[0], dims, False):
+            return _number(m, values[2], out)
+        return _number(m, values[1], out) if _hides(m, values[0], dims, True) else None
+    return None
+
+
+def _number(m: Machine, x: Any, dtype: torch.dtype) -> Fill | None:
+    """A constant as a value of a dtype."""
+    number = number_of(m, x)
+    if number is None:
+        return None
+    value = torch.tensor(number, dtype=torch.float64).to(dtype).item()
+    return Fill(value) if dtype.is_floating_point or value == number else None
 
 
 def _hides(m: Machine, node: Any, dims: Dims, value: bool) -> bool:
@@ -150,7 +191,7 @@ def _normalised(m: Machine, node: fx.Node) -> Value:
     return m.repeated(node, packed.dims, changed)
 
 
-_ALONG = {"glu": (1, "dim", -1), "normalize": (2, "dim", 1)}
+_ALONG = {"glu": (1, "dim", -1), "normalize": (2, "dim", 1), "argsort": (1, "dim", -1)}
 
 
 @rule("softmax", "log_softmax", "softmin", "logcumsumexp", "cumsum", "cumprod", "normalize", "glu", "argsort")
@@ -173,18 +214,30 @@ def _reduced(m: Machine, node: fx.Node) -> Value:
     return _along_features(m, node, packed, argument(node, 1, name), 1, name)
 
 
+@rule("topk", "sort", "max", "min")
+def _with_indices(m: Machine, node: fx.Node) -> Value:
+    """Values and their indices, along features."""
+    packed = m.require(argument(node, 0, "input"), node)
+    position = 2 if op_name(node) == "topk" else 1
+    dim = argument(node, position, "dim", None if op_name(node) in ("max", "min") else -1)
+    if not isinstance(example(node), tuple):  # torch.max(x), torch.max(x, y)
+        dim = None
+    return _along_features(m, node, packed, dim, position, "dim")
+
+
 def _along_features(m: Machine, node: fx.Node, packed: Packed, given: Any, position: int, name: str) -> Value:
     """The same op along the same features, wherever these are in the packed form."""
     x = argument(node, 0, "input")
     dims = list(given) if isinstance(given, (tuple, list)) else [given]
     rank, own = len(packed.dims), len(physical(packed.dims))
-    for d in dims:
+    for d in dims or [None]:
         if type(d) is not int:
             raise Refused("cross-token", f"{op_name(node)} over the whole batch would count padding", node)
         if named(packed.dims[d % rank]):
             raise Refused("cross-token", f"{op_name(node)} over the tokens of a row would see padding", node)
     places = [physical_dim(packed.dims, d % rank) - own for d in dims]
-    shape = example(node).shape
+    results = example(node)
+    shape = results[0].shape if isinstance(results, tuple) else results.shape
     gone = {d % rank for d in dims}
     kept = [(d, parts) for d, parts in enumerate(packed.dims) if d not in gone or len(shape) == rank]
     out = tuple(parts if d not in gone else feature(n, node) for (d, parts), n in zip(kept, shape, strict=True))
@@ -195,4 +248,7 @@ def _along_features(m: Machine, node: fx.Node, packed: Packed, given: Any, posit
         new.args = (*new.args[:position], moved_dims, *new.args[position + 1 :])
     else:
         new.kwargs = {**new.kwargs, name: moved_dims}
+    if isinstance(results, tuple):
+        parts = [m.graph.call_function(operator.getitem, (new, i)) for i in range(len(results))]
+        return Value(items=tuple(Value(packed=Packed(part, out)) for part in parts))
     return value
