@@ -129,9 +129,7 @@ def _marker(graph: fx.Graph, like: fx.Node, args: tuple[Any, ...]) -> fx.Node:
     return node
 
 
-def _prefix(
-    begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_exchange: IsExchange
-) -> _Prefix | None:
+def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_exchange: IsExchange) -> _Prefix | None:
     """What one iteration computes before it exchanges it; None if some of it needs what is exchanged. ``others`` are
     the loop's nodes outside of this body."""
     nodes = list(body)
