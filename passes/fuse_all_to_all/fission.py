@@ -54,7 +54,7 @@ class _Prefix:
 def split(graph: fx.Graph, loop: LoopFound, is_exchange: IsExchange) -> int | None:
     """Put a loop in front of ``loop`` that computes what is exchanged. Returns its id; None if there is nothing to
     compute, or it cannot be done before."""
-    if len(loop.iterations) != 2:
+    if len(loop.iterations) != 2 or any(_is_mode(node) for node in loop.nodes):
         return None
     found = [_prefix(begin, body, loop.nodes - set(body), is_exchange) for begin, body, _ in loop.iterations]
     first, second = found
@@ -161,6 +161,11 @@ def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_ex
         elif node in others:
             return None  # carried over from the document before
     return _Prefix(tuple(sorted(results)), tuple(node for node in nodes if node in needed))
+
+
+def _is_mode(node: fx.Node) -> bool:
+    """Does this call switch gradients or autocast for those behind it?"""
+    return any(word in str(node.target) for word in ("autocast", "grad_enabled", "inference_mode"))
 
 
 def _moves(node: fx.Node) -> bool:

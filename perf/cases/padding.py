@@ -52,7 +52,7 @@ def sizes_of(ctx: Context) -> Sizes:
     # A step of 16 rows takes seconds on two cores, and its ratios are those of two rows.
     if ctx.quick:
         return Sizes(Config(hidden=64, heads=4, longest=128), 4, ctx.budget)
-    return Sizes(Config(), 16, 60.0) if ctx.full or ctx.device != "cpu" else Sizes(Config(), 2, 6.0)
+    return Sizes(Config(), 16, 60.0) if ctx.full or ctx.device != "cpu" else Sizes(Config(), 2, 5.0)
 
 
 @dataclasses.dataclass

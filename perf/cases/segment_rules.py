@@ -58,6 +58,8 @@ RULES = [
     Rule("last token", lambda x: x[-1], stacked=True),
     Rule("mean pooling", lambda x: x.mean(0), stacked=True),
 ]
+TYPICAL = ("sum", "norm", "log_softmax", "cumsum", "flip", "positions", "first token", "mean pooling")
+"""Measured for hidden states, too; the others only with ``--full``."""
 
 
 def loop_over(rule: Rule) -> Callable[[Tensor, Tensor], Tensor]:
@@ -90,7 +92,10 @@ def _rules_on(ctx: Context, result: CaseResult, name: str, shape: tuple[int, ...
     x = torch.randn(shape, device=ctx.device)
     cu = boundaries(DOCUMENTS, TOTAL, ctx.device)
     rows, worst_loop, worst_whole = [], [], []
-    for rule in RULES[:: 5 if ctx.quick else 1]:
+    rules = RULES[:: 5 if ctx.quick else 1]
+    if not ctx.full and len(shape) > 1:
+        rules = [rule for rule in rules if rule.name in TYPICAL]
+    for rule in rules:
         ctx.progress(f"{name}: {rule.name}")
         line, over_loop, over_whole = _measure(ctx, result, rule, x, cu)
         rows.append(line)

@@ -71,6 +71,25 @@ def written_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(out)
 
 
+def autocast_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Another dtype inside the loop: a mode that starts and ends in it."""
+    cp, out, weight = size_of(group), [], torch.eye(x.shape[1])
+    for s, e in pairwise(cu.tolist()):
+        with torch.autocast("cpu", torch.bfloat16):
+            part = F.linear(x[s // cp : e // cp], weight)
+        out.append(gathered(part, group))
+    return torch.cat(out)
+
+
+def without_gradient_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp, out = size_of(group), []
+    for s, e in pairwise(cu.tolist()):
+        with torch.no_grad():
+            part = x[s // cp : e // cp] * 2
+        out.append(gathered(part + x[s // cp : e // cp], group))
+    return torch.cat(out)
+
+
 def counted_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """Each document has a number of its own."""
     cp, out = size_of(group), []
