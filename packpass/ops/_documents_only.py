@@ -47,11 +47,15 @@ WIDE = 64
 """Elements behind the packed dimension from which on generated code copies slot by slot as fast as in one piece."""
 
 
+def _is_wide(x: Tensor, dim: int) -> bool:
+    inner = x.shape[dim + 1 :]
+    return all(isinstance(size, int) for size in inner) and math.prod(inner) >= WIDE
+
+
 def _decomposition(x: Tensor, cu_seqlens: Tensor, dim: int) -> Tensor:
     """Wide slots by a computed index: a copy that takes part in the kernel that makes the row, or reads the result."""
     dim %= x.dim()
-    inner = x.shape[dim + 1 :]
-    if not all(isinstance(size, int) for size in inner) or math.prod(inner) < WIDE:
+    if not _is_wide(x, dim):
         out: Tensor = documents_copy_op(x, cu_seqlens, dim)
         return out
     slots = torch.arange(covered_length_op(cu_seqlens), device=x.device) + cu_seqlens[:1]
@@ -87,8 +91,27 @@ def _put_back_fake(x: Tensor, cu_seqlens: Tensor, dim: int, total: int) -> Tenso
     return x.new_empty(shape)
 
 
+def _put_back_decomposition(x: Tensor, cu_seqlens: Tensor, dim: int, total: int) -> Tensor:
+    """On the CPU wide slots are padded, which takes part in the kernel that reads the row; a GPU would have to wait for
+    the number of slots in front."""
+    dim %= x.dim()
+    if x.device.type != "cpu" or not _is_wide(x, dim):
+        out: Tensor = put_back_copy_op(x, cu_seqlens, dim, total)
+        return out
+    first = covered_start_op(cu_seqlens)
+    behind = total - first - x.shape[dim]
+    torch._check(behind >= 0)
+    return torch.constant_pad_nd(x, [*[0, 0] * (x.dim() - 1 - dim), first, behind], 0)
+
+
 put_back_op = define(
     "put_back(Tensor x, Tensor cu_seqlens, int dim, SymInt total) -> Tensor",
+    fake=_put_back_fake,
+    kernel=_put_back_kernel,
+    decomposition=_put_back_decomposition,
+)
+put_back_copy_op = define(
+    "put_back_copy(Tensor x, Tensor cu_seqlens, int dim, SymInt total) -> Tensor",
     fake=_put_back_fake,
     kernel=_put_back_kernel,
 )
@@ -126,4 +149,9 @@ def _length(cu_seqlens: Tensor) -> int:
 
 covered_length_op = define(
     "covered_length(Tensor cu_seqlens) -> SymInt", fake=lambda cu_seqlens: _fresh_size(), kernel=_length
+)
+covered_start_op = define(
+    "covered_start(Tensor cu_seqlens) -> SymInt",
+    fake=lambda cu_seqlens: _fresh_size(),
+    kernel=lambda cu_seqlens: _ends(cu_seqlens)[0],
 )
