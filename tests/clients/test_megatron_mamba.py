@@ -28,7 +28,8 @@ def two() -> Iterator[Ranks]:
 
 @pytest.mark.parametrize(
     ("groups", "inner"),
-    [(4, "aot_eager"), (1, "aot_eager"), pytest.param(4, "inductor")],  # 1: the groups' state is repeated
+    # One group: its state is repeated.
+    [(4, "aot_eager"), (1, "aot_eager"), pytest.param(4, "inductor", marks=pytest.mark.slow)],
 )
 def test_five_become_one(two: Ranks, groups: int, inner: str) -> None:
     for counts in two.call(programs.both_ways, 2, groups, inner, timeout_s=300):

@@ -7,11 +7,14 @@ import pytest
 from tests.dist import a2a_hard_programs, loop_ranks
 from tests.dist.ranks import Ranks
 
-NAMES = list(a2a_hard_programs.REWRITTEN)
-
-
 # The others' graphs are looked at in tests/passes; real ranks for all of them take minutes.
-@pytest.mark.parametrize("name", [*NAMES[:5], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[5:])])
+TYPICAL = ("numbers_back", "counted_on", "activated_before", "layers")
+NAMES = [
+    pytest.param(name, marks=() if name in TYPICAL else pytest.mark.slow) for name in a2a_hard_programs.REWRITTEN
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_same_bits_in_one_exchange(ranks: Ranks, name: str) -> None:
     """Forward and backward, with tails, for 3, 1 and 2 documents in at most two graphs."""
     ranks.call(loop_ranks.hard, 2, name, "aot_eager", timeout_s=180)

@@ -127,7 +127,7 @@ def alone() -> list[str]:
     return [r.after for r in report.rewrites if r.rule == "pack_shifts"]
 
 
-@pytest.mark.parametrize("cp", [2, 4])
+@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", shift_programs.PROGRAMS)
 def test_one_exchange(ranks: Ranks, name: str, cp: int) -> None:
     for graphs, forward, backward in ranks.call(run_program, cp, name, "eager", timeout_s=120):

@@ -174,7 +174,7 @@ def test_another_group_is_another_graph() -> None:
 # === Leaves alone ============================================================================================
 
 
-@pytest.mark.parametrize("rank", [0, 1, 3])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("name", p2p_leave.LEAVE)
 def test_refused_on_every_rank(name: str, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     program, code = p2p_leave.LEAVE[name]

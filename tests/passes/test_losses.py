@@ -185,6 +185,7 @@ def test_a_document_without_counted_targets_has_no_mean() -> None:
     torch.testing.assert_close(got, want, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_through_inductor() -> None:
     program = per_document(mean_cross_entropy)
     compiled = torch.compile(program, backend=packpass.backend, fullgraph=True)
