@@ -67,6 +67,10 @@ def _to_tokens(y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, gro
     return torch.cat([piece for part in parts for piece in part.unbind(0)], 1).view(shape)
 
 
+FEW = 4
+"""Up to this many ranks generated code has a loop for each of a section's parts; one loop divides for every element."""
+
+
 # === Generated code =============================================================================================
 
 
@@ -90,8 +94,10 @@ def _to_tokens_code(
     widths = _part_widths(y, sections, dim, group_size)
     send = read(y.flatten(1), 0, slots).view(group_size, math.prod(shape[:dim]), sum(widths))
     received = exchange(send, group, group_size)
-    # A loop per section, and none per rank: code does not grow with the group.
     parts = received.split_with_sizes(widths, 2)
+    if group_size <= FEW:
+        return torch.cat([piece for part in parts for piece in part.unbind(0)], 1).view(shape)
+    # A loop per section, and none per rank: code does not grow with the group.
     return torch.cat([part.transpose(0, 1).flatten(1) for part in parts], 1).view(shape)
 
 
