@@ -20,11 +20,16 @@ THROUGH_INDUCTOR = [
 ]  # fmt: skip
 
 
+# Dynamo 2.13 asserts about a guard of its own where sizes come in another order, with any backend.
+STOCK_FAILS = ("lengths_as_list_accumulated",)
+
+
 @pytest.mark.parametrize("prog", EVERY, ids=str)
 def test_equals_eager(prog: Program) -> None:
     """At every other size: unrolled loops are compiled anew for each. The test of the odd sizes takes all of them."""
     fresh()
-    hold_against_eager(prog, compiled(prog), prog.inputs()[::2])
+    step = 1 if prog.name in STOCK_FAILS else 2
+    hold_against_eager(prog, compiled(prog), prog.inputs()[::step])
 
 
 @pytest.mark.slow
