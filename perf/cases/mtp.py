@@ -153,7 +153,7 @@ def _time(
     }
     timed[ROLLS] = lambda: rolls(*fields)
     rolls(*fields)
-    return interleave(timed, budget=2 * ctx.budget, min_rounds=3 if ctx.quick else 7)
+    return interleave(timed, budget=2 * ctx.budget, min_rounds=3 if ctx.quick else 5)
 
 
 def _step(model: MTPModel, call: Model, step: Callable[[Model, Batch], Step], batch: Batch) -> None:

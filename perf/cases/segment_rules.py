@@ -58,7 +58,7 @@ RULES = [
     Rule("last token", lambda x: x[-1], stacked=True),
     Rule("mean pooling", lambda x: x.mean(0), stacked=True),
 ]
-TYPICAL = ("sum", "norm", "log_softmax", "cumsum", "flip", "positions", "first token", "mean pooling")
+TYPICAL = ("sum", "norm", "log_softmax", "flip", "mean pooling")
 """Measured for hidden states, too; the others only with ``--full``."""
 
 
