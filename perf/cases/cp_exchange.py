@@ -18,7 +18,7 @@ COMPILE_S = 120.0
 
 @case("cp_exchange", "context parallelism: shards of tokens to shards of heads and back, on gloo ranks")
 def run(ctx: Context, result: CaseResult) -> None:
-    ranks = ranks_of(2 if ctx.quick else 4)
+    ranks = ranks_of(4 if ctx.full else 2)
     races = Races(ctx, result, ranks)
     for cp in (2, 4):
         if cp <= ranks.size:
@@ -28,15 +28,12 @@ def run(ctx: Context, result: CaseResult) -> None:
     result.notes.append(
         "the floor is one all-to-all of the bytes that move and one copy of the data, twice for forward and backward; "
         "naive eager does six all-to-alls per document each way; --full adds "
-        "the other numbers of documents, bfloat16 on 4 ranks, and hp_to_cp alone"
+        "4 ranks, the other numbers of documents in bfloat16, and hp_to_cp alone"
     )
 
 
 def _layouts(ctx: Context, result: CaseResult, races: Races, cp: int) -> None:
-    """cp_to_hp (whose backward is hp_to_cp) in both dtypes and for few and many documents.
-
-    On four ranks every compile takes four times as much of two cores: one race there, unless there is time.
-    """
+    """cp_to_hp (whose backward is hp_to_cp) in both dtypes and for few and many documents."""
     run: dict[str, Race] = {}
     for dtype in ("float32", "bfloat16") if ctx.full or (cp == 2 and not ctx.quick) else ("float32",):
         for documents in (16, 64) if ctx.full or (cp, dtype) == (2, "float32") else (64,):

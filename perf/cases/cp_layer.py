@@ -17,7 +17,7 @@ REPORTED = 10
 
 @case("cp_layer", "context parallelism: one iteration of a gated-delta-net-like layer, on gloo ranks")
 def run(ctx: Context, result: CaseResult) -> None:
-    ranks = ranks_of(2 if ctx.quick else 4)
+    ranks = ranks_of(4 if ctx.full else 2)
     races = Races(ctx, result, ranks)
     for cp in (2, 4):
         if cp > ranks.size or (cp == 4 and not ctx.full):

@@ -14,7 +14,7 @@ TOTAL, DOCUMENTS = 32_768, 64
 
 @case("cp_roll", "context parallelism: next token per document, fields and depths, on gloo ranks")
 def run(ctx: Context, result: CaseResult) -> None:
-    ranks = ranks_of(2 if ctx.quick else 4)
+    ranks = ranks_of(4 if ctx.full else 2)
     races = Races(ctx, result, ranks)
     for cp in (2, 4):
         if cp > ranks.size:

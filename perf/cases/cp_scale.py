@@ -48,6 +48,7 @@ def run(ctx: Context, result: CaseResult) -> None:
     jobs = [(size, EAGER) for size in sizes]
     # Tracing the naive program means 2 * world size chunks per document and section: minutes for the largest.
     jobs += [(size, PACKPASS) for size in sizes if ctx.full or size <= LARGEST_TRACED]
+    jobs += [(size, OPS) for size in sizes if not ctx.full and size > LARGEST_TRACED]
     if ctx.full:
         jobs += [(size, UNROLLED) for size in sizes]
     else:
@@ -61,7 +62,7 @@ def run(ctx: Context, result: CaseResult) -> None:
     if left_alone:
         result.notes.append(f"packpass left the naive program alone: {left_alone[0].why_not or 'no reason recorded'}")
     rewritten = {c.world_size for c in found.values() if c.way == PACKPASS and c.rewritten}
-    found.update(_run_all([(size, OPS) for size in sizes if size not in rewritten], result))
+    found.update(_run_all([(size, OPS) for size in sizes if size not in rewritten and (size, OPS) not in jobs], result))
     _tables(result, found, sizes)
     _targets(result, found, sizes)
 

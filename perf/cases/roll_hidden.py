@@ -35,7 +35,7 @@ def run(ctx: Context, result: CaseResult) -> None:
                 if both:
                     gradient.clone()
 
-            race = run_race(ctx, ways, (x, cu), floor, backward=backward, budget=1.5 * ctx.budget)
+            race = run_race(ctx, ways, (x, cu), floor, backward=backward, budget=ctx.budget)
             result.tables.append(race_table(title, race, result))
             limit = (1.2 if backward else 1.15) if ctx.device == "cpu" else 1 / 0.85
             clones = "two clones" if backward else "clone"
