@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from packpass.capture import markers
-from packpass.capture.offsets import STEPS, length_of
+from packpass.capture.offsets import STEPS, Steps, length_of, unstepped
 from packpass.layout.mutation import mutated_after
 from passes.building import Builder
 from passes.prune import prune
@@ -33,7 +33,7 @@ _COUNTING = frozenset(
 )
 """What a loop that makes numbers from lengths consists of; nothing that anybody else could see."""
 
-_Made = tuple[str, tuple[tuple[Any, int], ...]]
+_Made = tuple[str, Steps]
 
 
 def prepare_lengths(graph: fx.Graph) -> None:
@@ -127,13 +127,11 @@ def _summed(cu: fx.Node) -> _Made | None:
     sums: Any = cu.args[0]
     if not isinstance(sums, fx.Node) or sums.target is not torch.cumsum or sums.args[1:] != (0,):
         return None
-    node, steps = sums.args[0], []
-    while isinstance(node, fx.Node) and node.target in STEPS and type(node.args[1]) is int:
-        steps.append((node.target, node.args[1]))
-        node = node.args[0]
-    if not isinstance(node, fx.Node) or node.target != "clone":
+    vector: Any = sums.args[0]
+    node, steps = unstepped(vector)
+    if node.target != "clone":
         return None
     end = next(reversed(cu.graph.nodes))
     if any(mutated_after(cu.graph, n, n.next, end) for n in (node, last)):
         return None
-    return node.name, tuple(reversed(steps))
+    return node.name, steps

@@ -26,6 +26,13 @@ def fake_result(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], m
         return target(*given, **keywords)
 
 
+def copy_of(graph: fx.Graph) -> fx.Graph:
+    """The graph as it is now, to go back to."""
+    copy = fx.Graph()
+    copy.output(copy.graph_copy(graph, {}))
+    return copy
+
+
 def snapshot_of(cu: fx.Node, before: fx.Node, call: Callable[..., fx.Node]) -> fx.Node:
     """A copy of boundaries for the backward, one for all calls over them: the program may write those of the next batch
     to the same memory before it runs. ``call`` adds a node in front of ``before``."""

@@ -30,18 +30,20 @@ if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
 STEPS = (operator.floordiv, operator.mul)
+Steps = tuple[tuple[Any, int], ...]
+"""What is done to each length, by ints, innermost first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Offset:
     """``local += step(... lengths[i])``, from ``first`` on.
 
-    ``lengths``: name of the graph node of a list's numbers. ``steps``: what is done to each, by ints, innermost first.
+    ``lengths``: name of the graph node of a list's numbers.
     """
 
     first: int
     lengths: str
-    steps: tuple[tuple[Any, int], ...]
+    steps: Steps
 
 
 def _node(value: Any) -> fx.Node | None:
@@ -65,20 +67,26 @@ def added(value: Any, before: Any) -> fx.Node | None:
     return None
 
 
-def length_of(node: fx.Node, index: fx.Node) -> tuple[str, tuple[tuple[Any, int], ...]] | None:
-    """``(node name of the lengths, steps)`` if a number was made from entry ``index`` of a list of lengths."""
+def unstepped(node: fx.Node) -> tuple[fx.Node, Steps]:
+    """What a number or a tensor was made from by `STEPS`, and these."""
     steps: list[tuple[Any, int]] = []
     while node.op == "call_function" and node.target in STEPS:
         source, by = node.args
         if node.target is operator.mul and type(source) is int:
             source, by = by, source
         if not isinstance(source, fx.Node) or type(by) is not int or by < 1:
-            return None
+            break
         steps.append((node.target, by))
         node = source
-    lengths = _lengths_read(node, index)
+    return node, tuple(reversed(steps))
+
+
+def length_of(node: fx.Node, index: fx.Node) -> tuple[str, Steps] | None:
+    """``(node name of the lengths, steps)`` if a number was made from entry ``index`` of a list of lengths."""
+    entry, steps = unstepped(node)
+    lengths = _lengths_read(entry, index)
     # The numbers of a tolist(): a copy that nobody can change.
-    return (lengths.name, tuple(reversed(steps))) if lengths is not None and lengths.target == "clone" else None
+    return (lengths.name, steps) if lengths is not None and lengths.target == "clone" else None
 
 
 def _lengths_read(node: fx.Node, index: fx.Node) -> Any:
@@ -111,7 +119,7 @@ def learn(before: Any, after: list[Any], indices: list[fx.Node]) -> Offset | Non
     return Offset(first, *found[0])
 
 
-def stepped(tx: InstructionTranslatorBase, lengths: str, steps: tuple[tuple[Any, int], ...]) -> Any:
+def stepped(tx: InstructionTranslatorBase, lengths: str, steps: Steps) -> Any:
     """The proxy of all lengths after the steps; None if there is no such node."""
     tracer = tx.output.current_tracer
     node = next((n for n in tracer.graph.nodes if n.name == lengths and n.target == "clone"), None)

@@ -15,7 +15,7 @@ from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
 from passes.fuse_all_to_all.integers import UNKNOWN, integer, plain_name
-from passes.fuse_all_to_all.moves import MOVES, index
+from passes.fuse_all_to_all.moves import FRESH, MOVES, index
 from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.refused import Refused
@@ -184,7 +184,7 @@ class Body:
             found = [self.blocks(p) for p in argument(node, 0, "tensors")]
             d = argument(node, 1, "dim", 0) % (found[0].rank + 1)
             return B.cat([B.unsqueeze(p, d) for p in found], d)
-        if name in ("empty_like", "zeros_like", "empty", "zeros", "new_empty", "new_zeros"):
+        if name in FRESH:
             return Buffer()
         if name == "copy_":
             return self._copy(node)

@@ -33,45 +33,48 @@ from packpass.layout.mutation import written_inputs
 from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name, storage
 from passes.building import Builder
 from passes.fuse_all_to_all.integers import plain_name
-from passes.fuse_all_to_all.moves import MOVES
+from passes.fuse_all_to_all.moves import FRESH, MOVES
 from passes.vectorize_segments.find import LoopFound, find
 
 _JOINS = ("cat", "stack")
-_FRESH = ("empty_like", "zeros_like", "empty", "zeros", "new_empty", "new_zeros")
 _CUTS = ("getitem", "narrow", "segment", "split_get", "list_get")
 
 IsExchange = Callable[[fx.Node], bool]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Prefix:
+class Prefix:
     """One iteration: tensors to compute beforehand, and the nodes that compute them, in order."""
 
     results: tuple[fx.Node, ...]
     nodes: tuple[fx.Node, ...]
 
 
-def split(graph: fx.Graph, loop: LoopFound, is_exchange: IsExchange) -> int | None:
-    """Put a loop in front of ``loop`` that computes what is exchanged. Returns its id; None if there is nothing to
-    compute, or it cannot be done before."""
+def prefixes(loop: LoopFound, is_exchange: IsExchange) -> list[Prefix]:
+    """Of each iteration, what it computes before it exchanges it; none if that is nothing, or cannot be done before."""
     if len(loop.iterations) != 2 or any(_is_mode(node) for node in loop.nodes):
-        return None
-    found = [_prefix(begin, body, loop.nodes - set(body), is_exchange) for begin, body, _ in loop.iterations]
-    first, second = found
-    if first is None or second is None or not first.results or _shape(first) != _shape(second):
-        return None
+        return []
+    inside, start, written = loop.nodes, loop.iterations[0][0], loop.written
+    found = []
+    for begin, body, _ in loop.iterations:
+        prefix = _prefix(begin, body, inside - set(body), is_exchange)
+        if prefix is None or not prefix.results:
+            return []
+        outer = {n for node in prefix.nodes for n in node.all_input_nodes if n not in inside}
+        if not all(n < start for n in outer) or any(storage(n) in written for n in (*prefix.nodes, *outer)):
+            return []
+        found.append(prefix)
+    return found if _shape(found[0]) == _shape(found[1]) else []
+
+
+def split(graph: fx.Graph, loop: LoopFound, found: list[Prefix]) -> int:
+    """Put a loop in front of ``loop`` that computes what is exchanged. Returns its id."""
     start = loop.iterations[0][0]
-    inside = loop.nodes
-    outer = {n for p in (first, second) for node in p.nodes for n in node.all_input_nodes if n not in inside}
-    if not all(n < start for n in outer) or _written(loop, [*first.nodes, *second.nodes, *outer]):
-        return None
-    # === Transform ===
     number = max(other.id for other in find(graph)) + 1
     copies: list[dict[fx.Node, fx.Node]] = []
     divided: dict[tuple[fx.Node, int], fx.Node] = {}
     with graph.inserting_before(start):
         for (begin, _, end), prefix in zip(loop.iterations, found, strict=True):
-            assert prefix is not None
             copy: dict[fx.Node, fx.Node] = {}
             copy[begin] = _marker(graph, begin, (start.args[0], number, begin.args[2]))
             for node in prefix.nodes:
@@ -80,12 +83,11 @@ def split(graph: fx.Graph, loop: LoopFound, is_exchange: IsExchange) -> int | No
             _marker(graph, end, (copy[begin], number, end.args[2]))
             copies.append(copy)
         lists = []
-        for one, other in zip(first.results, second.results, strict=True):
+        for one, other in zip(found[0].results, found[1].results, strict=True):
             made = graph.call_function(markers.LIST_COLLECT, (copies[0][one], copies[1][other], number))
             made.meta["example_value"] = example(one)
             lists.append(made)
     for (begin, _, _), prefix in zip(loop.iterations, found, strict=True):
-        assert prefix is not None
         for made, result in zip(lists, prefix.results, strict=True):
             with graph.inserting_before(result):
                 taken = graph.call_function(markers.LIST_GET, (made, begin))
@@ -129,7 +131,7 @@ def _marker(graph: fx.Graph, like: fx.Node, args: tuple[Any, ...]) -> fx.Node:
     return node
 
 
-def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_exchange: IsExchange) -> _Prefix | None:
+def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_exchange: IsExchange) -> Prefix | None:
     """What one iteration computes before it exchanges it; None if some of it needs what is exchanged. ``others`` are
     the loop's nodes outside of this body."""
     nodes = list(body)
@@ -144,7 +146,7 @@ def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_ex
         if node in seen or node not in inside or not isinstance(example(node), (torch.Tensor, list, tuple)):
             continue
         seen.add(node)
-        if is_exchange(node) or plain_name(node) in _FRESH:
+        if is_exchange(node) or plain_name(node) in FRESH:
             continue
         if _moves(node):
             stack += node.all_input_nodes
@@ -160,7 +162,7 @@ def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_ex
             stack += [n for n in node.all_input_nodes if n is not begin]
         elif node in others:
             return None  # carried over from the document before
-    return _Prefix(tuple(sorted(results)), tuple(node for node in nodes if node in needed))
+    return Prefix(tuple(sorted(results)), tuple(node for node in nodes if node in needed))
 
 
 def _is_mode(node: fx.Node) -> bool:
@@ -177,13 +179,7 @@ def _moves(node: fx.Node) -> bool:
     return name in MOVES or name in _CUTS
 
 
-def _shape(prefix: _Prefix) -> tuple[Any, ...]:
+def _shape(prefix: Prefix) -> tuple[Any, ...]:
     """Equal for two iterations that compute the same."""
     order = {node: i for i, node in enumerate(prefix.nodes)}
     return tuple(node.target for node in prefix.nodes), tuple(order[node] for node in prefix.results)
-
-
-def _written(loop: LoopFound, nodes: Iterable[fx.Node]) -> bool:
-    """Does the loop write to the memory of any of these tensors?"""
-    targets = {storage(target) for node in loop.nodes for target in written_inputs(node)} - {None}
-    return any(storage(node) in targets for node in nodes)

@@ -32,10 +32,11 @@ from passes.fuse_all_to_all.blocks import Blocks
 from passes.fuse_all_to_all.body import Body, Buffer
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
-from passes.fuse_all_to_all.fission import split
+from passes.fuse_all_to_all.fission import prefixes, split
 from passes.fuse_all_to_all.scalars import Lin, Scale
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.fuse_all_to_all.write import write
+from passes.nodes import copy_of
 from passes.refused import Refused
 from passes.vectorize_segments import numbered, run_loop
 from passes.vectorize_segments.find import LoopFound, find
@@ -102,18 +103,20 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
 def _run_split(gm: fx.GraphModule, number: int, size: int, context: PassContext) -> list[Rewrite | Refusal]:
     """The loop as two, the first of which computes on documents before the second exchanges them; none if that does
     not help, and the graph is as it was."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    before = split(gm.graph, numbered(gm.graph, number), lambda node: bool(_collectives(gm, [node])))
-    if before is not None:
-        where = context.locations.get(number, "<unknown>")
-        inner = dataclasses.replace(context, locations={**context.locations, before: where})
-        results = [run_loop(gm.graph, before, inner)]
-        if isinstance(results[0], Rewrite):
-            results.append(_run_one(gm, numbered(gm.graph, number), size, context))
-            if isinstance(results[1], Rewrite):
-                return results
-        gm.graph = graph
+    loop = numbered(gm.graph, number)
+    found = prefixes(loop, lambda node: bool(_collectives(gm, [node])))
+    if not found:
+        return []
+    graph = copy_of(gm.graph)
+    before = split(gm.graph, loop, found)
+    where = context.locations.get(number, "<unknown>")
+    inner = dataclasses.replace(context, locations={**context.locations, before: where})
+    results = [run_loop(gm.graph, before, inner)]
+    if isinstance(results[0], Rewrite):
+        results.append(_run_one(gm, numbered(gm.graph, number), size, context))
+        if isinstance(results[1], Rewrite):
+            return results
+    gm.graph = graph
     return []
 
 
@@ -144,7 +147,7 @@ def _run_one(gm: fx.GraphModule, loop: LoopFound, size: int, context: PassContex
 def _separate_inputs(gm: fx.GraphModule, decided: Decided) -> list[str]:
     """Inputs of the graph that the loop writes and those that are exchanged: eager reads what earlier iterations wrote
     where they share memory in a later call, the exchange does not (see `find.separate_inputs`)."""
-    written = {storage(target) for node in decided.loop.nodes for target in written_inputs(node)} - {None}
+    written = decided.loop.written
     read = {storage(exchange.source.node) for _, exchange in decided.found}
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder" and isinstance(example(n), torch.Tensor)]
     targets = {example(n).dtype for n in inputs if storage(n) in written}

@@ -16,6 +16,9 @@ from passes.fuse_all_to_all.blocks import Blocks, NotMovement, Size
 if TYPE_CHECKING:
     from passes.fuse_all_to_all.body import Body
 
+FRESH = ("empty_like", "zeros_like", "empty", "zeros", "new_empty", "new_zeros")
+"""Make a buffer that the body fills."""
+
 Move = Callable[["Body", fx.Node, Blocks], Any]
 MOVES: dict[str, Move] = {}
 """Op name -> its result for a first argument that is known; None if this call of it is not understood."""

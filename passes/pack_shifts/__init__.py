@@ -52,6 +52,7 @@ from packpass.layout import Layouts, analyze, subgraphs
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.sources import BOUNDARY_NAMES, last_name, source_name
 from passes.context import PassContext
+from passes.nodes import copy_of
 from passes.pack_shifts import choosing, structural, writing  # noqa: F401  (they register their rules)
 from passes.pack_shifts.decide import CHOICES, check, corrected, point
 from passes.pack_shifts.interpret import Found, Interpreter, ignored
@@ -90,7 +91,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
 
 def _run_safely(gm: fx.GraphModule, layouts: Layouts) -> list[Rewrite | Refusal]:
     """A model must not fail because a shift could not be rewritten."""
-    graphs = [(m, _copy(m.graph)) for m in _modules(gm)]
+    graphs = [(m, copy_of(m.graph)) for m in _modules(gm)]
     try:
         return run_graph(gm, layouts, Boundaries(gm))
     except Exception as error:
@@ -98,12 +99,6 @@ def _run_safely(gm: fx.GraphModule, layouts: Layouts) -> list[Rewrite | Refusal]
         for m, graph in graphs:
             m.graph = graph
         return [Refusal(NAME, "emit", f"{type(error).__name__}: {error}; please report it", "<unknown>")]
-
-
-def _copy(graph: fx.Graph) -> fx.Graph:
-    copy = fx.Graph()
-    copy.output(copy.graph_copy(graph, {}))
-    return copy
 
 
 def may_shift(gm: fx.GraphModule) -> bool:

@@ -31,7 +31,7 @@ from passes.pack_shifts.decide import Cuts, made_from
 from passes.pack_shifts.interpret import Interpreter, ignored
 from passes.pack_shifts.pieces import ZERO
 from passes.pack_shifts.rewrite import Rewriter
-from passes.pack_shifts.shards import shards_of
+from passes.pack_shifts.shards import CUT, shards_of
 from passes.pack_shifts.values import Left, View, position
 
 _ops = torch.ops.packpass
@@ -103,11 +103,7 @@ def check_loss(found: LossFound) -> Left | None:
     """``(code, reason)`` why this loss is left alone, or None."""
     value, (row, dim) = example(found.targets), found.row
     if shards_of(found.packing) is not None:
-        return Left(
-            "sharded-row",
-            "the row is one rank's shard of a context-parallel group, and cutting it drops a token whose target is on "
-            "another rank; shift without cutting: labels = torch.roll(labels, -1, -1); labels[..., -1] = -100",
-        )
+        return CUT
     several = any(n != 1 for d, n in enumerate(example(row).shape) if d != dim and isinstance(n, int))
     if several or any(isinstance(n, torch.SymInt) for d, n in enumerate(value.shape) if d != found.dim):
         return Left("ambiguous-rows", f"{row.name} has several rows; {found.packing.text} may cut each or all of them")

@@ -21,6 +21,12 @@ from passes.cp_rolls import CP_ROLL
 from passes.pack_shifts.interpret import Found
 from passes.pack_shifts.values import Left
 
+CUT = Left(
+    "sharded-row",
+    "the row is one rank's shard of a context-parallel group, and cutting it drops a token whose target is on another "
+    "rank; shift without cutting: labels = torch.roll(labels, -1, -1); labels[..., -1] = -100",
+)
+
 
 class Shards(NamedTuple):
     """Who holds the row: a process group by name, its size, and this rank's place in it."""
@@ -47,10 +53,7 @@ def refused_shards(found: Found) -> Left | None:
     if shards.rank < 0:
         reason = "this rank is not in the group that holds the shards"
     elif found.shift.dropped:
-        reason = (
-            "the row is one rank's shard of a context-parallel group, and cutting it drops a token whose target is on "
-            "another rank; shift without cutting: labels = torch.roll(labels, -1, -1); labels[..., -1] = -100"
-        )
+        return CUT
     elif found.packing.padded is not None:
         reason = (
             "the row is one rank's shard of documents with padded slots; declare cu_seqlens alone, with the padded "

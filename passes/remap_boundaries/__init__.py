@@ -62,6 +62,7 @@ from packpass.layout.axes import Axes, Axis
 from packpass.layout.names import example, op_name, storage
 from packpass.layout.sources import DOUBTFUL, root_of
 from passes.context import PassContext
+from passes.nodes import copy_of
 from passes.pack_shifts import mentions_boundaries
 from passes.refused import Refused
 from passes.remap_boundaries.derived import DERIVED, made_of
@@ -114,8 +115,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         link_more(graph, axes)
     if not found:
         return []
-    before = fx.Graph()
-    before.output(before.graph_copy(gm.graph, {}))
+    before = copy_of(gm.graph)
     try:
         origins = {expansion.origin for expansion in found}
         results = list[Rewrite | Refusal]()

@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass._compat import hint_of, statically_known_true
 from packpass.capture import markers
-from packpass.layout.mutation import mutated_after
+from packpass.layout.mutation import mutated_after, written_inputs
 from passes.refused import Refused
 from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)
     rules_documents,
@@ -64,6 +64,11 @@ class LoopFound:
     @property
     def nodes(self) -> set[fx.Node]:
         return {n for begin, body, end in self.iterations for n in (begin, *body, end)}
+
+    @property
+    def written(self) -> set[Any]:
+        """The memory (`storage`) that the loop writes to."""
+        return {storage(target) for node in self.nodes for target in written_inputs(node)} - {None}
 
 
 @dataclasses.dataclass(frozen=True)
