@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from torch import fx
 
 from packpass import _passes, capture, ops  # noqa: F401  (ops registers the operators)
 from packpass._agreement import agreement
-from packpass._compat import is_size_oblivious, size_oblivious
+from packpass._compat import size_oblivious
 from packpass._options import Options
 from packpass._overlap import unless_overlapping
 from packpass._pipeline import run_passes
@@ -19,7 +20,7 @@ from packpass._replay import NotReplayable, replay
 from packpass._unpadded import META, unpadded
 from packpass._verify import copy_graph, verified
 from packpass.capture import Mode, frame_state
-from packpass.capture.state import active, restart, tracing_error
+from packpass.capture.state import LOOP_MODES, restart, tracing_error
 from packpass.layout import LayoutError
 
 log = logging.getLogger("packpass.backend")
@@ -46,15 +47,17 @@ class Backend:
         settings, inductor_options = Options.from_dict(options)
         frame = frame_state(settings)
 
+        capturing = frame.mode in LOOP_MODES
+
         def inner(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            # Capture's own setting ends here: AOTAutograd would take symbolic strides for unknown.
-            with size_oblivious(active.stock_settings[1] if active.stock_settings else is_size_oblivious()):
-                return compile_inner(part, inputs, settings, mode, inductor_options)
+            return compile_inner(part, inputs, settings, mode, inductor_options)
 
         places = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
-        untouched = copy_graph(gm) if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED) else None
+        untouched = copy_graph(gm) if capturing else None
         try:
-            outcome = run_passes(gm, settings, frame)
+            # As while the loop was traced: no size is asked whether it is 0 or 1 for its layout.
+            with size_oblivious() if capturing else contextlib.nullcontext():
+                outcome = run_passes(gm, settings, frame)
         except LayoutError as error:
             raise tracing_error(error) from None
         if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing):
@@ -103,6 +106,19 @@ def compile_inner(
     return compiled
 
 
+class _Client:
+    """What capture asks us."""
+
+    def options_of(self, compiler_fn: Any) -> Options | None:
+        """The options of the packpass backend behind ``compiler_fn``, or None for any other backend."""
+        found, given = capture.backend_behind(compiler_fn)
+        return Options.from_dict(given.get("options"))[0] if isinstance(found, Backend) else None
+
+    def wants_boundaries(self, view: Any, stand_in: fx.Node | None) -> Any:
+        """Whether a pass would use boundaries in this graph."""
+        return _passes.load().wants_boundaries(view, stand_in)
+
+
 backend = Backend()
-capture.install()
+capture.install(_Client())
 _passes.load()  # now: an ImportError while a frame is compiled would only make the frame run as under stock torch

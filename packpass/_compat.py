@@ -225,6 +225,20 @@ def statically_known_true(condition: Any) -> bool:
     return bool(implementation(condition))
 
 
+def guard_or_false(condition: Any) -> bool:
+    """Is a symbolic condition true, by what is known or by a guard on sizes at hand? False where only data knows."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_false as implementation
+
+    return bool(implementation(condition))
+
+
+def either(one: Any, other: Any) -> Any:
+    """``one or other`` of symbolic conditions, without deciding them."""
+    from torch.fx.experimental.symbolic_shapes import sym_or
+
+    return sym_or(one, other)
+
+
 def size_oblivious(on: bool = True) -> Any:
     """Context in which (if ``on``) symbolic sizes are neither 0 nor 1 where only a layout question depends on it."""
     from torch.fx.experimental import _config

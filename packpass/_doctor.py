@@ -109,10 +109,10 @@ def _versions() -> list[Check]:
 
 
 def _hooks() -> list[Check]:
-    from packpass.capture import hook_states
+    from packpass._backend import capture
 
     checks = []
-    for hook in hook_states():
+    for hook in capture.hook_states():
         detail = hook.purpose + (f" ({hook.reason})" if hook.reason else "")
         checks.append(Check("capture hooks", hook.name, hook.state, detail))
     return checks

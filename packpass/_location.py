@@ -24,10 +24,15 @@ def location_of_node(node: Any) -> str | None:
     torch's nor ours (``torch.nn.functional.pad`` is Python, too)."""
     trace = node.meta.get("stack_trace") if node is not None else None
     frames = re.findall(r'File "([^"]+)", line (\d+)', trace or "")
-    users = [frame for frame in frames if not _LIBRARIES.search(frame[0])] or frames
+    users = [frame for frame in frames if not is_library(frame[0])] or frames
     return shorten(users[-1][0], int(users[-1][1])) if users else None
 
 
+def is_library(filename: str) -> bool:
+    """Is this file torch's, or one of ours that user code calls?"""
+    return _LIBRARIES.search(filename) is not None
+
+
 _LIBRARIES = re.compile(
-    r"[\\/](?:site-packages|dist-packages)[\\/]torch[\\/]|[\\/]packpass[\\/](?:_packed\.py|ops[\\/]\w+\.py)$"
+    r"[\\/](?:site-packages|dist-packages)[\\/]torch[\\/]|[\\/]packpass[\\/](?:_packed\.py|ops[\\/]\w+\.py|capture[\\/]plain\.py)$"
 )

@@ -3,11 +3,18 @@
 `install` is called once when the backend is first imported. ``PACKPASS_DISABLE_HOOKS=<group>,...`` switches groups
 off; `hook_states` says what is on, off or broken on this torch. Without a group, a model compiles as stock torch
 would compile it.
+
+How it fits together: `dynamo` lists every private name of torch. This file is the gate, which knows the frames that
+packpass compiles, and the table of what is wrapped. A call in such a frame goes by `_call_function`, an instruction by
+`opcodes`; both ask `sequences` (Python's own functions), `calls` (torch's) and `p2p` (messages). Sequences over
+documents are the plain classes of `plain`; `region` is a loop that is being traced, `effects` watches what it could
+carry from one document to the next.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import logging
@@ -15,128 +22,122 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch._dynamo import config as dynamo_config
-from torch._dynamo import exc, output_graph, side_effects, symbolic_convert
-from torch._dynamo.eval_frame import innermost_backend
-from torch._dynamo.variables import (
-    AutogradFunctionVariable,
-    BuiltinVariable,
-    TensorVariable,
-    TorchInGraphFunctionVariable,
-    builder,
-    builtin,
-    functions,
-    lists,
-    user_defined,
-)
-from torch._dynamo.variables import iter as iterators
-from torch.fx.experimental import symbolic_shapes
-
-from packpass._compat import is_size_oblivious, size_oblivious
+from packpass._compat import size_oblivious
 from packpass._location import shorten
-from packpass._options import Options
 from packpass._report import RefusedError
-from packpass.capture import calls, effects, inputs, jumps, late_reads, p2p, watch
-from packpass.capture.hooks import Group, Hook, HookState, install_group, switched_off
-from packpass.capture.state import Mode, active, frame_state, refuse
+from packpass.capture import calls, effects, fakes, inputs, opcodes, p2p, sequences
+from packpass.capture.dynamo import (
+    FunctoolsPartialVariable,
+    GetAttrVariable,
+    InstructionTranslator,
+    InstructionTranslatorBase,
+    OutputGraph,
+    RestartAnalysis,
+    SideEffects,
+    SkipFrame,
+    callee,
+    dynamic_sources,
+    dynamo_config,
+    dynamo_utils,
+    innermost_backend,
+)
+from packpass.capture.hooks import GROUPS, Group, Hook, HookState, group_is_on, hook_states, install_group, switched_off
+from packpass.capture.inputs import Client
+from packpass.capture.state import LOOP_MODES, Mode, Trace, active, frame_state, refuse
 
-__all__ = ["HookState", "Mode", "active", "frame_state", "group_is_on", "hook_states", "install", "options_of"]
+__all__ = [
+    "Client",
+    "HookState",
+    "Mode",
+    "active",
+    "backend_behind",
+    "frame_state",
+    "group_is_on",
+    "hook_states",
+    "install",
+]
 
 log = logging.getLogger("packpass.capture")
 
 
-def options_of(compiler_fn: Any) -> Options | None:
-    """The options of the packpass backend behind ``compiler_fn``, or None for any other backend."""
-    from packpass._backend import Backend
-
+def backend_behind(compiler_fn: Any) -> tuple[Any, dict[str, Any]]:
+    """The backend that torch.compile was given, and what it was given for it (``mode``, ``options``)."""
     inner = innermost_backend(compiler_fn)
-    wrapper = getattr(inner, "compiler_fn", inner)  # torch._TorchCompileWrapper, when options or a mode are given
-    if not isinstance(wrapper, Backend):
-        return None
-    options, _ = Options.from_dict(getattr(inner, "kwargs", {}).get("options"))
-    return options
+    return getattr(inner, "compiler_fn", inner), getattr(inner, "kwargs", {})
 
 
 # === The gate ================================================================================================
 
 
 def _output_graph_init(
-    original: Any, self: Any, code_options: Any, compiler_fn: Any, *args: Any, **kwargs: Any
+    client: Client, original: Any, self: Any, code_options: Any, compiler_fn: Any, *args: Any, **kwargs: Any
 ) -> None:
     """The ShapeEnv is built here, and with it whether ``.item()`` may be traced: decide before."""
-    options = options_of(compiler_fn)
-    loops = options is not None and frame_state(options).mode in (Mode.SYMBOLIC, Mode.UNROLLED)
-    with _loop_configuration() if loops else _stock_configuration():
+    options = client.options_of(compiler_fn)
+    loops = options is not None and frame_state(options).mode in LOOP_MODES
+    with _scalars(captured=loops):
         original(self, code_options, compiler_fn, *args, **kwargs)
 
 
 @contextlib.contextmanager
-def _loop_configuration() -> Iterator[None]:
-    """Scalars are captured, and sizes such as ``len(cu) - 1`` are not compared with 0 and 1 for layout questions:
-    one document would otherwise need a graph of its own."""
-    outer = active.stock_settings
-    if outer is None:
-        active.stock_settings = (dynamo_config.capture_scalar_outputs, is_size_oblivious())
-    try:
-        with dynamo_config.patch(capture_scalar_outputs=True), size_oblivious():
-            yield
-    finally:
-        active.stock_settings = outer
-
-
-@contextlib.contextmanager
-def _stock_configuration() -> Iterator[None]:
-    """What the user has set, also where another frame is compiled while one with a captured loop is being traced."""
-    if active.stock_settings is None:
+def _scalars(captured: bool) -> Iterator[None]:
+    """Capture ``.item()`` in a frame with a loop; elsewhere do what the user has set, also where another frame is
+    compiled while one with a loop is being traced."""
+    stock = active.stock_scalars
+    if not captured and stock is None:
         yield
         return
-    scalars, oblivious = active.stock_settings
-    with dynamo_config.patch(capture_scalar_outputs=scalars), size_oblivious(oblivious):
-        yield
-
-
-def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """``InstructionTranslator.run``: open the gate for one frame."""
-    if not isinstance(self, symbolic_convert.InstructionTranslator):
-        return original(self, *args, **kwargs)  # an inlined function belongs to its frame
-    outer, regions = active.frame, active.regions
-    options = options_of(self.output.compiler_fn)
-    if options is None:
-        # Another backend compiles something while a packpass frame is traced (Dynamo runs user code for constants).
-        active.frame, active.regions = None, []
-        try:
-            with _stock_configuration():
-                return original(self, *args, **kwargs)
-        finally:
-            active.frame, active.regions = outer, regions
-    frame = frame_state(options)
-    inputs.remember_arguments(self)
-    frame.not_replayable = ""
-    active.frame, active.regions = (None if frame.mode is Mode.STOCK else frame), []
-    scope = _loop_configuration() if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED) else _stock_configuration()
+    if captured and stock is None:
+        active.stock_scalars = dynamo_config.capture_scalar_outputs
     try:
-        with scope:
+        with dynamo_config.patch(capture_scalar_outputs=captured or stock):
+            yield
+    finally:
+        active.stock_scalars = stock
+
+
+def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """``InstructionTranslator.run``: open the gate for one frame."""
+    if not isinstance(self, InstructionTranslator):
+        return original(self, *args, **kwargs)  # an inlined function belongs to its frame
+    outer = active.frame, active.regions, active.trace
+    options = client.options_of(self.output.compiler_fn)
+    # Without options another backend compiles something while a packpass frame is traced (Dynamo runs user code for
+    # constants).
+    frame = None if options is None else frame_state(options)
+    active.frame, active.regions, active.trace = frame, [], Trace(dict(self.symbolic_locals))
+    if frame is not None:
+        frame.not_replayable = ""
+    if frame is None or frame.mode is Mode.STOCK:
+        active.frame = None
+    loops = frame is not None and frame.mode in LOOP_MODES
+    sources = frame.dynamic_sources if frame is not None and frame.mode is not Mode.STOCK else set()
+    try:
+        with _scalars(captured=loops), dynamic_sources(sources):
             return original(self, *args, **kwargs)
-    except (exc.RestartAnalysis, exc.SkipFrame, RefusedError):
+    except (RestartAnalysis, SkipFrame, RefusedError):
         raise
     except Exception as error:
+        if frame is None:
+            raise
         _forget_half_made_nodes(self.output)
-        # Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides.
-        what = f"{type(error).__name__}: {effects.first_line(error)}"
-        if active.regions:
-            raise refuse(
-                "body-not-traceable", f"the loop body cannot be captured: {what}", active.regions[-1].location
-            ) from error
-        if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED):
-            where = next(iter(frame.sites.values()), shorten(self.f_code.co_filename, self.f_code.co_firstlineno))
-            raise refuse(
-                "frame-not-compiled", f"a frame with a captured loop failed to compile: {what}", where
-            ) from error
-        raise
+        raise _without_loops(self, error, loops) from error
     finally:
         while active.regions:
             active.regions.pop().abandon()
-        active.frame, active.regions = outer, regions
+        active.frame, active.regions, active.trace = outer
+
+
+def _without_loops(tx: Any, error: Exception, loops: bool) -> Exception:
+    """Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides."""
+    what = f"{type(error).__name__}: {effects.first_line(error)}"
+    if active.regions:
+        reason = f"the loop body cannot be captured: {what}"
+        return refuse("body-not-traceable", reason, active.regions[-1].location)
+    if loops and active.frame is not None:
+        where = next(iter(active.frame.sites.values()), shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno))
+        return refuse("frame-not-compiled", f"a frame with a captured loop failed to compile: {what}", where)
+    return error
 
 
 def _forget_half_made_nodes(output: Any) -> None:
@@ -148,6 +149,65 @@ def _forget_half_made_nodes(output: Any) -> None:
                 del node.users[user]
 
 
+# === Calls ===================================================================================================
+
+
+def _call_function(original: Any, self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
+    """``InstructionTranslatorBase.call_function``: every call of the traced program."""
+    out = _replacement(self, fn.realize(), list(args), dict(kwargs))
+    if out is not None:
+        self.push(out)
+        return
+    original(self, fn, args, kwargs)
+    effects.note_birth(self.stack[-1])
+
+
+def _replacement(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The value that a call is replaced by, or None if it is what it seems."""
+    while isinstance(fn, FunctoolsPartialVariable):
+        args, kwargs = [*fn.args, *args], {**fn.keywords, **kwargs}
+        fn = fn.func.realize()
+    if isinstance(fn, GetAttrVariable):
+        if group_is_on("symbolic-loops"):
+            return calls.call_method(tx, fn, args, kwargs)
+        return None
+    function = callee(fn)
+    try:
+        hash(function)
+    except TypeError:  # an object of the user that can be called
+        return None
+    if function is None:
+        return None
+    answer = _QUESTIONS.get(function)
+    if answer is not None:
+        return answer(tx, *args)
+    if group_is_on("p2p") and (out := p2p.call_function(tx, function, args, kwargs)) is not None:
+        return out
+    return _loop_function(tx, function, args, kwargs) if group_is_on("symbolic-loops") else None
+
+
+def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    of_python = sequences.FUNCTIONS.get(function)
+    if of_python is not None:
+        args = [arg.realize() for arg in args]
+        out = of_python(tx, args, {name: value.realize() for name, value in kwargs.items()})
+        if out is not None:
+            return out
+    if active.frame is not None and active.frame.mode in LOOP_MODES:
+        out = calls.call_function(tx, function, args, kwargs)
+        if out is not None:
+            return out
+    if active.regions or active.trace.regions:
+        sequences.refuse_unknown(tx, function, args)
+    if active.regions and not sequences.active_question(tx) and getattr(function, "__module__", "") in _GOING_THROUGH:
+        effects.check_iterators(*args)
+    return None
+
+
+_QUESTIONS = {**sequences.QUESTIONS, **p2p.QUESTIONS}
+_GOING_THROUGH = ("builtins", "itertools", "functools", "math")
+
+
 # === The table ===============================================================================================
 
 
@@ -155,149 +215,89 @@ def _always(owner: Any) -> Callable[[], Any]:
     return lambda: owner
 
 
-def _iterator_hooks() -> tuple[Hook, ...]:
-    classes: list[Any] = [iterators.IteratorVariable, functions.LocalGeneratorObjectVariable]
-    for cls in classes:
-        classes.extend(cls.__subclasses__())
-    hooks = [Hook(_always(cls), "__init__", ("self",), effects.iterator_born) for cls in classes[:2]]
-    for cls in classes:
-        if "tp_iternext_impl" in cls.__dict__ and not cls.__module__.startswith("packpass."):
-            hooks.append(Hook(_always(cls), "tp_iternext_impl", ("self", "tx"), effects.iterator_next))
-    return tuple(hooks)
+def _run_node(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """``utils.run_node``: a node is run on fake tensors.
 
-
-def _itself(cls: Any) -> Any:
-    return cls
-
-
-def _loops_problem() -> str | None:
-    """Iterators that advance by another method than the hooked one would carry their position unseen."""
-    for cls in (lists.ListIteratorVariable, iterators.CountIteratorVariable, functions.LocalGeneratorObjectVariable):
-        if "tp_iternext_impl" not in vars(cls):
-            return f"{cls.__name__}.tp_iternext_impl is missing"
-    return jumps.problem()
+    In a frame with a loop, sizes such as ``len(cu) - 1`` are not compared with 0 and 1 for layout questions: one
+    document would otherwise need a graph of its own.
+    """
+    if active.frame is None or active.frame.mode not in LOOP_MODES:
+        return original(*args, **kwargs)
+    with size_oblivious():
+        out = fakes.run_node(original, *args, **kwargs)
+    fakes.ignore_views(*args)
+    return out
 
 
 def _arguments_problem() -> str | None:
     """Arguments are found through the real values of a frame's locals."""
-    parameters = inspect.signature(symbolic_convert.InstructionTranslatorBase.__init__).parameters
+    parameters = inspect.signature(InstructionTranslatorBase.__init__).parameters
     return None if "f_locals" in parameters else "InstructionTranslatorBase has no f_locals"
 
 
-def _list_builtins() -> list[Any]:
-    """``list`` and ``tuple`` as variables of their own, where this torch has them."""
-    names = ("ListBuiltinVariable", "TupleBuiltinVariable")
-    return [cls for name in names if (cls := getattr(builtin, name, None)) is not None]
+def _hook(owner: Any, attribute: str, parameters: str, replacement: Any, gated: bool = True) -> Hook:
+    return Hook(_always(owner), attribute, tuple(parameters.split()), replacement, gated)
 
 
-def _groups() -> list[Group]:
-    gate = Group(
-        "gate",
-        "tells frames compiled by packpass from all others; scalar outputs in loops over documents",
-        (
-            Hook(
-                lambda: output_graph.OutputGraph,
-                "__init__",
-                ("self", "code_options", "compiler_fn"),
-                _output_graph_init,
-                gated=False,
-            ),
-            Hook(lambda: symbolic_convert.InstructionTranslatorBase, "run", ("self",), _run, gated=False),
-        ),
-    )
-    call, method = ("self", "tx", "args", "kwargs"), ("self", "tx", "name", "args", "kwargs")
-    loops = Group(
-        "symbolic-loops",
-        "traces a loop over documents once for every number of documents",
-        (
-            Hook(lambda: builder.VariableBuilder, "wrap_tensor", ("self", "value"), watch.wrap_tensor),
-            Hook(lambda: builder, "is_dynamic_source", ("source_name",), watch.is_dynamic_source),
-            Hook(lambda: BuiltinVariable, "call_function", call, calls.call_builtin),
-            *(Hook(functools.partial(_itself, c), "call_function", call, calls.call_list) for c in _list_builtins()),
-            Hook(lambda: functions.PolyfilledFunctionVariable, "call_function", call, calls.call_polyfill),
-            Hook(lambda: TorchInGraphFunctionVariable, "call_function", call, calls.call_torch),
-            Hook(lambda: TensorVariable, "call_method", method, calls.call_tensor_method),
-            Hook(lambda: TensorVariable, "tp_iter_impl", ("self", "tx"), calls.tensor_iter),
-            Hook(lambda: lists.ListVariable, "tp_iter_impl", ("self", "tx"), calls.list_iter),
-            Hook(
-                lambda: side_effects.SideEffects,
-                "check_allowed_side_effect",
-                ("self", "item"),
-                effects.check_allowed_side_effect,
-            ),
-            Hook(lambda: side_effects.SideEffects, "store_attr", ("self", "item", "name", "value"), effects.store_attr),
-            Hook(lambda: side_effects.SideEffects, "load_cell", ("self", "cellvar"), effects.load_cell),
-            Hook(
-                lambda: symbolic_convert.SpeculationEntry,
-                "fail_and_restart_analysis",
-                ("self",),
-                effects.fail_and_restart,
-            ),
-            Hook(
-                lambda: output_graph.OutputGraph, "compile_subgraph", ("self", "tx", "reason"), effects.compile_subgraph
-            ),
-            Hook(
-                lambda: symbolic_shapes,
-                "compute_unbacked_bindings",
-                ("shape_env", "example_value"),
-                effects.compute_unbacked_bindings,
-            ),
-            Hook(lambda: functions.LocalGeneratorObjectVariable, "call_method", method, effects.generator_method),
-            Hook(lambda: output_graph.OutputGraph, "create_proxy", ("self",), effects.create_proxy),
-            *_iterator_hooks(),
-        ),
-        extra=jumps.install_jumps,
-        check=_loops_problem,
-    )
-    late = Group(
-        "late-reads",
-        "reads a tensor attribute of an autograd.Function when its backward runs, without a graph break",
-        (
-            Hook(
-                lambda: AutogradFunctionVariable,
-                "var_getattr",
-                ("self", "tx", "name"),
-                late_reads.getattr_of_function,
+def _groups(client: Client) -> list[Group]:
+    init, run = functools.partial(_output_graph_init, client), functools.partial(_run, client)
+    graph = functools.partial(inputs.compile_graph, client)
+    return [
+        Group(
+            "gate",
+            "tells frames compiled by packpass from all others; scalar outputs in loops over documents",
+            (
+                _hook(OutputGraph, "__init__", "self code_options compiler_fn", init, gated=False),
+                _hook(InstructionTranslatorBase, "run", "self", run, gated=False),
+                _hook(InstructionTranslatorBase, "call_function", "self fn args kwargs", _call_function),
             ),
         ),
-    )
-    boundaries = Group(
-        "boundary-inputs",
-        "hands cu_seqlens to the passes where the model itself does not use it",
-        (
-            Hook(
-                lambda: output_graph.OutputGraph,
-                "compile_and_call_fx_graph",
-                ("self", "tx", "rv", "root"),
-                functools.partial(inputs.compile_graph, options_of),
-                gated=False,
+        Group(
+            "symbolic-loops",
+            "traces a loop over documents once for every number of documents",
+            (
+                _hook(dynamo_utils, "run_node", "tracer node args kwargs nnmodule", _run_node),
+                _hook(SideEffects, "check_allowed_side_effect", "self item", effects.check_allowed_side_effect),
+                _hook(SideEffects, "store_attr", "self item name value", effects.store_attr),
+                _hook(SideEffects, "load_cell", "self cellvar", effects.load_cell),
+                _hook(OutputGraph, "compile_subgraph", "self tx reason", effects.compile_subgraph),
+                _hook(OutputGraph, "create_proxy", "self", effects.create_proxy),
             ),
+            extra=_install_loops,
+            check=lambda: opcodes.problem() or fakes.problem(),
         ),
-        check=_arguments_problem,
-    )
-    messages = Group(
-        "p2p",
-        "captures isend and irecv inside a loop over documents",
-        (
-            Hook(lambda: functions.CollectiveFunctionRewriteVariable, "call_function", call, p2p.call_collective),
-            Hook(lambda: user_defined.UserDefinedClassVariable, "call_function", call, p2p.call_class),
+        Group(
+            "late-reads",
+            "reads a tensor attribute of an autograd.Function when its backward runs, without a graph break",
+            (),
+            extra=opcodes.install_late_reads,
+            check=opcodes.problem,
         ),
-        check=p2p.problem,
-    )
-    return [gate, loops, late, boundaries, messages]
+        Group(
+            "boundary-inputs",
+            "hands cu_seqlens to the passes where the model itself does not use it",
+            (_hook(OutputGraph, "compile_and_call_fx_graph", "self tx rv root", graph, gated=False),),
+            check=_arguments_problem,
+        ),
+        Group("p2p", "captures isend and irecv inside a loop over documents", (), check=p2p.problem),
+    ]
 
 
-_GROUPS: list[Group] = []
+def _install_loops() -> None:
+    opcodes.install_loops()
+    fakes.install()
+
+
 _lock = threading.Lock()
 
 
-def install() -> None:
+def install(client: Client) -> None:
     """Install every hook group that fits this torch and is not switched off. Idempotent."""
     with _lock:
-        if _GROUPS:
+        if GROUPS:
             return
         off = switched_off()
-        groups = _groups()
+        groups = _groups(client)
         for group in groups:
             if group.name != "gate" and groups[0].state != "on":
                 group.state, group.reason = groups[0].state, f"needs the group 'gate': {groups[0].reason}"
@@ -305,21 +305,4 @@ def install() -> None:
                 install_group(group, off)
             if group.state == "broken":
                 log.warning("hook group %s does not fit this torch and is off: %s", group.name, group.reason)
-        # What Dynamo cached before the hooks were there would bypass them: packpass may be imported late.
-        BuiltinVariable.call_function_handler_cache.clear()
-        for cached in ("_type_dispatch_impl", "_id_dispatch"):
-            clear = getattr(getattr(builder.VariableBuilder, cached, None), "cache_clear", None)
-            if clear is not None:
-                clear()
-        _GROUPS.extend(groups)
-
-
-def group_is_on(name: str) -> bool:
-    """Is this hook group installed?"""
-    return any(group.name == name and group.state == "on" for group in _GROUPS)
-
-
-def hook_states() -> list[HookState]:
-    """One entry per hook group, for `python -m packpass doctor`."""
-    install()
-    return [HookState(g.name, g.purpose, g.state, g.reason) for g in _GROUPS]
+        GROUPS.extend(groups)

@@ -1,178 +1,61 @@
-"""Calls that mean something else in a loop over documents: iteration, split and cat, roll, indexing.
+"""Calls of torch that mean something else where sizes of documents are unknown: cat of a list with one entry per
+document, split into documents, roll, indexing by a number that is data.
 
-Each function is ``replacement(original, *args)`` for one entry of the hook table in `packpass.capture`.
+Each function here gives the value that the call is replaced by, or None if the call is what it seems.
 """
 
 from __future__ import annotations
 
-import builtins
-import itertools
-import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.variables import (
+
+from packpass.capture import divisible, markers, plain, shadows
+from packpass.capture.dynamo import (
     ConstantVariable,
+    GetAttrVariable,
     ListVariable,
     SliceVariable,
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
-)
-
-from packpass.capture import divisible, markers, sequences, shadows
-from packpass.capture.region import CollectedItems
-from packpass.capture.sequences import SymbolicSequence
-from packpass.capture.shadows import SHADOWED
-from packpass.capture.state import Mode, active, refuse
-from packpass.capture.watch import (
-    current_frame,
-    enter_loop_mode,
+    attribute,
+    call,
+    constant,
+    emit,
     example,
-    is_scalar,
-    is_unknown,
-    is_vector,
-    location_of,
-    loop_mode_for_symint,
-    static_sizes,
-    vector_sequence,
-    watch_item,
 )
-
-_CATS = (torch.cat, torch.concat, torch.concatenate)
-_STACKS = (torch.stack,)
-_PADS = (torch._C._nn.pad_sequence,)
-_SPLITS = (torch.split, torch.functional.split)
-
-
-def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    """``BuiltinVariable.call_function``: ``range`` and ``zip`` over documents."""
-    out = None
-    if self.fn is operator.getitem and len(args) == 2 and current_frame().mode in (Mode.SYMBOLIC, Mode.UNROLLED):
-        base = args[0].realize()
-        if isinstance(base, TensorVariable):  # x[s] with a 0-d tensor does not come by Tensor.__getitem__
-            out = _index_by_symint(base, tx, "__getitem__", [args[1]])
-        return original(self, tx, args, kwargs) if out is None else out
-    if self.fn is builtins.range and not kwargs and 1 <= len(args) <= 3:
-        out = _call_range(tx, [a.realize() for a in args])
-    elif self.fn is builtins.zip and args and not set(kwargs) - {"strict"}:
-        out = _call_zip(tx, [a.realize() for a in args], kwargs.get("strict"))
-    elif self.fn is builtins.map and len(args) >= 2 and not kwargs:
-        found = [vector_sequence(tx, a.realize()) for a in args[1:]]
-        if all(f is not None for f in found):
-            out = sequences.of_map(tx, args[0].realize(), found, location_of(tx))  # type: ignore[arg-type]
-    elif self.fn in (builtins.list, builtins.tuple) and len(args) == 1 and not kwargs:
-        value = args[0].realize()
-        if isinstance(value, SymbolicSequence):
-            # A copy of a sequence that is never changed is the sequence, unless making it calls user code.
-            return sequences.collect(tx, value) if value.calls else value.listed()
-        if _is_collected(value):
-            return value
-    return original(self, tx, args, kwargs) if out is None else out
+from packpass.capture.region import CollectedItems
+from packpass.capture.sequences import collect, documents_of, is_collected, is_documents, refuse_use
+from packpass.capture.state import Mode, active, current_frame, location_of, refuse
+from packpass.capture.watch import is_scalar, is_unknown, is_vector, watch_item
 
 
-def call_list(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    """``list(sequence)`` where torch has a variable class of its own for it."""
-    if len(args) == 1 and not kwargs:
-        value = args[0].realize()
-        if isinstance(value, SymbolicSequence):
-            return sequences.collect(tx, value) if value.calls else value.listed()
-        if _is_collected(value):
-            return value
-    return original(self, tx, args, kwargs)
+def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A function of torch, in a frame with a loop over documents."""
+    replacement = _FUNCTIONS.get(function)
+    return None if replacement is None else replacement(tx, *args, **kwargs)
 
 
-def _is_collected(value: Any) -> bool:
-    """A finished list with one entry per document: nothing can change it any more, so that a copy is the list."""
-    return isinstance(value, ListVariable) and isinstance(value.items, CollectedItems) and not active.regions
-
-
-def _call_range(tx: Any, args: list[Any]) -> Any:
-    if len(args) == 3 and not (args[2].is_python_constant() and args[2].as_python_constant() == 1):
+def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A method of a tensor."""
+    tensor, name, mode = method.obj.realize(), method.name, current_frame().mode
+    if not isinstance(tensor, TensorVariable):
         return None
-    start, stop = (ConstantVariable.create(0), args[0]) if len(args) == 1 else args[:2]
-    if all(a.is_python_constant() for a in args):
-        n = stop.as_python_constant()
-        if isinstance(n, int) and n >= 1:
-            enter_loop_mode(tx, static_sizes(n))
+    if mode is Mode.PROBE:
+        if name == "item" and is_scalar(tensor):
+            watch_item(tx, tensor)
+        if name == "tolist" and is_vector(tensor):
+            documents_of(tx, tensor)  # for what it restarts
         return None
-    if not all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in args):
-        return None
-    # Only the difference counts: range(1, n) runs as often as range(n - 1).
-    length = sequences.expression(stop) - sequences.expression(start)
-    if loop_mode_for_symint(tx, length):
-        return sequences.of_range(tx, start, stop, location_of(tx))
-    return None
-
-
-def _call_zip(tx: Any, args: list[Any], strict: Any) -> Any:
-    found = [vector_sequence(tx, a) for a in args]
-    known = [f for f in found if f is not None]
-    if not known:
-        return None
-    if len(known) != len(found):
-        raise refuse(
-            "unequal-lengths",
-            "zip of a sequence with one entry per document and one of constant length",
-            location_of(tx),
-        )
-    return sequences.of_zip(
-        tx, known, location_of(tx), strict is not None and bool(strict.realize().as_python_constant())
-    )
-
-
-def call_polyfill(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    """``PolyfilledFunctionVariable.call_function``: ``enumerate`` over documents."""
-    if self.fn is builtins.enumerate and args and current_frame().mode is not Mode.STOCK:
-        sequence = vector_sequence(tx, args[0].realize())
-        if sequence is not None:
-            start = args[1] if len(args) > 1 else kwargs.get("start", ConstantVariable.create(0))
-            return sequences.of_enumerate(tx, sequence, start.realize(), location_of(tx))
-    if self.fn is itertools.pairwise and len(args) == 1 and current_frame().mode is not Mode.STOCK:
-        sequence = vector_sequence(tx, args[0].realize())
-        if sequence is not None:
-            return sequences.of_pairwise(tx, sequence, location_of(tx))
-    return original(self, tx, args, kwargs)
-
-
-def call_torch(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    """``TorchInGraphFunctionVariable.call_function``: split into documents, cat of a per-document list, roll."""
-    frame = current_frame()
-    if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED):
-        if self.value in _CATS:
-            out = _call_cat(tx, *args, **kwargs)
-            if out is not None:
-                return out
-        elif self.value in _STACKS:
-            out = _call_stack(tx, *args, **kwargs)
-            if out is not None:
-                return out
-        elif self.value in _PADS:
-            out = _call_pad(tx, *args, **kwargs)
-            if out is not None:
-                return out
-        elif self.value in _SPLITS:
-            out = _call_split(tx, *args, **kwargs)
-            if out is not None:
-                return out
-        elif self.value is torch._check and args:
-            _note_check(tx, args[0].realize())
-        elif self.value in SHADOWED:
-            out = shadows.call(tx, self.value, *args, **kwargs)
-            if out is not None:
-                return out
-        elif self.value in divisible.FUNCTIONS:
-            out = divisible.call(tx, divisible.FUNCTIONS[self.value], *args, **kwargs)
-            if out is not None:
-                return out
-        elif self.value is torch.roll:
-            return _call_roll(tx, lambda: original(self, tx, args, kwargs), *args, **kwargs)
-    return original(self, tx, args, kwargs)
+    if name == "tolist" and is_vector(tensor):
+        return None if documents_of(tx, tensor) is None else call(tx, plain.of_tolist, tensor)
+    replacement = _METHODS.get(name)
+    return None if replacement is None else replacement(tx, tensor, *args, **kwargs)
 
 
 def _call_cat(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
     found = _collected(tx, tensors)
     if found is None:
         return None
@@ -181,8 +64,8 @@ def _call_cat(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> A
     proxy, length, fake = found
     if fake.dim() and not is_unknown(fake.shape[at]):
         _needs_every_document(tensors)
-        return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.LIST_JOIN, (proxy, at, length), {}))
-    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.RAGGED_CAT, (proxy, at), {}))
+        return emit(tx, markers.LIST_JOIN, proxy, at, length)
+    return emit(tx, markers.RAGGED_CAT, proxy, at)
 
 
 def _needs_every_document(tensors: Any) -> None:
@@ -197,21 +80,19 @@ def _collected(tx: Any, tensors: Any) -> tuple[Any, Any, Any] | None:
     if tensors is None:
         return None
     value = tensors.realize()
-    if isinstance(value, SymbolicSequence):
-        value = sequences.collect(tx, value)
+    if is_documents(value):
+        value = collect(tx, value)
     if not isinstance(value, ListVariable) or not isinstance(value.items, CollectedItems):
         return None
     items = value.items
     if items.collected is None:
-        items._refuse()
-    proxy: Any = items.collected.as_proxy()  # type: ignore[union-attr]
+        raise items.refusal()
+    proxy: Any = items.collected.as_proxy()
     return proxy, items.region.length.as_proxy(), proxy.node.meta["example_value"]
 
 
 def _call_stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
     """``torch.stack`` of values that documents have one of each."""
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
     found = _collected(tx, tensors)
     if found is None or set(kwargs) - {"axis"}:
         return None
@@ -221,15 +102,13 @@ def _call_stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) ->
     _needs_every_document(tensors)
     if any(is_unknown(s) for s in fake.shape):
         raise refuse("list-use", "documents of different lengths cannot be stacked", location_of(tx))
-    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.LIST_STACK, (proxy, at, length), {}))
+    return emit(tx, markers.LIST_STACK, proxy, at, length)
 
 
 def _call_pad(
     tx: Any, tensors: Any = None, batch_first: Any = None, padding_value: Any = None, padding_side: Any = None
 ) -> Any:
     """``pad_sequence`` of segments."""
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
     found = _collected(tx, tensors)
     if found is None:
         return None
@@ -242,7 +121,7 @@ def _call_pad(
     ]
     first, number, side = constants
     args = (proxy, length, first, float(number), side)
-    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.LIST_PAD, args, {}))
+    return emit(tx, markers.LIST_PAD, *args)
 
 
 def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None, dim: Any = None, **kwargs: Any) -> Any:
@@ -254,17 +133,20 @@ def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None,
     if sizes is None or tensor is None:
         return None
     lengths = sizes.realize()
-    if _is_collected(lengths) and lengths.items.numbers is not None:
+    if is_collected(lengths) and lengths.items.numbers is not None:
         lengths = lengths.items.numbers
-    if not isinstance(lengths, SymbolicSequence):
+    if not is_documents(lengths):
         return None
-    at = 0 if dim is None else dim.realize().as_python_constant()
-    return sequences.of_split(tx, tensor.realize(), lengths, at)
+    origin = attribute(tx, lengths, "origin")
+    if origin.is_python_constant():
+        raise refuse_use(tx, "splitting by a list that is not the tolist() of one tensor")
+    return call(tx, plain.of_split, tensor.realize(), lengths, constant(0) if dim is None else dim)
 
 
-def _note_check(tx: Any, condition: Any) -> None:
+def _note_check(tx: Any, condition: Any = None, *args: Any, **kwargs: Any) -> None:
     """``torch._check`` on data: Dynamo keeps it as one of its own assertions, which the passes drop; this one is the
     user's."""
+    condition = condition.realize() if condition is not None else None
     if isinstance(condition, SymNodeVariable) and is_unknown(condition.sym_num):
         if not active.regions:
             current_frame().user_checks = True
@@ -275,55 +157,22 @@ def _note_check(tx: Any, condition: Any) -> None:
         tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
 
 
-def _call_roll(tx: Any, stock: Any, input: Any, shifts: Any = None, dims: Any = None) -> Any:
+def _call_roll(tx: Any, input: Any, shifts: Any = None, dims: Any = None) -> Any:
     """Inside a symbolic loop, and wherever a size is unknown, roll through an op whose fake does not guard."""
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
     value = example(input.realize()) if isinstance(input.realize(), TensorVariable) else None
     if value is None or shifts is None or not any(is_unknown(s) for s in value.shape):
-        return stock()
+        return None
     try:
         k = shifts.realize().as_python_constant()
         d = dims.realize().as_python_constant() if dims is not None else ()
     except NotImplementedError:
-        return stock()
+        return None
     as_list = lambda a: [a] if isinstance(a, int) else list(a)  # noqa: E731
     args = (input.realize().as_proxy(), as_list(k), as_list(d))
-    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.ROLL, args, {}))
+    return emit(tx, markers.ROLL, *args)
 
 
-def call_tensor_method(original: Any, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """``TensorVariable.call_method``: ``tolist``, ``split`` and ``roll``."""
-    frame = current_frame()
-    if frame.mode is not Mode.STOCK:
-        if name == "item" and frame.mode is Mode.PROBE and is_scalar(self):
-            watch_item(tx, self)
-        if name == "tolist" and is_vector(self):
-            if vector_sequence(tx, self) is not None:
-                return sequences.of_tolist(tx, self, location_of(tx))
-        elif frame.mode is not Mode.PROBE:
-            if name in ("__getitem__", "__setitem__") and not kwargs:
-                out = _index_by_symint(self, tx, name, args)
-                if out is not None:
-                    return out
-            if name in ("split", "split_with_sizes"):
-                out = _call_split(tx, self, *args, **kwargs)
-                if out is not None:
-                    return out
-            elif name in ("logsumexp", "cummax", "cummin"):
-                out = shadows.call(tx, getattr(torch, name), self, *args, **kwargs)
-                if out is not None:
-                    return out
-            elif name in divisible.METHODS:
-                out = divisible.call(tx, name, self, *args, **kwargs)
-                if out is not None:
-                    return out
-            elif name == "roll":
-                return _call_roll(tx, lambda: original(self, tx, name, args, kwargs), self, *args, **kwargs)
-    return original(self, tx, name, args, kwargs)
-
-
-def _index_by_symint(self: Any, tx: Any, name: str, args: Any) -> Any:
+def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     """``x[:, e - 1]`` and ``x[:, e - 1] = v`` with a data-dependent ``e``: torch's indexing takes such an integer only
     alone, so go through ``select``, which returns the same view."""
     key = args[0].realize()
@@ -364,17 +213,40 @@ def _is_full_slice(entry: Any) -> bool:
     return entry.is_python_constant() and entry.as_python_constant() is Ellipsis
 
 
-def tensor_iter(original: Any, self: Any, tx: Any) -> Any:
-    """``TensorVariable.tp_iter_impl``: ``for boundary in cu_seqlens``."""
-    if current_frame().mode is not Mode.STOCK:
-        sequence = vector_sequence(tx, self)
-        if sequence is not None:
-            return sequence.tp_iter_impl(tx)
-    return original(self, tx)
+def _get_item(tx: Any, self: Any, *args: Any) -> Any:
+    return index_by_number(tx, self, "__getitem__", args) if len(args) == 1 else None
 
 
-def list_iter(original: Any, self: Any, tx: Any) -> Any:
-    """``ListVariable.tp_iter_impl``: looping again over a list with one entry per document."""
-    if isinstance(self.items, CollectedItems):
-        return sequences.of_collected(tx, self.items).tp_iter_impl(tx)
-    return original(self, tx)
+def _set_item(tx: Any, self: Any, *args: Any) -> Any:
+    return index_by_number(tx, self, "__setitem__", args) if len(args) == 2 else None
+
+
+def _shadowed(function: Any) -> Callable[..., Any]:
+    return lambda tx, *args, **kwargs: shadows.call(tx, function, *args, **kwargs)
+
+
+def _divided(name: str) -> Callable[..., Any]:
+    return lambda tx, *args, **kwargs: divisible.call(tx, name, *args, **kwargs)
+
+
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), _call_cat),
+    torch.stack: _call_stack,
+    torch._C._nn.pad_sequence: _call_pad,
+    **dict.fromkeys((torch.split, torch.functional.split), _call_split),
+    torch.roll: _call_roll,
+    torch._check: _note_check,
+    **{function: _shadowed(function) for function in shadows.SHADOWED},
+    **{function: _divided(name) for function, name in divisible.FUNCTIONS.items()},
+}
+"""Function of torch -> ``replacement(tx, *args, **kwargs)``."""
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "__getitem__": _get_item,
+    "__setitem__": _set_item,
+    **dict.fromkeys(("split", "split_with_sizes"), _call_split),
+    "roll": _call_roll,
+    **{name: _shadowed(getattr(torch, name)) for name in ("logsumexp", "cummax", "cummin")},
+    **{name: _divided(name) for name in divisible.METHODS},
+}
+"""Name of a tensor's method -> ``replacement(tx, tensor, *args, **kwargs)``."""

@@ -13,12 +13,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._dynamo.variables import ConstantVariable, ListVariable, SymNodeVariable, TensorVariable, TupleVariable
 
 from packpass._compat import statically_known_true
 from packpass.capture import markers
-from packpass.capture.state import active
-from packpass.capture.watch import current_frame, example, is_unknown
+from packpass.capture.dynamo import (
+    ListVariable,
+    SymNodeVariable,
+    TensorVariable,
+    TupleVariable,
+    constant,
+    emit,
+    example,
+)
+from packpass.capture.state import active, current_frame
+from packpass.capture.watch import is_unknown
 
 FUNCTIONS = {torch.chunk: "chunk", torch.reshape: "reshape", torch.unflatten: "unflatten"}
 METHODS = frozenset({"chunk", "reshape", "view", "unflatten"})
@@ -50,8 +58,6 @@ def _constant(value: Any) -> Any:
 
 
 def _chunk(tx: Any, tensor: Any, fake: torch.Tensor, chunks: Any = None, dim: Any = None) -> Any:
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
     count = _constant(chunks) if chunks is not None else None
     at = 0 if dim is None else _constant(dim)
     if type(count) is not int or type(at) is not int or count < 1 or not -fake.dim() <= at < fake.dim():
@@ -60,7 +66,7 @@ def _chunk(tx: Any, tensor: Any, fake: torch.Tensor, chunks: Any = None, dim: An
         return None
     _not_replayable()
     args = (tensor.as_proxy(), count, at % fake.dim())
-    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.CHUNK, args, {}))
+    return emit(tx, markers.CHUNK, *args)
 
 
 def _unflatten(tx: Any, tensor: Any, fake: torch.Tensor, dim: Any = None, sizes: Any = None, **kwargs: Any) -> Any:
@@ -70,13 +76,11 @@ def _unflatten(tx: Any, tensor: Any, fake: torch.Tensor, dim: Any = None, sizes:
     at %= fake.dim()
     if not is_unknown(fake.shape[at]):
         return None
-    whole = [tensor.call_method(tx, "size", [ConstantVariable.create(d)], {}) for d in range(fake.dim())]
+    whole = [tensor.call_method(tx, "size", [constant(d)], {}) for d in range(fake.dim())]
     return _reshape(tx, tensor, fake, [*whole[:at], *sizes.items, *whole[at + 1 :]])
 
 
 def _reshape(tx: Any, tensor: Any, fake: torch.Tensor, sizes: Any) -> Any:
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
     entries = [s.realize() for s in sizes]
     if len(entries) == 1 and isinstance(entries[0], (ListVariable, TupleVariable)):
         entries = [s.realize() for s in entries[0].items]
@@ -91,7 +95,7 @@ def _reshape(tx: Any, tensor: Any, fake: torch.Tensor, sizes: Any) -> Any:
     if left is not None:
         given = [left if type(v) is int and v == -1 else g for v, g in zip(values, given, strict=True)]
     args = (tensor.as_proxy(), given)
-    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.RESHAPE, args, {}))
+    return emit(tx, markers.RESHAPE, *args)
 
 
 def _left_over(fake: torch.Tensor, sizes: list[Any]) -> int | None:

@@ -1,22 +1,27 @@
 """What may pass between iterations of a symbolic loop: mutation, cells, iterators, and other ways out of the loop.
 
 Two traced iterations that look alike stand for all only if nothing but the index tells one from another; a body that
-could notice is refused. Each function is ``replacement(original, *args)`` for one entry of the hook table in
-`packpass.capture`.
+could notice is refused. Functions named after what they wrap are ``replacement(original, *args)`` for the hook table
+in `packpass.capture`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch._dynamo import variables
-from torch._dynamo.current_scope_id import current_scope_id
-from torch._dynamo.variables.base import is_side_effect_safe
-from torch._dynamo.variables.misc import AutogradFunctionContextVariable
-
+from packpass.capture import plain
+from packpass.capture.dynamo import (
+    AutogradFunctionContextVariable,
+    CellVariable,
+    IteratorVariable,
+    LocalGeneratorObjectVariable,
+    UserDefinedObjectVariable,
+    VariableTracker,
+    current_scope_id,
+    is_side_effect_safe,
+)
 from packpass.capture.region import Poison, catches_exceptions
-from packpass.capture.sequences import SymbolicIterator
-from packpass.capture.state import active, refuse
+from packpass.capture.state import Mode, active, location_of, refuse
 
 
 def _refuse_mutation(item: Any) -> None:
@@ -28,7 +33,7 @@ def _refuse_mutation(item: Any) -> None:
 
 
 def _new_cell(item: Any) -> bool:
-    return isinstance(item, variables.CellVariable) and item.source is None and item.pre_existing_contents is None
+    return isinstance(item, CellVariable) and item.source is None and item.pre_existing_contents is None
 
 
 def check_allowed_side_effect(original: Any, self: Any, item: Any) -> Any:
@@ -36,6 +41,8 @@ def check_allowed_side_effect(original: Any, self: Any, item: Any) -> Any:
     if active.regions and not isinstance(item, AutogradFunctionContextVariable):
         region = active.regions[-1]
         if item.mutation_type is not None and not is_side_effect_safe(item.mutation_type):
+            if isinstance(item, IteratorVariable):
+                refuse_advance()
             if not (_new_cell(item) or region.adopt_list(item)):
                 _refuse_mutation(item)
             return False
@@ -64,37 +71,35 @@ def load_cell(original: Any, self: Any, cell: Any) -> Any:
     return value
 
 
-def iterator_born(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """``__init__`` of iterators and generators: remember the region they were created in."""
-    original(self, *args, **kwargs)
-    self.__dict__["_packpass_region"] = active.regions[-1] if active.regions else None
+# === Iterators ===============================================================================================
 
 
-def iterator_next(original: Any, self: Any, tx: Any) -> Any:
-    """``tp_iternext_impl``: an iterator from outside the loop carries its position from document to document."""
-    if active.regions and not isinstance(self, SymbolicIterator):
-        region = active.regions[-1]
-        born = self.__dict__.get("_packpass_region")
-        if born is not region:
-            raise refuse("outer-iterator", "the loop body advances an iterator from outside the loop", region.location)
-    return original(self, tx)
+def is_iterator(value: Any) -> bool:
+    return isinstance(value, (IteratorVariable, LocalGeneratorObjectVariable))
 
 
-def generator_method(original: Any, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """``LocalGeneratorObjectVariable.call_method``: ``send`` and ``throw`` advance a generator as ``next`` does."""
-    if active.regions and name in ("send", "throw", "close"):
-        region = active.regions[-1]
-        if self.__dict__.get("_packpass_region") is not region:
-            raise refuse("outer-iterator", "the loop body advances a generator from outside the loop", region.location)
-    return original(self, tx, name, args, kwargs)
+def note_birth(value: Any) -> None:
+    """A call inside the loop has returned this."""
+    if active.regions and is_iterator(value):
+        active.regions[-1].born.add(value)
 
 
-def compute_unbacked_bindings(original: Any, shape_env: Any, *args: Any, **kwargs: Any) -> Any:
-    """``symbolic_shapes.compute_unbacked_bindings``: writing in place to a segment makes autograd compute its view
-    again, with sizes that belong to no result; nobody refers to them."""
-    if active.regions and shape_env is not None and not kwargs.get("peek"):
-        shape_env.ignorable_fresh_unbacked_symbols.extend(shape_env.pending_fresh_unbacked_symbols)
-    return original(shape_env, *args, **kwargs)
+def refuse_advance() -> None:
+    location = active.regions[-1].location
+    raise refuse("outer-iterator", "the loop body advances an iterator from outside the loop", location)
+
+
+def check_iterators(*values: Any) -> None:
+    """The body is about to go through these: one from outside the loop carries its position from document to
+    document."""
+    if active.regions:
+        for value in values:
+            value = value.realize() if isinstance(value, VariableTracker) else value
+            if is_iterator(value) and value not in active.regions[-1].born:
+                refuse_advance()
+
+
+# === Ops of the body =========================================================================================
 
 
 def create_proxy(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -109,25 +114,41 @@ def create_proxy(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 # === Leaving a region in other ways than its end =============================================================
 
 
-def fail_and_restart(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """``SpeculationEntry.fail_and_restart_analysis``: a graph break inside a loop body."""
+def compile_subgraph(original: Any, self: Any, tx: Any, reason: Any, *args: Any, **kwargs: Any) -> Any:
+    """``OutputGraph.compile_subgraph``: the graph ends. No loop may be open, and nothing of ours may outlive it."""
     if active.regions:
-        reason = self.reason.reason if self.reason is not None else "unknown"
-        raise refuse(
-            "graph-break", f"the loop body cannot be captured: {first_line(reason)}", active.regions[-1].location
-        )
-    return original(self, *args, **kwargs)
+        if reason.graph_break:
+            text = f"the loop body cannot be captured: {first_line(reason.reason)}"
+            raise refuse("graph-break", text, active.regions[-1].location)
+        raise refuse("early-exit", "the loop over documents is left by break or return", active.regions[-1].location)
+    if active.frame is not None and active.frame.mode is Mode.SYMBOLIC:
+        _check_survivors(tx)
+    return original(self, tx, reason, *args, **kwargs)
 
 
-def compile_subgraph(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """``OutputGraph.compile_subgraph``: the graph ends while a loop is still open."""
-    if active.regions:
-        raise refuse(
-            "early-exit",
-            "the loop over documents is left by break, return, an exception or a graph break",
-            active.regions[-1].location,
-        )
-    return original(self, *args, **kwargs)
+def _check_survivors(tx: Any) -> None:
+    """Sequences over documents and what a loop has assigned: known while the frame is traced, and to nobody after."""
+    roots: list[Any] = []
+    frame = tx
+    while frame is not None:
+        frame.prune_dead_locals()
+        roots += [*frame.stack, *dict(frame.symbolic_locals).values()]
+        frame = frame.parent
+    effects = tx.output.side_effects
+    for holder in effects.id_to_variable.values():
+        roots += [holder, *effects.store_attr_mutations.get(holder, {}).values()] if holder.source is not None else []
+    VariableTracker.visit(lambda value: _check_survivor(tx, value), roots)
+
+
+def _check_survivor(tx: Any, value: Any) -> None:
+    if isinstance(value, Poison):
+        raise value.refuse()
+    if isinstance(value, UserDefinedObjectVariable) and issubclass(value.python_type(), plain.OURS):
+        if issubclass(value.python_type(), (plain.Request, plain.Message)):
+            reason = "a graph break, or a return, that keeps hold of a point-to-point request"
+            raise refuse("message-wait", reason, location_of(tx))
+        reason = "a graph break or a return that keeps a sequence over documents needs their number to be a constant"
+        raise refuse("sequence-use", reason, location_of(tx))
 
 
 def first_line(text: object) -> str:

@@ -58,6 +58,20 @@ class Group:
     reason: str = "not installed yet"
 
 
+GROUPS: list[Group] = []
+"""The table, once it is installed."""
+
+
+def group_is_on(name: str) -> bool:
+    """Is this hook group installed?"""
+    return any(group.name == name and group.state == "on" for group in GROUPS)
+
+
+def hook_states() -> list[HookState]:
+    """One entry per hook group; empty before the backend is imported."""
+    return [HookState(g.name, g.purpose, g.state, g.reason) for g in GROUPS]
+
+
 def switched_off(environ: Iterable[tuple[str, str]] | None = None) -> frozenset[str]:
     """Names of hook groups that ``PACKPASS_DISABLE_HOOKS`` (comma-separated) switches off."""
     text = dict(environ if environ is not None else os.environ.items()).get("PACKPASS_DISABLE_HOOKS", "")

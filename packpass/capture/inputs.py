@@ -12,8 +12,9 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -21,11 +22,22 @@ from torch import fx
 from packpass._options import Options
 from packpass._report import RefusedError, record
 from packpass.capture import markers
-from packpass.capture.state import Mode, frame_state, react, tracing_error
+from packpass.capture.dynamo import LocalSource, VariableTracker, call, constant
+from packpass.capture.state import Mode, active, frame_state, react, tracing_error
 from packpass.layout.sources import BOUNDARY_NAMES, PADDED_NAMES, LayoutError, last_name, source_name
 
 log = logging.getLogger("packpass.capture.inputs")
 _NAMES = frozenset((*BOUNDARY_NAMES, *PADDED_NAMES))
+
+
+class Client(Protocol):
+    """What capture asks the backend and the passes, which it does not import."""
+
+    def options_of(self, compiler_fn: Any) -> Options | None:
+        """The options, if a frame is compiled by packpass; None for any other backend."""
+
+    def wants_boundaries(self, view: Any, stand_in: fx.Node | None) -> Any:
+        """Whether a pass would use boundaries in this graph, and under which conditions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +73,6 @@ class GraphView:
             return self.modules[name]
         except KeyError:
             raise AttributeError(name) from None
-
-
-def remember_arguments(tx: Any) -> None:
-    """When a frame starts: its arguments as variables, before the code assigns to their names."""
-    tx.output.__dict__["_packpass_arguments"] = dict(tx.symbolic_locals)
 
 
 def arguments(tx: Any) -> Iterator[Argument]:
@@ -110,25 +117,23 @@ def _values(value: Any, name: str) -> Iterator[tuple[Step, Any]]:
             yield Step(key, True), item
 
 
-def compile_graph(
-    options_of: Callable[[Any], Options | None], original: Any, self: Any, tx: Any, rv: Any, root: Any
-) -> Any:
+def compile_graph(client: Client, original: Any, self: Any, tx: Any, rv: Any, *args: Any) -> Any:
     """``OutputGraph.compile_and_call_fx_graph``: the graph is complete; add the boundaries if a pass would use them."""
-    options = options_of(self.compiler_fn)
+    options = client.options_of(self.compiler_fn)
     if options is not None and options.fix_shifts == "auto" and "pack_shifts" not in options.disable:
         try:
             found = list(arguments(self.root_tx))
-            if found and _would_use(self, rv, found, options):
+            if found and _would_use(client, self, rv, found, options):
                 _add(self.root_tx, found, options)
                 with _with_output(self.graph, rv):
-                    _settled(GraphView(self.graph, self.nn_modules), None)
+                    _settled(client, GraphView(self.graph, self.nn_modules), None)
         except LayoutError as error:
             raise tracing_error(error) from None
         except RefusedError:
             raise
         except Exception as error:  # a frame must not fail because its boundaries are not understood
             log.warning("boundaries are not used: %s: %s", type(error).__name__, error)
-    return original(self, tx, rv, root)
+    return original(self, tx, rv, *args)
 
 
 def _inputs(graph: fx.Graph) -> dict[str, fx.Node]:
@@ -137,7 +142,7 @@ def _inputs(graph: fx.Graph) -> dict[str, fx.Node]:
     return {last_name(source_name(node) or ""): node for node in places}
 
 
-def _would_use(output_graph: Any, rv: Any, found: list[Argument], options: Options) -> bool:
+def _would_use(client: Client, output_graph: Any, rv: Any, found: list[Argument], options: Options) -> bool:
     """Ask the passes, with the boundaries as if they were inputs; what they would leave alone is recorded now, unless
     they will see the boundaries anyway."""
     inputs = _inputs(output_graph.graph)
@@ -148,7 +153,7 @@ def _would_use(output_graph: Any, rv: Any, found: list[Argument], options: Optio
         stand_in.meta["example_value"] = missing[0].value
     view = GraphView(output_graph.graph, output_graph.nn_modules)
     with _with_output(output_graph.graph, rv):
-        wish = _settled(view, stand_in)
+        wish = _settled(client, view, stand_in)
     if not wish.wanted and not any(node.users for name, node in inputs.items() if name in BOUNDARY_NAMES):
         for refusal in wish.refusals:
             react(refusal, options)
@@ -156,17 +161,15 @@ def _would_use(output_graph: Any, rv: Any, found: list[Argument], options: Optio
     return bool(wish.wanted)
 
 
-def _settled(view: GraphView, stand_in: fx.Node | None) -> Any:
+def _settled(client: Client, view: GraphView, stand_in: fx.Node | None) -> Any:
     """What the passes wish for once sizes that are equal in this call are equal in all of them."""
-    from packpass import _passes
-
-    wish = _passes.load().wants_boundaries(view, stand_in)
+    wish = client.wants_boundaries(view, stand_in)
     for _ in range(2):  # sizes of boundaries, then those of rows
         if not wish.if_equal:
             break
         for a, b in wish.if_equal:
             bool(a == b)  # true now, and a guard for later calls
-        wish = _passes.load().wants_boundaries(view, stand_in)
+        wish = client.wants_boundaries(view, stand_in)
     return wish
 
 
@@ -183,23 +186,15 @@ def _with_output(graph: fx.Graph, rv: Any) -> Iterator[None]:
 def _add(tx: Any, found: list[Argument], options: Options) -> None:
     """Wrap the arguments as Dynamo would have, had the code used them; a marker keeps them."""
     frame = frame_state(options)
-    variables: dict[str, Any] = tx.output.__dict__.get("_packpass_arguments", {})
     for argument in found:
-        variable = variables.get(argument.local)
-        if variable is None:
-            continue
+        variable = active.trace.arguments.get(argument.local)
+        if variable is None:  # a torch that makes no variable of an argument that the code does not read
+            source = LocalSource(argument.local, is_input=True)
+            variable = VariableTracker.build(tx, tx.f_locals[argument.local], source)
         if frame.mode is not Mode.STOCK and not argument.steps:
             frame.dynamic_sources.add(f"L['{argument.local}']")  # the number of documents is data, not shape
         variable = variable.realize()
         for step in argument.steps:
-            if step.attribute:
-                variable = variable.var_getattr(tx, step.name)
-            else:
-                variable = next(v for k, v in variable.items.items() if _key(k) == step.name)
-            variable = variable.realize()
+            take = getattr if step.attribute else operator.getitem
+            variable = call(tx, take, variable, constant(step.name)).realize()
         tx.output.create_proxy("call_function", markers.BOUNDARIES, (variable.as_proxy(),), {})
-
-
-def _key(key: Any) -> Any:
-    vt = getattr(key, "vt", key)
-    return vt.as_python_constant() if vt.is_python_constant() else None

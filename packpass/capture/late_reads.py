@@ -21,23 +21,22 @@ import inspect
 from typing import Any
 
 import torch
-from torch._dynamo.variables.builder import wrap_fx_proxy
 
+from packpass.capture.dynamo import AutogradFunctionVariable, emit
 from packpass.ops._class_tensor import read_class_tensor_op, resolve
 
 
-def getattr_of_function(original: Any, self: Any, tx: Any, name: str) -> Any:
-    """``AutogradFunctionVariable.var_getattr``."""
-    value = inspect.getattr_static(self.fn_cls, name, None)
-    if isinstance(value, torch.Tensor) and _in_own_backward(self.fn_cls, tx) and _can_be_found(self.fn_cls):
+def read(tx: Any, holder: Any, name: str) -> Any:
+    """``Class.name`` in the backward of ``Class``; None if it is no such read."""
+    if not isinstance(holder, AutogradFunctionVariable):
+        return None
+    value = inspect.getattr_static(holder.fn_cls, name, None)
+    if isinstance(value, torch.Tensor) and _in_own_backward(holder.fn_cls, tx) and _can_be_found(holder.fn_cls):
         gradient = _incoming_gradient(tx)
         if gradient is not None and _can_be_used(value, gradient.node):
-            where = (self.fn_cls.__module__, self.fn_cls.__qualname__, name)
-            proxy = tx.output.create_proxy(
-                "call_function", read_class_tensor_op, (gradient, *where, list(value.shape), value.dtype), {}
-            )
-            return wrap_fx_proxy(tx=tx, proxy=proxy)
-    return original(self, tx, name)
+            where = (holder.fn_cls.__module__, holder.fn_cls.__qualname__, name)
+            return emit(tx, read_class_tensor_op, gradient, *where, list(value.shape), value.dtype)
+    return None
 
 
 def _in_own_backward(cls: Any, tx: Any) -> bool:

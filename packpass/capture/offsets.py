@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._dynamo.variables import ConstantVariable, SymNodeVariable
 
+from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, call, constant, emit
 from packpass.capture.markers import SPLIT_GET
 
 if TYPE_CHECKING:
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from packpass.capture.dynamo import InstructionTranslatorBase
 
 STEPS = (operator.floordiv, operator.mul)
 Steps = tuple[tuple[Any, int], ...]
@@ -127,15 +127,8 @@ def stepped(tx: InstructionTranslatorBase, lengths: str, steps: Steps) -> Any:
         return None
     vector = tracer.proxy(node)
     for op, by in steps:
-        vector = call(tx, op, vector, by).as_proxy()
+        vector = emit(tx, op, vector, by).as_proxy()
     return vector
-
-
-def call(tx: InstructionTranslatorBase, target: Any, *args: Any, method: bool = False) -> Any:
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
-    kind = "call_method" if method else "call_function"
-    return wrap_fx_proxy(tx, tx.output.create_proxy(kind, target, args, {}))
 
 
 def list_of(tx: InstructionTranslatorBase, values: list[Any], indices: list[fx.Node]) -> Any:
@@ -145,7 +138,7 @@ def list_of(tx: InstructionTranslatorBase, values: list[Any], indices: list[fx.N
     made = {length_of(node, index) if node is not None else None for node, index in zip(nodes, indices, strict=True)}
     found = made.pop() if len(made) == 1 else None
     vector = stepped(tx, *found) if found is not None else None
-    return None if vector is None else call(tx, "clone", vector, method=True)
+    return None if vector is None else emit(tx, "clone", vector, method=True)
 
 
 class Running:
@@ -156,21 +149,19 @@ class Running:
         self.boundaries: Any = None
         lengths = stepped(tx, offset.lengths, offset.steps)
         if lengths is not None:
-            ends = call(tx, torch.cumsum, lengths, 0)
-            self.boundaries = call(tx, torch.nn.functional.pad, ends.as_proxy(), (1, 0))
+            ends = emit(tx, torch.cumsum, lengths, 0)
+            self.boundaries = emit(tx, torch.nn.functional.pad, ends.as_proxy(), (1, 0))
             if offset.first:
-                self.boundaries = call(tx, operator.add, self.boundaries.as_proxy(), offset.first)
+                self.boundaries = emit(tx, operator.add, self.boundaries.as_proxy(), offset.first)
 
     def begin(self, index: Any) -> None:
         """The local's value for the document ``index`` is ``start``."""
-        from packpass.capture.sequences import binary
-
         self.index = index
         self.start = self._read(index)
-        stop = self._read(binary(self.tx, operator.add, index, 1))
-        length = binary(self.tx, operator.sub, stop, self.start)
+        stop = self._read(call(self.tx, operator.add, index, constant(1)))
+        length = call(self.tx, operator.sub, stop, self.start)
         # For `passes.lengths`, which finds it by what it is made of; Dynamo would remove it, as nobody uses it yet.
-        holds = binary(self.tx, operator.ge, length, 0)
+        holds = call(self.tx, operator.ge, length, constant(0))
         message = "packpass: lengths of documents must not be negative"
         create = self.tx.output.create_proxy
         create("call_function", torch.ops.aten._assert_scalar.default, (holds.as_proxy(), message), {})

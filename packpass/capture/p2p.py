@@ -10,24 +10,32 @@ torch would, messages between graphs included.
     p2p_wait(work)
     p2p_group(group)                        # before them: names of the groups that this frame has looked at
 
-Functions named after what they wrap are ``replacement(original, *args)`` for the hook table in `packpass.capture`.
+The request itself is plain Python (`packpass.capture.plain.Request`).
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.variables import ConstantVariable, ListVariable, TensorVariable
-from torch._dynamo.variables.base import ValueMutationNew, VariableTracker
-from torch._dynamo.variables.functions import CollectiveFunctionRewriteVariable
 from torch.fx.node import has_side_effect
 
-from packpass.capture.region import Region
-from packpass.capture.state import Mode, active, refuse
-from packpass.capture.watch import location_of
+from packpass.capture import plain
+from packpass.capture.dynamo import (
+    GuardBuilder,
+    ListVariable,
+    TensorVariable,
+    UserDefinedObjectVariable,
+    ValueMutationNew,
+    VariableTracker,
+    call,
+    callee,
+    constant,
+    install_guard,
+)
+from packpass.capture.state import Mode, active, location_of, refuse
 
 _lib = torch.library.Library("packpass_capture", "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -50,95 +58,58 @@ for _op in MARKERS:
     torch.library.register_fake(_op.name(), lambda *args: None, lib=_lib)
 
 
-class WorkVariable(VariableTracker):
-    """The request that ``isend`` and ``irecv`` return: good for one ``wait()`` in its own iteration."""
-
-    def __init__(self, number: int, region: Region, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.number, self.region, self.iteration = number, region, region.iteration
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise refuse("message-wait", f"{what} of a point-to-point request", self.region.location)
-
-    def python_type(self) -> type:
-        return torch.distributed.Work
-
-    def as_python_constant(self) -> Any:
-        raise NotImplementedError
-
-    def is_python_constant(self) -> bool:
-        return False
-
-    def call_method(self, tx: Any, name: str, args: Any, kwargs: Any) -> VariableTracker:
-        if name != "wait" or args or kwargs:
-            self._refuse(f"Work.{name}, or a wait with a time-out,")
-        if not active.regions or active.regions[-1] is not self.region or self.region.iteration != self.iteration:
-            self._refuse("a wait outside of the iteration")
-        tx.output.create_proxy("call_function", WAIT, (self.number,), {})
-        return ConstantVariable.create(True)
-
-    def var_getattr(self, tx: Any, name: str) -> VariableTracker:
-        from torch._dynamo.variables.misc import GetAttrVariable
-
-        return GetAttrVariable(self, name)
-
-    def reconstruct(self, codegen: Any) -> None:
-        self._refuse("a graph break, or a return, that keeps hold")
-
-    def as_proxy(self) -> Any:
-        self._refuse("use in an operator")
-
-
-class P2POpVariable(VariableTracker):
-    """A ``dist.P2POp``: goes into the list of ``batch_isend_irecv``, nowhere else."""
-
-    def __init__(self, arguments: dict[str, VariableTracker], location: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.arguments, self.location = arguments, location
-
-    def python_type(self) -> type:
-        return torch.distributed.P2POp
-
-    def is_python_constant(self) -> bool:
-        return False
-
-    def reconstruct(self, codegen: Any) -> None:
-        raise refuse("message-wait", "a P2POp outlives the iteration that made it", self.location)
-
-
-def _capturing() -> bool:
-    frame = active.frame
-    return frame is not None and frame.mode is Mode.SYMBOLIC and bool(active.regions)
-
-
-def call_collective(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    """``CollectiveFunctionRewriteVariable.call_function``: the functions that send and receive."""
-    dist = torch.distributed
-    if not _capturing() or self.fn not in (dist.isend, dist.irecv, dist.batch_isend_irecv):
-        return original(self, tx, args, kwargs)
-    arguments = _bound(self.fn, args, kwargs)
-    if self.fn is not dist.batch_isend_irecv:
-        peer = "dst" if self.fn is dist.isend else "src"
-        return _message(tx, self.fn, arguments, peer, f"group_{peer}")
+def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The functions that send and receive, and ``dist.P2POp(...)``, inside a loop over documents; None elsewhere."""
+    frame, dist = active.frame, torch.distributed
+    if frame is None or frame.mode is not Mode.SYMBOLIC or not active.regions or function not in _functions():
+        return None
+    arguments = _bound(function, args, kwargs)
+    if function is dist.P2POp:
+        message = call(tx, plain.Message, constant(len(active.trace.messages)))
+        active.trace.messages[message] = arguments
+        return message
+    if function is not dist.batch_isend_irecv:
+        peer = "dst" if function is dist.isend else "src"
+        return _message(tx, function, arguments, peer, f"group_{peer}")
     ops = arguments["p2p_op_list"]
     given = [item.realize() for item in ops.items] if isinstance(ops, ListVariable) else []
-    items = [item for item in given if isinstance(item, P2POpVariable)]
+    items = [active.trace.messages[item] for item in given if item in active.trace.messages]
     if not items or len(items) < len(given):
         raise refuse("body-not-traceable", "batch_isend_irecv of something else than new P2POps", location_of(tx))
     works: list[VariableTracker] = []
     for item in items:
-        function = getattr(item.arguments["op"], "fn", None)
+        function = callee(item["op"])
         if function not in (dist.isend, dist.irecv):
             raise refuse("body-not-traceable", "a P2POp of something else than isend and irecv", location_of(tx))
-        works.append(_message(tx, function, item.arguments, "peer", "group_peer"))
+        works.append(_message(tx, function, item, "peer", "group_peer"))
     return ListVariable(works, mutation_type=ValueMutationNew())
 
 
-def call_class(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    """``UserDefinedClassVariable.call_function``: ``dist.P2POp(...)``."""
-    if self.value is not torch.distributed.P2POp or not _capturing():
-        return original(self, tx, args, kwargs)
-    return P2POpVariable(_bound(torch.distributed.P2POp, args, kwargs), location_of(tx))
+def _functions() -> tuple[Any, ...]:
+    dist = torch.distributed
+    return (dist.isend, dist.irecv, dist.batch_isend_irecv, dist.P2POp) if dist.is_available() else ()
+
+
+def _wait(tx: Any, request: UserDefinedObjectVariable) -> VariableTracker:
+    """`plain.wait`."""
+    region, iteration, number = active.trace.requests[request]
+    if not active.regions or active.regions[-1] is not region or region.iteration != iteration:
+        raise refuse_request(tx, "a wait outside of the iteration")
+    tx.output.create_proxy("call_function", WAIT, (number,), {})
+    made: VariableTracker = constant(True)
+    return made
+
+
+def refuse_request(tx: Any, what: str) -> Exception:
+    return refuse("message-wait", f"{what} of a point-to-point request", location_of(tx))
+
+
+def _refuse_request(tx: Any, what: Any) -> VariableTracker:
+    raise refuse_request(tx, str(what.as_python_constant()))
+
+
+QUESTIONS: dict[Any, Callable[..., Any]] = {plain.wait: _wait, plain.refuse_request: _refuse_request}
+"""Function of `plain` -> ``answer(tx, *arguments)``."""
 
 
 def _bound(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -147,7 +118,7 @@ def _bound(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     }
 
 
-def _message(tx: Any, function: Any, given: dict[str, Any], peer: str, peer_in_group: str) -> WorkVariable:
+def _message(tx: Any, function: Any, given: dict[str, Any], peer: str, peer_in_group: str) -> VariableTracker:
     """One marker, and the request for it."""
     dist = torch.distributed
     region, frame = active.regions[-1], active.frame
@@ -169,7 +140,9 @@ def _message(tx: Any, function: Any, given: dict[str, Any], peer: str, peer_in_g
     number = frame.messages = frame.messages + 1
     marker = SEND if function is dist.isend else RECV
     tx.output.create_proxy("call_function", marker, (tensor.as_proxy(), rank, tag or 0, group.group_name, number), {})
-    return WorkVariable(number, region, mutation_type=ValueMutationNew())
+    request: VariableTracker = call(tx, plain.Request, constant(number))
+    active.trace.requests[request] = (region, region.iteration, number)
+    return request
 
 
 def _integer(value: Any, tx: Any) -> int | None:
@@ -212,10 +185,5 @@ def _groups_seen(tx: Any) -> list[str]:
 
 
 def problem() -> str | None:
-    """Why this torch does not fit: stock Dynamo must take the functions for collectives that it rewrites."""
-    dist = torch.distributed
-    if not dist.is_available():
-        return "this build of torch has no torch.distributed"
-    functions = (dist.isend, dist.irecv, dist.batch_isend_irecv)
-    strange = [f.__name__ for f in functions if not CollectiveFunctionRewriteVariable.can_rewrite(f)]
-    return f"Dynamo does not rewrite {', '.join(strange)}" if strange else None
+    """Why this torch does not fit, or None."""
+    return None if torch.distributed.is_available() else "this build of torch has no torch.distributed"

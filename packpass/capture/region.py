@@ -12,17 +12,23 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo.current_scope_id import enter_new_scope
-from torch._dynamo.variables.base import VariableTracker
-
-from packpass.capture import markers
+from packpass.capture import markers, plain
+from packpass.capture.dynamo import (
+    ContextWrappingVariable,
+    GenericContextWrappingVariable,
+    ListVariable,
+    SymNodeVariable,
+    TensorVariable,
+    VariableTracker,
+    call,
+    emit,
+    enter_new_scope,
+)
 from packpass.capture.offsets import Running, learn, list_of
 from packpass.capture.state import Restart, active, refuse, restart
 
 if TYPE_CHECKING:
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-
-    from packpass.capture.sequences import SymbolicSequence
+    from packpass.capture.dynamo import InstructionTranslatorBase
 
 ITERATIONS = 2
 """Traced iterations per loop; the second proves that the first was generic."""
@@ -123,7 +129,7 @@ class CollectedItems(list[Any]):
         self.region = region
         self.values: list[VariableTracker] = []
         self.collected: VariableTracker | None = None
-        self.numbers: SymbolicSequence | None = None
+        self.numbers: Any = None
         """The list, where its entries are no tensors but numbers made from lengths: ``[n // 2 for n in lengths]``."""
 
     def append(self, value: VariableTracker) -> None:
@@ -135,35 +141,32 @@ class CollectedItems(list[Any]):
         if len(self.values) != region.iteration:
             raise refuse("list-append", "the list must be appended to exactly once per document", region.location)
         value = value.realize()
-        from torch._dynamo.variables import SymNodeVariable, TensorVariable
-
         if not isinstance(value, (TensorVariable, SymNodeVariable)):
             raise self._refuse_entry(value)
         self.values.append(value)
 
     def close(self) -> None:
         """The loop is over: its entries become one value."""
-        from torch._dynamo.variables import TensorVariable
-        from torch._dynamo.variables.builder import wrap_fx_proxy
-
-        from packpass.capture.sequences import of_tolist
-
         region = self.region
         if all(isinstance(value, TensorVariable) for value in self.values):
             proxies = [value.as_proxy() for value in self.values]
-            self.collected = wrap_fx_proxy(region.tx, region.emit(markers.LIST_COLLECT, *proxies, region.id))
+            self.collected = emit(region.tx, markers.LIST_COLLECT, *proxies, region.id)
             return
         lengths = None if region.skips else list_of(region.tx, self.values, region.indices)
         if lengths is None:
             raise self._refuse_entry(self.values[0])
-        self.numbers = of_tolist(region.tx, lengths, region.location)
+        self.numbers = call(region.tx, plain.of_tolist, lengths)
 
     def _refuse_entry(self, value: VariableTracker) -> Restart:
         reason = f"only tensors may be appended per document, not {value.python_type_name()}"
         return refuse("list-append", reason, self.region.location)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise refuse(
+        raise self.refusal()
+
+    def refusal(self) -> Restart:
+        """For uses that need the entries."""
+        return refuse(
             "list-use",
             "a list filled by the loop over documents may only be concatenated (torch.cat), stacked, padded or "
             "looped over again",
@@ -182,9 +185,7 @@ def catches_exceptions(tx: Any, outermost: Any = None) -> bool:
     An error of one document, caught by the user, leaves the documents before it done: only eager order does that.
     Callers of ``outermost`` are not asked.
     """
-    from torch._dynamo.variables import ctx_manager
-
-    own, generic = ctx_manager.ContextWrappingVariable, ctx_manager.GenericContextWrappingVariable
+    own, generic = ContextWrappingVariable, GenericContextWrappingVariable
     while tx is not None:
         if str(tx.f_globals.get("__name__", "")).partition(".")[0] in _RAISES_AGAIN:
             tx = getattr(tx, "parent", None) if tx is not outermost else None
@@ -227,6 +228,8 @@ class Region:
         self.iteration = 0
         self.index: Any = None
         self.lists: list[CollectedItems] = []
+        self.born: set[Any] = set()
+        """Iterators and generators made in this iteration."""
         self.skips = False
         """Are some documents skipped? Then a list may have fewer entries than there are documents."""
         self._scope = contextlib.ExitStack()
@@ -254,9 +257,6 @@ class Region:
     def _key(self) -> Any:
         return self.tx.f_code, self.head.offset
 
-    def emit(self, target: Any, *args: Any) -> Any:
-        return self.tx.output.create_proxy("call_function", target, args, {})
-
     def note_skip(self) -> None:
         """Some documents skip the rest of the body."""
         self.skips = True
@@ -264,11 +264,9 @@ class Region:
             active.frame.not_replayable = "a list is appended to before documents are skipped"
 
     def begin_iteration(self) -> None:
-        from torch._dynamo.variables.builder import wrap_fx_proxy
-
-        proxy = self.emit(markers.LOOP_BEGIN, self.length.as_proxy(), self.id, self.iteration)
-        self.index = wrap_fx_proxy(self.tx, proxy)
-        self.indices.append(proxy.node)
+        self.index = emit(self.tx, markers.LOOP_BEGIN, self.length.as_proxy(), self.id, self.iteration)
+        self.indices.append(self.index.as_proxy().node)
+        self.born.clear()
         for running in dict.fromkeys(self.offsets.values()):
             if running.boundaries is None:
                 raise self._refuse_carried(list(self.offsets))
@@ -285,7 +283,8 @@ class Region:
             if self.skips or not running.has_grown([dict.get(self.tx.symbolic_locals, name) for name in names]):
                 raise self._refuse_carried(names)
         self._after.append(dict(self.tx.symbolic_locals))
-        self.emit(markers.LOOP_END, self.index.as_proxy(), self.id, self.iteration)
+        args = (self.index.as_proxy(), self.id, self.iteration)
+        self.tx.output.create_proxy("call_function", markers.LOOP_END, args, {})
         for accesses in (self.cells, *(accesses for _, accesses in self._frames)):
             accesses.written_now = set()
         self.iteration += 1
@@ -334,8 +333,6 @@ class Region:
 
     def adopt_list(self, variable: Any) -> bool:
         """May the body append to this list, created outside the loop? Only if it is new and still empty."""
-        from torch._dynamo.variables import ListVariable
-
         items = variable.items if type(variable) is ListVariable else None
         if isinstance(items, CollectedItems):
             return items.region is self

@@ -1,46 +1,128 @@
-"""Sequences whose length is the number of documents, as Dynamo variables.
+"""Going over documents: what the call hook answers where Python's own functions meet a sequence over documents.
 
-One class stands for all of them: ``range(n)``, a boundary tensor that is looped over, ``cu.tolist()``,
-``torch.split(x, lengths.tolist())``, and ``zip`` / ``enumerate`` of those. An element is computed from its index, so
-a ``for`` over the sequence needs only an unbacked index (`markers.LOOP_BEGIN`). Every other use refuses the loop.
+The sequences themselves are plain Python (`packpass.capture.plain`). This is the side of the tracer: which calls make
+one, when a loop over one begins and ends, and which uses refuse the loop.
 """
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import itertools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import sympy
-from torch._dynamo.exc import raise_observed_exception
-from torch._dynamo.variables import ConstantVariable, ListVariable, SymNodeVariable, TensorVariable, TupleVariable
-from torch._dynamo.variables.base import ValueMutationNew, VariableTracker
-from torch._dynamo.variables.iter import IteratorVariable
-from torch._dynamo.variables.lists import SliceVariable
 
-from packpass.capture import markers
+from packpass.capture import plain
+from packpass.capture.dynamo import (
+    ListVariable,
+    SliceVariable,
+    SymNodeVariable,
+    TensorVariable,
+    TupleVariable,
+    UserDefinedObjectVariable,
+    ValueMutationNew,
+    attribute,
+    call,
+    constant,
+    variable,
+)
 from packpass.capture.region import ITERATIONS, CollectedItems, Region
-from packpass.capture.state import active, refuse
+from packpass.capture.state import Mode, active, current_frame, location_of, refuse
+from packpass.capture.watch import enter_loop_mode, is_vector, loop_mode_for_symint, static_sizes
 
 if TYPE_CHECKING:
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-
-Element = Callable[["InstructionTranslatorBase", VariableTracker], VariableTracker]
-
-
-def binary(tx: InstructionTranslatorBase, op: Any, a: VariableTracker, b: VariableTracker | int) -> VariableTracker:
-    """``op(a, b)`` traced as Python integers (constants stay constants)."""
-    from torch._dynamo.variables.builder import SourcelessBuilder
-
-    other = b if isinstance(b, VariableTracker) else ConstantVariable.create(b)
-    return SourcelessBuilder.create(tx, op).call_function(tx, [a, other], {})
+    from packpass.capture.dynamo import InstructionTranslatorBase as Translator
+    from packpass.capture.dynamo import VariableTracker as Value
 
 
-def expression(v: VariableTracker) -> Any:
-    """The sympy expression (or int) behind an integer variable."""
-    return v.sym_num.node.expr if isinstance(v, SymNodeVariable) else v.as_python_constant()
+# === What is a sequence over documents =======================================================================
+
+
+def is_documents(value: Any) -> bool:
+    """Is this one of our sequences?"""
+    return isinstance(value, UserDefinedObjectVariable) and issubclass(value.python_type(), plain.Documents)
+
+
+def is_once(value: Any) -> bool:
+    return issubclass(value.python_type(), plain.Once)
+
+
+def documents_of(tx: Translator, value: Any) -> Any:
+    """``value`` as a sequence over documents, or None: one of ours, a list that a loop over documents has filled, or a
+    1-D integer tensor with one entry per document."""
+    if is_documents(value):
+        return value
+    if isinstance(value, ListVariable) and isinstance(value.items, CollectedItems):
+        return of_collected(tx, value.items)
+    if isinstance(value, TensorVariable) and is_vector(value) and current_frame().mode is not Mode.STOCK:
+        size = value.as_proxy().node.meta["example_value"].shape[0]
+        if isinstance(size, int) or size.node.expr.is_number:
+            enter_loop_mode(tx, static_sizes(int(size)))
+        elif loop_mode_for_symint(tx, size.node.expr):
+            return call(tx, plain.of_tensor, value)
+    return None
+
+
+def of_collected(tx: Translator, items: CollectedItems) -> Any:
+    """A list that an earlier loop over documents filled, looped over again."""
+    if items.numbers is not None:
+        return items.numbers
+    if items.collected is None:
+        raise items.refusal()
+    if items.region.skips:
+        current_frame().not_replayable = "a list that lacks the skipped documents is looped over again"
+    return call(tx, plain.of_collected, items.collected, items.region.length)
+
+
+def is_collected(value: Any) -> bool:
+    """A finished list with one entry per document: nothing can change it any more, so that a copy is the list."""
+    return isinstance(value, ListVariable) and isinstance(value.items, CollectedItems) and not active.regions
+
+
+def expression(value: Any) -> Any:
+    """The sympy expression (or int) behind an integer of the traced program."""
+    return value.sym_num.node.expr if isinstance(value, SymNodeVariable) else value.as_python_constant()
+
+
+def _length(tx: Translator, documents: Any) -> Any:
+    return attribute(tx, documents, "length")
+
+
+def _number(value: Any) -> int | None:
+    known = value.as_python_constant() if value.is_python_constant() else None
+    return known if type(known) is int else None
+
+
+# === Questions of plain code =================================================================================
+
+
+def _advance(tx: Translator, iterator: Value) -> Value:
+    """`plain.advance`, called by ``__next__``, which the loop's FOR_ITER has called."""
+    user: Any = tx.parent
+    location = location_of(tx)
+    driven = user is not None and user.current_instruction.opname == "FOR_ITER"
+    if not driven or user.stack[-1].realize() is not iterator or user.f_code.co_flags & inspect.CO_GENERATOR:
+        raise refuse("iterator-use", "the sequence of documents is advanced outside a plain for loop", location)
+    region = active.trace.regions.get(iterator)
+    if region is None:
+        if active.regions:
+            raise refuse("nested-loops", "a loop over documents inside a loop over documents", location)
+        region = Region(user, iterator, _length(tx, attribute(tx, iterator, "documents")), location)
+        active.trace.regions[iterator] = region
+        active.regions.append(region)
+    else:
+        if not active.regions or active.regions[-1] is not region or user is not region.tx:
+            raise refuse("early-exit", "an inner loop was left by break or return", location)
+        region.end_iteration()
+        if region.iteration == ITERATIONS:
+            active.regions.pop()
+            region.close()
+            return constant(None)
+    region.begin_iteration()
+    return region.index
 
 
 def _in_range(key: Any, length: Any) -> bool:
@@ -53,361 +135,236 @@ def _in_range(key: Any, length: Any) -> bool:
     return all(getattr(n, "is_number", True) and bool(n >= 0) for n in (ahead, spare))
 
 
-class SymbolicSequence(VariableTracker):
-    """``length`` elements, element ``i`` being ``element(tx, i)``; ``kind`` is the Python type it stands for."""
-
-    def __init__(self, length: VariableTracker, element: Element, kind: type, location: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.length, self.element, self.kind, self.location = length, element, kind, location
-        self.origin: VariableTracker | None = None
-        """The 1-D tensor whose ``tolist()`` this is."""
-        self.calls = False
-        """Does making an element call user code?"""
-        self.once = self.spent = False
-        """Is it an iterator (zip, enumerate, map), which a first loop exhausts?"""
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise refuse("sequence-use", f"{what} needs the number of documents to be a constant", self.location)
-
-    def python_type(self) -> type:
-        return self.kind
-
-    def as_python_constant(self) -> Any:
-        raise NotImplementedError
-
-    def is_python_constant(self) -> bool:
-        return False
-
-    def take(self) -> SymbolicSequence:
-        """The sequence, for somebody who will go through it."""
-        if self.once:
-            if self.spent:
-                raise refuse("iterator-use", "an iterator over documents is used a second time", self.location)
-            self.spent = True
-        return self
-
-    def listed(self) -> SymbolicSequence:
-        """``list(sequence)``: the same elements, to be gone through as often as one likes."""
-        if not self.once:
-            return self
-        self.take()
-        return SymbolicSequence(self.length, self.element, list, self.location, mutation_type=ValueMutationNew())
-
-    def tp_iter_impl(self, tx: InstructionTranslatorBase) -> VariableTracker:
-        return SymbolicIterator(self.take(), mutation_type=ValueMutationNew())
-
-    def sq_length(self, tx: Any) -> VariableTracker:
-        if self.once:
-            self._refuse("the length of an iterator")
-        return self.length
-
-    mp_length = sq_length
-
-    def mp_subscript_impl(self, tx: InstructionTranslatorBase, key: VariableTracker) -> VariableTracker:
-        key = key.realize()
-        if self.once:
-            self._refuse("a subscript of an iterator")
-        if isinstance(key, SliceVariable):
-            return self._slice(tx, key)
-        if isinstance(key, ConstantVariable) and isinstance(key.as_python_constant(), int):
-            # In range for at least one document; beyond that eager's IndexError would become a wrong read.
-            value = key.as_python_constant()
-            if value in (0, -1):
-                return self.element(tx, key if value == 0 else binary(tx, operator.sub, self.length, 1))
-            self._refuse(f"element [{value}] of a sequence with one entry per document")
-        if isinstance(key, SymNodeVariable):
-            # A negative number counts from the end, one too large raises: neither is what the element of it would be.
-            if _in_range(expression(key), expression(self.length)):
-                return self.element(tx, key)
-            self._refuse(f"element [{key.sym_num}] of a sequence with one entry per document")
-        self._refuse("this subscript")
-
-    def _slice(self, tx: InstructionTranslatorBase, key: SliceVariable) -> VariableTracker:
-        start, stop, step = (None if v.is_constant_none() else v for v in key.items)
-        if step is not None and not (step.is_python_constant() and step.as_python_constant() == 1):
-            self._refuse("a slice with a step")
-        first = (
-            start.as_python_constant()
-            if start is not None and start.is_python_constant()
-            else (0 if start is None else None)
-        )
-        drop = (
-            stop.as_python_constant()
-            if stop is not None and stop.is_python_constant()
-            else (0 if stop is None else None)
-        )
-        if first is None or drop is None or (first, drop) not in ((0, 0), (1, 0), (0, -1)):
-            self._refuse("a slice other than [1:] or [:-1]")
-        origin = self
-        cut = SymbolicSequence(
-            binary(tx, operator.sub, self.length, first - drop),
-            lambda tx, i: origin.element(tx, binary(tx, operator.add, i, first) if first else i),
-            self.kind,
-            self.location,
-            mutation_type=ValueMutationNew(),
-        )
-        return cut
-
-    def call_method(
-        self, tx: InstructionTranslatorBase, name: str, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
-    ) -> VariableTracker:
-        if name == "__iter__":
-            return self.tp_iter_impl(tx)
-        if name == "__len__":
-            return self.length
-        if name == "__getitem__":
-            return self.mp_subscript_impl(tx, args[0])
-        self._refuse(f"{self.kind.__name__}.{name}")
-
-    def var_getattr(self, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
-        if name.startswith("__"):
-            from torch._dynamo.variables.misc import GetAttrVariable
-
-            return GetAttrVariable(self, name)
-        self._refuse(f"attribute {name}")
-
-    def has_unpack_var_sequence(self, tx: Any) -> bool:
-        return True
-
-    def has_force_unpack_var_sequence(self, tx: Any) -> bool:
-        return True
-
-    def unpack_var_sequence(self, tx: Any) -> list[VariableTracker]:
-        self._refuse("materialising the sequence as a list")
-
-    force_unpack_var_sequence = unpack_var_sequence
-
-    def force_apply_to_var_sequence(self, tx: Any, fn: Any) -> None:
-        self._refuse("applying a function to every element at once")
-
-    def reconstruct(self, codegen: Any) -> None:
-        self._refuse("a graph break or a return that keeps the sequence")
-
-    def as_proxy(self) -> Any:
-        self._refuse("passing the whole sequence to an operator")
+def refuse_use(tx: Translator, what: str) -> Exception:
+    reason = f"{what} needs the number of documents to be a constant"
+    return refuse("sequence-use", reason, location_of(tx))
 
 
-class SymbolicIterator(IteratorVariable):
-    """Iterator over a `SymbolicSequence`: yields `ITERATIONS` symbolic elements, then stops."""
-
-    def __init__(self, sequence: SymbolicSequence, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.sequence = sequence
-        self.region: Region | None = None
-
-    def python_type(self) -> type:
-        return type(iter([]))
-
-    def tp_iter_impl(self, tx: InstructionTranslatorBase) -> VariableTracker:
-        return self
-
-    def has_unpack_var_sequence(self, tx: Any) -> bool:
-        return False
-
-    def has_force_unpack_var_sequence(self, tx: Any) -> bool:
-        return False
-
-    def reconstruct(self, codegen: Any) -> None:
-        self.sequence._refuse("a graph break that keeps the iterator")
-
-    def tp_iternext_impl(self, tx: Any) -> VariableTracker:
-        location = self.sequence.location
-        driven = tx.current_instruction.opname == "FOR_ITER" and tx.stack and tx.stack[-1].realize() is self
-        if not driven or tx.f_code.co_flags & inspect.CO_GENERATOR:
-            raise refuse("iterator-use", "the sequence of documents is advanced outside a plain for loop", location)
-        if self.region is None:
-            if active.regions:
-                raise refuse("nested-loops", "a loop over documents inside a loop over documents", location)
-            self.region = Region(tx, self, self.sequence.length, location)
-            active.regions.append(self.region)
-        else:
-            if not active.regions or active.regions[-1] is not self.region or tx is not self.region.tx:
-                raise refuse("early-exit", "an inner loop was left by break or return", location)
-            self.region.end_iteration()
-            if self.region.iteration == ITERATIONS:
-                active.regions.pop()
-                self.region.close()
-                raise_observed_exception(StopIteration, tx)
-        self.region.begin_iteration()
-        return self.sequence.element(tx, self.region.index)
-
-    next_variable = tp_iternext_impl
+def _position(tx: Translator, documents: Value, key: Value) -> Value:
+    """`plain.position`."""
+    key = key.realize()
+    length = _length(tx, documents)
+    number = _number(key)
+    if number is not None:
+        # In range for at least one document; beyond that eager's IndexError would become a wrong read.
+        if number == 0:
+            return key
+        if number == -1:
+            return call(tx, operator.sub, length, constant(1))
+        raise refuse_use(tx, f"entry [{number}] of a sequence with one entry per document")
+    if isinstance(key, SymNodeVariable):
+        # A negative number counts from the end, one too large raises: neither is what the entry of it would be.
+        if _in_range(expression(key), expression(length)):
+            return key
+        raise refuse_use(tx, f"entry [{key.sym_num}] of a sequence with one entry per document")
+    raise refuse_use(tx, "this subscript")
 
 
-# === Constructors ============================================================================================
+def _bounds(tx: Translator, documents: Value, key: Value) -> Value:
+    """`plain.bounds`."""
+    key = key.realize()
+    assert isinstance(key, SliceVariable)
+    start, stop, step = (None if v.is_python_constant() and v.as_python_constant() is None else v for v in key.items)
+    if step is not None and _number(step) != 1:
+        raise refuse_use(tx, "a slice with a step")
+    first, last = (0 if end is None else _number(end) for end in (start, stop))
+    if (first, last) not in ((0, 0), (1, 0), (0, -1)):
+        raise refuse_use(tx, "a slice other than [1:] or [:-1]")
+    return TupleVariable([constant(first), constant(-1 * last if last else 0)], mutation_type=ValueMutationNew())
 
 
-def of_range(
-    tx: InstructionTranslatorBase, start: VariableTracker, stop: VariableTracker, location: str
-) -> SymbolicSequence:
-    """``range(start, stop)``."""
-    zero = start.is_python_constant() and start.as_python_constant() == 0
-    length = stop if zero else binary(tx, operator.sub, stop, start)
-    return SymbolicSequence(
-        length,
-        lambda tx, i: i if zero else binary(tx, operator.add, i, start),
-        range,
-        location,
-        mutation_type=ValueMutationNew(),
-    )
+def take(tx: Translator, documents: Any) -> Value:
+    """`plain.take`; and where another iterator uses this one up."""
+    if is_once(documents):
+        if documents in active.trace.spent:
+            raise refuse("iterator-use", "an iterator over documents is used a second time", location_of(tx))
+        active.trace.spent.add(documents)
+    return constant(None)
 
 
-def of_tensor(tx: InstructionTranslatorBase, tensor: TensorVariable, location: str) -> SymbolicSequence:
-    """The 0-d elements of a 1-D tensor, as ``for t in tensor`` yields them."""
-    length = tensor.call_method(tx, "size", [ConstantVariable.create(0)], {})
-    return SymbolicSequence(
-        length,
-        lambda tx, i: tensor.call_method(tx, "__getitem__", [i], {}),
-        list,
-        location,
-        mutation_type=ValueMutationNew(),
-    )
+def _refuse_use(tx: Translator, what: Value) -> Value:
+    raise refuse_use(tx, str(what.as_python_constant()))
 
 
-def of_tolist(tx: InstructionTranslatorBase, tensor: TensorVariable, location: str) -> SymbolicSequence:
-    """``tensor.tolist()`` of a 1-D integer tensor."""
-    length = tensor.call_method(tx, "size", [ConstantVariable.create(0)], {})
-    # The list keeps its numbers when the tensor changes; the passes see through a copy of a tensor that does not.
-    numbers = tensor.call_method(tx, "clone", [], {})
-
-    def element(tx: Any, i: VariableTracker) -> VariableTracker:
-        return numbers.call_method(tx, "__getitem__", [i], {}).call_method(tx, "item", [], {})
-
-    out = SymbolicSequence(length, element, list, location, mutation_type=ValueMutationNew())
-    out.origin = numbers
-    return out
+QUESTIONS: dict[Any, Callable[..., Any]] = {
+    plain.advance: _advance,
+    plain.position: _position,
+    plain.bounds: _bounds,
+    plain.take: take,
+    plain.refuse_use: _refuse_use,
+}
+"""Function of `plain` -> ``answer(tx, *arguments)``."""
 
 
-def of_split(tx: InstructionTranslatorBase, x: TensorVariable, lengths: SymbolicSequence, dim: int) -> SymbolicSequence:
-    """``torch.split(x, lengths, dim)`` where ``lengths`` is the ``tolist()`` of a tensor."""
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
-    origin = lengths.origin
-    if origin is None:
-        lengths._refuse("splitting by a list that is not the tolist() of one tensor")
-
-    def element(tx: Any, i: VariableTracker) -> VariableTracker:
-        args = (x.as_proxy(), origin.as_proxy(), i.as_proxy(), dim)
-        return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.SPLIT_GET, args, {}))
-
-    return SymbolicSequence(lengths.length, element, tuple, lengths.location, mutation_type=ValueMutationNew())
+# === Python's functions ======================================================================================
 
 
-def of_collected(tx: InstructionTranslatorBase, items: CollectedItems) -> SymbolicSequence:
-    """A list that an earlier loop over documents filled, looped over again."""
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
-    collected = items.collected
-    if items.numbers is not None:
-        return items.numbers
-    if collected is None:
-        items._refuse()
-        raise AssertionError
-
-    if items.region.skips and active.frame is not None:
-        active.frame.not_replayable = "a list that lacks the skipped documents is looped over again"
-
-    def element(tx: Any, i: VariableTracker) -> VariableTracker:
-        args = (collected.as_proxy(), i.as_proxy())
-        return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.LIST_GET, args, {}))
-
-    return SymbolicSequence(items.region.length, element, list, items.region.location, mutation_type=ValueMutationNew())
+def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if kwargs or not 1 <= len(args) <= 3 or (len(args) == 3 and _number(args[2]) != 1):
+        return None
+    start, stop = (constant(0), args[0]) if len(args) == 1 else args[:2]
+    if all(a.is_python_constant() for a in (start, stop)):
+        n = stop.as_python_constant()
+        if isinstance(n, int) and n >= 1:
+            enter_loop_mode(tx, static_sizes(n))
+        return None
+    if not all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in (start, stop)):
+        return None
+    # Only the difference counts: range(1, n) runs as often as range(n - 1).
+    if not loop_mode_for_symint(tx, expression(stop) - expression(start)):
+        return None
+    return call(tx, plain.of_count, stop) if _number(start) == 0 else call(tx, plain.of_range, start, stop)
 
 
-def _shortest(sequences: list[SymbolicSequence], what: str, strict: bool) -> VariableTracker:
+def _shortest(tx: Translator, items: list[Any], what: str, strict: bool) -> Any:
     """The length of a zip: that of the shortest, if the lengths differ by constants."""
-    shortest, length = sequences[0].length, expression(sequences[0].length)
-    for other in sequences[1:]:
-        difference = sympy.sympify(expression(other.length) - length)
+    shortest = _length(tx, items[0])
+    for item in items[1:]:
+        length = _length(tx, item)
+        difference = sympy.sympify(expression(length) - expression(shortest))
         if not difference.is_Integer or (strict and difference != 0):
-            raise refuse(
-                "unequal-lengths",
-                f"{what} of sequences whose lengths are not provably equal ({length} and {expression(other.length)})",
-                other.location,
-            )
-        if difference < 0:
-            shortest, length = other.length, expression(other.length)
+            lengths = f"{expression(shortest)} and {expression(length)}"
+            reason = f"{what} of sequences whose lengths are not provably equal ({lengths})"
+            raise refuse("unequal-lengths", reason, location_of(tx))
+        shortest = length if difference < 0 else shortest
     return shortest
 
 
-def _iterator(
-    tx: InstructionTranslatorBase,
-    items: list[SymbolicSequence],
-    element: Element,
-    kind: type,
-    location: str,
-    strict: bool = False,
-) -> SymbolicSequence:
-    """An iterator over the elements of other sequences, which it uses up."""
-    length = _shortest(items, kind.__name__, strict)
-    out = SymbolicSequence(length, element, kind, location, mutation_type=ValueMutationNew())
-    for item in items:
-        item.take()
-    out.once = True
-    out.calls = any(item.calls for item in items)
-    return out
+def _zip(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if set(kwargs) - {"strict"}:
+        return None
+    found = [documents_of(tx, a) for a in args]
+    known = [f for f in found if f is not None]
+    if not known:
+        return None
+    if len(known) != len(found):
+        reason = "zip of a sequence with one entry per document and one of constant length"
+        raise refuse("unequal-lengths", reason, location_of(tx))
+    strict = "strict" in kwargs and bool(kwargs["strict"].as_python_constant())
+    length = _shortest(tx, known, "zip", strict)
+    calls = any(_calls(tx, item) for item in known)
+    for item in known:
+        take(tx, item)
+    return call(tx, plain.of_zip, length, constant(calls), *known)
 
 
-def of_zip(
-    tx: InstructionTranslatorBase, items: list[SymbolicSequence], location: str, strict: bool = False
-) -> SymbolicSequence:
-    """``zip(*items, strict=strict)``."""
-
-    def element(tx: Any, i: VariableTracker) -> VariableTracker:
-        return TupleVariable([s.element(tx, i) for s in items], mutation_type=ValueMutationNew())
-
-    return _iterator(tx, items, element, zip, location, strict)
+def _calls(tx: Translator, documents: Any) -> bool:
+    """Does making an entry call code of the user?"""
+    return bool(attribute(tx, documents, "calls").as_python_constant())
 
 
-def of_pairwise(tx: InstructionTranslatorBase, items: SymbolicSequence, location: str) -> SymbolicSequence:
-    """``itertools.pairwise(items)``."""
-
-    def element(tx: Any, i: VariableTracker) -> VariableTracker:
-        pair = [items.element(tx, i), items.element(tx, binary(tx, operator.add, i, 1))]
-        return TupleVariable(pair, mutation_type=ValueMutationNew())
-
-    out = _iterator(tx, [items], element, itertools.pairwise, location)
-    out.length = binary(tx, operator.sub, items.length, 1)
-    return out
+def _map(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    found = [documents_of(tx, a) for a in args[1:]]
+    if kwargs or not found or any(f is None for f in found):
+        return None
+    length = _shortest(tx, found, "map", strict=False)
+    for item in found:
+        take(tx, item)
+    return call(tx, plain.of_map, length, args[0], *found)
 
 
-def of_map(
-    tx: InstructionTranslatorBase, fn: VariableTracker, items: list[SymbolicSequence], location: str
-) -> SymbolicSequence:
-    """``map(fn, *items)``."""
-    out = _iterator(tx, items, lambda tx, i: fn.call_function(tx, [s.element(tx, i) for s in items], {}), map, location)
-    out.calls = True
-    return out
+def _enumerate(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    found = documents_of(tx, args[0]) if args else None
+    if found is None:
+        return None
+    take(tx, found)
+    start = args[1] if len(args) > 1 else kwargs.get("start", constant(0))
+    if _number(start) == 0:
+        return call(tx, plain.of_enumerate, found)
+    return call(tx, plain.of_enumerate_from, found, start)
 
 
-def collect(tx: InstructionTranslatorBase, sequence: SymbolicSequence) -> VariableTracker:
-    """``list(sequence)`` of tensors: trace its two iterations here, as a loop that appends would."""
+def _pairwise(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    found = documents_of(tx, args[0]) if len(args) == 1 else None
+    if found is None:
+        return None
+    take(tx, found)
+    return call(tx, plain.of_pairwise, found)
+
+
+def _list(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        return None
+    if is_collected(args[0]):
+        return args[0]
+    if not is_documents(args[0]):
+        return None
+    # A copy of a sequence that is never changed is the sequence, unless making it calls code of the user.
+    if _calls(tx, args[0]):
+        return collect(tx, args[0])
+    return call(tx, plain.listed, args[0], variable(tx, list)) if is_once(args[0]) else args[0]
+
+
+def _iter(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or is_documents(args[0]):
+        return None  # our own __iter__
+    found = documents_of(tx, args[0])
+    return None if found is None else iterate(tx, found)
+
+
+def iterate(tx: Translator, documents: Any) -> Any:
+    """``iter(documents)``, where it was something else for Dynamo."""
+    take(tx, documents)
+    return call(tx, plain.Entries, documents)
+
+
+def _isinstance(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 2 or not is_documents(args[0]) or active_question(tx):
+        return None
+    wanted = args[1]
+    if wanted.is_python_constant() and wanted.as_python_constant() in (*plain.OURS, plain.Once):
+        return None  # while one is being made
+    kind = attribute(tx, args[0], "kind")
+    if not kind.is_python_constant() or not wanted.is_python_constant():
+        raise refuse_use(tx, "isinstance")
+    return constant(issubclass(kind.as_python_constant(), wanted.as_python_constant()))
+
+
+def active_question(tx: Any) -> bool:
+    """Is this our own plain code that asks?"""
+    return bool(tx.f_code.co_filename == plain.__file__)
+
+
+FUNCTIONS: dict[Any, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
+    builtins.range: _range,
+    builtins.zip: _zip,
+    builtins.map: _map,
+    builtins.enumerate: _enumerate,
+    itertools.pairwise: _pairwise,
+    builtins.list: _list,
+    builtins.tuple: _list,
+    builtins.iter: _iter,
+    builtins.isinstance: _isinstance,
+}
+"""Function of Python -> ``replacement(tx, args, kwargs)``, None if the call is what it seems."""
+
+_UNDERSTOOD = frozenset({len, slice, type(None), getattr, hasattr, *FUNCTIONS})
+
+
+def refuse_unknown(tx: Any, function: Any, args: list[Any]) -> None:
+    """A function of Python that is given a sequence over documents, and would look at all of its entries."""
+    known = function is None or function in _UNDERSTOOD or active_question(tx)
+    if not known and getattr(function, "__module__", None) in ("builtins", "itertools", "functools", "math"):
+        if any(is_documents(arg) for arg in args):
+            raise refuse_use(tx, f"{getattr(function, '__name__', function)}()")
+
+
+def collect(tx: Translator, documents: Any) -> Any:
+    """``list(documents)`` where entries call code of the user: trace two of them, as a loop that appends would."""
+    location = location_of(tx)
     if active.regions:
-        raise refuse("nested-loops", "a loop over documents inside a loop over documents", sequence.location)
-    sequence.take()
-    region = Region(tx, sequence, sequence.length, sequence.location)
+        raise refuse("nested-loops", "a loop over documents inside a loop over documents", location)
+    take(tx, documents)
+    region = Region(tx, documents, _length(tx, documents), location)
     active.regions.append(region)
     items = CollectedItems(region)
     region.lists.append(items)
     for _ in range(ITERATIONS):
         region.begin_iteration()
-        items.append(sequence.element(tx, region.index))
+        items.append(call(tx, attribute(tx, documents, "get"), region.index))
         region.end_iteration()
     active.regions.pop()
     region.close()
     out = ListVariable([], mutation_type=ValueMutationNew())
     out.items = items
     return out
-
-
-def of_enumerate(
-    tx: InstructionTranslatorBase, items: SymbolicSequence, start: VariableTracker, location: str
-) -> SymbolicSequence:
-    """``enumerate(items, start)``."""
-    zero = start.is_python_constant() and start.as_python_constant() == 0
-
-    def element(tx: Any, i: VariableTracker) -> VariableTracker:
-        pair = [i if zero else binary(tx, operator.add, i, start), items.element(tx, i)]
-        return TupleVariable(pair, mutation_type=ValueMutationNew())
-
-    return _iterator(tx, [items], element, enumerate, location)

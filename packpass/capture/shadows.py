@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._dynamo.variables import TensorVariable
 
 from packpass.capture import markers
-from packpass.capture.watch import example, is_unknown
+from packpass.capture.dynamo import TensorVariable, emit, example
+from packpass.capture.dynamo import call as traced
+from packpass.capture.watch import is_unknown
 
 _OPS = {torch.logsumexp: markers.LOGSUMEXP, torch.cummax: markers.CUMMAX, torch.cummin: markers.CUMMIN}
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
@@ -32,8 +33,6 @@ def _attention(
     scale: Any = None,
     enable_gqa: Any = None,
 ) -> Any:
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
     tensors = [t.realize() for t in (query, key, value)]
     if not all(isinstance(t, TensorVariable) for t in tensors):
         return None
@@ -46,13 +45,10 @@ def _attention(
     if mask is not None:
         return None
     args = (*(t.as_proxy() for t in tensors), None, dropout or 0.0, bool(causal), factor, bool(grouped))
-    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", markers.ATTENTION, args, {}))
+    return emit(tx, markers.ATTENTION, *args)
 
 
 def _along_dim(tx: Any, fn: Any, input: Any = None, dim: Any = None, keepdim: Any = None, **kwargs: Any) -> Any:
-    from torch._dynamo.variables.base import ValueMutationNew
-    from torch._dynamo.variables.builder import wrap_fx_proxy
-
     value = example(input.realize()) if input is not None and isinstance(input.realize(), TensorVariable) else None
     if value is None or dim is None or kwargs or not any(is_unknown(s) for s in value.shape):
         return None
@@ -64,13 +60,8 @@ def _along_dim(tx: Any, fn: Any, input: Any = None, dim: Any = None, keepdim: An
     x = input.realize().as_proxy()
     if fn is torch.logsumexp:
         args = (x, [dims] if isinstance(dims, int) else list(dims), kept)
-        return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", _OPS[fn], args, {}))
-    try:
-        from torch._dynamo.variables.user_defined import UserDefinedTupleVariable
-    except ImportError:  # another torch: its own fake decides
-        return None
+        return emit(tx, _OPS[fn], *args)
     if not isinstance(dims, int):
         return None
-    both: Any = wrap_fx_proxy(tx, tx.output.create_proxy("call_function", _OPS[fn], (x, dims), {}))
-    named = getattr(torch.return_types, fn.__name__)([example(item) for item in both.items])
-    return UserDefinedTupleVariable.get_vt_cls(type(named))(named, tuple_vt=both, mutation_type=ValueMutationNew())
+    # A named tuple, as torch's own returns.
+    return traced(tx, getattr(torch.return_types, fn.__name__), emit(tx, _OPS[fn], x, dims))

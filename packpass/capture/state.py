@@ -18,11 +18,15 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from torch._dynamo import exc
-from torch._guards import CompileContext
-
+from packpass._location import is_library, shorten
 from packpass._options import Options
 from packpass._report import Refusal, RefusedError, record
+from packpass.capture.dynamo import (
+    CompileContext,
+    ShortenTraceback,
+    TensorifyScalarRestartAnalysis,
+    UnspecializeRestartAnalysis,
+)
 from packpass.layout.sources import LayoutError
 
 if TYPE_CHECKING:
@@ -36,19 +40,22 @@ class Mode(enum.Enum):
     STOCK = "stock"
 
 
-class TracingRefusedError(RefusedError, exc.ShortenTraceback):
+LOOP_MODES = (Mode.SYMBOLIC, Mode.UNROLLED)
+
+
+class TracingRefusedError(RefusedError, ShortenTraceback):
     """`RefusedError` in a form that Dynamo hands to the user as it is."""
 
     def __init__(self, refusal: Refusal) -> None:
-        exc.ShortenTraceback.__init__(self, self.text(refusal), first_useful_frame=None)
+        ShortenTraceback.__init__(self, self.text(refusal), first_useful_frame=None)
         self.refusal = refusal
 
 
-class TracingLayoutError(LayoutError, exc.ShortenTraceback):
+class TracingLayoutError(LayoutError, ShortenTraceback):
     """`LayoutError` in a form that Dynamo hands to the user as it is."""
 
     def __init__(self, error: LayoutError) -> None:
-        exc.ShortenTraceback.__init__(self, str(error), first_useful_frame=None)
+        ShortenTraceback.__init__(self, str(error), first_useful_frame=None)
 
 
 def tracing_error(error: LayoutError) -> TracingLayoutError:
@@ -56,7 +63,7 @@ def tracing_error(error: LayoutError) -> TracingLayoutError:
     return TracingLayoutError(error)
 
 
-class Restart(exc.UnspecializeRestartAnalysis, exc.TensorifyScalarRestartAnalysis):
+class Restart(UnspecializeRestartAnalysis, TensorifyScalarRestartAnalysis):
     """Trace this frame again.
 
     ``Unspecialize...`` clears Dynamo's speculation log, ``Tensorify...`` is the one restart that a backend may raise.
@@ -81,12 +88,29 @@ class FrameState:
     """Point-to-point requests captured so far: each gets a number."""
 
 
+@dataclasses.dataclass
+class Trace:
+    """What is known about values of the traced program, from the start of one trace of a frame to its end."""
+
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments of the frame, before the code assigns to their names."""
+    regions: dict[Any, Region] = dataclasses.field(default_factory=dict)
+    """Iterator over documents -> the loop that it drives."""
+    spent: set[Any] = dataclasses.field(default_factory=set)
+    """Iterators over documents that somebody has gone through."""
+    requests: dict[Any, tuple[Region, int, int]] = dataclasses.field(default_factory=dict)
+    """Point-to-point request -> the loop and its iteration that made it, and its number in the graph."""
+    messages: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """``P2POp`` -> its arguments."""
+
+
 class _Active(threading.local):
     def __init__(self) -> None:
         self.frame: FrameState | None = None
+        self.trace = Trace()
         self.regions: list[Region] = []
-        self.stock_settings: tuple[bool, bool] | None = None
-        """The user's ``capture_scalar_outputs`` and ``backed_size_oblivious`` while they are overridden."""
+        self.stock_scalars: bool | None = None
+        """The user's ``capture_scalar_outputs`` while it is overridden."""
 
 
 active = _Active()
@@ -101,6 +125,18 @@ def frame_state(options: Options) -> FrameState:
     if state is None:
         state = context._packpass = FrameState(options)
     return state
+
+
+def current_frame() -> FrameState:
+    assert active.frame is not None
+    return active.frame
+
+
+def location_of(tx: Any) -> str:
+    """``file.py:123`` of the line of the user's that ``tx`` is tracing."""
+    while tx.parent is not None and is_library(tx.f_code.co_filename):
+        tx = tx.parent
+    return shorten(tx.f_code.co_filename, tx.lineno)
 
 
 def restart(reason: str) -> Restart:

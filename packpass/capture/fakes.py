@@ -1,0 +1,135 @@
+"""How a node of a loop body is run on fake tensors, where torch's own way asks for sizes that only the data knows.
+
+Before torch 2.12, two slices with the same data-dependent bounds have sizes of their own, where later torch writes the
+size down as an expression of the bounds; and writing to a slice asks whether sizes are equal, where later torch takes
+it for granted and checks at run time. Without both, no two segments of a document could be added to or written over
+each other. Whether a torch needs this is tried out (`packpass.capture.dynamo.fake_slices_are_expressions`).
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import Any
+
+import torch
+
+from packpass._compat import current_shape_env, either, free_unbacked_symbols, guard_or_false, statically_known_true
+from packpass.capture.dynamo import fake_slice_table, fake_slices_are_expressions
+from packpass.capture.state import LOOP_MODES, active
+
+_SLICE = torch.ops.aten.slice.Tensor
+_LOSSES = (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)
+
+
+def problem() -> str | None:
+    """Why this torch does not fit, or None."""
+    if fake_slices_are_expressions() or _SLICE in fake_slice_table():
+        return None
+    return "slices of documents have unknown sizes, and there is no table of fakes to change that"
+
+
+def install() -> None:
+    """Replace the fake of a slice, for the time that a frame with a captured loop is traced."""
+    if fake_slices_are_expressions():
+        return
+    table = fake_slice_table()
+    stock = table[_SLICE]
+    table[_SLICE] = lambda *args, **kwargs: (_slice if _tracing_a_loop() else stock)(*args, **kwargs)
+
+
+def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
+    """``utils.run_node`` in a frame with a loop."""
+    if not fake_slices_are_expressions():
+        if node.target is operator.setitem and _write(*args):
+            return None
+        if node.op == "call_method" and node.target == "copy_" and _write(args[0], ..., args[1]):
+            return args[0]
+        if node.target in _LOSSES:
+            _rows_match(*args, **kwargs)
+    return original(tracer, node, args, kwargs, nnmodule)
+
+
+def ignore_views(tracer: Any, node: Any, *rest: Any) -> None:
+    """Writing in place to a segment makes autograd compute its view again, with sizes that belong to no result:
+    nobody refers to them."""
+    if active.regions:
+        env = current_shape_env()
+        env.ignorable_fresh_unbacked_symbols.extend(env.pending_fresh_unbacked_symbols)
+
+
+def _tracing_a_loop() -> bool:
+    return active.frame is not None and active.frame.mode in LOOP_MODES
+
+
+# === Older torch =============================================================================================
+
+
+def _unknown(size: Any) -> bool:
+    return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
+
+
+def _position(size: Any, index: Any) -> Any:
+    """Where a slice of ``size`` slots begins or ends that is written with ``index``; None if that depends on data."""
+    if guard_or_false(index >= 0):
+        return index if guard_or_false(index <= size) else torch.sym_min(index, size)
+    if guard_or_false(index < -size):
+        return 0
+    if guard_or_false(index < 0):
+        return index + size if guard_or_false(index >= -size) else torch.sym_max(index + size, 0)
+    return None
+
+
+def _length(first: Any, last: Any, step: int) -> Any:
+    if guard_or_false(last >= first):
+        return (last - first + step - 1) // step
+    if guard_or_false(first >= last):
+        return 0
+    return (torch.sym_max(last - first, 0) + step - 1) // step
+
+
+def _slice(mode: Any, func: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
+    """``aten.slice``, its size an expression of the bounds."""
+    if x.dim() == 0:
+        raise RuntimeError("slice() cannot be applied to a 0-dim tensor.")
+    if not -x.dim() <= dim < x.dim():
+        raise IndexError(f"Dimension out of range (got {dim}, the tensor has {x.dim()})")
+    if step <= 0:
+        raise RuntimeError("slice step must be positive")
+    dim %= x.dim()
+    sizes, strides = list(x.size()), list(x.stride())
+    whole = sizes[dim]
+    first = 0 if start is None else _position(whole, start)
+    last = whole if end is None or statically_known_true(end == sys.maxsize) else _position(whole, end)
+    offset: Any = None
+    if first is not None and last is not None:
+        sizes[dim] = _length(first, last, step)
+        offset = x.storage_offset() + first * strides[dim]
+    else:
+        sizes[dim], offset = (mode.shape_env.create_unbacked_symint() for _ in range(2))
+        torch._check(sizes[dim] >= 0)
+        torch._check(sizes[dim] <= whole)
+        torch._check(offset >= 0)
+    strides[dim] = strides[dim] * step
+    return x.as_strided(sizes, strides, offset)
+
+
+def _write(x: Any, key: Any, value: Any) -> bool:
+    """``x[key] = value``, taking sizes that may differ to be equal or 1; False if nothing is unknown."""
+    if not isinstance(value, torch.Tensor) or not isinstance(x, torch.Tensor) or not value.dim():
+        return False
+    view = x[key]
+    if view.dim() < value.dim() or not any(_unknown(s) for s in (*view.shape, *value.shape)):
+        return False
+    if view._base is None and view is not x:
+        return False  # not a view: an index_put
+    for have, want in zip(reversed(value.shape), reversed(view.shape), strict=False):
+        torch._check(either(have == 1, have == want))
+    view.copy_(value.sum().to(view.dtype).expand(view.shape))
+    return True
+
+
+def _rows_match(input: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+    """What the losses check, as a check at run time."""
+    if input.dim() == 2 and target.dim() >= 1 and any(_unknown(s) for s in (*input.shape, *target.shape)):
+        torch._check(input.shape[0] == target.shape[0])

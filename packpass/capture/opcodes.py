@@ -1,0 +1,241 @@
+"""Instructions that mean something else in a loop over documents: iteration, indexing, attributes, branches on data.
+
+Every instruction is traced by a function in a table; the ones here are put around some of those. Two forms of branches have a meaning without knowing the data: ``if cond: continue`` (and its mirror, a body that is one ``if``)
+skips the rest of the body for some documents, and ``assert cond`` checks every document. Both are written into the
+graph as markers; any other branch on data fails as in stock Dynamo, which refuses the loop.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from packpass._compat import free_unbacked_symbols
+from packpass.capture import calls, effects, late_reads, markers, sequences
+from packpass.capture.dynamo import (
+    InstructionTranslatorBase,
+    ListVariable,
+    SymNodeVariable,
+    TensorVariable,
+    Unsupported,
+)
+from packpass.capture.region import CollectedItems, Region
+from packpass.capture.state import LOOP_MODES, active
+
+_FILLERS = ("NOP", "RESUME", "CACHE")
+_JUMPS = ("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE", "JUMP_FORWARD")
+
+
+def _leads_to_loop(tx: Any, at: Any, head: Any) -> bool:
+    """Does control, from instruction ``at``, go straight back to the FOR_ITER at ``head``?"""
+    for _ in range(len(tx.instructions)):
+        while tx.instructions[at].opname in _FILLERS:
+            at += 1
+        if at == head:
+            return True
+        instruction = tx.instructions[at]
+        if instruction.opname not in _JUMPS or instruction.target is None:
+            return False
+        at = tx.indexof[instruction.target]
+    return False
+
+
+def _is_assert(tx: Any, jumps_if: bool) -> bool:
+    return jumps_if and tx.instructions[tx.instruction_pointer].opname == "LOAD_ASSERTION_ERROR"
+
+
+def _on_data(value: Any) -> bool:
+    if isinstance(value, TensorVariable):
+        return True
+    return isinstance(value, SymNodeVariable) and bool(free_unbacked_symbols(value.sym_num))
+
+
+def _write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Region) -> bool:
+    """Emit the marker for this branch and go on where control continues; False if the branch has no such meaning."""
+    is_bool = isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymBool)
+    if is_bool and _is_assert(tx, jumps_if):
+        message = f"assertion in the loop at {region.location} failed"
+        args = (value.as_proxy(), message, region.id, region.iteration)
+        tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
+        tx.jump(instruction)
+        return True
+    if region.tx is not tx or not (is_bool or isinstance(value, TensorVariable)) or _is_assert(tx, jumps_if):
+        return False
+    head = tx.indexof[region.head]
+    taken = _leads_to_loop(tx, tx.indexof[instruction.target], head)
+    fallen = _leads_to_loop(tx, tx.instruction_pointer, head)
+    if taken == fallen:
+        return False
+    region.note_skip()
+    skip_when = jumps_if if taken else not jumps_if
+    op = markers.LOOP_SKIP[0 if is_bool else 1]
+    tx.output.create_proxy("call_function", op, (value.as_proxy(), skip_when, region.id, region.iteration), {})
+    if fallen:
+        tx.jump(instruction)
+    return True
+
+
+def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any, Any], None]:
+    def jump(self: Any, instruction: Any) -> None:
+        if active.frame is not None and not active.regions and _is_assert(self, jumps_if):
+            active.frame.user_checks = active.frame.user_checks or _on_data(self.stack[-1].realize())
+        elif active.frame is not None and active.regions:
+            value = self.stack[-1].realize()
+            if _on_data(value):
+                self.pop()
+                if _write_down(self, instruction, value, jumps_if, active.regions[-1]):
+                    return
+                self.push(value)
+        original(self, instruction)
+
+    jump.__packpass_original__ = original  # type: ignore[attr-defined]
+    return jump
+
+
+# === Iteration, indexing, attributes =========================================================================
+
+
+def _get_iter(original: Any, self: Any, instruction: Any) -> None:
+    """``for boundary in cu_seqlens``; looping again over a list with one entry per document."""
+    value = self.stack[-1].realize()
+    if isinstance(value, TensorVariable) or (
+        isinstance(value, ListVariable) and isinstance(value.items, CollectedItems)
+    ):
+        found = sequences.documents_of(self, value)
+        if found is not None:
+            self.pop()
+            self.push(sequences.iterate(self, found))
+            return
+    original(self, instruction)
+    effects.note_birth(self.stack[-1])
+
+
+def _get_item(original: Any, self: Any, instruction: Any) -> None:
+    """``x[s]`` and ``x[:, e - 1]`` with a number that is data."""
+    _indexed(original, self, instruction, "__getitem__", 2)
+
+
+def _set_item(original: Any, self: Any, instruction: Any) -> None:
+    """``x[e - 1] = value``."""
+    _indexed(original, self, instruction, "__setitem__", 3)
+
+
+def _indexed(original: Any, self: Any, instruction: Any, name: str, operands: int) -> None:
+    base = self.stack[-2].realize()
+    if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode in LOOP_MODES:
+        args = [self.stack[-1]] if operands == 2 else [self.stack[-1], self.stack[-3]]
+        try:
+            out = calls.index_by_number(self, base, name, args)
+        except Unsupported:
+            out = None  # the instruction itself will say so, where a graph break can be made
+        if out is not None:
+            self.popn(operands)
+            if operands == 2:
+                self.push(out)
+            return
+    original(self, instruction)
+
+
+def _load_attr(original: Any, self: Any, instruction: Any) -> None:
+    """``Class.tensor`` in a backward; not the form that loads a method to be called."""
+    if sys.version_info < (3, 12) or not instruction.arg or instruction.arg % 2 == 0:
+        out = late_reads.read(self, self.stack[-1].realize(), instruction.argval)
+        if out is not None:
+            self.pop()
+            self.push(out)
+            return
+    original(self, instruction)
+
+
+def _goes_through(depth: int) -> Callable[..., None]:
+    """Instructions that may go through one of the values on top of the stack."""
+
+    def look(original: Any, self: Any, instruction: Any) -> None:
+        if active.regions:
+            effects.check_iterators(*self.stack[-depth:])
+        original(self, instruction)
+
+    return look
+
+
+_REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
+    "GET_ITER": _get_iter,
+    "BINARY_SUBSCR": _get_item,
+    "STORE_SUBSCR": _set_item,
+    **dict.fromkeys(
+        ("FOR_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "CONTAINS_OP"),
+        _goes_through(1),
+    ),
+    **dict.fromkeys(("CALL_FUNCTION_EX", "SEND", "YIELD_FROM"), _goes_through(2)),
+}
+_LATE_READS: dict[str, Callable[[Any, Any, Any], None]] = {"LOAD_ATTR": _load_attr}
+
+
+# === The table ===============================================================================================
+
+
+def _jumps() -> dict[str, bool]:
+    """The conditional jumps of this Python: name -> does it jump if the value is true?"""
+    names = [n for n in dis.opmap if n.startswith("POP_JUMP") and n.endswith(("IF_TRUE", "IF_FALSE"))]
+    return {name: name.endswith("IF_TRUE") for name in names}
+
+
+def _tables() -> list[list[Any]]:
+    classes: list[Any] = [InstructionTranslatorBase]
+    for cls in classes:
+        classes.extend(cls.__subclasses__())
+    return list({id(cls.dispatch_table): cls.dispatch_table for cls in classes}.values())
+
+
+def problem() -> str | None:
+    """Why the instructions cannot be wrapped on this torch or Python, or None."""
+    table = getattr(InstructionTranslatorBase, "dispatch_table", None)
+    if not isinstance(table, list):
+        return "InstructionTranslatorBase.dispatch_table is missing"
+    for name in ("GET_ITER", "FOR_ITER", "BINARY_SUBSCR", "STORE_SUBSCR"):
+        if name not in dis.opmap or dis.opmap[name] >= len(table) or table[dis.opmap[name]] is None:
+            return f"InstructionTranslatorBase.dispatch_table has no {name}"
+    if not any(dis.opmap[name] < len(table) and table[dis.opmap[name]] is not None for name in _jumps()):
+        return "InstructionTranslatorBase.dispatch_table has no conditional jumps"
+    return None
+
+
+def _wrap(name: str, make: Callable[[Any], Any]) -> None:
+    opcode = dis.opmap.get(name)
+    for table in _tables():
+        if opcode is not None and opcode < len(table) and table[opcode] is not None:
+            table[opcode] = make(table[opcode])
+
+
+def _gated(replacement: Callable[[Any, Any, Any], None]) -> Callable[[Any], Any]:
+    """Outside of frames that packpass traces, the original and nothing else."""
+
+    def make(original: Any) -> Any:
+        def instruction(self: Any, inst: Any) -> None:
+            if active.frame is None:
+                original(self, inst)
+            else:
+                replacement(original, self, inst)
+
+        instruction.__packpass_original__ = original  # type: ignore[attr-defined]
+        return instruction
+
+    return make
+
+
+def install_loops() -> None:
+    """Wrap the instructions of loops in every translator's table."""
+    for name, jumps_if in _jumps().items():
+        _wrap(name, lambda original, jumps_if=jumps_if: _jump(original, jumps_if))
+    for name, replacement in _REPLACEMENTS.items():
+        _wrap(name, _gated(replacement))
+
+
+def install_late_reads() -> None:
+    """Wrap the instruction that reads attributes."""
+    for name, replacement in _LATE_READS.items():
+        _wrap(name, _gated(replacement))

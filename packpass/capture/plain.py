@@ -1,0 +1,247 @@
+"""Sequences over documents as plain Python classes: Dynamo traces this code as it traces the user's.
+
+A sequence knows its length, a number that changes from batch to batch, and how its entry is made from an index. All
+that Python offers for going over sequences is written here as Python would write it. What plain code cannot decide
+is asked with the functions of the first section: the call hook answers them while a frame is traced
+(`packpass.capture.sequences`), and they never run.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NoReturn
+
+from packpass.capture import markers
+
+# === Questions to the tracer =================================================================================
+
+
+def _never(*args: Any) -> NoReturn:
+    raise RuntimeError("packpass: a sequence over documents reached execution; please report this")
+
+
+def advance(iterator: Any) -> Any:
+    """Begin the next of the two traced documents and return its index; None after them."""
+    _never(iterator)
+
+
+def position(documents: Any, key: Any) -> Any:
+    """The index that a subscript means, if every batch has such an entry; refuses the loop otherwise."""
+    _never(documents, key)
+
+
+def bounds(documents: Any, key: Any) -> Any:
+    """``(entries left out in front, at the end)`` of a slice; refuses all but ``[1:]``, ``[:-1]`` and ``[:]``."""
+    _never(documents, key)
+
+
+def take(documents: Any) -> Any:
+    """Somebody goes through an iterator: refuses the loop if somebody has before."""
+    _never(documents)
+
+
+def refuse_use(what: Any) -> Any:
+    """Refuse the loop: a sequence is used in a way that needs the number of documents to be a constant."""
+    _never(what)
+
+
+def wait(request: Any) -> Any:
+    """Wait for a point-to-point request."""
+    _never(request)
+
+
+def refuse_request(what: Any) -> Any:
+    """Refuse the loop: a point-to-point request is used for something else than one wait."""
+    _never(what)
+
+
+# === Sequences ===============================================================================================
+
+
+class Documents:
+    """``length`` entries, entry i being ``get(i)``."""
+
+    def __init__(self, length: Any, get: Any, kind: Any, calls: Any = False, origin: Any = None) -> None:
+        self.length = length
+        self.get = get
+        self.kind = kind  # the type it stands for
+        self.calls = calls  # does making an entry call code of the user?
+        self.origin = origin  # the tensor whose tolist() this is
+
+    def __iter__(self) -> Any:
+        return Entries(self)
+
+    def __len__(self) -> Any:
+        return self.length
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            first, last = bounds(self, key)
+            if first == 0:
+                return Documents(self.length - last, self.get, self.kind, self.calls)
+            return Documents(self.length - first - last, lambda i: self.get(i + first), self.kind, self.calls)
+        return self.get(position(self, key))
+
+    def __getattr__(self, name: Any) -> Any:
+        return refuse_use(name)
+
+    def __setitem__(self, key: Any, value: Any) -> Any:
+        return refuse_use("an assignment")
+
+    def __contains__(self, value: Any) -> Any:
+        return refuse_use("in")
+
+    def __add__(self, other: Any) -> Any:
+        return refuse_use("+")
+
+    def __radd__(self, other: Any) -> Any:
+        return refuse_use("+")
+
+    def __mul__(self, other: Any) -> Any:
+        return refuse_use("*")
+
+    def __eq__(self, other: Any) -> Any:
+        return refuse_use("a comparison")
+
+    def __lt__(self, other: Any) -> Any:
+        return refuse_use("a comparison")
+
+    __iadd__ = __add__
+    __rmul__ = __imul__ = __mul__
+    __ne__ = __eq__
+    __gt__ = __le__ = __ge__ = __lt__
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Once(Documents):
+    """An iterator over documents (zip, enumerate, map): good for one loop, without a length and subscripts."""
+
+    def __iter__(self) -> Any:
+        take(self)
+        return Entries(self)
+
+    def __next__(self) -> Any:
+        return refuse_use("next()")
+
+    def __len__(self) -> Any:
+        return refuse_use("the length of an iterator")
+
+    def __getitem__(self, key: Any) -> Any:
+        return refuse_use("a subscript of an iterator")
+
+
+class Entries:
+    """What ``iter`` returns."""
+
+    def __init__(self, documents: Any) -> None:
+        self.documents = documents
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        index = advance(self)
+        if index is None:
+            raise StopIteration
+        return self.documents.get(index)
+
+
+def identity(i: Any) -> Any:
+    return i
+
+
+def of_count(stop: Any) -> Any:
+    """``range(stop)``."""
+    return Documents(stop, identity, range)
+
+
+def of_range(start: Any, stop: Any) -> Any:
+    """``range(start, stop)``."""
+    return Documents(stop - start, lambda i: i + start, range)
+
+
+def of_tensor(x: Any) -> Any:
+    """The 0-d entries of a 1-D tensor, as ``for t in x`` yields them."""
+    return Documents(x.size(0), lambda i: x[i], list)
+
+
+def of_tolist(x: Any) -> Any:
+    """``x.tolist()`` of a 1-D integer tensor.
+
+    The list keeps its numbers when the tensor changes; the passes see through a copy of one that does not.
+    """
+    numbers = x.clone()
+    return Documents(x.size(0), lambda i: numbers[i].item(), list, False, numbers)
+
+
+def of_split(x: Any, lengths: Any, dim: Any) -> Any:
+    """``torch.split(x, lengths, dim)``, where ``lengths`` is the ``tolist()`` of a tensor."""
+    return Documents(lengths.length, lambda i: markers.SPLIT_GET(x, lengths.origin, i, dim), tuple)
+
+
+def of_collected(collected: Any, length: Any) -> Any:
+    """A list that an earlier loop over documents has filled."""
+    return Documents(length, lambda i: markers.LIST_GET(collected, i), list)
+
+
+def listed(documents: Any, kind: Any) -> Any:
+    """``list(iterator)``: the same entries, to be gone through as often as one likes."""
+    take(documents)
+    return Documents(documents.length, documents.get, kind)
+
+
+def of_zip(length: Any, calls: Any, *items: Any) -> Any:
+    """``zip(*items)``."""
+    return Once(length, lambda i: tuple([item.get(i) for item in items]), zip, calls)
+
+
+def of_pairwise(items: Any) -> Any:
+    """``itertools.pairwise(items)``."""
+    return Once(items.length - 1, lambda i: (items.get(i), items.get(i + 1)), itertools.pairwise, items.calls)
+
+
+def of_map(length: Any, function: Any, *items: Any) -> Any:
+    """``map(function, *items)``."""
+    return Once(length, lambda i: function(*[item.get(i) for item in items]), map, True)
+
+
+def of_enumerate(items: Any) -> Any:
+    """``enumerate(items)``."""
+    return Once(items.length, lambda i: (i, items.get(i)), enumerate, items.calls)
+
+
+def of_enumerate_from(items: Any, start: Any) -> Any:
+    """``enumerate(items, start)``."""
+    return Once(items.length, lambda i: (i + start, items.get(i)), enumerate, items.calls)
+
+
+# === Messages ================================================================================================
+
+
+class Request:
+    """What ``isend`` and ``irecv`` return: good for one ``wait()`` in its own iteration."""
+
+    def __init__(self, number: Any) -> None:
+        self.number = number
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return refuse_request("a wait with a time-out")
+        return wait(self)
+
+    def __getattr__(self, name: Any) -> Any:
+        return refuse_request(name)
+
+
+class Message:
+    """A ``dist.P2POp``: goes into the list of ``batch_isend_irecv``, nowhere else."""
+
+    def __init__(self, number: Any) -> None:
+        self.number = number
+
+    def __getattr__(self, name: Any) -> Any:
+        return refuse_request(name)
+
+
+OURS = (Documents, Entries, Request, Message)
+"""Nothing of these may outlive the graph."""
