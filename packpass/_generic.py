@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import markers
 
 # In-place changes of a tensor's metadata, which Dynamo tracks in Python for the two traced iterations only.
 _RESHAPING = (

@@ -8,12 +8,11 @@ import time
 import torch
 from torch import fx
 
-from packpass import _passes
+from packpass import _passes, markers
 from packpass._compat import is_collective
 from packpass._options import Options
 from packpass._report import GraphRecord, PassRun, Refusal, Rewrite, active, transaction
 from packpass._verify import copy_graph
-from packpass.capture import markers
 from packpass.capture.state import FrameState, Mode, react
 from packpass.layout import LayoutError, analyze
 from packpass.layout.names import AUTOGRAD_FUNCTION, op_name

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 from torch.nn.utils.rnn import pad_sequence
 
+from packpass import markers
 from packpass._generic import (
     Iteration,
     NotReplayable,
@@ -29,7 +30,6 @@ from packpass._generic import (
     regions,
 )
 from packpass._location import location_of_node
-from packpass.capture import markers
 from packpass.capture.divisible import EQUAL_PARTS
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.capture import markers
+from packpass import markers
 from packpass.capture.offsets import STEPS, Steps, length_of, unstepped
 from packpass.layout.mutation import mutated_after
 from passes.building import Builder

@@ -14,10 +14,10 @@ carry from one document to the next.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import logging
+import operator
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -43,7 +43,8 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.hooks import GROUPS, Group, Hook, HookState, group_is_on, hook_states, install_group, switched_off
 from packpass.capture.inputs import Client
-from packpass.capture.state import LOOP_MODES, Mode, Trace, active, frame_state, refuse
+from packpass.capture.state import LOOP_MODES, Mode, Trace, active, current_frame, frame_state, note, refuse
+from packpass.capture.watch import watch_items
 
 __all__ = [
     "Client",
@@ -115,20 +116,28 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     try:
         with _scalars(captured=loops), dynamic_sources(sources):
             return original(self, *args, **kwargs)
-    except (RestartAnalysis, SkipFrame, RefusedError):
+    except RestartAnalysis as error:
+        if active.regions:  # a graph break: the frame is cut in front of the call that the loop is in
+            reason = f"the loop body cannot be captured: {effects.first_line(error.restart_reason)}"
+            note("graph-break", reason, active.regions[-1].location)
+        raise
+    except (SkipFrame, RefusedError):
         raise
     except Exception as error:
         if frame is None:
             raise
         _forget_half_made_nodes(self.output)
-        raise _without_loops(self, error, loops) from error
+        refusal = _refused(self, error, loops)
+        if refusal is None:
+            raise
+        raise refusal from error
     finally:
         while active.regions:
             active.regions.pop().abandon()
         active.frame, active.regions, active.trace = outer
 
 
-def _without_loops(tx: Any, error: Exception, loops: bool) -> Exception:
+def _refused(tx: Any, error: Exception, loops: bool) -> Exception | None:
     """Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides."""
     what = f"{type(error).__name__}: {effects.first_line(error)}"
     if active.regions:
@@ -137,7 +146,7 @@ def _without_loops(tx: Any, error: Exception, loops: bool) -> Exception:
     if loops and active.frame is not None:
         where = next(iter(active.frame.sites.values()), shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno))
         return refuse("frame-not-compiled", f"a frame with a captured loop failed to compile: {what}", where)
-    return error
+    return None
 
 
 def _forget_half_made_nodes(output: Any) -> None:
@@ -193,18 +202,22 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
         out = of_python(tx, args, {name: value.realize() for name, value in kwargs.items()})
         if out is not None:
             return out
-    if active.frame is not None and active.frame.mode in LOOP_MODES:
+    if current_frame().mode is Mode.PROBE and function in _READING:
+        watch_items(tx, args)
+    if current_frame().mode in LOOP_MODES:
         out = calls.call_function(tx, function, args, kwargs)
         if out is not None:
             return out
     if active.regions or active.trace.regions:
         sequences.refuse_unknown(tx, function, args)
-    if active.regions and not sequences.active_question(tx) and getattr(function, "__module__", "") in _GOING_THROUGH:
+    if active.regions and not sequences.is_ours(tx) and getattr(function, "__module__", "") in _GOING_THROUGH:
         effects.check_iterators(*args)
     return None
 
 
 _QUESTIONS = {**sequences.QUESTIONS, **p2p.QUESTIONS}
+_READING = frozenset({int, float, bool, range, operator.index})
+"""Functions that read a 0-d tensor as a number."""
 _GOING_THROUGH = ("builtins", "itertools", "functools", "math")
 
 

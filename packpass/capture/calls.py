@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from packpass.capture import divisible, markers, plain, shadows
+from packpass import markers
+from packpass.capture import divisible, plain, shadows
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,

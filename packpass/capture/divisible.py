@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.capture import markers
 from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,

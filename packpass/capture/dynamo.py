@@ -86,56 +86,6 @@ from torch._dynamo.variables.misc import AutogradFunctionContextVariable
 # State that survives restarts of one compile and nothing else.
 from torch._guards import CompileContext
 
-__all__ = [
-    "AutogradFunctionContextVariable",
-    "AutogradFunctionVariable",
-    "CellVariable",
-    "CompileContext",
-    "ConstantVariable",
-    "ContextWrappingVariable",
-    "FunctoolsPartialVariable",
-    "GenericContextWrappingVariable",
-    "GetAttrVariable",
-    "GuardBuilder",
-    "InstructionTranslator",
-    "InstructionTranslatorBase",
-    "IteratorVariable",
-    "ListVariable",
-    "LocalGeneratorObjectVariable",
-    "LocalSource",
-    "OutputGraph",
-    "RestartAnalysis",
-    "ShortenTraceback",
-    "SideEffects",
-    "SkipFrame",
-    "SliceVariable",
-    "SymNodeVariable",
-    "TensorVariable",
-    "TensorifyScalarRestartAnalysis",
-    "TupleVariable",
-    "UnspecializeRestartAnalysis",
-    "Unsupported",
-    "UserDefinedObjectVariable",
-    "ValueMutationNew",
-    "VariableTracker",
-    "attribute",
-    "call",
-    "callee",
-    "constant",
-    "current_scope_id",
-    "dynamic_sources",
-    "dynamo_config",
-    "dynamo_utils",
-    "emit",
-    "enter_new_scope",
-    "example",
-    "innermost_backend",
-    "install_guard",
-    "is_side_effect_safe",
-    "variable",
-]
-
-
 # === Values ==================================================================================================
 
 

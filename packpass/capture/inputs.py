@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._options import Options
 from packpass._report import RefusedError, record
-from packpass.capture import markers
 from packpass.capture.dynamo import LocalSource, VariableTracker, call, constant
 from packpass.capture.state import Mode, active, frame_state, react, tracing_error
 from packpass.layout.sources import BOUNDARY_NAMES, PADDED_NAMES, LayoutError, last_name, source_name

@@ -24,7 +24,7 @@ import torch
 from torch import fx
 
 from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, call, constant, emit
-from packpass.capture.markers import SPLIT_GET
+from packpass.markers import SPLIT_GET
 
 if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase

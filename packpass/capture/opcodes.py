@@ -1,21 +1,24 @@
 """Instructions that mean something else in a loop over documents: iteration, indexing, attributes, branches on data.
 
-Every instruction is traced by a function in a table; the ones here are put around some of those. Two forms of branches have a meaning without knowing the data: ``if cond: continue`` (and its mirror, a body that is one ``if``)
-skips the rest of the body for some documents, and ``assert cond`` checks every document. Both are written into the
-graph as markers; any other branch on data fails as in stock Dynamo, which refuses the loop.
+Every instruction is traced by a function in a table; the ones here are put around some of those. Two forms of branches
+have a meaning without knowing the data: ``if cond: continue`` (and its mirror, a body that is one ``if``) skips the
+rest of the body for some documents, and ``assert cond`` checks every document. Both are written into the graph as
+markers; any other branch on data fails as in stock Dynamo, which refuses the loop.
 """
 
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import calls, effects, late_reads, markers, sequences
+from packpass.capture import calls, effects, late_reads, sequences
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     ListVariable,
@@ -24,7 +27,8 @@ from packpass.capture.dynamo import (
     Unsupported,
 )
 from packpass.capture.region import CollectedItems, Region
-from packpass.capture.state import LOOP_MODES, active
+from packpass.capture.state import LOOP_MODES, Mode, active
+from packpass.capture.watch import watch_items
 
 _FILLERS = ("NOP", "RESUME", "CACHE")
 _JUMPS = ("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE", "JUMP_FORWARD")
@@ -151,6 +155,13 @@ def _load_attr(original: Any, self: Any, instruction: Any) -> None:
     original(self, instruction)
 
 
+def _slice(original: Any, self: Any, instruction: Any) -> None:
+    """``x[: cu[-1]]`` reads a number from the boundaries."""
+    if active.frame is not None and active.frame.mode is Mode.PROBE:
+        watch_items(self, self.stack[-3:] if instruction.opname == "BUILD_SLICE" else self.stack[-2:])
+    original(self, instruction)
+
+
 def _goes_through(depth: int) -> Callable[..., None]:
     """Instructions that may go through one of the values on top of the stack."""
 
@@ -164,6 +175,7 @@ def _goes_through(depth: int) -> Callable[..., None]:
 
 _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
     "GET_ITER": _get_iter,
+    **dict.fromkeys(("BUILD_SLICE", "BINARY_SLICE", "STORE_SLICE"), _slice),
     "BINARY_SUBSCR": _get_item,
     "STORE_SUBSCR": _set_item,
     **dict.fromkeys(
@@ -230,7 +242,7 @@ def _gated(replacement: Callable[[Any, Any, Any], None]) -> Callable[[Any], Any]
 def install_loops() -> None:
     """Wrap the instructions of loops in every translator's table."""
     for name, jumps_if in _jumps().items():
-        _wrap(name, lambda original, jumps_if=jumps_if: _jump(original, jumps_if))
+        _wrap(name, functools.partial(_jump, jumps_if=jumps_if))
     for name, replacement in _REPLACEMENTS.items():
         _wrap(name, _gated(replacement))
 

@@ -5,10 +5,6 @@ deadlocks.) Inside a captured loop they become marker ops, for `passes.fuse_boun
 exchange; no marker ever executes or reaches the inner backend. A frame in which one is left is traced again as stock
 torch would, messages between graphs included.
 
-    p2p_send(x, peer, tag, group, work)     # peer: global rank; work: number of the request
-    p2p_recv(x, peer, tag, group, work)     # fills x, which nobody may look at before
-    p2p_wait(work)
-    p2p_group(group)                        # before them: names of the groups that this frame has looked at
 
 The request itself is plain Python (`packpass.capture.plain.Request`).
 """
@@ -20,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx.node import has_side_effect
 
 from packpass.capture import plain
 from packpass.capture.dynamo import (
@@ -36,26 +31,7 @@ from packpass.capture.dynamo import (
     install_guard,
 )
 from packpass.capture.state import Mode, active, location_of, refuse
-
-_lib = torch.library.Library("packpass_capture", "FRAGMENT")
-_TAGS = (torch.Tag.pt2_compliant_tag,)
-_lib.define("p2p_send(Tensor x, int peer, int tag, str group, int work) -> ()", tags=_TAGS)
-_lib.define("p2p_recv(Tensor(a!) x, int peer, int tag, str group, int work) -> ()", tags=_TAGS)
-_lib.define("p2p_wait(int work) -> ()", tags=_TAGS)
-_lib.define("p2p_group(str group) -> ()", tags=_TAGS)
-_ns = torch.ops.packpass_capture
-SEND, RECV, WAIT, GROUP = _ns.p2p_send.default, _ns.p2p_recv.default, _ns.p2p_wait.default, _ns.p2p_group.default
-MARKERS = frozenset({SEND, RECV, WAIT, GROUP})
-
-
-def _never(*args: object) -> None:
-    raise RuntimeError("packpass: a point-to-point marker reached execution; please report this")
-
-
-for _op in MARKERS:
-    has_side_effect(_op)
-    _lib.impl(_op.name().partition("::")[2], _never, "CompositeExplicitAutograd")
-    torch.library.register_fake(_op.name(), lambda *args: None, lib=_lib)
+from packpass.markers import GROUP, RECV, SEND, WAIT
 
 
 def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -65,7 +41,7 @@ def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any
         return None
     arguments = _bound(function, args, kwargs)
     if function is dist.P2POp:
-        message = call(tx, plain.Message, constant(len(active.trace.messages)))
+        message = call(tx, plain.message, constant(len(active.trace.messages)))
         active.trace.messages[message] = arguments
         return message
     if function is not dist.batch_isend_irecv:
@@ -140,7 +116,7 @@ def _message(tx: Any, function: Any, given: dict[str, Any], peer: str, peer_in_g
     number = frame.messages = frame.messages + 1
     marker = SEND if function is dist.isend else RECV
     tx.output.create_proxy("call_function", marker, (tensor.as_proxy(), rank, tag or 0, group.group_name, number), {})
-    request: VariableTracker = call(tx, plain.Request, constant(number))
+    request: VariableTracker = call(tx, plain.request, constant(number))
     active.trace.requests[request] = (region, region.iteration, number)
     return request
 

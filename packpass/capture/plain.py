@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, NoReturn
 
-from packpass.capture import markers
+from packpass import markers
 
 # === Questions to the tracer =================================================================================
 
@@ -146,6 +146,11 @@ class Entries:
         return self.documents.get(index)
 
 
+def entries(documents: Any) -> Any:
+    """``iter(documents)``."""
+    return Entries(documents)
+
+
 def identity(i: Any) -> Any:
     return i
 
@@ -241,6 +246,14 @@ class Message:
 
     def __getattr__(self, name: Any) -> Any:
         return refuse_request(name)
+
+
+def request(number: Any) -> Any:
+    return Request(number)
+
+
+def message(number: Any) -> Any:
+    return Message(number)
 
 
 OURS = (Documents, Entries, Request, Message)

@@ -12,7 +12,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from packpass.capture import markers, plain
+from packpass import markers
+from packpass.capture import plain
 from packpass.capture.dynamo import (
     ContextWrappingVariable,
     GenericContextWrappingVariable,

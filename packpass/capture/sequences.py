@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from packpass._location import is_library
 from packpass.capture import plain
 from packpass.capture.dynamo import (
     ListVariable,
@@ -305,11 +306,11 @@ def _iter(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def iterate(tx: Translator, documents: Any) -> Any:
     """``iter(documents)``, where it was something else for Dynamo."""
     take(tx, documents)
-    return call(tx, plain.Entries, documents)
+    return call(tx, plain.entries, documents)
 
 
 def _isinstance(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 2 or not is_documents(args[0]) or active_question(tx):
+    if len(args) != 2 or not is_documents(args[0]) or is_ours(tx):
         return None
     wanted = args[1]
     if wanted.is_python_constant() and wanted.as_python_constant() in (*plain.OURS, plain.Once):
@@ -320,9 +321,9 @@ def _isinstance(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return constant(issubclass(kind.as_python_constant(), wanted.as_python_constant()))
 
 
-def active_question(tx: Any) -> bool:
-    """Is this our own plain code that asks?"""
-    return bool(tx.f_code.co_filename == plain.__file__)
+def is_ours(tx: Any) -> bool:
+    """Is this our own plain code, or torch's, and not the user's?"""
+    return is_library(tx.f_code.co_filename)
 
 
 FUNCTIONS: dict[Any, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
@@ -343,7 +344,7 @@ _UNDERSTOOD = frozenset({len, slice, type(None), getattr, hasattr, *FUNCTIONS})
 
 def refuse_unknown(tx: Any, function: Any, args: list[Any]) -> None:
     """A function of Python that is given a sequence over documents, and would look at all of its entries."""
-    known = function is None or function in _UNDERSTOOD or active_question(tx)
+    known = function is None or function in _UNDERSTOOD or is_ours(tx)
     if not known and getattr(function, "__module__", None) in ("builtins", "itertools", "functools", "math"):
         if any(is_documents(arg) for arg in args):
             raise refuse_use(tx, f"{getattr(function, '__name__', function)}()")

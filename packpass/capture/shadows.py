@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from packpass.capture import markers
+from packpass import markers
 from packpass.capture.dynamo import TensorVariable, emit, example
 from packpass.capture.dynamo import call as traced
 from packpass.capture.watch import is_unknown

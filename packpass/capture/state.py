@@ -150,13 +150,18 @@ def restart(reason: str) -> Restart:
 
 def refuse(code: str, reason: str, location: str) -> Restart:
     """Record why the loop at ``location`` is not captured; the frame goes on as stock torch."""
+    if active.frame is not None:
+        active.frame.mode = Mode.STOCK
+    note(code, reason, location)
+    return restart(f"{code}: {reason}")
+
+
+def note(code: str, reason: str, location: str) -> None:
+    """Record why the loop at ``location`` is not captured in this graph, whatever becomes of the frame."""
     refusal = Refusal(rule="capture", code=code, reason=reason, location=location)
     record(refusal)
-    frame = active.frame
-    if frame is not None:
-        frame.mode = Mode.STOCK
-        react(refusal, frame.options)
-    return restart(f"{code}: {reason}")
+    if active.frame is not None:
+        react(refusal, active.frame.options)
 
 
 def react(refusal: Refusal, options: Options) -> None:

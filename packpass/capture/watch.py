@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from packpass._compat import free_unbacked_symbols, hint_of
-from packpass.capture.dynamo import example
+from packpass.capture.dynamo import TensorVariable, example
 from packpass.capture.hooks import group_is_on
 from packpass.capture.state import Mode, current_frame, restart
 
@@ -88,6 +88,14 @@ def is_vector(v: Any) -> bool:
 
 def is_unknown(size: Any) -> bool:
     return isinstance(size, (torch.SymInt, torch.SymBool)) and bool(free_unbacked_symbols(size))
+
+
+def watch_items(tx: Any, values: list[Any]) -> None:
+    """Values of which some may be 0-d tensors that are read as numbers."""
+    for value in values:
+        value = value.realize()
+        if isinstance(value, TensorVariable) and is_scalar(value):
+            watch_item(tx, value)
 
 
 def watch_item(tx: Any, scalar: Any) -> None:

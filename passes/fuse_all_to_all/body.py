@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.capture import markers
+from packpass import markers
 from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size

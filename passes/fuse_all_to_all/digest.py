@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.capture import markers
+from packpass import markers
 from packpass.layout.names import example
 from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.terms import map_args

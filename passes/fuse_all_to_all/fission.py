@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.capture import markers
+from packpass import markers
 from packpass.layout.mutation import written_inputs
 from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name, storage
 from passes.building import Builder

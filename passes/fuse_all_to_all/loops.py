@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._location import location_of_node
 from packpass._report import Refusal, Rewrite
-from packpass.capture import markers
 from packpass.layout.mutation import mutated_after, written_inputs
 from packpass.layout.names import AUTOGRAD_FUNCTION, example, op_name, storage
 from passes.context import PassContext

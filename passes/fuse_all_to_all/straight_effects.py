@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import is_collective
-from packpass.capture import markers
 from packpass.layout.mutation import written_inputs
 from packpass.layout.names import example, op_name
 from passes.bucket_all_to_all.find import KNOWN, namespace_of

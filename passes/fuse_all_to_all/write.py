@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from packpass.capture import markers
+from packpass import markers
 from packpass.layout.names import example
 from passes.building import Builder
 from passes.fuse_all_to_all.blocks import TOKENS, size_of

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import process_group_of
-from packpass.capture import p2p
 from packpass.layout.names import example
 from passes.fuse_boundary_exchange import rules  # noqa: F401  (fills the rule table)
 from passes.fuse_boundary_exchange.canonical import Field, Group, Matched, check_messages, match
@@ -48,12 +48,12 @@ class _Outcome:
 
 
 def has_messages(loop: LoopFound) -> bool:
-    return any(node.target in p2p.MARKERS for node in loop.nodes)
+    return any(node.target in markers.MESSAGES for node in loop.nodes)
 
 
 def groups_seen(graph: fx.Graph) -> list[str]:
     """Names of the process groups that the code looks at: capture notes them beside the first message of a graph."""
-    return [str(node.args[0]) for node in graph.nodes if node.target is p2p.GROUP]
+    return [str(node.args[0]) for node in graph.nodes if node.target is markers.GROUP]
 
 
 def decide(graph: fx.Graph, loop: LoopFound, groups: Sequence[str]) -> Decided:
@@ -96,7 +96,7 @@ def _best(refused: list[Refused]) -> Refused:
 def _candidates(loop: LoopFound, groups: Sequence[str]) -> list[Group]:
     """Groups that may hold the shards: those that the code looks at, and that of the messages. By ranks, once each."""
     names = [*groups]
-    names += [str(node.args[3]) for node in loop.nodes if node.target in (p2p.SEND, p2p.RECV)]
+    names += [str(node.args[3]) for node in loop.nodes if node.target in (markers.SEND, markers.RECV)]
     found: dict[tuple[int, ...], Group] = {}
     for name in dict.fromkeys(names):
         group = process_group_of(name)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import is_collective
-from packpass.capture import markers, p2p
 from packpass.layout.mutation import written_inputs
 from packpass.layout.names import argument, example
 from passes.fuse_boundary_exchange import contents
@@ -89,14 +89,14 @@ class Machine:
     def step(self, node: fx.Node) -> None:
         """One node of the body."""
         name = name_of(node) or str(getattr(node.target, "__name__", ""))
-        if node.op == "get_attr" or name in ("assert_scalar", "opaque") or node.target is p2p.GROUP:
+        if node.op == "get_attr" or name in ("assert_scalar", "opaque") or node.target is markers.GROUP:
             return
         if self._is_number(node):
             if written_inputs(node) or is_collective(node.target) or _draws(node):
                 raise Refused("no-rule", f"{label(node)} does more than to compute a number", node)
             self.values[node] = self._scalar(node, name)
             return
-        rule = RULES.get(node.target if node.target in p2p.MARKERS or node.target in markers.MARKERS else name)
+        rule = RULES.get(node.target if node.target in markers.MESSAGES or node.target in markers.MARKERS else name)
         if rule is None:
             raise Refused("no-rule", f"{label(node)} between the messages of a roll is not understood", node)
         self.values[node] = rule(self, node)

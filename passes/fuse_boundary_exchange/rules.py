@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import statically_known_true
 from packpass._registry import registrar
-from packpass.capture import markers, p2p
 from packpass.layout.names import argument, example
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import RULES, Machine, Message
@@ -312,14 +312,14 @@ def _same_rest(a: torch.Tensor, b: torch.Tensor, dim: int | None, kept_a: bool, 
 # === Messages, conditions ====================================================================================
 
 
-@rule(p2p.SEND)
+@rule(markers.SEND)
 def _send(machine: Machine, node: fx.Node) -> None:
     view, message = _message(machine, node, sends=True)
     message.what = machine.read(view, node)
     view.memory.root().sending.add(message.number)
 
 
-@rule(p2p.RECV)
+@rule(markers.RECV)
 def _recv(machine: Machine, node: fx.Node) -> None:
     view, message = _message(machine, node, sends=False)
     machine.write(view, (Run(ONE, Pending(message.number)),), node)
@@ -337,7 +337,7 @@ def _message(machine: Machine, node: fx.Node, *, sends: bool) -> tuple[View, Mes
     return view, message
 
 
-@rule(p2p.WAIT)
+@rule(markers.WAIT)
 def _wait(machine: Machine, node: fx.Node) -> None:
     (message,) = (m for m in machine.messages if m.number == node.args[0])
     message.waited = True

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import statically_known_true as known
-from packpass.capture import markers
 from packpass.layout import rules, subgraphs
 from packpass.layout.attention import AttentionCall, attention, named_arguments
 from packpass.layout.axes import Axes, Axis, value_of

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import hint_of, statically_known_true
-from packpass.capture import markers
 from packpass.layout.mutation import mutated_after, written_inputs
 from passes.refused import Refused
 from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)

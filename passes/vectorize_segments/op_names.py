@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from packpass import markers
 from packpass._compat import native_pad
-from packpass.capture import markers
 from packpass.layout.names import argument as argument
 
 # Ops that treat every slot alike: on a segment they are the same op on the whole row.

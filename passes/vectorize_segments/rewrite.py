@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import free_unbacked_symbols, statically_known_true
-from packpass.capture import markers
 from packpass.layout.mutation import mutated_after
 from passes.prune import prune
 from passes.refused import Refused

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.capture import markers
+from packpass import markers
 from packpass.layout.mutation import mutated_after, written_inputs
 from passes.prune import prune
 from passes.refused import Refused

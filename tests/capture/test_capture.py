@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch._dynamo.current_scope_id import current_scope_id
 
-from packpass import _backend
+from packpass import _backend, markers
 from packpass._report import Report, collecting
-from packpass.capture import Mode, markers
+from packpass.capture import Mode
 
 from .support import Recorder, boundaries, compiled, equal, graphs, hold, reported, row
 

@@ -21,7 +21,7 @@ from torch._dynamo.current_scope_id import current_scope_id
 from torch._dynamo.testing import EagerAndRecordGraphs
 
 import packpass
-from packpass import capture
+from packpass import _backend, capture
 from packpass._options import Options
 from packpass.capture.hooks import Group, Hook, install_group, problem, switched_off, wrap
 from packpass.capture.state import FrameState, active
@@ -29,7 +29,7 @@ from packpass.capture.state import FrameState, active
 from .support import boundaries, compiled, equal, hold, row
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUPS = {group.name: group for group in capture._groups()}
+GROUPS = {group.name: group for group in capture._groups(_backend._Client())}
 HOOKS = [(name, hook) for name, group in GROUPS.items() for hook in group.hooks]
 
 

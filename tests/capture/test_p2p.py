@@ -17,6 +17,7 @@ from torch._dynamo.testing import EagerAndRecordGraphs
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import packpass
+from packpass import markers
 from packpass.capture import group_is_on, p2p
 from packpass.capture.hooks import HookState
 from tests.dist.p2p_checks import Recorder
@@ -106,13 +107,13 @@ def test_other_uses_of_a_request_leave_the_loop(group: Any, use: str) -> None:
 
 
 def test_no_marker_ever_runs() -> None:
-    for call in (lambda: p2p.SEND(X, 1, 0, "0", 1), lambda: p2p.RECV(X, 1, 0, "0", 1), lambda: p2p.WAIT(1)):
+    for call in (lambda: markers.SEND(X, 1, 0, "0", 1), lambda: markers.RECV(X, 1, 0, "0", 1), lambda: markers.WAIT(1)):
         with pytest.raises(RuntimeError, match="reached execution"):
             call()
 
 
 def test_the_group_can_be_switched_off() -> None:
-    code = "from packpass import capture; print(*[s for s in capture.hook_states() if s.name == 'p2p'])"
+    code = "from packpass._backend import capture; print(*[s for s in capture.hook_states() if s.name == 'p2p'])"
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PACKPASS_DISABLE_HOOKS": "p2p", "PYTHONPATH": str(root)}
     shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)

@@ -29,27 +29,6 @@ from torch.fx.node import has_side_effect
 
 from packpass._compat import current_shape_env, free_unbacked_symbols, statically_known_true
 
-__all__ = [
-    "LOOP_BEGIN",
-    "LOOP_END",
-    "LOOP_SKIP",
-    "LOOP_CHECK",
-    "LIST_COLLECT",
-    "LIST_USES",
-    "LIST_GET",
-    "RAGGED_CAT",
-    "LIST_STACK",
-    "LIST_JOIN",
-    "LIST_PAD",
-    "SPLIT_GET",
-    "SEGMENT",
-    "ROLL",
-    "CHUNK",
-    "RESHAPE",
-    "BOUNDARIES",
-    "MARKERS",
-]
-
 _lib = torch.library.Library("packpass_capture", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _lib.define("loop_begin(SymInt length, int id, int it) -> SymInt", tags=_TAGS)

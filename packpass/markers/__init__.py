@@ -1,0 +1,62 @@
+"""Marker ops: how what capture has understood is written down in a Dynamo graph, for the passes to read.
+
+`loops` has those of loops over documents, `messages` those of point-to-point messages in them.
+"""
+
+from packpass.markers.loops import (
+    ATTENTION,
+    BOUNDARIES,
+    CHUNK,
+    CUMMAX,
+    CUMMIN,
+    LIST_COLLECT,
+    LIST_GET,
+    LIST_JOIN,
+    LIST_PAD,
+    LIST_STACK,
+    LIST_USES,
+    LOGSUMEXP,
+    LOOP_BEGIN,
+    LOOP_CHECK,
+    LOOP_END,
+    LOOP_SKIP,
+    MARKERS,
+    RAGGED_CAT,
+    RESHAPE,
+    ROLL,
+    SEGMENT,
+    SHADOWS,
+    SPLIT_GET,
+)
+from packpass.markers.messages import GROUP, MESSAGES, RECV, SEND, WAIT
+
+__all__ = [
+    "ATTENTION",
+    "BOUNDARIES",
+    "CHUNK",
+    "CUMMAX",
+    "CUMMIN",
+    "GROUP",
+    "LIST_COLLECT",
+    "LIST_GET",
+    "LIST_JOIN",
+    "LIST_PAD",
+    "LIST_STACK",
+    "LIST_USES",
+    "LOGSUMEXP",
+    "LOOP_BEGIN",
+    "LOOP_CHECK",
+    "LOOP_END",
+    "LOOP_SKIP",
+    "MARKERS",
+    "MESSAGES",
+    "RAGGED_CAT",
+    "RECV",
+    "RESHAPE",
+    "ROLL",
+    "SEGMENT",
+    "SEND",
+    "SHADOWS",
+    "SPLIT_GET",
+    "WAIT",
+]
