@@ -10,8 +10,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
+from typing import TextIO
+
+from tests.matrix.verdicts import RAISED, Verdict
 
 LIMIT = 60
 """Seconds that one program may take; most take a tenth of one."""
@@ -32,25 +35,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     lines = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     from tests.matrix.corpus import jobs
-    from tests.matrix.verdicts import RAISED, Verdict
 
     known = jobs()
     wanted = [key for key in known if not arguments.only or any(word in key for word in arguments.only)]
     part, parts = arguments.part
-    wanted = [key for key in wanted[part::parts] if key not in set(arguments.skip)]
-    print(json.dumps({"programs": wanted}), file=lines)
+    run({key: known[key] for key in wanted[part::parts] if key not in set(arguments.skip)}, lines, arguments.limit)
+    return 0
+
+
+def run(jobs: Mapping[str, Callable[[], Verdict]], lines: TextIO, limit: int) -> None:
+    """Run the jobs one after the other, each within so many seconds."""
+    print(json.dumps({"programs": list(jobs)}), file=lines)
     signal.signal(signal.SIGALRM, _too_long)
-    for key in wanted:
-        signal.alarm(arguments.limit)
+    for key, job in jobs.items():
+        signal.alarm(limit)
         try:
-            verdict = known[key]()
+            verdict = job()
         except TooLongError:
             corpus, name = key.split("/")
-            verdict = Verdict(corpus, name, False, RAISED, f"stopped after {arguments.limit} s")
+            verdict = Verdict(corpus, name, False, RAISED, f"stopped after {limit} s")
         finally:
             signal.alarm(0)
         print(verdict.to_json(), file=lines)
-    return 0
 
 
 def _part(text: str) -> tuple[int, int]:

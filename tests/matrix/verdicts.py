@@ -85,6 +85,11 @@ def differences(reference: Iterable[Verdict], cell: Iterable[Verdict]) -> list[D
     return found
 
 
+def demanded_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """What to hold a cell against where there is no reference: the programs that the corpora want to be rewritten."""
+    return [Verdict(v.corpus, v.name, True, RIGHT, rewrites=max(v.rewrites, 1)) for v in verdicts if v.demanded]
+
+
 def _grade(verdict: Verdict) -> tuple[bool, int, int]:
     """Larger is better: right, number of rewrites, and graph breaks where something was rewritten."""
     right = verdict.outcome in (RIGHT, STOCK)
