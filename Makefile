@@ -1,4 +1,5 @@
-# Two commands matter: `make report` (what packpass gains, measured here) and `make test` (that it is right).
+# Two commands matter: `make report` (what packpass gains, measured here) and `make test` (that it is right). A third,
+# `make test-matrix`, says on which torch and which Python.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,11 +9,15 @@ export OMP_NUM_THREADS ?= 1
 # Test processes; each needs about 1.5 GB.
 JOBS ?= 2
 
-.PHONY: help report test test-all lint clean
+# For test-matrix: the versions to look at (all of them if empty), and 1 for the whole suite on the newest and the oldest.
+CELLS ?=
+FULL ?=
+
+.PHONY: help report test test-all test-matrix lint clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "make %-10s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "make %-13s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -28,6 +33,9 @@ test: $(STAMP)  ## the tests (under 15 minutes on 2 cores), without the slow one
 
 test-all: $(STAMP)  ## every test, the slow ones included
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+test-matrix: $(STAMP)  ## other versions of torch and Python, in environments of their own (CELLS=..., FULL=1: the whole suite)
+	$(BIN)/python -m tests.matrix $(CELLS) $(if $(filter-out 0,$(FULL)),--full) --jobs $(JOBS) $(ARGS)
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -88,6 +88,8 @@ def mocked_device() -> Iterator[None]:
         stack.enter_context(mock.patch.object(worker, "current_device", staticmethod(lambda: 0)))
         stack.enter_context(mock.patch.object(worker, "get_device_properties", staticmethod(lambda *_: Hopper)))
         stack.enter_context(mock.patch("torch.version.cuda", "13.0"))
+        # A CUDA build of torch would wake the driver for a fake tensor.
+        stack.enter_context(mock.patch("torch._subclasses.fake_tensor.init_gpu_context", create=True))
         stack.enter_context(mock.patch("torch._C._cuda_getCurrentRawStream", return_value=0, create=True))
         stack.enter_context(mock.patch.object(triton.runtime.driver, "_active", Driver()))
         stack.callback(_forget_devices)  # what is learnt about the mocks must not outlive them, and the other way round
