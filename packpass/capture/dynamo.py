@@ -127,7 +127,8 @@ def callee(function: Any) -> Any:
         found = getattr(function, name, None)
         if found is not None:
             return found
-    if isinstance(function, GetAttrVariable) or not function.is_python_constant():
+    # A method: as a constant it would be bound to a copy of its object, which may not be looked at.
+    if hasattr(function, "obj") or not function.is_python_constant():
         return None
     return function.as_python_constant()
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch._dynamo import output_graph, side_effects
 from torch._dynamo.utils import counters
-from torch._dynamo.variables import builder
 
 
 def loop(x: Tensor, cu: Tensor) -> Tensor:
@@ -32,12 +31,12 @@ def _missing() -> None:
 
 
 def _signature() -> None:
-    stock = builder.is_dynamic_source
+    stock = output_graph.OutputGraph.compile_subgraph
 
-    def other(name: str, *args: Any, **kwargs: Any) -> bool:
-        return stock(name, *args, **kwargs)
+    def other(self: Any, translator: Any, *args: Any, **kwargs: Any) -> Any:
+        return stock(self, translator, *args, **kwargs)
 
-    builder.is_dynamic_source = other
+    output_graph.OutputGraph.compile_subgraph = other
 
 
 def _gate() -> None:
@@ -80,7 +79,7 @@ def probe(case: str) -> dict[str, Any]:
     CASES[case]()
     stock = _stats("eager")
     import packpass
-    from packpass import capture
+    from packpass._backend import capture
 
     states = {s.name: [s.state, s.reason] for s in capture.hook_states()}
     return {"states": states, "stock": stock, "packpass": _stats(packpass.backend), "stock again": _stats("eager")}

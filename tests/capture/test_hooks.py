@@ -75,7 +75,7 @@ def test_states() -> None:
 
 def test_installing_again_changes_nothing() -> None:
     before = [getattr(hook.owner(), hook.attribute) for _, hook in HOOKS]
-    capture.install()
+    capture.install(_backend._Client())
     assert [getattr(hook.owner(), hook.attribute) for _, hook in HOOKS] == before
 
 
@@ -132,31 +132,26 @@ def test_an_owner_that_is_gone_breaks_the_group() -> None:
 
 def test_a_real_target_that_goes_missing_or_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-test of the real table, on targets as another torch might have them."""
+    from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.side_effects import SideEffects
-    from torch._dynamo.variables import builder
 
     hooks = {hook.attribute: hook for _, hook in HOOKS}
     with monkeypatch.context() as patch:
         patch.delattr(SideEffects, "load_cell")
         assert problem(hooks["load_cell"]) == "SideEffects.load_cell is missing"
     with monkeypatch.context() as patch:
-        patch.setattr(builder, "is_dynamic_source", lambda name: False)
-        assert "is_dynamic_source takes ('name',)" in str(problem(hooks["is_dynamic_source"]))
-    assert problem(hooks["load_cell"]) is problem(hooks["is_dynamic_source"]) is None
+        patch.setattr(OutputGraph, "compile_subgraph", lambda self, why: None)
+        assert "compile_subgraph takes ('self', 'why')" in str(problem(hooks["compile_subgraph"]))
+    assert problem(hooks["load_cell"]) is problem(hooks["compile_subgraph"]) is None
 
 
-def test_iterators_and_jumps_that_work_otherwise_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instructions_that_work_otherwise_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-    from torch._dynamo.variables.iter import CountIteratorVariable
 
     toy = Group("toy", "a group for this test", (), check=GROUPS["symbolic-loops"].check)
     install_group(toy, frozenset())
     assert toy.state == "on"
-    with monkeypatch.context() as patch:
-        patch.delattr(CountIteratorVariable, "tp_iternext_impl")
-        install_group(toy, frozenset())
-    assert (toy.state, toy.reason) == ("broken", "CountIteratorVariable.tp_iternext_impl is missing")
-    for table, reason in ((None, "dispatch_table is missing"), ([None] * 256, "has no conditional jumps")):
+    for table, reason in ((None, "dispatch_table is missing"), ([None] * 256, "has no GET_ITER")):
         with monkeypatch.context() as patch:
             patch.setattr(InstructionTranslatorBase, "dispatch_table", table)
             install_group(toy, frozenset())
@@ -223,7 +218,7 @@ def test_the_probe_itself() -> None:
         (
             "signature",
             ["symbolic-loops"],
-            "is_dynamic_source takes ('name', 'args', 'kwargs'), expected ('source_name',)",
+            "compile_subgraph takes ('self', 'translator', 'args', 'kwargs'), expected ('self', 'tx', 'reason')",
         ),
         ("gate", list(GROUPS), "OutputGraph.__init__ takes"),
     ],
