@@ -10,6 +10,7 @@ from torch import fx
 
 from packpass import _passes, markers
 from packpass._compat import is_collective
+from packpass._dialect import normalise
 from packpass._options import Options
 from packpass._report import GraphRecord, PassRun, Refusal, Rewrite, active, transaction
 from packpass._verify import copy_graph
@@ -121,6 +122,7 @@ def count(gm: fx.GraphModule) -> tuple[int, int, int]:
 
 def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outcome:
     """Rewrite ``gm`` in place, one pass after the other."""
+    normalise(m.graph for m in graph_modules(gm))
     before = count(gm)
     results: list[Rewrite | Refusal] = []
     runs: list[PassRun] = []

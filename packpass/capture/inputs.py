@@ -16,18 +16,18 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-import torch
 from torch import fx
 
 from packpass import markers
+from packpass._dialect import normalise
 from packpass._options import Options
 from packpass._report import RefusedError, record
 from packpass.capture.dynamo import LocalSource, VariableTracker, call, constant
 from packpass.capture.state import Mode, active, frame_state, react, tracing_error
-from packpass.layout.sources import BOUNDARY_NAMES, PADDED_NAMES, LayoutError, last_name, source_name
+from packpass.layout.arguments import Argument, boundary_arguments
+from packpass.layout.sources import BOUNDARY_NAMES, LayoutError, last_name, source_name
 
 log = logging.getLogger("packpass.capture.inputs")
-_NAMES = frozenset((*BOUNDARY_NAMES, *PADDED_NAMES))
 
 
 class Client(Protocol):
@@ -38,27 +38,6 @@ class Client(Protocol):
 
     def wants_boundaries(self, view: Any, stand_in: fx.Node | None) -> Any:
         """Whether a pass would use boundaries in this graph, and under which conditions."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """From a container to one of its values: item or attribute ``name``."""
-
-    name: str
-    attribute: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Argument:
-    """A tensor among the arguments of the frame: ``L[local]``, or what ``steps`` lead to from there."""
-
-    local: str
-    steps: tuple[Step, ...]
-    value: torch.Tensor
-
-    @property
-    def name(self) -> str:
-        return self.steps[-1].name if self.steps else self.local
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,54 +54,14 @@ class GraphView:
             raise AttributeError(name) from None
 
 
-def arguments(tx: Any) -> Iterator[Argument]:
-    """Every argument with a well-known name for boundaries, also inside dicts, dataclasses, named tuples and
-    ``packed_seq_params`` objects."""
-    for local, value in tx.f_locals.items():
-        if isinstance(value, torch.Tensor):
-            if local in _NAMES:
-                yield Argument(local, (), value)
-        elif local != "self":
-            for steps, item in _inside(value, local, 2):
-                yield Argument(local, steps, item)
-
-
-def _inside(value: Any, name: str, depth: int) -> Iterator[tuple[tuple[Step, ...], torch.Tensor]]:
-    """The boundaries in a container, with the way to them."""
-    for step, item in _values(value, name):
-        if isinstance(item, torch.Tensor):
-            if step.name in _NAMES:
-                yield (step,), item
-        elif depth > 1:
-            for steps, tensor in _inside(item, step.name, depth - 1):
-                yield (step, *steps), tensor
-
-
-def _values(value: Any, name: str) -> Iterator[tuple[Step, Any]]:
-    if type(value) is dict:
-        yield from ((Step(key, False), item) for key, item in value.items() if isinstance(key, str))
-        return
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        names = list(value._fields)
-    elif value is not None and name.endswith("seq_params"):
-        names = list(_NAMES)
-    else:
-        return
-    missing = object()
-    for key in names:
-        item = getattr(value, key, missing)
-        if item is not missing:
-            yield Step(key, True), item
-
-
 def compile_graph(client: Client, original: Any, self: Any, tx: Any, rv: Any, *args: Any) -> Any:
     """``OutputGraph.compile_and_call_fx_graph``: the graph is complete; add the boundaries if a pass would use them."""
     options = client.options_of(self.compiler_fn)
     if options is not None and options.fix_shifts == "auto" and "pack_shifts" not in options.disable:
         try:
-            found = list(arguments(self.root_tx))
+            found = list(boundary_arguments(self.root_tx.f_locals))
+            if found:
+                normalise([self.graph, *(m.graph for m in self.nn_modules.values() if isinstance(m, fx.GraphModule))])
             if found and _would_use(client, self, rv, found, options):
                 _add(self.root_tx, found, options)
                 with _with_output(self.graph, rv):

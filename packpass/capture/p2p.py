@@ -157,6 +157,12 @@ def _groups_seen(tx: Any) -> list[str]:
         if group is not None:
             names[group.group_name] = None
             install_guard(node.meta["grapharg"].source.make_guard(GuardBuilder.ID_MATCH))
+    # Before torch 2.12, groups are no inputs of the graph.
+    for variable in getattr(tx.output, "variable_tracker_cache", {}).values() if not names else ():
+        group = _process_group(getattr(variable, "value", None))
+        if group is not None and variable.source is not None:
+            names[group.group_name] = None
+            install_guard(variable.source.make_guard(GuardBuilder.ID_MATCH))
     return list(names)
 
 

@@ -54,7 +54,7 @@ def _pure_name(name: str) -> bool:
     if packet is None:
         return False
     overloads = [getattr(packet, o) for o in packet.overloads()]
-    forms = [op for op in overloads if torch.Tag.out not in op.tags]
+    forms = [op for op in overloads if not any(argument.is_out for argument in op._schema.arguments)]
     return bool(forms) and all(_pure_overload(op) for op in forms)
 
 
