@@ -9,6 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass._versions import require_torch, warn_if_untested
+
+require_torch(torch.__version__)  # before the imports that would fail obscurely
+
 from packpass import _passes, capture, ops  # noqa: F401  (ops registers the operators)
 from packpass._agreement import agreement
 from packpass._compat import is_size_oblivious, size_oblivious
@@ -18,7 +22,7 @@ from packpass._pipeline import run_passes
 from packpass._replay import NotReplayable, replay
 from packpass._unpadded import META, unpadded
 from packpass._verify import copy_graph, verified
-from packpass.capture import Mode, frame_state
+from packpass.capture import Mode, degraded, frame_state
 from packpass.capture.state import active, restart, tracing_error
 from packpass.layout import LayoutError
 
@@ -44,6 +48,7 @@ class Backend:
     ) -> Callable[..., Any]:
         """Compile one Dynamo graph. Called by torch.compile; ``mode`` and ``options`` as given there."""
         settings, inductor_options = Options.from_dict(options)
+        warn_if_untested(torch.__version__)
         frame = frame_state(settings)
 
         def inner(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -51,6 +56,7 @@ class Backend:
             with size_oblivious(active.stock_settings[1] if active.stock_settings else is_size_oblivious()):
                 return compile_inner(part, inputs, settings, mode, inductor_options)
 
+        degraded.in_graph(gm, frame)
         places = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
         untouched = copy_graph(gm) if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED) else None
         try:

@@ -36,7 +36,7 @@ from packpass._compat import is_size_oblivious, size_oblivious
 from packpass._location import shorten
 from packpass._options import Options
 from packpass._report import RefusedError
-from packpass.capture import calls, effects, inputs, jumps, late_reads, p2p, watch
+from packpass.capture import calls, degraded, effects, inputs, jumps, late_reads, p2p, watch
 from packpass.capture.hooks import Group, Hook, HookState, install_group, switched_off
 from packpass.capture.state import Mode, active, frame_state, refuse
 
@@ -111,12 +111,15 @@ def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
             active.frame, active.regions = outer, regions
     frame = frame_state(options)
     inputs.remember_arguments(self)
+    degraded.frame_starts(self, frame)
     frame.not_replayable = ""
     active.frame, active.regions = (None if frame.mode is Mode.STOCK else frame), []
     scope = _loop_configuration() if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED) else _stock_configuration()
     try:
         with scope:
-            return original(self, *args, **kwargs)
+            result = original(self, *args, **kwargs)
+        degraded.frame_ended(self, frame, None)
+        return result
     except (exc.RestartAnalysis, exc.SkipFrame, RefusedError):
         raise
     except Exception as error:
@@ -132,6 +135,7 @@ def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
             raise refuse(
                 "frame-not-compiled", f"a frame with a captured loop failed to compile: {what}", where
             ) from error
+        degraded.frame_ended(self, frame, error)
         raise
     finally:
         while active.regions:
@@ -303,8 +307,6 @@ def install() -> None:
                 group.state, group.reason = groups[0].state, f"needs the group 'gate': {groups[0].reason}"
             else:
                 install_group(group, off)
-            if group.state == "broken":
-                log.warning("hook group %s does not fit this torch and is off: %s", group.name, group.reason)
         # What Dynamo cached before the hooks were there would bypass them: packpass may be imported late.
         BuiltinVariable.call_function_handler_cache.clear()
         for cached in ("_type_dispatch_impl", "_id_dispatch"):
@@ -312,6 +314,7 @@ def install() -> None:
             if clear is not None:
                 clear()
         _GROUPS.extend(groups)
+        degraded.installed(groups)
 
 
 def group_is_on(name: str) -> bool:

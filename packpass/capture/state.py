@@ -79,6 +79,10 @@ class FrameState:
     """Loop (code object, bytecode offset) -> its locals that count on by documents, see `packpass.capture.offsets`."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
+    location: str = "<unknown>"
+    """Where the frame's function is."""
+    named_boundaries: tuple[tuple[str, Any], ...] = ()
+    """Name and value of the arguments with well-known names for boundaries, whether or not the code reads them."""
 
 
 class _Active(threading.local):
