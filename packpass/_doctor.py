@@ -9,13 +9,14 @@ import json
 import os
 import platform
 import textwrap
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from packpass._codes import CODES
 from packpass._options import ENV_PREFIX, Options, from_environment
 from packpass._render import text_table
-from packpass._versions import torch_support
+from packpass._versions import CompatibilityWarning, torch_support
 
 if TYPE_CHECKING:
     from packpass._canaries import Canary, Outcome
@@ -116,7 +117,9 @@ def _hooks(canaries: bool) -> list[Check]:
     """Hook groups and canaries: what is installed, and whether it does anything."""
     from packpass.capture import hook_states
 
-    states = {hook.name: hook for hook in hook_states()}
+    with warnings.catch_warnings():  # what does not fit is in the table
+        warnings.simplefilter("ignore", CompatibilityWarning)
+        states = {hook.name: hook for hook in hook_states()}
     if not canaries:
         return [_group_check(hook, *_unproven(hook)) for hook in states.values()]
     from packpass._canaries import CANARIES

@@ -101,7 +101,9 @@ def unread_boundaries(
     from packpass import _passes
     from packpass.layout.sources import BOUNDARY_NAMES, last_name, source_name
 
-    inputs = {last_name(source_name(node) or "") for node in gm.graph.nodes if node.op == "placeholder"}
+    # Dynamo makes the name of an input from its source: the source itself is only asked where that fits.
+    places = (node for node in gm.graph.nodes if node.op == "placeholder" and "cu_" in node.name)
+    inputs = {last_name(source_name(node) or "") for node in places}
     missing = [(name, value) for name, value in named if name in BOUNDARY_NAMES and name not in inputs]
     if not missing or inputs & set(BOUNDARY_NAMES):
         return None
@@ -140,6 +142,18 @@ def gate_closed(states: Mapping[str, HookStateLike], location: str) -> Refusal |
     if gate is None or gate.state == "on":
         return None
     return refusal(gate, "loops over documents and boundaries that are not read are not looked for", location)
+
+
+def not_seen(location: str) -> Refusal:
+    """Dynamo does not know a backend again that is called by another one; nor do hooks that are dead."""
+    return Refusal(
+        rule=RULE,
+        code="frame-not-seen",
+        reason="packpass got a graph of a frame that it did not see being traced, so loops over documents and "
+        "boundaries that are not read were not looked for: packpass.backend is called by another backend (give it to "
+        f"torch.compile itself), or its hooks do nothing on this torch ({PROVE})",
+        location=location,
+    )
 
 
 def nothing_seen(report: Report, states: Mapping[str, HookStateLike], location: str) -> Refusal | None:

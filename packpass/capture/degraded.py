@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._guards import CompileContext
 
 from packpass import _missing, _versions
 from packpass._location import shorten
@@ -44,6 +45,7 @@ def installed(groups: Iterable[Group]) -> None:
 def frame_starts(tx: Any, frame: FrameState) -> None:
     """Before a frame is traced: where it is and which boundaries it is given, for the backend (`in_graph`)."""
     _versions.warn_if_untested(torch.__version__)
+    frame.seen = True
     frame.location = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
     try:
         frame.named_boundaries = tuple((a.name, a.value) for a in inputs.arguments(tx))
@@ -57,22 +59,38 @@ def frame_ended(tx: Any, frame: FrameState, error: Exception | None) -> None:
     if error is None and not getattr(reason, "graph_break", False):
         return
     text = str(error) if error is not None else str(getattr(reason, "reason", ""))
-    for refusal in _lost(tx, frame, text):
+    try:
+        refusals = list(_lost(tx, frame, text))
+    except Exception as found:  # a frame must not fail because it is not known what it lost
+        log.warning("it is not known what a frame lost: %s: %s", type(found).__name__, found)
+        return
+    for refusal in refusals:
         record(refusal)
         react(refusal, frame.options)
 
 
 def in_graph(gm: torch.fx.GraphModule, frame: FrameState) -> None:
-    """Before the passes: record boundaries that should have become an input of this graph and did not."""
-    gate, group = GROUPS.get("gate"), GROUPS.get("boundary-inputs")
-    found = None
-    if gate is not None and gate.state != "on":
-        found = _missing.gate_closed(GROUPS, _missing.place_of(gm))
-    elif group is not None:
-        found = _missing.unread_boundaries(gm, frame.named_boundaries, frame.options, group, frame.location)
+    """Before the passes: record what a graph of this frame should have and has not."""
+    try:
+        found = _not_in_graph(gm, frame)
+    except Exception as error:  # the passes, which look again, decide what contradictions mean
+        log.warning("it is not known what a graph lacks: %s: %s", type(error).__name__, error)
+        return
     if found is not None:
         record(found)
         react(found, frame.options)
+
+
+def _not_in_graph(gm: torch.fx.GraphModule, frame: FrameState) -> Refusal | None:
+    gate, group = GROUPS.get("gate"), GROUPS.get("boundary-inputs")
+    if gate is None or group is None:
+        return None
+    if gate.state != "on":
+        return _missing.gate_closed(GROUPS, _missing.place_of(gm))
+    if not frame.seen:
+        # Without a compile under way the backend was called on a graph of somebody's own, which has no frame.
+        return None if CompileContext.try_get() is None else _missing.not_seen(_missing.place_of(gm))
+    return _missing.unread_boundaries(gm, frame.named_boundaries, frame.options, group, frame.location)
 
 
 def _lost(tx: Any, frame: FrameState, text: str) -> Iterator[Refusal]:

@@ -79,6 +79,8 @@ class FrameState:
     """Loop (code object, bytecode offset) -> its locals that count on by documents, see `packpass.capture.offsets`."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
+    seen: bool = False
+    """Was the gate there when this frame was traced?"""
     location: str = "<unknown>"
     """Where the frame's function is."""
     named_boundaries: tuple[tuple[str, Any], ...] = ()
