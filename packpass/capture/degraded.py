@@ -43,10 +43,9 @@ def installed(groups: Iterable[Group]) -> None:
 
 
 def frame_starts(tx: Any, frame: FrameState) -> None:
-    """Before a frame is traced: where it is and which boundaries it is given, for the backend (`in_graph`)."""
+    """Before a frame is traced: what it is and which boundaries it is given, for the backend (`in_graph`)."""
     _versions.warn_if_untested(torch.__version__)
-    frame.seen = True
-    frame.location = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
+    frame.code = tx.f_code
     try:
         frame.named_boundaries = tuple((a.name, a.value) for a in inputs.arguments(tx))
     except Exception as error:  # attributes of an argument may do anything
@@ -87,10 +86,13 @@ def _not_in_graph(gm: torch.fx.GraphModule, frame: FrameState) -> Refusal | None
         return None
     if gate.state != "on":
         return _missing.gate_closed(GROUPS, _missing.place_of(gm))
-    if not frame.seen:
+    if frame.code is None:
         # Without a compile under way the backend was called on a graph of somebody's own, which has no frame.
         return None if CompileContext.try_get() is None else _missing.not_seen(_missing.place_of(gm))
-    return _missing.unread_boundaries(gm, frame.named_boundaries, frame.options, group, frame.location)
+    if not frame.named_boundaries:
+        return None
+    location = shorten(frame.code.co_filename, frame.code.co_firstlineno)
+    return _missing.unread_boundaries(gm, frame.named_boundaries, frame.options, group, location)
 
 
 def _lost(tx: Any, frame: FrameState, text: str) -> Iterator[Refusal]:

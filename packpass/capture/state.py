@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import threading
+import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -79,10 +80,8 @@ class FrameState:
     """Loop (code object, bytecode offset) -> its locals that count on by documents, see `packpass.capture.offsets`."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
-    seen: bool = False
-    """Was the gate there when this frame was traced?"""
-    location: str = "<unknown>"
-    """Where the frame's function is."""
+    code: types.CodeType | None = None
+    """The code of the frame; None if the gate was not there when it was traced."""
     named_boundaries: tuple[tuple[str, Any], ...] = ()
     """Name and value of the arguments with well-known names for boundaries, whether or not the code reads them."""
 
