@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from packpass._report import Refusal as Refusal
     from packpass._report import Report as Report
     from packpass._report import Rewrite as Rewrite
+    from packpass._versions import CompatibilityWarning as CompatibilityWarning
     from packpass.ops import PackedBatch as PackedBatch
 
 # public name -> module that defines it. Private module names differ from public ones, so that importing a module can
@@ -36,6 +37,7 @@ _LAZY: dict[str, str] = {
     "compile": "packpass._compile",
     "explain": "packpass._explain",
     "measure_group": "packpass._links",
+    "CompatibilityWarning": "packpass._versions",
     "Options": "packpass._options",
     "packed": "packpass._packed",
     "PackedBatch": "packpass.ops",

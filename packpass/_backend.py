@@ -10,7 +10,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass import _passes, capture, ops  # noqa: F401  (ops registers the operators)
+from packpass._versions import require_torch, warn_if_untested
+
+require_torch(torch.__version__)  # before the imports that would fail obscurely
+
+from packpass import _degraded, _missing, _passes, capture, ops  # noqa: F401  (ops registers the operators)
 from packpass._agreement import agreement
 from packpass._compat import size_oblivious
 from packpass._options import Options
@@ -20,7 +24,7 @@ from packpass._replay import NotReplayable, replay
 from packpass._unpadded import META, unpadded
 from packpass._verify import copy_graph, verified
 from packpass.capture import Mode, frame_state
-from packpass.capture.state import LOOP_MODES, restart, tracing_error
+from packpass.capture.state import LOOP_MODES, FrameState, restart, tracing_error
 from packpass.layout import LayoutError
 
 log = logging.getLogger("packpass.backend")
@@ -45,6 +49,7 @@ class Backend:
     ) -> Callable[..., Any]:
         """Compile one Dynamo graph. Called by torch.compile; ``mode`` and ``options`` as given there."""
         settings, inductor_options = Options.from_dict(options)
+        warn_if_untested(torch.__version__)
         frame = frame_state(settings)
 
         capturing = frame.mode in LOOP_MODES
@@ -52,6 +57,7 @@ class Backend:
         def inner(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             return compile_inner(part, inputs, settings, mode, inductor_options)
 
+        _degraded.in_graph(gm, frame)
         places = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
         untouched = copy_graph(gm) if capturing else None
         try:
@@ -118,7 +124,16 @@ class _Client:
         """Whether a pass would use boundaries in this graph."""
         return _passes.load().wants_boundaries(view, stand_in)
 
+    def frame_starts(self, tx: Any, frame: FrameState) -> None:
+        """A frame of ours is about to be traced."""
+        _degraded.frame_starts(tx, frame)
+
+    def frame_ended(self, tx: Any, frame: FrameState, error: Exception | None) -> None:
+        """It was traced, or failed."""
+        _degraded.frame_ended(tx, frame, error)
+
 
 backend = Backend()
 capture.install(_Client())
+_missing.warn_about(capture.GROUPS)
 _passes.load()  # now: an ImportError while a frame is compiled would only make the frame run as under stock torch

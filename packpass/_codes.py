@@ -34,6 +34,11 @@ CODES: dict[str, str] = {
     "not-captured": "the loop was not traced twice, so that nothing can be proven about it",
     "not-generic": "two iterations of the loop do different things",
     "check": "the body checks something that has no vectorised form",
+    # parts of packpass that are not there
+    "hooks-off": "the hook group that would capture this is switched off, or does not fit this torch",
+    "hooks-dead": "the hook group that should have captured this is installed and did nothing",
+    "frame-not-seen": "a graph came from a frame that packpass did not see: its backend is wrapped in another one",
+    "no-graph": "Dynamo compiled nothing of the call",
     # exchanges between ranks
     "not-zigzag": "what a loop exchanges is not heads for tokens of zigzag shards, or the other way round",
     "not-a-roll": "what is sent, received and kept of a document is not what a roll of zigzag shards by one slot needs",

@@ -8,32 +8,45 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
-from collections.abc import Callable
+import textwrap
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from packpass._codes import CODES
 from packpass._options import ENV_PREFIX, Options, from_environment
 from packpass._render import text_table
+from packpass._versions import CompatibilityWarning, torch_support
 
-OLDEST, TESTED = (2, 11), (2, 13)
+if TYPE_CHECKING:
+    from packpass._canaries import Canary, Outcome
+    from packpass.capture import HookState
+
+WIDTH = 100
+"""Characters in a line of the text."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One line of the diagnosis. ``state`` is ok, on, off, missing, note or empty, or ``broken``, which alone makes the
-    doctor fail."""
+    """One line of the diagnosis. ``state`` is ok, on, off, unproven, skipped, missing, note or empty, or ``broken``,
+    which alone makes the doctor fail."""
 
     section: str
     name: str
     state: str
     detail: str
+    seconds: float | None = None
 
 
-def diagnose() -> list[Check]:
-    """Every check, in the order of the printout. Never raises: what cannot be looked at is reported as broken."""
+def diagnose(canaries: bool = True) -> list[Check]:
+    """Every check, in the order of the printout. Never raises: what cannot be looked at is reported as broken.
+
+    Args:
+        canaries: compile small programs in a process of their own; without it no hook group is shown as on.
+    """
     sections: list[tuple[str, Callable[[], list[Check]]]] = [
         ("versions", _versions),
-        ("capture hooks", _hooks),
+        ("capture hooks", lambda: _hooks(canaries)),
         ("passes", _passes),
         ("ops", _ops),
         ("devices", _devices),
@@ -56,11 +69,16 @@ def diagnosis_text(checks: list[Check]) -> str:
     """The diagnosis for a terminal, one table per section."""
     parts = []
     for section in dict.fromkeys(check.section for check in checks):
-        rows = [[check.name, check.state, check.detail] for check in checks if check.section == section]
+        rows = [_row(check) for check in checks if check.section == section]
         parts += [text_table([section, "state", ""], rows), ""]
     broken = [check.name for check in checks if check.state == "broken"]
     verdict = "packpass is ready" if not broken else f"broken: {', '.join(broken)}"
     return "\n".join([*parts, verdict])
+
+
+def _row(check: Check) -> list[str]:
+    detail = check.detail if check.seconds is None else f"{check.detail} ({check.seconds:.1f} s)"
+    return [check.name, check.state, textwrap.fill(detail, WIDTH, break_long_words=False, break_on_hyphens=False)]
 
 
 def diagnosis_json(checks: list[Check]) -> str:
@@ -70,19 +88,6 @@ def diagnosis_json(checks: list[Check]) -> str:
 def codes_text() -> str:
     """The codes of refusals as a table."""
     return text_table(["code", "meaning"], [[code, meaning] for code, meaning in CODES.items()])
-
-
-def torch_support(version: str) -> tuple[str, str]:
-    """Whether packpass supports this version of torch, and the sentence that says so."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers is None:
-        return "note", f"cannot read the version {version!r}"
-    this = (int(numbers[1]), int(numbers[2]))
-    if this < OLDEST:
-        return "broken", f"packpass needs torch >= {OLDEST[0]}.{OLDEST[1]}"
-    if this == TESTED:
-        return "ok", "the version the tests run on"
-    return "ok", f"supported; the tests run on {TESTED[0]}.{TESTED[1]}, the hooks below test themselves"
 
 
 def _versions() -> list[Check]:
@@ -108,14 +113,67 @@ def _versions() -> list[Check]:
     return checks
 
 
-def _hooks() -> list[Check]:
-    from packpass._backend import capture
+def _hooks(canaries: bool) -> list[Check]:
+    """Hook groups and canaries: what is installed, and whether it does anything."""
+    with warnings.catch_warnings():  # what does not fit is in the table
+        warnings.simplefilter("ignore", CompatibilityWarning)
+        from packpass._backend import capture  # the hooks are installed with the backend
 
-    checks = []
-    for hook in capture.hook_states():
-        detail = hook.purpose + (f" ({hook.reason})" if hook.reason else "")
-        checks.append(Check("capture hooks", hook.name, hook.state, detail))
-    return checks
+        states = {hook.name: hook for hook in capture.hook_states()}
+    if not canaries:
+        return [_group_check(hook, *_unproven(hook)) for hook in states.values()]
+    from packpass._canaries import CANARIES
+    from packpass._canary_process import outcomes
+
+    found = outcomes([canary.name for canary in CANARIES])
+    verdicts: dict[str, tuple[str, str]] = {}
+    for hook in states.values():
+        verdicts[hook.name] = _verdict(hook, states, verdicts, CANARIES, found)
+    groups = [_group_check(hook, *verdicts[hook.name]) for hook in states.values()]
+    return groups + [_canary_check(canary, found[canary.name], states) for canary in CANARIES]
+
+
+def _group_check(hook: HookState, state: str, why: str) -> Check:
+    from packpass._missing import consequence
+
+    detail = hook.purpose + (f" ({why})" if why else "")
+    if state in ("off", "broken"):
+        detail += f". Without it: {consequence(hook.name)}"
+    return Check("capture hooks", hook.name, state, detail)
+
+
+def _unproven(hook: HookState) -> tuple[str, str]:
+    return ("unproven", "installed; no canary was compiled") if hook.state == "on" else (hook.state, hook.reason)
+
+
+def _verdict(
+    hook: HookState,
+    states: Mapping[str, HookState],
+    verdicts: Mapping[str, tuple[str, str]],
+    canaries: tuple[Canary, ...],
+    found: Mapping[str, Outcome],
+) -> tuple[str, str]:
+    """State and reason of a group, given those before it: "on" only if what it is for has been seen to happen."""
+    if hook.state != "on":
+        return hook.state, hook.reason
+    mine = [c for c in canaries if hook.name in c.proves]
+    usable = [c for c in mine if all(states[n].state == "on" for n in (*c.proves, *c.needs) if n in states)]
+    failed = [c for c in usable if found[c.name].state == "failed"]
+    proven = [c for c in usable if found[c.name].state == "ok"]
+    dead = [n for c in mine for n in c.needs if n in states and verdicts.get(n, ("on", ""))[0] != "on"]
+    if dead:
+        return "unproven", f"installed; needs {dead[0]!r}, which is {verdicts[dead[0]][0]}"
+    if failed:
+        return "broken", f"installed and does nothing for: {', '.join(c.name for c in failed)}; see the canaries"
+    return ("on", "") if proven else ("unproven", "installed; no canary that needs it could run")
+
+
+def _canary_check(canary: Canary, outcome: Outcome, states: Mapping[str, HookState]) -> Check:
+    """A canary that is not rewritten because the user switched a group off is not broken, if its results are right."""
+    groups = [states[name] for name in ("gate", *canary.proves, *canary.needs) if name in states]
+    off = any(group.state == "off" for group in groups) and not any(group.state == "broken" for group in groups)
+    state = {"ok": "ok", "skipped": "skipped"}.get(outcome.state, "off" if off and outcome.right else "broken")
+    return Check("canaries", canary.name, state, outcome.detail, outcome.seconds)
 
 
 def _passes() -> list[Check]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from packpass import _compat
 from packpass._compile import check_keywords, compile_afresh, uncompiled
-from packpass._report import Report, collecting
+from packpass._report import Report, collecting, record
 
 
 def explain(model: Callable[..., Any], **compile_kwargs: Any) -> Callable[..., Report]:
@@ -25,6 +25,8 @@ def explain(model: Callable[..., Any], **compile_kwargs: Any) -> Callable[..., R
 
     def run(*args: Any, **kwargs: Any) -> Report:
         from packpass._backend import Backend
+        from packpass._missing import nothing_seen
+        from packpass.capture import GROUPS
 
         report = Report(f"packpass.explain({model_name(model)})")
         compiled = compile_afresh(model, Backend(), compile_kwargs)
@@ -32,6 +34,9 @@ def explain(model: Callable[..., Any], **compile_kwargs: Any) -> Callable[..., R
         started = time.perf_counter()
         with collecting(report):
             report.result = compiled(*args, **kwargs)
+            missing = nothing_seen(report, {group.name: group for group in GROUPS}, model_name(model))
+            if missing is not None:
+                record(missing)
         report.compile_seconds = time.perf_counter() - started
         report.graph_break_reasons = new_graph_breaks(breaks)
         report.graph_breaks = len(report.graph_break_reasons)

@@ -47,6 +47,7 @@ from packpass.capture.state import LOOP_MODES, Mode, Trace, active, current_fram
 from packpass.capture.watch import watch_items
 
 __all__ = [
+    "GROUPS",
     "Client",
     "HookState",
     "Mode",
@@ -108,6 +109,7 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     frame = None if options is None else frame_state(options)
     active.frame, active.regions, active.trace = frame, [], Trace(dict(self.symbolic_locals))
     if frame is not None:
+        client.frame_starts(self, frame)
         frame.not_replayable = ""
     if frame is None or frame.mode is Mode.STOCK:
         active.frame = None
@@ -115,7 +117,10 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     sources = frame.dynamic_sources if frame is not None and frame.mode is not Mode.STOCK else set()
     try:
         with _scalars(captured=loops), dynamic_sources(sources):
-            return original(self, *args, **kwargs)
+            result = original(self, *args, **kwargs)
+        if frame is not None:
+            client.frame_ended(self, frame, None)
+        return result
     except RestartAnalysis as error:
         if active.regions:  # a graph break: the frame is cut in front of the call that the loop is in
             reason = f"the loop body cannot be captured: {effects.first_line(error.restart_reason)}"
@@ -129,6 +134,7 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
         _forget_half_made_nodes(self.output)
         refusal = _refused(self, error, loops)
         if refusal is None:
+            client.frame_ended(self, frame, error)
             raise
         raise refusal from error
     finally:
@@ -316,6 +322,4 @@ def install(client: Client) -> None:
                 group.state, group.reason = groups[0].state, f"needs the group 'gate': {groups[0].reason}"
             else:
                 install_group(group, off)
-            if group.state == "broken":
-                log.warning("hook group %s does not fit this torch and is off: %s", group.name, group.reason)
         GROUPS.extend(groups)

@@ -122,6 +122,7 @@ def wrap(owner: Any, attribute: str, replacement: Replacement, *, gated: bool = 
     def hooked(*args: Any, **kwargs: Any) -> Any:
         if gated and active.frame is None:
             return original(*args, **kwargs)
+        active.trace.alive.add(attribute)
         return replacement(original, *args, **kwargs)
 
     hooked.__packpass_original__ = original  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from packpass._dialect import normalise
 from packpass._options import Options
 from packpass._report import RefusedError, record
 from packpass.capture.dynamo import LocalSource, VariableTracker, call, constant
-from packpass.capture.state import Mode, active, frame_state, react, tracing_error
+from packpass.capture.state import FrameState, Mode, active, frame_state, react, tracing_error
 from packpass.layout.arguments import Argument, boundary_arguments
 from packpass.layout.sources import BOUNDARY_NAMES, LayoutError, last_name, source_name
 
@@ -38,6 +38,12 @@ class Client(Protocol):
 
     def wants_boundaries(self, view: Any, stand_in: fx.Node | None) -> Any:
         """Whether a pass would use boundaries in this graph, and under which conditions."""
+
+    def frame_starts(self, tx: Any, frame: FrameState) -> None:
+        """A frame of ours is about to be traced."""
+
+    def frame_ended(self, tx: Any, frame: FrameState, error: Exception | None) -> None:
+        """It was traced to its end or to a graph break, or failed with an error that stays stock torch's."""
 
 
 @dataclasses.dataclass(frozen=True)

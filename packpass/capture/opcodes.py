@@ -166,6 +166,7 @@ def _goes_through(depth: int) -> Callable[..., None]:
     """Instructions that may go through one of the values on top of the stack."""
 
     def look(original: Any, self: Any, instruction: Any) -> None:
+        active.trace.alive.add(instruction.opname)
         if active.regions:
             effects.check_iterators(*self.stack[-depth:])
         original(self, instruction)

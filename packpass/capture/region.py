@@ -35,6 +35,8 @@ ITERATIONS = 2
 """Traced iterations per loop; the second proves that the first was generic."""
 
 
+ALIVE = frozenset({"store_attr", "check_allowed_side_effect", "create_proxy", "run_node"})
+"""Hooks that were called when the sequence was made that is looped over, if they are ever called."""
 _RAISES_AGAIN = ("einops",)
 """Packages whose handlers only add to the message, or compute the same in another way."""
 
@@ -220,6 +222,12 @@ class Region:
         if catches_exceptions(tx):
             raise refuse(
                 "try-block", "the loop over documents is inside try, or a with that may swallow errors", location
+            )
+        missing = ALIVE - active.trace.alive
+        if missing:
+            reason = f"hooks are installed and never called by this torch ({', '.join(sorted(missing))}), and without "
+            raise refuse(
+                "hooks-dead", f"{reason}them a loop cannot be checked; run python -m packpass doctor", location
             )
         self.id = len(active.frame.sites) + 1
         active.frame.sites[self.id] = location

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import threading
+import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,10 @@ class FrameState:
     """Loop (code object, bytecode offset) -> its locals that count on by documents, see `packpass.capture.offsets`."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
+    code: types.CodeType | None = None
+    """The code of the frame; None if the gate was not there when it was traced."""
+    named_boundaries: tuple[tuple[str, Any], ...] = ()
+    """Name and value of the arguments with well-known names for boundaries, whether or not the code reads them."""
 
 
 @dataclasses.dataclass
@@ -100,6 +105,8 @@ class Trace:
     """Iterators over documents that somebody has gone through."""
     requests: dict[Any, tuple[Region, int, int]] = dataclasses.field(default_factory=dict)
     """Point-to-point request -> the loop and its iteration that made it, and its number in the graph."""
+    alive: set[str] = dataclasses.field(default_factory=set)
+    """Hooks that torch has called."""
     messages: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """``P2POp`` -> its arguments."""
 
