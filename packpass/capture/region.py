@@ -225,10 +225,9 @@ class Region:
             )
         missing = ALIVE - active.trace.alive
         if missing:
-            reason = f"hooks are installed and never called by this torch ({', '.join(sorted(missing))}), and without "
-            raise refuse(
-                "hooks-dead", f"{reason}them a loop cannot be checked; run python -m packpass doctor", location
-            )
+            never = f"hooks are installed and never called by this torch ({', '.join(sorted(missing))})"
+            reason = f"{never}, and without them a loop cannot be checked; run `python -m packpass doctor`"
+            raise refuse("hooks-dead", reason, location)
         self.id = len(active.frame.sites) + 1
         active.frame.sites[self.id] = location
         self.tx, self.iterator, self.length, self.location = tx, iterator, length, location

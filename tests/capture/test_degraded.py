@@ -17,10 +17,10 @@ from torch import Tensor
 
 import packpass
 from packpass import _degraded as degraded
-from packpass import _versions
+from packpass import _versions, capture
 from packpass._canaries import CANARIES
 from packpass._missing import CONSEQUENCES, warn_about
-from packpass.capture import GROUPS, HookState
+from packpass.capture import HookState
 from packpass.capture.state import TracingRefusedError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,7 @@ def failed(case: str) -> set[str]:
 
 
 def test_every_group_has_a_canary_and_a_consequence() -> None:
-    assert {group for canary in CANARIES for group in canary.proves} == {group.name for group in GROUPS} == set(CONSEQUENCES)
+    assert {group for canary in CANARIES for group in canary.proves} == set(GROUPS) == set(CONSEQUENCES)
 
 
 def test_every_canary_can_fail() -> None:
@@ -88,7 +88,7 @@ def test_a_group_that_does_not_fit_warns_once_and_models_run() -> None:
     assert case["states"] == {name: "broken" if name == "symbolic-loops" else "on" for name in GROUPS}
     assert failed("misfit symbolic-loops") == set(LOOPS)
     (warning,) = case["warnings"]
-    assert "is_dynamic_source takes" in warning
+    assert "compile_subgraph takes" in warning
     assert CONSEQUENCES["symbolic-loops"] in warning
     assert "python -m packpass doctor" in warning
     assert all(not other["warnings"] for name, other in probed().items() if not name.startswith("misfit"))
@@ -133,7 +133,7 @@ def test_a_loop_without_its_group_is_refused_where_tracing_stopped(case: str, pr
     assert line in Path(ROOT, file).read_text().splitlines()[int(number) - 1]
     assert "boundaries cu" in reason
     assert "'symbolic-loops'" in reason
-    assert ("PACKPASS_DISABLE_HOOKS" if "off" in case else "is_dynamic_source takes") in reason
+    assert ("PACKPASS_DISABLE_HOOKS" if "off" in case else "compile_subgraph takes") in reason
 
 
 def test_a_loop_whose_hooks_are_dead_is_refused() -> None:
@@ -178,7 +178,7 @@ def shift(input_ids: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 def test_refusals_follow_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = next(group for group in GROUPS if group.name == "boundary-inputs")
+    group = next(group for group in capture.GROUPS if group.name == "boundary-inputs")
     monkeypatch.setattr("packpass.capture.inputs._would_use", lambda *args: False)
     args = (torch.arange(12)[None], torch.tensor([0, 3, 7, 12]))
     assert group.state == "on"
