@@ -18,7 +18,7 @@ from packpass._pipeline import run_passes
 from packpass._replay import NotReplayable, replay
 from packpass._unpadded import META, unpadded
 from packpass._verify import copy_graph, verified
-from packpass.capture import Mode, frame_state
+from packpass.capture import Mode, ddp, frame_state
 from packpass.capture.state import active, restart, tracing_error
 from packpass.layout import LayoutError
 
@@ -45,12 +45,14 @@ class Backend:
         """Compile one Dynamo graph. Called by torch.compile; ``mode`` and ``options`` as given there."""
         settings, inductor_options = Options.from_dict(options)
         frame = frame_state(settings)
+        optimizer = ddp.take_optimizer(gm)
 
-        def inner(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        def one_graph(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             # Capture's own setting ends here: AOTAutograd would take symbolic strides for unknown.
             with size_oblivious(active.stock_settings[1] if active.stock_settings else is_size_oblivious()):
                 return compile_inner(part, inputs, settings, mode, inductor_options)
 
+        inner = ddp.splitting(optimizer, gm, one_graph)
         places = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
         untouched = copy_graph(gm) if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED) else None
         try:

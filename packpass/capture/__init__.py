@@ -36,7 +36,7 @@ from packpass._compat import is_size_oblivious, size_oblivious
 from packpass._location import shorten
 from packpass._options import Options
 from packpass._report import RefusedError
-from packpass.capture import calls, effects, inputs, jumps, late_reads, p2p, watch
+from packpass.capture import calls, ddp, effects, inputs, jumps, late_reads, p2p, watch
 from packpass.capture.hooks import Group, Hook, HookState, install_group, switched_off
 from packpass.capture.state import Mode, active, frame_state, refuse
 
@@ -64,6 +64,7 @@ def _output_graph_init(
     original: Any, self: Any, code_options: Any, compiler_fn: Any, *args: Any, **kwargs: Any
 ) -> None:
     """The ShapeEnv is built here, and with it whether ``.item()`` may be traced: decide before."""
+    compiler_fn = ddp.rewriting_first(compiler_fn, lambda behind: options_of(behind) is not None)
     options = options_of(compiler_fn)
     loops = options is not None and frame_state(options).mode in (Mode.SYMBOLIC, Mode.UNROLLED)
     with _loop_configuration() if loops else _stock_configuration():
