@@ -16,6 +16,7 @@ from packpass._options import Options
 from packpass._overlap import unless_overlapping
 from packpass._pipeline import run_passes
 from packpass._replay import NotReplayable, replay
+from packpass._report import transaction
 from packpass._unpadded import META, unpadded
 from packpass._verify import copy_graph, verified
 from packpass.capture import Mode, ddp, frame_state
@@ -61,10 +62,11 @@ class Backend:
             raise tracing_error(error) from None
         if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing):
             outcome.react(settings)
-            outcome.commit()
-            agreed = agreement(gm, outcome.rewrites, settings)
-            packed = gm.meta.pop(META, None)
-            compiled = inner(gm, example_inputs) if packed is None else unpadded(packed, gm, inner)
+            with transaction():  # the inner backend, too, may have Dynamo trace the frame again
+                outcome.commit()
+                agreed = agreement(gm, outcome.rewrites, settings)
+                packed = gm.meta.pop(META, None)
+                compiled = inner(gm, example_inputs) if packed is None else unpadded(packed, gm, inner)
             for stage in outcome.stages:
                 compiled = verified(stage.before, stage.after, compiled, stage.rewrites, frame.not_replayable)
             if outcome.separate_inputs:

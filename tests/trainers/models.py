@@ -35,10 +35,7 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm(torch.cat(documents, dim=1)))))
 
 
-Call = Callable[..., Tensor]
-
-
-def call(block: Call, *inputs: Tensor) -> Tensor:
+def call(block: nn.Module, *inputs: Tensor) -> Tensor:
     """A block as it is; checkpoints are other ways of calling it."""
     return block(*inputs)
 
@@ -59,14 +56,18 @@ class Model(nn.Module):
         labels[:, -1] = IGNORED
         return labels
 
+    def body(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = self.run(block, x, cu_seqlens)
+        return x
+
     def forward(self, input_ids: Tensor, labels: Tensor, cu_seqlens: Tensor) -> Tensor:
         positions = torch.zeros_like(input_ids)
         for i in range(len(cu_seqlens) - 1):
             start, end = cu_seqlens[i], cu_seqlens[i + 1]
             positions[:, start:end] = torch.arange(end - start)
         x = self.embed(input_ids) + self.position(positions)
-        for block in self.blocks:
-            x = self.run(block, x, cu_seqlens)
+        x = self.body(x, cu_seqlens)
         logits = self.head(x).float()
         loss = logits.new_zeros(())
         for _ in range(DEPTHS):
@@ -87,14 +88,14 @@ class Reference(Model):
         return out
 
 
-LENGTHS = ((5, 11, 8), (24,), (1, 7, 2, 9, 5), (13, 11), (4, 4, 1, 15), (9, 9, 3, 1, 1, 1))
-"""Documents of each step: another number every time, of 24 tokens together."""
-LONGER = ((5, 11, 8), (13, 12, 3), (1, 7, 2, 9), (30, 2), (4, 4, 1, 15, 8))
-"""The same, with another number of tokens in each step as well."""
+LENGTHS = ((5, 11, 8), (24,), (1, 7, 2, 9, 5), (13, 11), (4, 4, 1, 15))
+"""Documents of each of five steps: another number every time, 24 tokens together."""
+GROWING = ((5, 11, 8), (28,), (1, 7, 2, 9, 5), (30, 2), (4, 4, 1, 15, 8, 1))
+"""The same with rows of different lengths."""
 
 
-def batches(lengths: tuple[tuple[int, ...], ...] = LENGTHS[:5], rank: int = 0) -> Iterator[dict[str, Tensor]]:
-    """Packed rows with these documents; other tokens on every rank."""
+def batches(lengths: tuple[tuple[int, ...], ...], rank: int = 0) -> Iterator[dict[str, Tensor]]:
+    """Packed rows with these documents; every rank has tokens of its own."""
     generator = torch.Generator().manual_seed(rank)
     for documents in lengths:
         ids = torch.randint(VOCABULARY, (1, sum(documents)), generator=generator)
