@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._dynamo import config
@@ -30,7 +29,7 @@ def small_buckets() -> Iterator[None]:
 
 
 def ddp(optimize: Any, inside: bool = False, inner_backend: str = "aot_eager", half: Any = backward) -> dict[str, Any]:
-    """DDP around a compiled model (``inside``), or compiled together with it; also says how many pieces were compiled."""
+    """DDP around a compiled model (``inside``) or compiled with it; also says how many pieces AOTAutograd got."""
 
     def prepare(model: Model, compile: Compile) -> nn.Module:
         wrapped = DistributedDataParallel(compile(model) if inside else model, bucket_cap_mb=0.001)

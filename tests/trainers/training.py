@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from torch.testing import assert_close
 
 import packpass
 from packpass._report import Report, collecting
-from tests.trainers import models
 from tests.trainers.models import LENGTHS, Model, Reference, batches, made
 
 WHOLE = {"vectorize_segments": 3, "pack_shifts": 2}
@@ -65,7 +65,7 @@ class Seen:
     rewrites: dict[str, int]
     refusals: list[str]
     frames: dict[str, int]
-    """Graphs of each frame of the model's file."""
+    """How often Dynamo compiled each frame."""
 
     @property
     def most_graphs(self) -> int:
@@ -104,8 +104,8 @@ def watching() -> Iterator[Callable[[], Seen]]:
         rewrites = Counter(rewrite.rule for rewrite in report.rewrites)
         if not first:
             first.update(rewrites)
-        compiled = [m for m in get_compilation_metrics() if m.co_filename == models.__file__ and not m.fail_type]
-        frames = Counter(f"{m.co_name}:{m.co_firstlineno}" for m in compiled)
+        compiled = [m for m in get_compilation_metrics() if m.co_name and not m.fail_type]
+        frames = Counter(f"{Path(m.co_filename).name}:{m.co_firstlineno} {m.co_name}" for m in compiled)
         refusals = [f"{refusal.code} at {refusal.location}: {refusal.reason}" for refusal in report.refusals]
         return Seen(dict(first), dict(rewrites), refusals, dict(frames))
 
