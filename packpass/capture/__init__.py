@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch._dynamo import config as dynamo_config
-from torch._dynamo import exc, output_graph, side_effects, symbolic_convert
+from torch._dynamo import exc, output_graph, side_effects, symbolic_convert, trace_rules
 from torch._dynamo.eval_frame import innermost_backend
 from torch._dynamo.variables import (
     AutogradFunctionVariable,
@@ -36,7 +36,7 @@ from packpass._compat import is_size_oblivious, size_oblivious
 from packpass._location import shorten
 from packpass._options import Options
 from packpass._report import RefusedError
-from packpass.capture import calls, ddp, effects, inputs, jumps, late_reads, p2p, watch
+from packpass.capture import calls, ddp, effects, inputs, jumps, late_reads, p2p, skipped, watch
 from packpass.capture.hooks import Group, Hook, HookState, install_group, switched_off
 from packpass.capture.state import Mode, active, frame_state, refuse
 
@@ -130,9 +130,9 @@ def _run(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
             ) from error
         if frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED):
             where = next(iter(frame.sites.values()), shorten(self.f_code.co_filename, self.f_code.co_firstlineno))
-            raise refuse(
-                "frame-not-compiled", f"a frame with a captured loop failed to compile: {what}", where
-            ) from error
+            reason = f"a frame with a captured loop failed to compile: {skipped.reason_of(error)}"
+            raise refuse("frame-not-compiled", reason, where) from error
+        skipped.note_skipped(self, frame, error)
         raise
     finally:
         while active.regions:
@@ -306,6 +306,7 @@ def install() -> None:
                 install_group(group, off)
             if group.state == "broken":
                 log.warning("hook group %s does not fit this torch and is off: %s", group.name, group.reason)
+        trace_rules.add("packpass.capture")  # else Dynamo would compile the hooks where torch calls them from a frame
         # What Dynamo cached before the hooks were there would bypass them: packpass may be imported late.
         BuiltinVariable.call_function_handler_cache.clear()
         for cached in ("_type_dispatch_impl", "_id_dispatch"):
