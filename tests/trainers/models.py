@@ -88,6 +88,33 @@ class Reference(Model):
         return out
 
 
+class Inline(Model):
+    """All in one function: its loops and its shift stand beside the Python loop over the blocks."""
+
+    def forward(self, input_ids: Tensor, labels: Tensor, cu_seqlens: Tensor) -> Tensor:
+        positions = torch.zeros_like(input_ids)
+        for i in range(len(cu_seqlens) - 1):
+            start, end = cu_seqlens[i], cu_seqlens[i + 1]
+            positions[:, start:end] = torch.arange(end - start)
+        x = self.embed(input_ids) + self.position(positions)
+        for block in self.blocks:
+            x = block(x, cu_seqlens)
+        labels = torch.roll(labels, -1, dims=1)
+        labels[:, -1] = IGNORED
+        return F.cross_entropy(self.head(x).float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+
+
+class InlineShift(Model):
+    """A naive shift beside the loop over the blocks, and no other loop there."""
+
+    def forward(self, input_ids: Tensor, labels: Tensor, cu_seqlens: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        for block in self.blocks:
+            x = block(x, cu_seqlens)
+        labels = F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+        return F.cross_entropy(self.head(x).float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+
+
 LENGTHS = ((5, 11, 8), (24,), (1, 7, 2, 9, 5), (13, 11), (4, 4, 1, 15))
 """Documents of each of five steps: another number every time, 24 tokens together."""
 GROWING = ((5, 11, 8), (28,), (1, 7, 2, 9, 5), (30, 2), (4, 4, 1, 15, 8, 1))

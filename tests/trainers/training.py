@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
+from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 from torch.testing import assert_close
 
 import packpass
@@ -66,10 +66,21 @@ class Seen:
     refusals: list[str]
     frames: dict[str, int]
     """How often Dynamo compiled each frame."""
+    pieces: int = 0
+    """Graphs that AOTAutograd got."""
 
-    @property
-    def most_graphs(self) -> int:
-        return max(self.frames.values(), default=0)
+    def check(self, first: dict[str, int], graphs: int = 1) -> None:
+        """These rewrites in the first step, the same again in each of ``graphs`` graphs, nothing left alone, and at
+        most two graphs for any frame."""
+        assert self.refusals == []
+        assert self.first == first
+        assert self.rewrites == {rule: n * graphs for rule, n in first.items()}
+        assert max(self.frames.values()) <= 2, self.frames
+
+
+def given_up() -> dict[int, str]:
+    """First lines of the functions that Dynamo gave up since `watching` began, with its reason."""
+    return {int(m.co_firstlineno or 0): str(m.fail_reason) for m in get_compilation_metrics() if m.fail_type}
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -99,6 +110,7 @@ def watching() -> Iterator[Callable[[], Seen]]:
     torch._dynamo.reset()
     clear_compilation_metrics()
     report, first = Report(), Counter[str]()
+    pieces = counters["aot_autograd"]["total"]
 
     def seen() -> Seen:
         rewrites = Counter(rewrite.rule for rewrite in report.rewrites)
@@ -107,7 +119,7 @@ def watching() -> Iterator[Callable[[], Seen]]:
         compiled = [m for m in get_compilation_metrics() if m.co_name and not m.fail_type]
         frames = Counter(f"{Path(m.co_filename).name}:{m.co_firstlineno} {m.co_name}" for m in compiled)
         refusals = [f"{refusal.code} at {refusal.location}: {refusal.reason}" for refusal in report.refusals]
-        return Seen(dict(first), dict(rewrites), refusals, dict(frames))
+        return Seen(dict(first), dict(rewrites), refusals, dict(frames), counters["aot_autograd"]["total"] - pieces)
 
     with collecting(report):
         yield seen
@@ -120,13 +132,14 @@ def train(
     lengths: tuple[tuple[int, ...], ...] = LENGTHS,
     rank: int = 0,
     reference: type[Model] = Reference,
+    cls: type[Model] = Model,
     **arguments: Any,
 ) -> Seen:
     """Train both models in step, assert that they agree in every one, and say what was seen.
 
     ``prepare`` wraps and compiles a model (with `uncompiled` for the reference), ``half`` runs forward and backward.
     """
-    right, model = made(reference, **arguments), made(Model, **arguments)
+    right, model = made(reference, **arguments), made(cls, **arguments)
     wanted = steps(right, prepare(right, uncompiled), half, batches(lengths, rank))
     with watching() as seen:
         found = steps(model, prepare(model, compile or packpass_compile()), half, batches(lengths, rank))
@@ -134,7 +147,8 @@ def train(
             have = next(found)
             seen()
             assert_close(have.loss, want.loss)
-            assert want.gradients.keys() == have.gradients.keys() and want.gradients
+            assert want.gradients.keys() == have.gradients.keys()
+            assert want.gradients
             for name, gradient in want.gradients.items():
                 assert_close(have.gradients[name], gradient, msg=lambda text, name=name: f"{name}: {text}")
         return seen()
