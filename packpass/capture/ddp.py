@@ -9,11 +9,18 @@ will split the rewritten one into buckets for the inner backend.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 from torch._dynamo.backends.distributed import DDPOptimizer
+from torch.utils._pytree import tree_leaves
+
+from packpass._compat import free_unbacked_symbols
+
+log = logging.getLogger("packpass.capture")
 
 Inner = Callable[..., Callable[..., Any]]
 
@@ -48,14 +55,25 @@ def take_optimizer(gm: fx.GraphModule) -> Any | None:
     return gm.meta.pop(_OPTIMIZER, None)
 
 
+def _has_unknown_sizes(gm: fx.GraphModule) -> bool:
+    """Does any value have a size that no input has?"""
+    values = (leaf for node in gm.graph.nodes for leaf in tree_leaves(node.meta.get("example_value")))
+    return any(bool(free_unbacked_symbols(v)) for v in values if isinstance(v, (torch.Tensor, torch.SymInt)))
+
+
 def splitting(optimizer: Any | None, whole: fx.GraphModule, inner: Inner) -> Inner:
     """``inner``, which compiles the ``whole`` graph in the pieces that ``optimizer`` makes; what else is compiled for
-    it (the parts around a replayed loop, the packed form of a padded graph) is cut no further."""
+    it (the parts around a replayed loop, the packed form of a padded graph) is cut no further. Nor is a graph with
+    sizes that depend on data: torch's splitter cannot hand those from piece to piece. Gradients of what is not split
+    are exchanged when its whole backward is done, as with ``optimize_ddp = False``."""
     if optimizer is None:
         return inner
 
     def compile_pieces(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         if part is not whole:
+            return inner(part, inputs)
+        if _has_unknown_sizes(part):
+            log.info("a graph with sizes that are known only when it runs is not split at DDP's gradient buckets")
             return inner(part, inputs)
         splitter = copy.copy(optimizer)
         splitter.backend_compile_fn = inner

@@ -25,8 +25,8 @@ def reason_of(error: Exception) -> str:
     if getattr(error, "gb_type", "") != "graph break in loop":
         return what
     return (
-        f"the graph breaks inside a Python loop ({what}), and stock torch runs a whole function eagerly then. Move that "
-        "loop (over the model's blocks, say) into a method of its own; what stands around it is compiled then"
+        f"the graph breaks inside a Python loop ({what}), and stock torch runs the whole function eagerly then. Move "
+        "that loop (over the model's blocks, say) into a method of its own; what stands around it is compiled then"
     )
 
 

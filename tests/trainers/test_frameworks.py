@@ -131,13 +131,11 @@ def test_transformers(compile: Callable[[Model], Any], tmp_path: Path) -> None:
 def test_accelerate_knows_its_own_list_of_backends_only(tmp_path: Path) -> None:
     """``torch_compile_backend`` is looked up in a list in accelerate, so no name of a backend that is registered with
     torch, ours or another's, gets through; a compiled model does."""
-    with pytest.raises(ValueError, match="'PACKPASS' is not a valid DynamoBackend"):
-        in_transformers(model := with_loss(Model), model, tmp_path, torch_compile=True, torch_compile_backend="packpass")
-    assert "packpass" in torch.compiler.list_backends()
-    with pytest.raises(ValueError, match="'EAGER_NOEXCEPT' is not a valid DynamoBackend"):
-        in_transformers(
-            model := with_loss(Model), model, tmp_path, torch_compile=True, torch_compile_backend="eager_noexcept"
-        )
+    assert {"packpass", "eager_noexcept"} <= set(torch.compiler.list_backends(exclude_tags=()))
+    for name in ("packpass", "eager_noexcept"):
+        model = with_loss(Model)
+        with pytest.raises(ValueError, match=f"'{name.upper()}' is not a valid DynamoBackend"):
+            in_transformers(model, model, tmp_path, torch_compile=True, torch_compile_backend=name)
 
 
 # === accelerate ==================================================================================================

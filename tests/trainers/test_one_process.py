@@ -1,4 +1,4 @@
-"""Trainers of one process: modes of ``torch.compile``, checkpoints, autocast, accumulation, parts, compiled autograd."""
+"""Trainers of one process: keywords of ``torch.compile``, checkpoints, autocast, accumulation, compiled blocks."""
 
 from __future__ import annotations
 
