@@ -21,6 +21,7 @@ _SHIFTING = frozenset({"roll", "pad", "cross_entropy", "CrossEntropyLoss", "nll_
 
 def reason_of(error: Exception) -> str:
     """Why a function is not compiled, and what a user can do about it."""
+    error = getattr(error, "inner_exception", error)  # the first line of BackendCompilerFailed names the backend only
     what = f"{type(error).__name__}: {first_line(error)}"
     if getattr(error, "gb_type", "") != "graph break in loop":
         return what

@@ -115,6 +115,15 @@ class InlineShift(Model):
         return F.cross_entropy(self.head(x).float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 
 
+class Gathered(Model):
+    """How many tokens the documents are together is known only when it runs."""
+
+    def forward(self, input_ids: Tensor, labels: Tensor, cu_seqlens: Tensor) -> Tensor:
+        x = self.body(self.embed(input_ids) + self.position(input_ids), cu_seqlens)
+        documents = [x[:, cu_seqlens[i] : cu_seqlens[i + 1]].flip(1) for i in range(len(cu_seqlens) - 1)]
+        return self.head(torch.cat(documents, dim=1)).square().sum() / 100
+
+
 LENGTHS = ((5, 11, 8), (24,), (1, 7, 2, 9, 5), (13, 11), (4, 4, 1, 15))
 """Documents of each of five steps: another number every time, 24 tokens together."""
 GROWING = ((5, 11, 8), (28,), (1, 7, 2, 9, 5), (30, 2), (4, 4, 1, 15, 8, 1))

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch._dynamo import config
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
-from tests.trainers.models import LENGTHS, Model
+from tests.trainers.models import LENGTHS, Gathered, Model
 from tests.trainers.training import Backward, Compile, Seen, backward, given_up, packpass_compile, train
 
 
@@ -35,6 +36,7 @@ def ddp(
     inner_backend: str = "aot_eager",
     half: Backward = backward,
     lengths: Any = LENGTHS,
+    **arguments: Any,
 ) -> Seen:
     """DDP around a compiled model (``inside``) or compiled with it, under one setting of ``optimize_ddp``."""
 
@@ -44,7 +46,15 @@ def ddp(
 
     python_reducer = optimize == "python_reducer"
     with config.patch(optimize_ddp=optimize, compiled_autograd=python_reducer), small_buckets():
-        return train(prepare, packpass_compile(inner_backend), half, lengths, dist.get_rank())
+        return train(prepare, packpass_compile(inner_backend), half, lengths, dist.get_rank(), **arguments)
+
+
+def ddp_with_unknown_sizes() -> Seen:
+    return ddp(True, cls=Gathered, reference=Gathered)
+
+
+def ddp_with_checkpoints() -> Seen:
+    return ddp(True, run=functools.partial(checkpoint, use_reentrant=False))
 
 
 def accumulating(model: Any, batch: dict[str, Tensor]) -> Tensor:

@@ -55,6 +55,20 @@ def test_ddp_with_no_sync(trainer_ranks: Ranks, optimize: Any) -> None:
         seen.check(WHOLE)
 
 
+def test_ddp_with_sizes_known_only_at_run_time(trainer_ranks: Ranks) -> None:
+    """torch's splitter cannot hand such sizes from piece to piece: the graph stays whole."""
+    for seen in trainer_ranks.call(programs.ddp_with_unknown_sizes, timeout_s=TIMEOUT_S):
+        seen.check({"vectorize_segments": 3})
+        assert seen.pieces == 1
+
+
+@pytest.mark.slow
+def test_ddp_with_checkpoints(trainer_ranks: Ranks) -> None:
+    for seen in trainer_ranks.call(programs.ddp_with_checkpoints, timeout_s=TIMEOUT_S):
+        seen.check(WHOLE)
+        assert seen.pieces >= 3
+
+
 # === FSDP2 =======================================================================================================
 
 
