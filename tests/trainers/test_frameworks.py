@@ -119,7 +119,10 @@ def compiled_in_place(model: Model) -> Any:
     return model
 
 
-@pytest.mark.parametrize("compile", [compiled_by_torch, compiled_in_place, packpass.compile])
+@pytest.mark.parametrize(
+    "compile",
+    [packpass.compile, *(pytest.param(way, marks=pytest.mark.slow) for way in (compiled_by_torch, compiled_in_place))],
+)
 def test_transformers(compile: Callable[[Model], Any], tmp_path: Path) -> None:
     def trainer(cls: type[Model], compiled: bool) -> Trained:
         model = with_loss(cls)

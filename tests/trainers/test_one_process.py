@@ -25,7 +25,7 @@ from tests.trainers.training import WHOLE, Compile, backward, packpass_compile, 
         ({}, GROWING, 2),
         ({"dynamic": True}, GROWING, 1),
         ({"dynamic": False}, LENGTHS, 1),
-        ({"fullgraph": True}, LENGTHS, 1),
+        pytest.param({"fullgraph": True}, LENGTHS, 1, marks=pytest.mark.slow),
     ],
 )
 def test_shapes(keywords: dict[str, Any], lengths: tuple[tuple[int, ...], ...], graphs: int) -> None:
@@ -116,7 +116,7 @@ def compiled_forwards(model: Model, compile: Compile) -> Model:
     return model
 
 
-@pytest.mark.parametrize("prepare", [compiled_in_place, compiled_forwards])
+@pytest.mark.parametrize("prepare", [pytest.param(compiled_in_place, marks=pytest.mark.slow), compiled_forwards])
 def test_blocks_alone(prepare: Any) -> None:
     """One graph for all blocks; what is not compiled, the label shift, is what it was."""
     train(prepare, reference=Model).check({"vectorize_segments": 1})

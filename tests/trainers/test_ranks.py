@@ -72,7 +72,9 @@ def test_ddp_with_checkpoints(trainer_ranks: Ranks) -> None:
 # === FSDP2 =======================================================================================================
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["compiled-after", "compiled-before"])
+@pytest.mark.parametrize(
+    "inside", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["compiled-after", "compiled-before"]
+)
 def test_fsdp_of_the_root(trainer_ranks: Ranks, inside: bool) -> None:
     for seen in trainer_ranks.call(programs.fsdp, "root", inside, timeout_s=TIMEOUT_S):
         seen.check(WHOLE)
@@ -91,7 +93,7 @@ def test_fsdp_of_compiled_blocks(trainer_ranks: Ranks) -> None:
         seen.check({"vectorize_segments": 1})
 
 
-@pytest.mark.parametrize("cls", [Inline, InlineShift])
+@pytest.mark.parametrize("cls", [pytest.param(Inline, marks=pytest.mark.slow), InlineShift])
 def test_fsdp_of_blocks_in_a_function_with_everything_else(trainer_ranks: Ranks, cls: Any) -> None:
     """Stock torch runs a function eagerly whose Python loop breaks the graph. That is said, with what to do."""
     for seen, ours, stock in trainer_ranks.call(programs.in_one_function, cls, timeout_s=TIMEOUT_S):
