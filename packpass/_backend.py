@@ -14,13 +14,14 @@ from packpass._versions import require_torch, warn_if_untested
 
 require_torch(torch.__version__)  # before the imports that would fail obscurely
 
-from packpass import _degraded, _missing, _passes, capture, ops  # noqa: F401  (ops registers the operators)
+from packpass import _ddp, _degraded, _missing, _passes, _skipped, capture, ops  # noqa: F401  (ops registers the operators)
 from packpass._agreement import agreement
 from packpass._compat import size_oblivious
 from packpass._options import Options
 from packpass._overlap import unless_overlapping
 from packpass._pipeline import run_passes
 from packpass._replay import NotReplayable, replay
+from packpass._report import transaction
 from packpass._unpadded import META, unpadded
 from packpass._verify import copy_graph, verified
 from packpass.capture import Mode, frame_state
@@ -51,12 +52,14 @@ class Backend:
         settings, inductor_options = Options.from_dict(options)
         warn_if_untested(torch.__version__)
         frame = frame_state(settings)
+        optimizer = _ddp.take_optimizer(gm)
 
         capturing = frame.mode in LOOP_MODES
 
-        def inner(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        def one_graph(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             return compile_inner(part, inputs, settings, mode, inductor_options)
 
+        inner = _ddp.splitting(optimizer, gm, one_graph)
         _degraded.in_graph(gm, frame)
         places = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
         untouched = copy_graph(gm) if capturing else None
@@ -68,10 +71,11 @@ class Backend:
             raise tracing_error(error) from None
         if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing):
             outcome.react(settings)
-            outcome.commit()
-            agreed = agreement(gm, outcome.rewrites, settings)
-            packed = gm.meta.pop(META, None)
-            compiled = inner(gm, example_inputs) if packed is None else unpadded(packed, gm, inner)
+            with transaction():  # the inner backend, too, may have Dynamo trace the frame again
+                outcome.commit()
+                agreed = agreement(gm, outcome.rewrites, settings)
+                packed = gm.meta.pop(META, None)
+                compiled = inner(gm, example_inputs) if packed is None else unpadded(packed, gm, inner)
             for stage in outcome.stages:
                 compiled = verified(stage.before, stage.after, compiled, stage.rewrites, frame.not_replayable)
             if outcome.separate_inputs:
@@ -120,6 +124,10 @@ class _Client:
         found, given = capture.backend_behind(compiler_fn)
         return Options.from_dict(given.get("options"))[0] if isinstance(found, Backend) else None
 
+    def backend_for(self, compiler_fn: Any) -> Any:
+        """What a frame is compiled with in place of ``compiler_fn``."""
+        return _ddp.rewriting_first(compiler_fn, lambda behind: self.options_of(behind) is not None)
+
     def wants_boundaries(self, view: Any, stand_in: fx.Node | None) -> Any:
         """Whether a pass would use boundaries in this graph."""
         return _passes.load().wants_boundaries(view, stand_in)
@@ -131,6 +139,8 @@ class _Client:
     def frame_ended(self, tx: Any, frame: FrameState, error: Exception | None) -> None:
         """It was traced, or failed."""
         _degraded.frame_ended(tx, frame, error)
+        if error is not None:
+            _skipped.note_skipped(tx, frame, error)
 
 
 backend = Backend()

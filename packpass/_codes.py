@@ -30,7 +30,7 @@ CODES: dict[str, str] = {
     "host-read": "a tensor value is read on the host inside the loop",
     "graph-break": "the body contains something that Dynamo cannot trace, or the graph ends at such a place",
     "body-not-traceable": "the body cannot be captured for a symbolic document",
-    "frame-not-compiled": "a frame with a captured loop failed to compile; it runs as under stock torch.compile",
+    "frame-not-compiled": "a function with loops over documents or shifts is not compiled; it runs as in stock torch",
     "not-captured": "the loop was not traced twice, so that nothing can be proven about it",
     "not-generic": "two iterations of the loop do different things",
     "check": "the body checks something that has no vectorised form",

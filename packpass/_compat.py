@@ -365,6 +365,13 @@ def reduce_scatter_sum(parts: Any, group_name: str, group_size: int) -> Any:
     return ops.wait_tensor.default(ops.reduce_scatter_tensor.default(parts, "sum", group_size, group_name))
 
 
+def ddp_optimizer_class() -> Any:
+    """What Dynamo puts around a backend while a DistributedDataParallel module runs."""
+    from torch._dynamo.backends.distributed import DDPOptimizer
+
+    return DDPOptimizer
+
+
 # === Graphs after autograd ===================================================================================
 
 

@@ -75,6 +75,7 @@ def _output_graph_init(
     client: Client, original: Any, self: Any, code_options: Any, compiler_fn: Any, *args: Any, **kwargs: Any
 ) -> None:
     """The ShapeEnv is built here, and with it whether ``.item()`` may be traced: decide before."""
+    compiler_fn = client.backend_for(compiler_fn)
     options = client.options_of(compiler_fn)
     loops = options is not None and frame_state(options).mode in LOOP_MODES
     with _scalars(captured=loops):
@@ -145,7 +146,7 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
 
 def _refused(tx: Any, error: Exception, loops: bool) -> Exception | None:
     """Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides."""
-    what = f"{type(error).__name__}: {effects.first_line(error)}"
+    what = effects.reason_of(error)
     if active.regions:
         reason = f"the loop body cannot be captured: {what}"
         return refuse("body-not-traceable", reason, active.regions[-1].location)

@@ -151,6 +151,18 @@ def _check_survivor(tx: Any, value: Any) -> None:
         raise refuse("sequence-use", reason, location_of(tx))
 
 
+def reason_of(error: Exception) -> str:
+    """Why a function is not compiled, and what a user can do about it."""
+    error = getattr(error, "inner_exception", error)  # the first line of BackendCompilerFailed names the backend only
+    what = f"{type(error).__name__}: {first_line(error)}"
+    if getattr(error, "gb_type", "") != "graph break in loop":
+        return what
+    return (
+        f"the graph breaks inside a Python loop ({what}), and stock torch runs the whole function eagerly then. Move "
+        "that loop (over the model's blocks, say) into a method of its own; what stands around it is compiled then"
+    )
+
+
 def first_line(text: object) -> str:
     lines = str(text).strip().splitlines()
     return lines[0][:200] if lines else ""

@@ -36,6 +36,9 @@ class Client(Protocol):
     def options_of(self, compiler_fn: Any) -> Options | None:
         """The options, if a frame is compiled by packpass; None for any other backend."""
 
+    def backend_for(self, compiler_fn: Any) -> Any:
+        """What a frame is compiled with in place of ``compiler_fn``."""
+
     def wants_boundaries(self, view: Any, stand_in: fx.Node | None) -> Any:
         """Whether a pass would use boundaries in this graph, and under which conditions."""
 

@@ -19,11 +19,12 @@ from torch import fx
 
 from packpass.layout import rules, shape_rules  # noqa: F401  (its rules register themselves)
 from packpass.layout.axes import Axes, Axis, value_of
+from packpass.layout.inner_graphs import subgraphs
 from packpass.layout.losses import shifted_targets
 from packpass.layout.names import example, op_name
-from packpass.layout.sources import KINDS, Doubt, LayoutError, Packing, WellKnown, in_graph, well_known
+from packpass.layout.sources import KINDS, Doubt, LayoutError, Packing, WellKnown, in_graph, root_of, well_known
 
-__all__ = ["Axis", "Doubt", "LayoutError", "Layouts", "Packing", "analyze"]
+__all__ = ["Axis", "Doubt", "LayoutError", "Layouts", "Packing", "analyze", "subgraphs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +94,14 @@ def analyze(gm: Any, *, declared_only: bool = False, boundaries: fx.Node | None 
     """
     axes = Axes()
     graphs: list[fx.Graph] = []
-    _walk(gm, axes, graphs)
-    marks = [mark for graph in graphs for node in graph.nodes for mark in in_graph(node)]
+    operands: dict[fx.Node, fx.Node | None] = {}
+    _walk(gm, axes, graphs, operands)
+    marks = [
+        (axis, _from_outside(packing, operands))
+        for graph in graphs
+        for node in graph.nodes
+        for axis, packing in in_graph(node)
+    ]
     inputs = WellKnown()
     if declared_only:
         marks = [(axis, p) for axis, p in marks if p.kind == "declared"]
@@ -110,44 +117,39 @@ def analyze(gm: Any, *, declared_only: bool = False, boundaries: fx.Node | None 
     return Layouts(tuple(graphs), axes, packings, contradictory, inputs.doubts, inputs.suspects)
 
 
-def _walk(gm: Any, axes: Axes, graphs: list[fx.Graph]) -> None:
+def _from_outside(packing: Packing, operands: dict[fx.Node, fx.Node | None]) -> Packing:
+    """The same with boundaries of the outermost graph that hands them in: two checkpointed blocks that loop over the
+    documents of one ``cu_seqlens`` mean the same boundaries."""
+
+    def outermost(cu: fx.Node) -> fx.Node:
+        while (outer := operands.get(cu)) is not None:
+            cu = root_of(outer)
+        return cu
+
+    boundaries = outermost(packing.boundaries)
+    padded = None if packing.padded is None else outermost(packing.padded)
+    if boundaries is packing.boundaries and padded is packing.padded:
+        return packing
+    return dataclasses.replace(packing, boundaries=boundaries, padded=padded)
+
+
+def _walk(gm: Any, axes: Axes, graphs: list[fx.Graph], operands: dict[fx.Node, fx.Node | None]) -> None:
+    """Link the axes of a graph and its subgraphs; ``operands``: inputs of subgraphs -> what they are called with, None
+    where two calls of one subgraph differ."""
     graphs.append(gm.graph)
     for node in gm.graph.nodes:
         rules.apply(axes, node)
         if op_name(node).startswith("higher_order::"):
             for sub, inputs, outputs in subgraphs(gm, node):
-                _walk(sub, axes, graphs)
+                _walk(sub, axes, graphs, operands)
                 for outer, inner in inputs:
+                    operands[inner] = outer if operands.setdefault(inner, outer) is outer else None
                     if isinstance(example(outer), torch.Tensor):
                         for axis in axes.of(outer):
                             axes.link(axis, Axis(inner, axis.dim))
                 for item, inner in outputs:
                     for axis in axes.of(inner):
                         axes.link(Axis(node, axis.dim, item), axis)
-
-
-def subgraphs(
-    gm: Any, node: fx.Node
-) -> list[tuple[fx.GraphModule, list[tuple[fx.Node, fx.Node]], list[tuple[int, fx.Node]]]]:
-    """``(module, [(outer node, placeholder)], [(item of the result, inner node)])`` for the subgraph that a
-    higher-order operator runs on its operands; empty for operators that are not understood."""
-    name = op_name(node).removeprefix("higher_order::")
-    if name not in ("tag_activation_checkpoint", "wrap_activation_checkpoint", "wrap", "autograd_function_apply"):
-        return []
-    body = node.args[0]
-    sub = getattr(gm, str(body.target), None) if isinstance(body, fx.Node) and body.op == "get_attr" else None
-    if not isinstance(sub, fx.GraphModule):
-        return []
-    operands = node.args[2:] if name == "autograd_function_apply" else node.args[1:]
-    places = [n for n in sub.graph.nodes if n.op == "placeholder"]
-    if len(places) != len(operands):
-        return []
-    inputs = [(o, p) for o, p in zip(operands, places, strict=True) if isinstance(o, fx.Node)]
-    result = next(n for n in reversed(sub.graph.nodes) if n.op == "output").args[0]
-    if name == "autograd_function_apply":
-        result = result[0]
-    items = list(result) if isinstance(result, (tuple, list)) else [result]
-    return [(sub, inputs, [(i, n) for i, n in enumerate(items) if isinstance(n, fx.Node)])]
 
 
 def _resolve(

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.layout.inner_graphs import subgraphs
+from packpass.layout.names import AUTOGRAD_FUNCTION, op_name
+
 _IN_PLACE = frozenset(
     {
         operator.setitem,
@@ -43,7 +46,7 @@ def written_inputs(node: fx.Node) -> list[fx.Node]:
     if isinstance(target, torch._ops.OpOverload):
         return tensors if target._schema.is_mutable else []
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return tensors
+        return _written_inside(node, tensors)
     if target in _IN_PLACE:
         return first
     if node.kwargs.get("inplace") or _inplace_by_position(node):
@@ -59,6 +62,25 @@ def written_inputs(node: fx.Node) -> list[fx.Node]:
     if name in ("batch_norm", "instance_norm"):
         return tensors  # running statistics
     return [] if known else tensors
+
+
+def _written_inside(node: fx.Node, tensors: list[fx.Node]) -> list[fx.Node]:
+    """Operands of a higher-order operator that its graph may write: all of them, unless the graph is at hand and there
+    is no other (an ``autograd.Function`` has a backward)."""
+    owner = node.graph.owning_module
+    inside = subgraphs(owner, node) if owner is not None and op_name(node) != AUTOGRAD_FUNCTION else []
+    if len(inside) != 1:
+        return tensors
+    sub, inputs, _ = inside[0]
+    written = {_memory(target) for n in sub.graph.nodes for target in written_inputs(n)}
+    if None in written:
+        return tensors
+    return [outer for outer, inner in inputs if _memory(inner) in written and outer in tensors]
+
+
+def _memory(node: fx.Node) -> int | None:
+    value = node.meta.get("example_value")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 def _inplace_by_position(node: fx.Node) -> bool:
@@ -84,15 +106,5 @@ def _between(start: fx.Node, stop: fx.Node | None) -> Iterable[fx.Node]:
 
 
 def _writes(n: fx.Node, node: fx.Node) -> bool:
-    value = node.meta.get("example_value")
-    memory = value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
-    for target in written_inputs(n):
-        other = target.meta.get("example_value")
-        if (
-            target is node
-            or memory is None
-            or not isinstance(other, torch.Tensor)
-            or other.untyped_storage()._cdata == memory
-        ):
-            return True
-    return False
+    memory = _memory(node)
+    return any(target is node or memory is None or _memory(target) in (None, memory) for target in written_inputs(n))

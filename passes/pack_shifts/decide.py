@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout import Layouts, Packing
+from packpass.layout import Layouts, Packing, subgraphs
 from packpass.layout.axes import Axes, Axis
 from packpass.layout.losses import LOSSES
 from packpass.layout.mutation import mutated_after
@@ -158,13 +158,24 @@ def corrected(user: fx.Node, row: fx.Node, boundaries: fx.Node) -> bool:
 
 
 def made_from(boundaries: fx.Node) -> set[fx.Node]:
-    """Boundaries and every integer or bool tensor that was computed from them; a row that is declared is not."""
+    """Boundaries and every integer or bool tensor that was computed from them, also in the graphs of higher-order
+    operators that they are handed to; a row that is declared is not."""
     dependent: set[fx.Node] = {boundaries}
     stack = [boundaries]
+    handed_out: dict[fx.Node, list[fx.Node]] = {}
     while stack:
-        for after in stack.pop().users:
-            if op_name(after) == "packpass::packed" and after.args[0] not in dependent:
-                continue
+        node = stack.pop()
+        reached = list(handed_out.get(node, ()))
+        for after in node.users:
+            owner = after.graph.owning_module
+            if op_name(after).startswith("higher_order::") and owner is not None:
+                for _, inputs, outputs in subgraphs(owner, after):
+                    reached += [inner for outer, inner in inputs if outer is node]
+                    for item, inner in outputs:
+                        handed_out.setdefault(inner, []).extend(u for u in after.users if u.args[1:] == (item,))
+            elif op_name(after) != "packpass::packed" or after.args[0] in dependent:
+                reached.append(after)
+        for after in reached:
             fake = example(after)
             if after not in dependent and isinstance(fake, torch.Tensor) and not fake.is_floating_point():
                 dependent.add(after)
