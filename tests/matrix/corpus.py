@@ -166,7 +166,8 @@ def _shift_held(prog: shifts.Program, compiled: Compile, rows: tuple[shifts.Row,
         if found.outcome == RIGHT:
             wrong = _differences(prog, row, got, bool(found.done["rewrites"]))
             if wrong:
-                found.outcome, found.detail = WRONG, f"{row}: {' '.join(wrong[0].split())[:120]}"
+                count = f"{found.done['rewrites']} of {prog.rewrites} shifts rewritten"
+                found.outcome, found.detail = WRONG, f"{count}, {row}: {' '.join(wrong[0].split())[:120]}"
         if found.outcome != RIGHT:
             break
     return found
