@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.matrix import __main__ as command
-from tests.matrix import environments, judge, readme, tier
+from tests.matrix import compare, environments, judge, readme, tier
 from tests.matrix.cells import CELLS, FULL, REFERENCE, Cell, extras
 from tests.matrix.environments import Environment
 from tests.matrix.steps import ROOT, Ended
@@ -106,6 +106,19 @@ def test_the_reference_itself_must_do_what_the_corpora_demand() -> None:
 def test_a_cell_in_which_nothing_ran_fails() -> None:
     reference = Result("ref", verdicts=[verdict("a")])
     assert judge.judge(Result("c"), reference).failed == ["lost or wrong: loops/a"]
+
+
+def test_two_runs_of_the_programs_are_compared(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / "reference.jsonl", tmp_path / "cell.jsonl"]
+    for file, last in zip(files, (verdict("b"), verdict("b", rewrites=0, refusals=("some-code",))), strict=True):
+        header = json.dumps({"programs": ["loops/a", "loops/b"]})
+        file.write_text("\n".join([header, verdict("a").to_json(), last.to_json()]) + "\n")
+    assert compare.main([str(files[0]), str(files[0])]) == 0
+    assert "loops 2 of 2 rewritten, 2 right" in capsys.readouterr().out
+    assert compare.main([str(files[0]), str(files[1])]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"loops/b +1 rewritten +left alone \(some-code\) +LOST", out)
+    assert out.endswith("1 differences, 1 lost\n")
 
 
 # === The tier ================================================================================================
