@@ -118,7 +118,9 @@ def _plan(keep: Tensor, cu: Tensor, cu_padded: Tensor, total: int) -> Plan:
     start = starts.index_select(0, document)
     offset = here - starts_padded.index_select(0, document)
     real = offset < starts.index_select(0, following) - start
-    found = torch.bucketize(start + offset, (running + first).flatten(), right=True)
+    # Flat before the addition: up to torch 2.12 Inductor cannot search in a view of what it has just computed.
+    counts = running.flatten() + first.expand_as(running).flatten()
+    found = torch.bucketize(start + offset, counts, right=True)
     source = torch.where(real, found, -1)
     position_ids = torch.where(real, offset, offset % max(length, 1))
     return cu, cu_padded, source, slots, position_ids, real.logical_not()

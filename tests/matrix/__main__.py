@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _list()
     if arguments.readme:
         return _readme(arguments.out)
+    if arguments.show:
+        saved = [load(arguments.out / f"{cell}.json") for cell in arguments.cells or CELLS]
+        return _show([result for result in saved if result is not None])
     cells = list(dict.fromkeys(arguments.cells or (FULL if arguments.full else CELLS)))
     if not arguments.full and REFERENCE not in cells:
         cells.insert(0, REFERENCE)
@@ -47,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("cells", nargs="*", type=_cell, metavar="TORCH-pyPYTHON", help="only these; see --list")
     out.add_argument("--full", action="store_true", help="the whole suite (not slow) instead of the short tier")
     out.add_argument("--make", action="store_true", help="make the environments and stop")
+    out.add_argument("--show", action="store_true", help="print the tables of the last results again and stop")
     out.add_argument("--list", action="store_true", help="list the cells and which have an environment, and stop")
     out.add_argument(
         "--readme", action="store_true", help="write the versions table of README.md from the last results"
@@ -95,15 +99,24 @@ def _short(made: environments.Made, jobs: int, out: pathlib.Path) -> int:
         else:
             results.append(tier.Result(str(cell), unavailable=env))
         _save(out / f"{cell}.json", results[-1])
+    return _show(results)
+
+
+def _show(results: Sequence[tier.Result]) -> int:
+    """Tables of the short tier; the last line counts what passed and failed."""
     judgements = judged(results)
     if judgements:
         print(f"\n{judge.details(judgements)}\n\n{judge.table(judgements)}")
-    for result in results:
-        if result.unavailable:
-            print(f"{result.cell}: not run: {result.unavailable}")
+    _say_what_did_not_run(results)
     failed = sum(len(one.failed) for one in judgements)
     print(f"{sum(one.passed for one in judgements)} passed, {failed} failed")
     return 1 if failed else 0
+
+
+def _say_what_did_not_run(results: Sequence[tier.Result]) -> None:
+    for result in results:
+        if result.unavailable:
+            print(f"{result.cell}: not run: {result.unavailable}")
 
 
 def judged(results: Sequence[tier.Result]) -> list[judge.Judgement]:
@@ -124,9 +137,7 @@ def _full(made: environments.Made, jobs: int, out: pathlib.Path) -> int:
         results.append(result)
         _save(out / f"full-{cell}.json", result)
     print(f"\n{judge.suite_table(results)}")
-    for result in results:
-        if result.unavailable:
-            print(f"{result.cell}: not run: {result.unavailable}")
+    _say_what_did_not_run(results)
     suites = [result.suite for result in results if result.suite]
     failed = sum(len(tests.failed) + bool(tests.problem) for tests in suites)
     print(f"{sum(tests.passed for tests in suites)} passed, {failed} failed")

@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 
 from tests.loops import compiling, programs_leave, programs_rewrite
 from tests.loops import harness as loops
-from tests.matrix.verdicts import RAISED, RIGHT, STOCK, WRONG, Verdict
+from tests.matrix.verdicts import EAGER, RAISED, RIGHT, STOCK, WRONG, Verdict
 from tests.shifts import batches, codebases, look_alikes, models, more_look_alikes, spellings  # noqa: F401
 from tests.shifts import harness as shifts
 
@@ -74,7 +74,7 @@ def run_loop(prog: loops.Program) -> Verdict:
         for shape in shapes:
             loops.outcome(prog.instance(), loops.build(prog, shape), prog.observe)
     except Exception as error:
-        found = Found(STOCK, f"eager: {_words(error)}")
+        found = Found(EAGER, _words(error))
     else:
         found = _loop_held(prog, compiling.compiled, shapes)
         forbidden = prog.must_refuse and counters["packpass"][f"rewrite:{compiling.RULE}"]
@@ -131,7 +131,7 @@ def run_shift(prog: shifts.Program) -> Verdict:
         for row in rows:
             _shift_eager(prog, row)
     except Exception as error:
-        found = Found(STOCK, f"eager: {_words(error)}")
+        found = Found(EAGER, _words(error))
     else:
         found = _shift_held(prog, shifts.compiled, rows)
         forbidden = not prog.rewrites and counters["packpass"][f"rewrite:{SHIFT_RULE}"]
@@ -166,7 +166,8 @@ def _shift_held(prog: shifts.Program, compiled: Compile, rows: tuple[shifts.Row,
         if found.outcome == RIGHT:
             wrong = _differences(prog, row, got, bool(found.done["rewrites"]))
             if wrong:
-                found.outcome, found.detail = WRONG, f"{row}: {' '.join(wrong[0].split())[:120]}"
+                count = f"{found.done['rewrites']} of {prog.rewrites} shifts rewritten"
+                found.outcome, found.detail = WRONG, f"{count}, {row}: {' '.join(wrong[0].split())[:120]}"
         if found.outcome != RIGHT:
             break
     return found

@@ -9,7 +9,18 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from tests.matrix.tier import Result, words
-from tests.matrix.verdicts import RAISED, STOCK, WRONG, Difference, Verdict, demanded_of, describe, differences
+from tests.matrix.verdicts import (
+    EAGER,
+    RAISED,
+    STOCK,
+    WRONG,
+    Difference,
+    Verdict,
+    demanded_of,
+    describe,
+    differences,
+    wanted,
+)
 
 
 @dataclasses.dataclass
@@ -25,8 +36,8 @@ class Judgement:
 
 def judge(result: Result, reference: Result | None) -> Judgement:
     """``reference``: the everyday environment where it ran, else what the corpora demand counts."""
-    wanted = reference.verdicts if reference else demanded_of(result.verdicts)
-    found = differences(wanted, result.verdicts) if wanted else []
+    goal = wanted(reference.verdicts) if reference else demanded_of(result.verdicts)
+    found = differences(goal, result.verdicts)
     bad = [d.key for d in found if d.lost]
     bad += [v.key for v in result.verdicts if v.outcome in (WRONG, RAISED) and v.key not in bad]
     failed = [*(f"lost or wrong: {key}" for key in bad), *result.problems]
@@ -37,8 +48,8 @@ def judge(result: Result, reference: Result | None) -> Judgement:
     passed += sum(state == "ok" for state in result.canaries.values())
     here = {v.key for v in result.verdicts if v.rewrites}
     rewritten = {}
-    for corpus in dict.fromkeys(v.corpus for v in wanted):
-        there = {v.key for v in wanted if v.corpus == corpus and v.rewrites}
+    for corpus in dict.fromkeys(v.corpus for v in goal):
+        there = {v.key for v in goal if v.corpus == corpus and v.rewrites}
         rewritten[corpus] = (len(here & there), len(there))
     return Judgement(result, passed, failed, found, rewritten)
 
@@ -54,7 +65,7 @@ def states(found: dict[str, str], good: str) -> str:
 
 HEADERS = (
     "cell", "hook groups on", "canaries", "loops rewritten", "shifts rewritten", "lost", "wrong", "raised",
-    "stock fails", "Triton code", "seconds",
+    "stock fails", "Triton code", "seconds", "of CPU",
 )  # fmt: skip
 
 
@@ -68,7 +79,8 @@ def table(judgements: Sequence[Judgement]) -> str:
             result.cell, states(result.hooks, "on"), states(result.canaries, "ok"),
             of(one.rewritten.get("loops")), of(one.rewritten.get("shifts")),
             sum(d.lost for d in one.differences), outcomes.count(WRONG), outcomes.count(RAISED),
-            outcomes.count(STOCK), words(result.codegen), f"{result.seconds:.0f}",
+            outcomes.count(STOCK) + outcomes.count(EAGER), words(result.codegen), f"{result.seconds:.0f}",
+            f"{result.processor_seconds:.0f}",
         ])  # fmt: skip
     return tabulate(rows, HEADERS, disable_numparse=True, maxheadercolwidths=10)
 
@@ -90,7 +102,7 @@ def details(judgements: Sequence[Judgement]) -> str:
 
 
 def _notable(result: Result, known: set[str]) -> list[Verdict]:
-    return [v for v in result.verdicts if v.outcome in (WRONG, RAISED, STOCK) and v.key not in known]
+    return [v for v in result.verdicts if v.outcome in (WRONG, RAISED, STOCK, EAGER) and v.key not in known]
 
 
 def suite_table(results: Sequence[Result]) -> str:

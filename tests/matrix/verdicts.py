@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 RIGHT, WRONG, RAISED = "right", "wrong", "raised"
+EAGER = "eager fails"
+"""The program itself does not run on this torch, packpass or not: nothing that could be lost."""
 STOCK = "stock fails"
-"""Eager or stock ``torch.compile`` of this torch fails in the same way: nothing that packpass could do about it."""
+"""What stock ``torch.compile`` makes of the program fails in the same way, because packpass left it alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,16 +83,22 @@ def differences(reference: Iterable[Verdict], cell: Iterable[Verdict]) -> list[D
         if now is None:
             found.append(Difference(was.key, describe(was), "did not run", True))
         elif _grade(was) != _grade(now):
-            found.append(Difference(was.key, describe(was), describe(now), _grade(now) < _grade(was)))
+            lost = _grade(now) < _grade(was) and now.outcome != EAGER
+            found.append(Difference(was.key, describe(was), describe(now), lost))
     return found
 
 
+def wanted(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """What to hold a cell against: these, of the reference, but with everything rewritten that the corpora demand."""
+    return [dataclasses.replace(v, rewrites=1) if v.demanded and not v.rewrites else v for v in verdicts]
+
+
 def demanded_of(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """What to hold a cell against where there is no reference: the programs that the corpora want to be rewritten."""
-    return [Verdict(v.corpus, v.name, True, RIGHT, rewrites=max(v.rewrites, 1)) for v in verdicts if v.demanded]
+    """The same where there is no reference: of these, of the cell itself, only what is demanded."""
+    return wanted(Verdict(v.corpus, v.name, True, RIGHT) for v in verdicts if v.demanded)
 
 
 def _grade(verdict: Verdict) -> tuple[bool, int, int]:
     """Larger is better: right, number of rewrites, and graph breaks where something was rewritten."""
-    right = verdict.outcome in (RIGHT, STOCK)
+    right = verdict.outcome in (RIGHT, EAGER, STOCK)
     return right, verdict.rewrites, -verdict.graph_breaks if verdict.rewrites else 0
