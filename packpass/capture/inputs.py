@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-import operator
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -22,7 +21,7 @@ from packpass import markers
 from packpass._dialect import normalise
 from packpass._options import Options
 from packpass._report import RefusedError, record
-from packpass.capture.dynamo import LocalSource, VariableTracker, call, constant
+from packpass.capture.dynamo import LocalSource, VariableTracker, attribute, constant, dynamic_sources
 from packpass.capture.state import FrameState, Mode, active, frame_state, react, tracing_error
 from packpass.layout.arguments import Argument, boundary_arguments
 from packpass.layout.sources import BOUNDARY_NAMES, LayoutError, last_name, source_name
@@ -137,12 +136,17 @@ def _add(tx: Any, found: list[Argument], options: Options) -> None:
     for argument in found:
         variable = active.trace.arguments.get(argument.local)
         if variable is None:  # a torch that makes no variable of an argument that the code does not read
-            source = LocalSource(argument.local, is_input=True)
-            variable = VariableTracker.build(tx, tx.f_locals[argument.local], source)
-        if frame.mode is not Mode.STOCK and not argument.steps:
-            frame.dynamic_sources.add(f"L['{argument.local}']")  # the number of documents is data, not shape
-        variable = variable.realize()
+            here = LocalSource(argument.local, is_input=True)
+            variable = VariableTracker.build(tx, tx.f_locals[argument.local], here)
+        source = f"L['{argument.local}']"
+        dynamic = frame.mode is not Mode.STOCK and not argument.steps
+        if dynamic:
+            frame.dynamic_sources.add(source)  # the number of documents is data, not shape
+        with dynamic_sources({source} if dynamic else set()):
+            variable = variable.realize()
         for step in argument.steps:
-            take = getattr if step.attribute else operator.getitem
-            variable = call(tx, take, variable, constant(step.name)).realize()
+            if step.attribute:
+                variable = attribute(tx, variable, step.name)
+            else:
+                variable = variable.call_method(tx, "__getitem__", [constant(step.name)], {}).realize()
         tx.output.create_proxy("call_function", markers.BOUNDARIES, (variable.as_proxy(),), {})
