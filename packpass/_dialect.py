@@ -3,7 +3,8 @@
 ======================  ==================================  =====================================================
 in the user's code      what some release writes            what the passes see
 ======================  ==================================  =====================================================
-``x == 7``              method ``__eq__`` (torch 2.11)      ``operator.eq``
+``x == 7``, ``abs(x)``  method ``__eq__``, ``__abs__``      ``operator.eq``, ``abs``
+``1 < x``               ``lt(1, x)`` (torch 2.11)           ``gt(x, 1)``
 ``x.T``, ``x.mT``       ``aten.numpy_T(x)`` (torch 2.15)    ``getattr(x, "T")``
 ======================  ==================================  =====================================================
 
@@ -18,7 +19,22 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
-_COMPARISONS = {f"__{name}__": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+_MIRRORED = {
+    operator.lt: operator.gt,
+    operator.gt: operator.lt,
+    operator.le: operator.ge,
+    operator.ge: operator.le,
+    operator.eq: operator.eq,
+    operator.ne: operator.ne,
+}
+_UNARY = {"__abs__": operator.abs, "__neg__": operator.neg, "__pos__": operator.pos, "__invert__": operator.invert}
+_BINARY = {
+    f"__{name}__": getattr(operator, f"{name}_" if name in ("and", "or") else name)
+    for name in (
+        *("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+        *("and", "or", "xor", "lshift", "rshift"),
+    )
+}
 _ATTRIBUTES = {
     packet: name
     for name, op in (("T", "numpy_T"), ("mT", "mT"), ("H", "matrix_H"), ("mH", "mH"))
@@ -30,9 +46,23 @@ def normalise(graphs: Iterable[fx.Graph]) -> None:
     """Rewrite the nodes of these graphs in place; values and their order stay as they are."""
     for graph in graphs:
         for node in graph.nodes:
-            if node.op == "call_method" and node.target in _COMPARISONS:
-                node.op, node.target = "call_function", _COMPARISONS[str(node.target)]
-            elif node.op == "call_function":
-                target = getattr(node.target, "overloadpacket", node.target)
-                if isinstance(target, torch._ops.OpOverloadPacket) and target in _ATTRIBUTES:
-                    node.target, node.args = getattr, (node.args[0], _ATTRIBUTES[target])
+            if node.op == "call_method":
+                _method(node)
+            if node.op == "call_function":
+                _function(node)
+
+
+def _method(node: fx.Node) -> None:
+    name, operands = str(node.target), len(node.args)
+    table = {1: _UNARY, 2: _BINARY}.get(operands, {})
+    if name in table and not node.kwargs:
+        node.op, node.target = "call_function", table[name]
+
+
+def _function(node: fx.Node) -> None:
+    if node.target in _MIRRORED and len(node.args) == 2 and not isinstance(node.args[0], fx.Node):
+        node.target, node.args = _MIRRORED[node.target], node.args[::-1]
+        return
+    target = getattr(node.target, "overloadpacket", node.target)
+    if isinstance(target, torch._ops.OpOverloadPacket) and target in _ATTRIBUTES:
+        node.target, node.args = getattr, (node.args[0], _ATTRIBUTES[target])

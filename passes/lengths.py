@@ -131,7 +131,7 @@ def _summed(cu: fx.Node) -> _Made | None:
     node, steps = unstepped(vector)
     if node.target != "clone":
         return None
-    end = next(reversed(cu.graph.nodes))
+    end = next(iter(reversed(cu.graph.nodes)))
     if any(mutated_after(cu.graph, n, n.next, end) for n in (node, last)):
         return None
     return node.name, steps

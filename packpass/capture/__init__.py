@@ -157,9 +157,12 @@ def _refused(tx: Any, error: Exception, loops: bool) -> Exception | None:
 
 
 def _forget_half_made_nodes(output: Any) -> None:
-    """Dynamo clears the graphs of a failed frame and stumbles over nodes whose creation failed half way."""
+    """Dynamo clears the graphs of a failed frame and stumbles over nodes whose creation failed half way, or that stand
+    behind their users."""
     for tracer in output.tracers:
         made = set(tracer.graph.nodes)
+        for node in made:
+            node.args, node.kwargs = (), {}
         for node in made:
             for user in [user for user in node.users if user not in made]:
                 del node.users[user]
@@ -215,7 +218,6 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
         out = calls.call_function(tx, function, args, kwargs)
         if out is not None:
             return out
-    if active.regions or active.trace.regions:
         sequences.refuse_unknown(tx, function, args)
     if active.regions and not sequences.is_ours(tx) and getattr(function, "__module__", "") in _GOING_THROUGH:
         effects.check_iterators(*args)

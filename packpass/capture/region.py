@@ -20,6 +20,7 @@ from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,
     TensorVariable,
+    ValueMutationNew,
     VariableTracker,
     call,
     emit,
@@ -346,6 +347,8 @@ class Region:
             return items.region is self
         if items is None or len(items) or variable.source is not None or len(active.regions) != 1:
             return False
+        if not isinstance(variable.mutation_type, ValueMutationNew):
+            return False  # a default of a function has no source either, before torch 2.12
         variable.items = CollectedItems(self)
         self.lists.append(variable.items)
         return True
