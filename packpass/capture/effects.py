@@ -135,9 +135,18 @@ def _check_survivors(tx: Any) -> None:
         roots += [*frame.stack, *dict(frame.symbolic_locals).values()]
         frame = frame.parent
     effects = tx.output.side_effects
-    for holder in effects.id_to_variable.values():
-        roots += [holder, *effects.store_attr_mutations.get(holder, {}).values()] if holder.source is not None else []
-    VariableTracker.visit(lambda value: _check_survivor(tx, value), roots)
+    roots += [holder for holder in effects.id_to_variable.values() if holder.source is not None]
+    # What a cell or an object holds is known to the side effects, not to the cell or object.
+    seen: dict[int, Any] = {}
+    held: list[Any] = [roots]
+
+    def look(value: Any) -> None:
+        _check_survivor(tx, value)
+        if value in effects.store_attr_mutations:
+            held.append(list(effects.store_attr_mutations[value].values()))
+
+    while held:
+        VariableTracker.visit(look, held.pop(), seen)
 
 
 def _check_survivor(tx: Any, value: Any) -> None:

@@ -345,6 +345,14 @@ def element_of_a_range_before_the_first(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
+def sequence_that_is_kept(x: Tensor, cu: Tensor) -> Any:
+    kept = SimpleNamespace(ends=cu.tolist())
+    out = x.clone()
+    for s, e in zip(kept.ends[:-1], kept.ends[1:]):
+        out[:, s:e] = x[:, s:e].flip(1)
+    return out, [kept.ends]
+
+
 def iterator_use(x: Tensor, cu: Tensor) -> Tensor:
     out, ends = x.clone(), iter(cu)
     next(ends)
@@ -550,7 +558,7 @@ def body_not_traceable(x: Tensor, cu: Tensor) -> Tensor:
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
-    "sequence-use": (sequence_use, element_before_the_first, element_of_a_range_before_the_first),
+    "sequence-use": (sequence_use, sequence_that_is_kept, element_before_the_first, element_of_a_range_before_the_first),
     "iterator-use": (iterator_use, iterator_used_up),
     "nested-loops": (nested_loops,),
     "early-exit": (early_exit, early_return),
