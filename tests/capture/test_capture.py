@@ -558,7 +558,10 @@ def body_not_traceable(x: Tensor, cu: Tensor) -> Tensor:
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
-    "sequence-use": (sequence_use, sequence_that_is_kept, element_before_the_first, element_of_a_range_before_the_first),
+    "sequence-use": (
+        *(sequence_use, sequence_that_is_kept),
+        *(element_before_the_first, element_of_a_range_before_the_first),
+    ),
     "iterator-use": (iterator_use, iterator_used_up),
     "nested-loops": (nested_loops,),
     "early-exit": (early_exit, early_return),
