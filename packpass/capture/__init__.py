@@ -93,10 +93,19 @@ def _scalars(captured: bool) -> Iterator[None]:
     if captured and stock is None:
         active.stock_scalars = dynamo_config.capture_scalar_outputs
     try:
-        with dynamo_config.patch(capture_scalar_outputs=captured or stock):
+        with dynamo_config.patch(capture_scalar_outputs=captured or stock, **(_defaults() if captured else {})):
             yield
     finally:
         active.stock_scalars = stock
+
+
+def _defaults() -> dict[str, Any]:
+    """Lists that are defaults of functions keep their sources: a body that changes one must be seen to do so.
+
+    Torch 2.11 takes an empty list for a constant, and gives every call a new one.
+    """
+    setting = "skip_guards_on_constant_func_defaults"
+    return {setting: False} if hasattr(dynamo_config, setting) else {}
 
 
 def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
