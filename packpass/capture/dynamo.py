@@ -127,8 +127,8 @@ def callee(function: Any) -> Any:
         found = getattr(function, name, None)
         if found is not None:
             return found
-    # A method: as a constant it would be bound to a copy of its object, which may not be looked at.
-    if hasattr(function, "obj") or not function.is_python_constant():
+    # A method or a closure: as a constant it would hold copies of values, which may not be looked at.
+    if hasattr(function, "obj") or hasattr(function, "closure") or not function.is_python_constant():
         return None
     return function.as_python_constant()
 

@@ -79,9 +79,16 @@ def is_iterator(value: Any) -> bool:
 
 
 def note_birth(value: Any) -> None:
-    """A call inside the loop has returned this."""
-    if active.regions and is_iterator(value):
-        active.regions[-1].born.add(value)
+    """A call has returned this: the first one that does has made it."""
+    if is_iterator(value):
+        active.trace.born.setdefault(value, active.regions[-1] if active.regions else None)
+
+
+def _is_from_outside(value: Any) -> bool:
+    """Was this iterator there before the loop? Most know the scope that they were made in, generators do not."""
+    if value.mutation_type is not None:
+        return not is_side_effect_safe(value.mutation_type)
+    return active.trace.born.get(value) is not active.regions[-1]
 
 
 def refuse_advance() -> None:
@@ -95,7 +102,7 @@ def check_iterators(*values: Any) -> None:
     if active.regions:
         for value in values:
             value = value.realize() if isinstance(value, VariableTracker) else value
-            if is_iterator(value) and value not in active.regions[-1].born:
+            if is_iterator(value) and _is_from_outside(value):
                 refuse_advance()
 
 

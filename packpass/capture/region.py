@@ -237,8 +237,6 @@ class Region:
         self.iteration = 0
         self.index: Any = None
         self.lists: list[CollectedItems] = []
-        self.born: set[Any] = set()
-        """Iterators and generators made in this iteration."""
         self.skips = False
         """Are some documents skipped? Then a list may have fewer entries than there are documents."""
         self._scope = contextlib.ExitStack()
@@ -275,7 +273,6 @@ class Region:
     def begin_iteration(self) -> None:
         self.index = emit(self.tx, markers.LOOP_BEGIN, self.length.as_proxy(), self.id, self.iteration)
         self.indices.append(self.index.as_proxy().node)
-        self.born.clear()
         for running in dict.fromkeys(self.offsets.values()):
             if running.boundaries is None:
                 raise self._refuse_carried(list(self.offsets))

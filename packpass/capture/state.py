@@ -105,6 +105,8 @@ class Trace:
     """Iterators over documents that somebody has gone through."""
     requests: dict[Any, tuple[Region, int, int]] = dataclasses.field(default_factory=dict)
     """Point-to-point request -> the loop and its iteration that made it, and its number in the graph."""
+    born: dict[Any, Region | None] = dataclasses.field(default_factory=dict)
+    """Iterator or generator -> the loop in which it was made."""
     alive: set[str] = dataclasses.field(default_factory=set)
     """Hooks that torch has called."""
     messages: dict[Any, Any] = dataclasses.field(default_factory=dict)
