@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch.utils.checkpoint import checkpoint
 
 import packpass
+from packpass._dialect import normalise
 from packpass.layout import LayoutError, Layouts, analyze
 
 T, D, H = 11, 4, 3
@@ -24,6 +25,7 @@ def analyzed(fn: Callable[..., Any], *args: Any, dynamic: bool = False) -> tuple
 
     def keep(gm: fx.GraphModule, inputs: Any) -> Any:
         try:
+            normalise([gm.graph])
             seen.append((gm, analyze(gm)))
         except LayoutError as error:
             seen.append((gm, error))
