@@ -162,6 +162,25 @@ def fake_slices_are_expressions() -> bool:
         return bool(shapes.statically_known_true(x[start:stop].shape[0] == x[start:stop].shape[0]))
 
 
+@functools.cache
+def fake_writes_assume_sizes() -> bool:
+    """Is ``x[a:b] = x[c:d]`` taken to fit where all bounds are data? Before torch 2.13, it asks, and nobody can say."""
+    modes: Any = importlib.import_module("torch._subclasses.fake_tensor")
+    shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    env = shapes.ShapeEnv()
+    with modes.FakeTensorMode(shape_env=env):
+        a, b, c, d = (env.create_unbacked_symint() for _ in range(4))
+        for start, stop in ((a, b), (c, d)):
+            torch._check(start >= 0)
+            torch._check(stop >= start)
+        x = torch.empty(4)
+        try:
+            x[a:b] = x[c:d]
+        except RuntimeError:
+            return False
+    return True
+
+
 def fake_slice_table() -> dict[Any, Callable[..., Any]]:
     """Where torch looks up the fake of ``aten.slice``; empty if it does so elsewhere."""
     implementations: Any = importlib.import_module("torch._subclasses.fake_impls")

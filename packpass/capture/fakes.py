@@ -1,9 +1,9 @@
 """How a node of a loop body is run on fake tensors, where torch's own way asks for sizes that only the data knows.
 
 Before torch 2.12, two slices with the same data-dependent bounds have sizes of their own, where later torch writes the
-size down as an expression of the bounds; and writing to a slice asks whether sizes are equal, where later torch takes
-it for granted and checks at run time. Without both, no two segments of a document could be added to or written over
-each other. Whether a torch needs this is tried out (`packpass.capture.dynamo.fake_slices_are_expressions`).
+size down as an expression of the bounds; before 2.13, writing to a slice asks whether sizes are equal, where later
+torch takes it for granted and checks at run time. Without both, no two segments of a document could be added to or
+written over each other. Whether a torch needs either is tried out (`packpass.capture.dynamo`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from packpass._compat import current_shape_env, either, free_unbacked_symbols, guard_or_false, statically_known_true
-from packpass.capture.dynamo import fake_slice_table, fake_slices_are_expressions
+from packpass.capture.dynamo import fake_slice_table, fake_slices_are_expressions, fake_writes_assume_sizes
 from packpass.capture.state import LOOP_MODES, active
 
 _SLICE = torch.ops.aten.slice.Tensor
@@ -40,7 +40,7 @@ def install() -> None:
 
 def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
     """``utils.run_node`` in a frame with a loop."""
-    if not fake_slices_are_expressions():
+    if not fake_writes_assume_sizes():
         if node.target is operator.setitem and _write(*args):
             return None
         if node.op == "call_method" and node.target == "copy_" and _write(args[0], ..., args[1]):
