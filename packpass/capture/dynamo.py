@@ -86,6 +86,8 @@ from torch._dynamo.variables.misc import AutogradFunctionContextVariable
 # State that survives restarts of one compile and nothing else.
 from torch._guards import CompileContext
 
+from packpass._compat import statically_known_true
+
 # === Values ==================================================================================================
 
 
@@ -149,30 +151,32 @@ def dynamic_sources(names: set[str]) -> Iterator[None]:
         yield
 
 
-@functools.cache
-def fake_slices_are_expressions() -> bool:
-    """Is the size of ``x[s:e]`` written down as ``e - s``? Before torch 2.12, each slice has a size of its own."""
+@contextlib.contextmanager
+def _unknown_bounds(count: int) -> Iterator[list[tuple[Any, Any]]]:
+    """``count`` pairs ``0 <= start <= stop`` that only the data knows, where tensors are fake."""
     modes: Any = importlib.import_module("torch._subclasses.fake_tensor")
     shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     env = shapes.ShapeEnv()
     with modes.FakeTensorMode(shape_env=env):
-        start, stop, x = env.create_unbacked_symint(), env.create_unbacked_symint(), torch.empty(4)
-        torch._check(start >= 0)
-        torch._check(stop >= start)
-        return bool(shapes.statically_known_true(x[start:stop].shape[0] == x[start:stop].shape[0]))
+        pairs = [(env.create_unbacked_symint(), env.create_unbacked_symint()) for _ in range(count)]
+        for start, stop in pairs:
+            torch._check(start >= 0)
+            torch._check(stop >= start)
+        yield pairs
+
+
+@functools.cache
+def fake_slices_are_expressions() -> bool:
+    """Is the size of ``x[s:e]`` written down as ``e - s``? Before torch 2.12, each slice has a size of its own."""
+    with _unknown_bounds(1) as [(start, stop)]:
+        x = torch.empty(4)
+        return statically_known_true(x[start:stop].shape[0] == x[start:stop].shape[0])
 
 
 @functools.cache
 def fake_writes_assume_sizes() -> bool:
     """Is ``x[a:b] = x[c:d]`` taken to fit where all bounds are data? Before torch 2.13, it asks, and nobody can say."""
-    modes: Any = importlib.import_module("torch._subclasses.fake_tensor")
-    shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
-    env = shapes.ShapeEnv()
-    with modes.FakeTensorMode(shape_env=env):
-        a, b, c, d = (env.create_unbacked_symint() for _ in range(4))
-        for start, stop in ((a, b), (c, d)):
-            torch._check(start >= 0)
-            torch._check(stop >= start)
+    with _unknown_bounds(2) as [(a, b), (c, d)]:
         x = torch.empty(4)
         try:
             x[a:b] = x[c:d]
