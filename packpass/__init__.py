@@ -16,34 +16,34 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from packpass import ops as ops
-    from packpass._backend import backend as backend
-    from packpass._compare import compare as compare
-    from packpass._compile import compile as compile
-    from packpass._explain import explain as explain
-    from packpass._links import measure_group as measure_group
     from packpass._options import Options as Options
     from packpass._packed import packed as packed
-    from packpass._report import Refusal as Refusal
-    from packpass._report import Report as Report
-    from packpass._report import Rewrite as Rewrite
-    from packpass._versions import CompatibilityWarning as CompatibilityWarning
+    from packpass.decisions.records import Refusal as Refusal
+    from packpass.decisions.records import Rewrite as Rewrite
+    from packpass.engine.backend import backend as backend
+    from packpass.engine.compile import compile as compile
+    from packpass.engine.explain import explain as explain
+    from packpass.engine.versions import CompatibilityWarning as CompatibilityWarning
+    from packpass.measuring.compare import compare as compare
+    from packpass.measuring.links import measure_group as measure_group
     from packpass.ops import PackedBatch as PackedBatch
+    from packpass.reports.report import Report as Report
 
 # public name -> module that defines it. Private module names differ from public ones, so that importing a module can
 # never replace the public object of the same name on the package.
 _LAZY: dict[str, str] = {
-    "backend": "packpass._backend",
-    "compare": "packpass._compare",
-    "compile": "packpass._compile",
-    "explain": "packpass._explain",
-    "measure_group": "packpass._links",
-    "CompatibilityWarning": "packpass._versions",
+    "backend": "packpass.engine.backend",
+    "compare": "packpass.measuring.compare",
+    "compile": "packpass.engine.compile",
+    "explain": "packpass.engine.explain",
+    "measure_group": "packpass.measuring.links",
+    "CompatibilityWarning": "packpass.engine.versions",
     "Options": "packpass._options",
     "packed": "packpass._packed",
     "PackedBatch": "packpass.ops",
-    "Refusal": "packpass._report",
-    "Report": "packpass._report",
-    "Rewrite": "packpass._report",
+    "Refusal": "packpass.decisions.records",
+    "Report": "packpass.reports.report",
+    "Rewrite": "packpass.decisions.records",
 }
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import sys
 
-from packpass._cli import main
+from packpass.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

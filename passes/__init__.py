@@ -1,4 +1,4 @@
-"""The passes of packpass, in the order in which they run. Import this package through `packpass._passes`."""
+"""The passes of packpass, in the order in which they run. Import this package through `packpass.engine.passes`."""
 
 from __future__ import annotations
 

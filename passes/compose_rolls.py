@@ -17,8 +17,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from packpass._location import location_of_node
-from packpass._report import Refusal, Rewrite
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Refusal, Rewrite
 from packpass.layout.mutation import mutated_after
 from passes import cp_rolls
 from passes.context import PassContext

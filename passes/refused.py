@@ -6,8 +6,8 @@ from torch import fx
 
 
 class Refused(Exception):
-    """The program is left as written here; ``code`` is stable (`packpass._codes`), ``reason`` is for the user, ``node``
-    is where."""
+    """The program is left as written here; ``code`` is stable (`packpass.decisions.codes`), ``reason`` is for the user,
+    ``node`` is where."""
 
     def __init__(self, code: str, reason: str, node: fx.Node | None = None) -> None:
         super().__init__(reason)

@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _environment() -> dict[str, object]:
-    from packpass._compare import environment
+    from packpass.measuring.compare import environment
 
     kept = all(os.environ.get(name) == value for name, value in KEEP_FREED_MEMORY.items())
     return {**environment(), "allocator": "keeps freed memory" if kept else "as the system has it"}
@@ -60,8 +60,8 @@ def _environment() -> dict[str, object]:
 def _measure(chosen: Sequence[Case], ctx: Context, out: pathlib.Path) -> int:
     import torch
 
-    from packpass._compare import warm_up
-    from packpass._variants import first_line
+    from packpass.measuring.compare import warm_up
+    from packpass.measuring.variants import first_line
     from perf.render import case_text, results_page, summary
 
     if ctx.device == "cuda" and not torch.cuda.is_available():

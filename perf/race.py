@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from packpass._backend import Backend
-from packpass._compare_render import kernels_text, seconds_text
-from packpass._compile import compile_afresh
-from packpass._measure import Timing, interleave
-from packpass._report import Report, collecting
-from packpass._variants import CodeCount, Row, Workload, examine, examine_compiled
+from packpass.decisions.records import collecting
+from packpass.engine.backend import Backend
+from packpass.engine.compile import compile_afresh
+from packpass.measuring.compare_render import kernels_text, seconds_text
+from packpass.measuring.measure import Timing, interleave
+from packpass.measuring.variants import CodeCount, Row, Workload, examine, examine_compiled
+from packpass.reports.report import Report
 from perf.registry import Context
 from perf.results import CaseResult, Table, Target
 

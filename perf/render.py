@@ -6,8 +6,8 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from packpass._compare_render import figure_html, new_figure
-from packpass._render import html_table, page, text_table
+from packpass.measuring.compare_render import figure_html, new_figure
+from packpass.reports.render import html_table, page, text_table
 from perf.results import CaseResult, Lines
 
 TARGET_HEADERS = ["target", "figure", "limit", ""]

@@ -23,8 +23,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from packpass._compat import size_oblivious
-from packpass._location import shorten
-from packpass._report import RefusedError
 from packpass.capture import calls, effects, fakes, inputs, opcodes, p2p, sequences
 from packpass.capture.dynamo import (
     FunctoolsPartialVariable,
@@ -45,6 +43,8 @@ from packpass.capture.hooks import GROUPS, Group, Hook, HookState, group_is_on, 
 from packpass.capture.inputs import Client
 from packpass.capture.state import LOOP_MODES, Mode, Trace, active, current_frame, frame_state, note, refuse
 from packpass.capture.watch import watch_items
+from packpass.decisions.location import shorten
+from packpass.decisions.records import RefusedError
 
 __all__ = [
     "GROUPS",

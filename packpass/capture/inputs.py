@@ -18,13 +18,13 @@ from typing import Any, Protocol
 from torch import fx
 
 from packpass import markers
-from packpass._dialect import normalise
 from packpass._options import Options
-from packpass._report import RefusedError, record
 from packpass.capture.dynamo import LocalSource, VariableTracker, attribute, constant, dynamic_sources
 from packpass.capture.state import FrameState, Mode, active, frame_state, react, tracing_error
+from packpass.decisions.records import RefusedError, record
 from packpass.layout.arguments import Argument, boundary_arguments
 from packpass.layout.sources import BOUNDARY_NAMES, LayoutError, last_name, source_name
+from packpass.semantics.dialect import normalise
 
 log = logging.getLogger("packpass.capture.inputs")
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from packpass._location import is_library
 from packpass.capture import plain
 from packpass.capture.dynamo import (
     ListVariable,
@@ -33,6 +32,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.region import ITERATIONS, CollectedItems, Region
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
 from packpass.capture.watch import enter_loop_mode, is_vector, loop_mode_for_symint, static_sizes
+from packpass.decisions.location import is_library
 
 if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase as Translator

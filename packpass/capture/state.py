@@ -19,15 +19,15 @@ import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from packpass._location import is_library, shorten
 from packpass._options import Options
-from packpass._report import Refusal, RefusedError, record
 from packpass.capture.dynamo import (
     CompileContext,
     ShortenTraceback,
     TensorifyScalarRestartAnalysis,
     UnspecializeRestartAnalysis,
 )
+from packpass.decisions.location import is_library, shorten
+from packpass.decisions.records import Refusal, RefusedError, record
 from packpass.layout.sources import LayoutError
 
 if TYPE_CHECKING:

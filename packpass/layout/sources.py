@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from packpass._compat import hint_of, statically_known_true
-from packpass._location import location_of_node
+from packpass.decisions.location import location_of_node
 from packpass.layout.attention import attention, is_boundaries
 from packpass.layout.axes import Axis
 from packpass.layout.mutation import mutated_after

@@ -24,54 +24,29 @@ tensors, groups of one rank, collectives other than all_to_all_single; what the 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from packpass import _links, _pipeline, _report
-from packpass._compat import custom_graph_pass, custom_graph_passes, process_group_of
-from packpass._location import location_of_node
+from packpass import _links
+from packpass._compat import process_group_of
+from packpass._links import Link, link_of
 from packpass._options import Options
-from packpass._report import Refusal, Rewrite
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Refusal, Rewrite
 from passes.bucket_all_to_all.cost import estimate, worth_joining
-from passes.bucket_all_to_all.find import KNOWN, RULE, Left, Member, find, is_collective, namespace_of
+from passes.bucket_all_to_all.find import KNOWN, RULE, Left, Member, find, namespace_of
+from passes.bucket_all_to_all.find import is_collective as is_collective
 from passes.bucket_all_to_all.rewrite import NotJoined, join
 
 NAME = "bucket_all_to_all"
 TIER = "exact"
-
-HOOK = "post_grad_custom_pre_pass"
-
-
-# === Hook ========================================================================================================
-
-
-def inductor_options(
-    gm: fx.GraphModule, inputs: Sequence[Any], settings: Options, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Inductor's options for one Dynamo graph: the user's own, and this pass where it could find something.
-
-    A user's own pass at the same place runs first. While a report is collected, compiled graphs are not taken from a
-    cache: what was joined in them is not known.
-    """
-    given = dict(options)
-    if NAME in settings.disable or not settings.bucket_bytes or not could_matter(gm, inputs):
-        return given
-    key = next((key for key in given if key.replace("-", "_") == HOOK), HOOK)
-    reported = bool(_report.active())
-    known = _pipeline.count(gm)[1] if reported else None
-    run = functools.partial(_run_and_record, settings=settings, known=known)
-    given[key] = custom_graph_passes(given.get(key), custom_graph_pass(run, functools.partial(uuid, settings)))
-    if reported:
-        given.update(fx_graph_cache=False, fx_graph_remote_cache=False)
-    return given
 
 
 def could_matter(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
@@ -110,21 +85,6 @@ def _sources() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def _run_and_record(graph: fx.Graph, settings: Options, known: int | None) -> None:
-    """``known``: the collectives of the Dynamo graph, which a report counts."""
-    before = sum(is_collective(node) for node in graph.nodes)
-    results = bucket(graph, settings)
-    # The partitioner may have moved some of the backward's into the forward graph; no report has counted these.
-    moved = 0 if known is None else max(0, before - known)
-    with _report.transaction() as tx:
-        for item in results:
-            if isinstance(item, Rewrite):
-                less = min(moved, item.details["collectives_saved"])
-                details = {**item.details, "collectives_saved": item.details["collectives_saved"] - less}
-                item, moved = dataclasses.replace(item, details=details), moved - less
-            tx.record(item)
-
-
 # === The pass ====================================================================================================
 
 
@@ -138,7 +98,7 @@ def bucket(
     for members in found.buckets:
         if len(members) == 1:
             continue
-        link = _links.link_of(group_named(members[0].group), members[0].key[2].type, settings)
+        link = link_of(group_named(members[0].group), members[0].key[2].type, settings)
         small = [member for member in members if worth_joining(member.exchange, link)]
         if len(small) < len(members):
             results.append(_too_large([member for member in members if member not in small], link))
@@ -164,7 +124,7 @@ def _parts(members: Sequence[Member], limit: int) -> Iterator[list[Member]]:
         yield part
 
 
-def _join(graph: fx.Graph, members: Sequence[Member], link: _links.Link, stage: str) -> list[Rewrite | Refusal]:
+def _join(graph: fx.Graph, members: Sequence[Member], link: Link, stage: str) -> list[Rewrite | Refusal]:
     if len(members) < 2:
         return []
     first, size = members[0], members[0].group_size
@@ -191,7 +151,7 @@ def _join(graph: fx.Graph, members: Sequence[Member], link: _links.Link, stage: 
     return [Rewrite(RULE, places[0], f"{len(members)} all_to_all_single ({stage})", "1 all_to_all_single", details)]
 
 
-def _too_large(members: Sequence[Member], link: _links.Link) -> Refusal:
+def _too_large(members: Sequence[Member], link: Link) -> Refusal:
     cost = estimate([member.exchange for member in members], members[0].group_size, link)
     reason = (
         f"{cost.count} all-to-all of {cost.bytes} bytes in all: the copies that joining needs cost more than the "

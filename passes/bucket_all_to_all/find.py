@@ -12,8 +12,8 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import flop_registry
 
 from packpass._compat import hint_of, statically_known_true
-from packpass._location import location_of_node
-from packpass._report import Refusal
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Refusal
 from passes.bucket_all_to_all.cost import Exchange
 
 RULE = "fuse_all_to_all"

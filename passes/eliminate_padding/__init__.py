@@ -22,8 +22,8 @@ makes of padding. That is safe because every op between pack and unpack is prove
 packed where they meet tokens, so that every token keeps its position in its row.
 
 The pass does not change the graph that it is given: the packed graph stands beside it, and before each call the host
-looks at the mask (the one host sync) and picks one of them: see `packpass._unpadded`. A batch with (nearly) no padding,
-or with labels at padding that a loss would count, runs as it is.
+looks at the mask (the one host sync) and picks one of them: see `packpass.engine.unpadded`. A batch with (nearly) no
+padding, or with labels at padding that a loss would count, runs as it is.
 
 Does not handle: attention dropout; cross-attention; masks that the model is given ready-made for all queries and keys,
 or that are cut out of a buffer; relative position biases; sliding windows; tokens that are cut, joined or reduced along
@@ -38,9 +38,8 @@ import logging
 
 from torch import fx
 
-from packpass._location import location_of_node
-from packpass._report import Refusal, Rewrite
-from packpass._unpadded import META, Unpadded
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Refusal, Rewrite
 from packpass.layout.names import op_name
 from passes.context import PassContext
 from passes.eliminate_padding import rules_attention, rules_losses, rules_multi_head, rules_shapes, rules_tokenwise  # noqa: F401
@@ -48,6 +47,7 @@ from passes.eliminate_padding.find import FUSED, Found, find, mask_of
 from passes.eliminate_padding.machine import Machine
 from passes.eliminate_padding.op_sets import PURE
 from passes.eliminate_padding.prologue import prologue
+from passes.eliminate_padding.unpadded import META, Unpadded
 from passes.refused import Refused
 
 NAME = "eliminate_padding"

@@ -12,7 +12,7 @@ from passes.eliminate_padding.tile import Dims, Part
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """What a batch must satisfy to be packed, checked on the host before each call: see `packpass._unpadded`.
+    """What a batch must satisfy to be packed, checked on the host before each call: see `packpass.engine.unpadded`.
 
     ``parts``: what the slots of ``node`` count, outermost first."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from packpass._report import Refusal, Rewrite
+from packpass.decisions.records import Refusal, Rewrite
 from passes.context import PassContext
 from passes.fuse_all_to_all import loops as loops
 from passes.fuse_all_to_all import straight

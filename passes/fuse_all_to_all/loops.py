@@ -23,8 +23,8 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass._location import location_of_node
-from packpass._report import Refusal, Rewrite
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Refusal, Rewrite
 from packpass.layout.mutation import mutated_after, written_inputs
 from packpass.layout.names import AUTOGRAD_FUNCTION, example, op_name, storage
 from passes.context import PassContext

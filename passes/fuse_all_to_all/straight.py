@@ -27,7 +27,7 @@ from torch import fx
 
 from packpass import markers
 from packpass._options import Options
-from packpass._report import Refusal, Rewrite
+from packpass.decisions.records import Refusal, Rewrite
 from passes.context import PassContext
 from passes.fuse_all_to_all.straight_find import Member, find
 from passes.fuse_all_to_all.straight_function import find_function

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from torch import fx
 
-from packpass import _links
 from packpass._compat import process_group_of
-from packpass._location import location_of_node
+from packpass._links import Link, link_of
 from packpass._options import Options
-from packpass._report import Refusal, Rewrite
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Refusal, Rewrite
 from passes.bucket_all_to_all.cost import estimate, worth_joining
 from passes.fuse_all_to_all.straight_find import EXCHANGE, Member
 from passes.fuse_all_to_all.straight_schedule import Schedule
@@ -35,7 +35,7 @@ class Plan:
         self.schedule = Schedule(graph, members)
         self.refusals: list[Refusal] = []
         self._options = options
-        self._links: dict[tuple[str, str], _links.Link] = {}
+        self._links: dict[tuple[str, str], Link] = {}
         buckets: list[list[Member]] = []
         for member in members:
             self._place(buckets, member)
@@ -59,10 +59,10 @@ class Plan:
         }
         return Rewrite(RULE, first.location, f"{len(bucket)} {first.kind}", after, details)
 
-    def _link(self, member: Member) -> _links.Link:
+    def _link(self, member: Member) -> Link:
         key = member.group, member.device.type
         if key not in self._links:
-            self._links[key] = _links.link_of(process_group_of(member.group), member.device.type, self._options)
+            self._links[key] = link_of(process_group_of(member.group), member.device.type, self._options)
         return self._links[key]
 
     def _place(self, buckets: list[list[Member]], member: Member) -> None:

@@ -38,8 +38,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._location import location_of_node
-from packpass._report import Refusal, Rewrite
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Refusal, Rewrite
 from packpass.layout.names import example
 from passes import cp_rolls
 from passes.building import Builder

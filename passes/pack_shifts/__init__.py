@@ -46,8 +46,8 @@ import torch
 from torch import fx
 
 from packpass._compat import hint_of
-from packpass._location import location_of_node
-from packpass._report import Refusal, Rewrite
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Refusal, Rewrite
 from packpass.layout import Layouts, analyze, subgraphs
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.sources import BOUNDARY_NAMES, last_name, source_name

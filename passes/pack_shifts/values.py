@@ -79,7 +79,7 @@ class Uniform:
 
 
 class Left(NamedTuple):
-    """Why a shift is left alone: a code of packpass/_codes.py, and a reason for people."""
+    """Why a shift is left alone: a code of packpass/decisions/codes.py, and a reason for people."""
 
     code: str
     reason: str

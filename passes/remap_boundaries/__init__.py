@@ -54,8 +54,8 @@ from typing import Any
 
 from torch import fx
 
-from packpass._location import location_of_node
-from packpass._report import Refusal, Rewrite
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Refusal, Rewrite
 from packpass.layout import analyze
 from packpass.layout.attention import is_boundaries
 from packpass.layout.axes import Axes, Axis

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from packpass._location import location_of_node
+from packpass.decisions.location import location_of_node
 from packpass.layout import subgraphs
 from packpass.layout.attention import attention, is_boundaries, named_arguments
 from packpass.layout.axes import Axis

@@ -39,8 +39,8 @@ from typing import Any
 
 from torch import fx
 
-from packpass._location import location_of_node
-from packpass._report import Refusal, Rewrite
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Refusal, Rewrite
 from passes.context import PassContext
 from passes.refused import Refused
 from passes.vectorize_segments.find import Decided, LoopFound, decide, find

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import torch
 
 from packpass import _compat
-from packpass._backend import Backend
-from packpass._compare_render import seconds_text
-from packpass._compile import compile_afresh
-from packpass._variants import first_line
+from packpass.engine.backend import Backend
+from packpass.engine.compile import compile_afresh
+from packpass.measuring.compare_render import seconds_text
+from packpass.measuring.variants import first_line
 from perf.programs import boundaries, roll_loop
 from perf.race import PACKPASS, STOCK
 from perf.registry import Context, case

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from packpass._compare_render import seconds_text
+from packpass.measuring.compare_render import seconds_text
 from perf.cp.programs import Setup
 from perf.cp.race import Race, Races, details, oversubscribed, overview, ratio, rewritten
 from perf.cp.ranks import RanksFailed, ranks_of

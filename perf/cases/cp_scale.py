@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from packpass._compare_render import bytes_text, seconds_text
+from packpass.measuring.compare_render import bytes_text, seconds_text
 from perf.cp.scale import EAGER, FEATURES, OPS, PACKPASS, SECTIONS, TOKENS, UNROLLED, Counted
 from perf.registry import Context, case
 from perf.results import CaseResult, Lines, Table, Target

@@ -8,10 +8,11 @@ import time
 import torch
 
 from packpass import _compat
-from packpass._backend import Backend
-from packpass._compare_render import seconds_text
-from packpass._compile import compile_afresh
-from packpass._report import Report, collecting
+from packpass.decisions.records import collecting
+from packpass.engine.backend import Backend
+from packpass.engine.compile import compile_afresh
+from packpass.measuring.compare_render import seconds_text
+from packpass.reports.report import Report
 from perf.models import llava
 from perf.race import PACKPASS
 from perf.registry import Context, case

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from packpass import _compat
-from packpass._backend import Backend
-from packpass._compare_render import seconds_text
-from packpass._compile import compile_afresh
-from packpass._measure import Timing, interleave
-from packpass._report import Report, collecting
+from packpass.decisions.records import collecting
+from packpass.engine.backend import Backend
+from packpass.engine.compile import compile_afresh
+from packpass.measuring.compare_render import seconds_text
+from packpass.measuring.measure import Timing, interleave
 from packpass.ops import packed_roll, varlen_attention
+from packpass.reports.report import Report
 from perf.data import pack, paragraphs
 from perf.models.batches import (
     Batch,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from packpass import _compat
-from packpass._backend import Backend
-from packpass._compile import compile_afresh
+from packpass.engine.backend import Backend
+from packpass.engine.compile import compile_afresh
 from perf.cases.mtp import attention
 from perf.data import pack, paragraphs
 from perf.models.batches import Batch, Model, backward, backward_one_by_one, batch_of

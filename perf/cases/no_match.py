@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from packpass import _compat
-from packpass._backend import Backend
-from packpass._compare_render import seconds_text
-from packpass._compile import compile_afresh
-from packpass._measure import interleave
-from packpass._report import Report, collecting
+from packpass.decisions.records import collecting
+from packpass.engine.backend import Backend
+from packpass.engine.compile import compile_afresh
+from packpass.measuring.compare_render import seconds_text
+from packpass.measuring.measure import interleave
+from packpass.reports.report import Report
 from perf.race import PACKPASS, STOCK
 from perf.registry import Context, case
 from perf.results import CaseResult, Table, Target

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from packpass import _compat, ops
-from packpass._backend import Backend
-from packpass._compare_render import bytes_text, seconds_text
-from packpass._compile import compile_afresh
-from packpass._measure import interleave
-from packpass._variants import CodeCount, count_code
+from packpass.engine.backend import Backend
+from packpass.engine.compile import compile_afresh
+from packpass.measuring.compare_render import bytes_text, seconds_text
+from packpass.measuring.measure import interleave
+from packpass.measuring.variants import CodeCount, count_code
 from packpass.ops import PackedBatch
 from perf.data import documents
 from perf.models.padded import IGNORE, Batch, batch_of

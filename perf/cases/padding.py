@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from packpass import _compat
-from packpass._backend import Backend
-from packpass._compare_render import bytes_text, seconds_text
-from packpass._compile import compile_afresh
-from packpass._measure import interleave, profile
-from packpass._report import Report, collecting
-from packpass._unpadded import FULL
+from packpass.decisions.records import collecting
+from packpass.engine.backend import Backend
+from packpass.engine.compile import compile_afresh
+from packpass.engine.unpadded import FULL
+from packpass.measuring.compare_render import bytes_text, seconds_text
+from packpass.measuring.measure import interleave, profile
+from packpass.reports.report import Report
 from perf.data import documents, paragraphs
 from perf.models.padded import Batch, Config, Decoder, Encoder, batch_of, lengths_for
 from perf.race import PACKPASS, STOCK

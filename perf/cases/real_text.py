@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 
 from packpass import _compat
-from packpass._backend import Backend
-from packpass._compare_render import seconds_text
-from packpass._compile import compile_afresh
-from packpass._measure import interleave
-from packpass._variants import count_code, first_line
+from packpass.engine.backend import Backend
+from packpass.engine.compile import compile_afresh
+from packpass.measuring.compare_render import seconds_text
+from packpass.measuring.measure import interleave
+from packpass.measuring.variants import count_code, first_line
 from perf.bounded import OutOfTime, time_limit
 from perf.data import PackedRow, documents, pack
 from perf.programs import labels_by_hand, labels_loop

@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from packpass import _compat
-from packpass._backend import Backend
-from packpass._compare_render import seconds_text
-from packpass._compile import compile_afresh
-from packpass._measure import interleave
-from packpass._report import Report, collecting
-from packpass._trees import difference
-from packpass._variants import first_line
+from packpass.decisions.records import collecting
+from packpass.engine.backend import Backend
+from packpass.engine.compile import compile_afresh
+from packpass.measuring.compare_render import seconds_text
+from packpass.measuring.measure import interleave
+from packpass.measuring.trees import difference
+from packpass.measuring.variants import first_line
+from packpass.reports.report import Report
 from perf.programs import boundaries
 from perf.registry import Context, case
 from perf.results import CaseResult, Table, Target

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from packpass._compare_render import bytes_text, seconds_text
-from packpass._measure import Timing
+from packpass.measuring.compare_render import bytes_text, seconds_text
+from packpass.measuring.measure import Timing
 from perf.cp.programs import Setup
 from perf.cp.ranks import Ranks, RanksFailed
 from perf.cp.timing import timings_of

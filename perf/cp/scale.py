@@ -70,9 +70,10 @@ def count(world_size: int, way: str, documents: int) -> Counted:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from packpass import ops
-    from packpass._backend import Backend
     from packpass._compat import dynamo_counters, empty_compile_caches
-    from packpass._report import Report, collecting
+    from packpass.decisions.records import collecting
+    from packpass.engine.backend import Backend
+    from packpass.reports.report import Report
     from perf.cp import naive
 
     torch.set_num_threads(1)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from packpass._measure import Timing
+from packpass.measuring.measure import Timing
 
 Samples = dict[str, list[float]]
 """Seconds per call by way, one entry per round."""

@@ -13,13 +13,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from packpass import _compat
-from packpass._backend import Backend
-from packpass._compile import compile_afresh
-from packpass._explain import new_graph_breaks
-from packpass._measure import Profile, profile
-from packpass._report import Report, collecting
-from packpass._trees import difference, tensors
-from packpass._variants import first_line
+from packpass.decisions.records import collecting
+from packpass.engine.backend import Backend
+from packpass.engine.compile import compile_afresh
+from packpass.engine.explain import new_graph_breaks
+from packpass.measuring.measure import Profile, profile
+from packpass.measuring.trees import difference, tensors
+from packpass.measuring.variants import first_line
+from packpass.reports.report import Report
 from perf.cp.programs import Inputs, Setup, floor_of, inputs_of, ways_of
 from perf.cp.timing import Samples, interleave_ranks
 
@@ -217,7 +218,7 @@ def first_calls(setup: Setup, way: str, sizes: Sequence[int], then: Sequence[int
 @functools.cache
 def warm_up() -> None:
     """Load what the first compile loads, and agree on the groups."""
-    from packpass._compare import warm_up as compile_something
+    from packpass.measuring.compare import warm_up as compile_something
 
     for size in (2, 4):
         if size <= dist.get_world_size():

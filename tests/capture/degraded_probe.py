@@ -115,7 +115,7 @@ def probe(case: str) -> dict[str, Any]:
     CASES[case]()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        import packpass._canaries as canaries
+        import packpass.cli.canaries as canaries
 
         states = {s.name: s.state for s in capture.hook_states()}
     group = case.split(" ")[1]

@@ -79,7 +79,7 @@ def probe(case: str) -> dict[str, Any]:
     CASES[case]()
     stock = _stats("eager")
     import packpass
-    from packpass._backend import capture
+    from packpass.engine.backend import capture
 
     states = {s.name: [s.state, s.reason] for s in capture.hook_states()}
     return {"states": states, "stock": stock, "packpass": _stats(packpass.backend), "stock again": _stats("eager")}

@@ -11,11 +11,12 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo.utils import counters
 
 import packpass
-from packpass._backend import Backend
 from packpass._options import Options
-from packpass._report import Report, collecting
-from packpass._verify import copy_graph
 from packpass.capture import Mode, frame_state
+from packpass.decisions.records import collecting
+from packpass.engine.backend import Backend
+from packpass.engine.verify import copy_graph
+from packpass.reports.report import Report
 
 TOTAL = 160
 Fn = Callable[..., Any]

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch._dynamo.current_scope_id import current_scope_id
 
-from packpass import _backend, markers
-from packpass._report import Report, collecting
+from packpass import markers
 from packpass.capture import Mode
+from packpass.decisions.records import collecting
+from packpass.engine import backend
+from packpass.reports.report import Report
 
 from .support import Recorder, boundaries, compiled, equal, graphs, hold, reported, row
 
@@ -596,14 +598,14 @@ def test_refused_and_equal_to_eager(code: str, fn: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_an_error_of_ours_does_not_fail_the_model(monkeypatch: pytest.MonkeyPatch, fullgraph: bool) -> None:
     """Where a pass fails, the frame compiles as under stock torch.compile."""
-    right = _backend.run_passes
+    right = backend.run_passes
 
     def wrong(gm: fx.GraphModule, settings: Any, frame: Any) -> Any:
         if frame.mode is Mode.SYMBOLIC:
             raise ZeroDivisionError("a bug in a pass")
         return right(gm, settings, frame)
 
-    monkeypatch.setattr(_backend, "run_passes", wrong)
+    monkeypatch.setattr(backend, "run_passes", wrong)
     report = Report()
     call = compiled(flip_each, fullgraph=fullgraph)
     with collecting(report):

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 import packpass
-from packpass import _degraded as degraded
-from packpass import _versions, capture
-from packpass._canaries import CANARIES
-from packpass._missing import CONSEQUENCES, warn_about
+from packpass import capture
 from packpass.capture import HookState
 from packpass.capture.state import TracingRefusedError
+from packpass.cli.canaries import CANARIES
+from packpass.engine import degraded as degraded
+from packpass.engine import versions
+from packpass.engine.missing import CONSEQUENCES, warn_about
 
 ROOT = Path(__file__).resolve().parents[2]
 EAGER = {"packpass.inner_backend": "eager"}
@@ -198,7 +199,7 @@ def test_a_backend_inside_another_is_told() -> None:
 
     torch._dynamo.reset()
     report = packpass.Report()
-    from packpass._report import collecting
+    from packpass.decisions.records import collecting
 
     with collecting(report):
         torch.compile(shift, backend=other)(torch.arange(12)[None], torch.tensor([0, 3, 7, 12]))
@@ -225,7 +226,7 @@ def test_what_goes_wrong_while_looking_does_not_fail_the_model(monkeypatch: pyte
 
 def test_an_untested_torch_warns_once_and_when_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.99.0")
-    monkeypatch.setattr(_versions, "_warned", False)
+    monkeypatch.setattr(versions, "_warned", False)
     torch._dynamo.reset()
     with pytest.warns(packpass.CompatibilityWarning, match="this is torch 2.99.0.*python -m packpass doctor") as said:
         packpass.compile(lambda x: x + 1, options=EAGER)(torch.ones(1))

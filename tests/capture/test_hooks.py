@@ -21,15 +21,16 @@ from torch._dynamo.current_scope_id import current_scope_id
 from torch._dynamo.testing import EagerAndRecordGraphs
 
 import packpass
-from packpass import _backend, capture
+from packpass import capture
 from packpass._options import Options
 from packpass.capture.hooks import Group, Hook, install_group, problem, switched_off, wrap
 from packpass.capture.state import FrameState, active
+from packpass.engine import backend
 
 from .support import boundaries, compiled, equal, hold, row
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUPS = {group.name: group for group in capture._groups(_backend._Client())}
+GROUPS = {group.name: group for group in capture._groups(backend._Client())}
 HOOKS = [(name, hook) for name, group in GROUPS.items() for hook in group.hooks]
 
 
@@ -75,7 +76,7 @@ def test_states() -> None:
 
 def test_installing_again_changes_nothing() -> None:
     before = [getattr(hook.owner(), hook.attribute) for _, hook in HOOKS]
-    capture.install(_backend._Client())
+    capture.install(backend._Client())
     assert [getattr(hook.owner(), hook.attribute) for _, hook in HOOKS] == before
 
 

@@ -113,7 +113,7 @@ def test_no_marker_ever_runs() -> None:
 
 
 def test_the_group_can_be_switched_off() -> None:
-    code = "from packpass._backend import capture; print(*[s for s in capture.hook_states() if s.name == 'p2p'])"
+    code = "from packpass.engine.backend import capture; print(*[s for s in capture.hook_states() if s.name == 'p2p'])"
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PACKPASS_DISABLE_HOOKS": "p2p", "PYTHONPATH": str(root)}
     shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from packpass._report import RefusedError
+from packpass.decisions.records import RefusedError
 
 from .support import boundaries, compiled, equal, graphs, row
 

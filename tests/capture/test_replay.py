@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from packpass._backend import compile_inner
-from packpass._generic import NotReplayable
-from packpass._replay import replay
+from packpass.engine.backend import compile_inner
+from packpass.engine.generic import NotReplayable
+from packpass.engine.replay import replay
 
 from . import support
 from .checks import asserting
@@ -340,7 +340,7 @@ def test_not_replayed_and_equal_to_eager(monkeypatch: pytest.MonkeyPatch, fn: Ca
         done.append(True)
         return compiled_loops
 
-    monkeypatch.setattr("packpass._backend.replay", watched)
+    monkeypatch.setattr("packpass.engine.backend.replay", watched)
     hold(fn, compiled(fn), [5, 4, 9, 3])
     assert not done
     assert reported(fn, row(), boundaries(5)).refusals

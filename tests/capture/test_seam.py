@@ -6,7 +6,8 @@ import ast
 import pathlib
 import re
 
-from packpass import _backend, capture
+from packpass import capture
+from packpass.engine import backend
 
 FOLDER = pathlib.Path(capture.__file__).parent
 PRIVATE = re.compile(r"torch\._(dynamo|guards|subclasses|functorch|inductor|logging)|torch\.fx\.experimental")
@@ -29,7 +30,7 @@ def test_one_file_imports_private_names() -> None:
 
 
 def test_few_functions_are_wrapped() -> None:
-    hooks = [hook for group in capture._groups(_backend._Client()) for hook in group.hooks]
+    hooks = [hook for group in capture._groups(backend._Client()) for hook in group.hooks]
     assert len(hooks) <= 12
     assert len({(id(hook.owner()), hook.attribute) for hook in hooks}) == len(hooks)
 
@@ -38,4 +39,4 @@ def test_capture_imports_no_pass_and_no_backend() -> None:
     for path in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            assert not module.startswith(("passes", "packpass._backend", "packpass._passes", "packpass._pipeline"))
+            assert not module.startswith(("passes", "packpass.engine"))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import packpass
-from packpass import _unpadded
+from packpass.engine import unpadded
 
 transformers = pytest.importorskip("transformers")
 
@@ -94,13 +94,13 @@ def compare(model: nn.Module, compiled: Any, fields: dict[str, Tensor], **kwargs
 
 def count_compiles(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     seen: list[Any] = []
-    real = _unpadded.compile_for
+    real = unpadded.compile_for
 
     def counting(inner: Any, gm: Any, inputs: Any, sizes: Any) -> Any:
         seen.append(gm)
         return real(inner, gm, inputs, sizes)
 
-    monkeypatch.setattr(_unpadded, "compile_for", counting)
+    monkeypatch.setattr(unpadded, "compile_for", counting)
     return seen
 
 

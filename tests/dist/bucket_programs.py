@@ -14,7 +14,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import packpass
 from packpass._links import TYPICAL, Link, link_of
 from packpass._options import Options
-from packpass._report import Report, collecting
+from packpass.decisions.records import collecting
+from packpass.reports.report import Report
 from tests.dist.cp_programs import check, executed, group_of
 from tests.dist.naive import AllToAll
 from tests.ops import reference

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, fx
 
 import packpass
-from packpass._backend import Backend
+from packpass.engine.backend import Backend
 from tests.dist import naive, p2p_leave, p2p_programs
 from tests.dist.cp_programs import check, executed, group_of, whole_row
 from tests.ops import reference

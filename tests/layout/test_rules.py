@@ -12,8 +12,8 @@ from torch import Tensor, fx
 from torch.utils.checkpoint import checkpoint
 
 import packpass
-from packpass._dialect import normalise
 from packpass.layout import LayoutError, Layouts, analyze
+from packpass.semantics.dialect import normalise
 
 T, D, H = 11, 4, 3
 CU = torch.tensor([0, 4, 11], dtype=torch.int32)

@@ -16,15 +16,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import packpass
-from packpass import _compat, _links, _passes
-from packpass._backend import compile_inner
+from packpass import _compat, _links
 from packpass._links import Link
 from packpass._options import Options
-from packpass._report import Refusal, Report, Rewrite, collecting
+from packpass.decisions.records import Refusal, Rewrite, collecting
+from packpass.engine import passes
+from packpass.engine.backend import compile_inner
+from packpass.reports.report import Report
 from tests.dist.naive import AllToAll
 
 packpass.backend  # noqa: B018  (loads what the passes need)
-passes = _passes.load()
+passes = passes.load()
 from passes import bucket_all_to_all as b  # noqa: E402
 from passes.bucket_all_to_all.cost import Exchange, estimate, worth_joining  # noqa: E402
 from passes.bucket_all_to_all.find import A2A, WAIT  # noqa: E402

@@ -9,11 +9,11 @@ import torch
 from torch import fx
 
 import packpass.ops  # noqa: F401  (registers the ops)
-from packpass import _passes
+from packpass.engine import passes
 
 ROLL = torch.ops.packpass.packed_roll.default
-compose = _passes.load().compose_rolls
-CONTEXT = _passes.load().PassContext()
+compose = passes.load().compose_rolls
+CONTEXT = passes.load().PassContext()
 X = torch.randn(2, 12)
 CU = torch.tensor([1, 4, 4, 9, 11])
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 import packpass
-from packpass._verify import VerificationError, _same
+from packpass.engine.verify import VerificationError, _same
 
 EAGER: dict[str, Any] = {"packpass.inner_backend": "eager"}
 CU = torch.tensor([0, 3, 4, 9, 12])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import packpass
-from packpass import _unpadded
+from packpass.engine import unpadded
 from packpass.ops import pack
 
 from . import padded_models as models
@@ -47,14 +47,14 @@ def batch(lengths: tuple[int, ...] = LENGTHS[0], total: int = 9, side: str = "ri
 def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the graphs that were compiled: what ran, and how often it had to be compiled."""
     seen: list[str] = []
-    real = _unpadded.compile_for
+    real = unpadded.compile_for
 
     def counting(inner: Any, gm: Any, inputs: Any, sizes: Any) -> Any:
         places = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
         seen.append("packed" if "packed_source" in places else "padded")
         return real(inner, gm, inputs, sizes)
 
-    monkeypatch.setattr(_unpadded, "compile_for", counting)
+    monkeypatch.setattr(unpadded, "compile_for", counting)
     return seen
 
 

@@ -17,7 +17,7 @@ import packpass
 import packpass.ops
 from packpass._compat import is_collective
 from packpass._options import Options
-from packpass._report import Refusal, Rewrite
+from packpass.decisions.records import Refusal, Rewrite
 from passes.context import PassContext
 from passes.fuse_all_to_all import straight
 from tests.dist import straight_programs as programs

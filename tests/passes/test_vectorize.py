@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 import packpass
-from packpass._backend import Backend
+from packpass.engine.backend import Backend
 
 from .programs import checked
 

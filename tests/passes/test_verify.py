@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import packpass
-from packpass._verify import VerificationError
+from packpass.engine.verify import VerificationError
 
 from .test_vectorize import CU, roll_and_fill
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from packpass._trees import tensors
+from packpass.measuring.trees import tensors
 from perf.cp.programs import Setup, inputs_of, ways_of
 from perf.cp.timing import Samples, interleave_ranks
 

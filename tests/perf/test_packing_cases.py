@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from packpass import ops
-from packpass._report import Refusal, Report, Rewrite
+from packpass.decisions.records import Refusal, Rewrite
+from packpass.reports.report import Report
 from perf.__main__ import main
 from perf.cases import pack_ops, padding
 from perf.cases.padding import SHARES, TEXT, Found, Sizes, batches_of, error_of, fitting

@@ -213,7 +213,7 @@ def test_results_as_a_page() -> None:
 
 def run_with(monkeypatch: pytest.MonkeyPatch, *new: registry.Case) -> None:
     monkeypatch.setattr("perf.__main__.cases", lambda: {entry.name: entry for entry in new})
-    monkeypatch.setattr("packpass._compare.warm_up", lambda device, inner: None)
+    monkeypatch.setattr("packpass.measuring.compare.warm_up", lambda device, inner: None)
 
 
 def good(ctx: Context, result: CaseResult) -> None:

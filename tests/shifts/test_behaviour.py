@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import packpass
-from packpass._report import RefusedError
+from packpass.decisions.records import RefusedError
 from tests.shifts import codebases, models
 from tests.shifts.harness import EAGER, REWRITE, ROWS, cotangents, differences, inputs, one_by_one, run
 
@@ -312,7 +312,7 @@ def test_without_packed_rows_there_is_no_layout() -> None:
 
 
 def test_the_command_line_prints_the_layout(capsys: pytest.CaptureFixture[str]) -> None:
-    from packpass._cli import main
+    from packpass.cli.main import main
 
     command = ["explain", "tests.shifts.codebases:packed_batch", "--option", "packpass.inner_backend=eager"]
     assert main(command) == 0
@@ -376,7 +376,7 @@ class Plain(nn.Module):
 
 
 def test_a_graph_without_boundaries_is_only_glanced_at() -> None:
-    from packpass import _passes
+    from packpass.engine import passes
     from passes.context import PassContext
 
     graphs = []
@@ -388,7 +388,7 @@ def test_a_graph_without_boundaries_is_only_glanced_at() -> None:
     torch.compile(Plain(), backend=keep)(torch.randn(2, 8))
     gm = graphs[0]
     nodes, code = len(gm.graph.nodes), gm.code
-    pass_ = next(p for p in _passes.load().ORDER if p.NAME == "pack_shifts")
+    pass_ = next(p for p in passes.load().ORDER if p.NAME == "pack_shifts")
     best = min(_seconds(lambda: pass_.run(gm, PassContext())) for _ in range(5))
     assert best < 5e-6 * nodes  # 2 us on an idle machine
     assert gm.code == code
@@ -407,17 +407,17 @@ def test_a_frame_without_shifts_does_not_get_its_boundaries() -> None:
     def fn(input_ids: Tensor, cu_seqlens: Tensor) -> Tensor:
         return torch.cat((input_ids, input_ids), 1) * 2
 
-    from packpass import _backend
+    from packpass.engine import backend
 
-    original = _backend.run_passes
+    original = backend.run_passes
 
     def spy(gm: Any, *args: Any) -> Any:
         seen.append([n.name for n in gm.graph.nodes if n.op == "placeholder"])
         return original(gm, *args)
 
-    _backend.run_passes = spy  # type: ignore[assignment]
+    backend.run_passes = spy  # type: ignore[assignment]
     try:
         compiled(fn)(IDS, CU)
     finally:
-        _backend.run_passes = original
+        backend.run_passes = original
     assert seen == [["l_input_ids_"]]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from packpass import _cli
-from packpass._cli import UsageError, load, main
+from packpass.cli import main as _cli
+from packpass.cli.main import UsageError, load, main
 
 MODELS = "tests.surface.models"
 QUICK = ["--option", "inner_backend=eager"]
@@ -47,10 +47,10 @@ def test_a_model_that_raises_gives_1_and_its_traceback(capsys: pytest.CaptureFix
 def test_compare_prints_the_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    from packpass import _compare
+    from packpass.measuring import compare
 
-    real = _compare.compile_afresh
-    monkeypatch.setattr(_compare, "compile_afresh", lambda m, b, kw: real(m, "eager" if b == "inductor" else b, kw))
+    real = compare.compile_afresh
+    monkeypatch.setattr(compare, "compile_afresh", lambda m, b, kw: real(m, "eager" if b == "inductor" else b, kw))
     plot = tmp_path / "c.svg"
     assert main(["compare", f"{MODELS}:make_scale", *QUICK, "--forward", "--budget", "0.05", "--plot", str(plot)]) == 0
     assert "Scale: forward on cpu" in capsys.readouterr().out

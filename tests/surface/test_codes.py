@@ -8,8 +8,8 @@ import pathlib
 
 import pytest
 
-from packpass._cli import main
-from packpass._codes import CODES
+from packpass.cli.main import main
+from packpass.decisions.codes import CODES
 
 ROOT = pathlib.Path(__file__).parents[2]
 MAKERS = {"Refused", "refuse", "Refusal", "Left", "Doubt"}
@@ -36,8 +36,8 @@ def test_the_list_is_complete() -> None:
         for path in (ROOT / folder).rglob("*.py"):
             used |= codes_in(path)
     assert "no-rule" in used  # the search itself works
-    assert used - CODES.keys() == set(), "describe these in packpass/_codes.py"
-    assert CODES.keys() - used == set(), "no longer used; take them out of packpass/_codes.py"
+    assert used - CODES.keys() == set(), "describe these in packpass/decisions/codes.py"
+    assert CODES.keys() - used == set(), "no longer used; take them out of packpass/decisions/codes.py"
 
 
 def test_doctor_prints_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import packpass
-from packpass import _compare
-from packpass._compare import EAGER as EAGER_ROW
-from packpass._compare import PACKPASS, STOCK, Comparison, stock_keywords
-from packpass._measure import Timing
-from packpass._report import Report
-from packpass._trees import Difference
-from packpass._variants import Row
+from packpass.measuring import compare
+from packpass.measuring.compare import EAGER as EAGER_ROW
+from packpass.measuring.compare import PACKPASS, STOCK, Comparison, stock_keywords
+from packpass.measuring.measure import Timing
+from packpass.measuring.trees import Difference
+from packpass.measuring.variants import Row
+from packpass.reports.report import Report
 from tests.surface.models import EAGER, Scale, breaks_once, double, roll_documents
 
 
@@ -111,12 +111,12 @@ def compare_quickly(model: Any, **kwargs: Any) -> Any:
 
 @pytest.fixture
 def cheap_stock(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = _compare.compile_afresh
+    real = compare.compile_afresh
 
     def cheap(model: Any, backend: Any, kwargs: Any) -> Any:
         return real(model, "eager" if backend == "inductor" else backend, kwargs)
 
-    monkeypatch.setattr(_compare, "compile_afresh", cheap)
+    monkeypatch.setattr(compare, "compile_afresh", cheap)
 
 
 @pytest.mark.usefixtures("cheap_stock")

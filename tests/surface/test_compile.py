@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import packpass
-from packpass._compile import compile_afresh, fresh_copy, is_compiled, uncompiled
+from packpass.engine.compile import compile_afresh, fresh_copy, is_compiled, uncompiled
 from tests.surface.models import (
     EAGER,
     CompiledScale,
@@ -238,7 +238,7 @@ def test_compiling_afresh_leaves_the_user_s_compiled_code_in_place() -> None:
     stats = torch._dynamo.utils.counters["stats"]
     compiled(torch.ones(2))
     for _ in range(10):
-        compile_afresh(double, packpass._backend.Backend(), {"options": EAGER})(torch.ones(2))
+        compile_afresh(double, packpass.engine.backend.Backend(), {"options": EAGER})(torch.ones(2))
     before = stats["unique_graphs"]
     compiled(torch.ones(2))
     assert stats["unique_graphs"] == before  # still cached

@@ -1,4 +1,4 @@
-"""What torch releases write differently into graphs is one thing after `packpass._dialect.normalise`."""
+"""What torch releases write differently into graphs is one thing after `packpass.semantics.dialect.normalise`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from packpass._dialect import normalise
+from packpass.semantics.dialect import normalise
 
 X, Y = torch.tensor([[1.0, -2.0], [3.0, 0.5]]), torch.tensor([[0.5, 2.0], [3.0, 1.0]])
 

@@ -10,13 +10,18 @@ import sys
 import pytest
 import torch
 
-from packpass import _canaries, _canary_process, _doctor, _versions, capture
-from packpass._canaries import CANARIES, Outcome
-from packpass._canary_process import outcomes
-from packpass._cli import main
-from packpass._doctor import Check, diagnose, diagnosis_json, diagnosis_text, healthy
-from packpass._report import Report, Rewrite
-from packpass._versions import torch_support
+from packpass import capture
+from packpass.cli import canaries as canary_runs
+from packpass.cli import canary_process
+from packpass.cli import doctor as doctor_command
+from packpass.cli.canaries import CANARIES, Outcome
+from packpass.cli.canary_process import outcomes
+from packpass.cli.doctor import Check, diagnose, diagnosis_json, diagnosis_text, healthy
+from packpass.cli.main import main
+from packpass.decisions.records import Rewrite
+from packpass.engine import versions
+from packpass.engine.versions import torch_support
+from packpass.reports.report import Report
 
 LOOPS = [c.name for c in CANARIES if "symbolic-loops" in (*c.proves, *c.needs)]
 
@@ -35,7 +40,7 @@ def checks() -> list[Check]:
 def canaries(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome]:
     """Outcomes that the doctor takes for those of the canaries, to be changed by the test."""
     found = {canary.name: Outcome("ok", "a -> b", canary.name, 0.5) for canary in CANARIES}
-    monkeypatch.setattr(_canary_process, "outcomes", lambda names: found)
+    monkeypatch.setattr(canary_process, "outcomes", lambda names: found)
     return found
 
 
@@ -157,8 +162,8 @@ def test_hooks_that_are_installed_and_dead_are_found(
 ) -> None:
     dead = "import packpass.capture.hooks as hooks; hooks.wrap = lambda *args, **kwargs: None; "
     path = f"import sys; sys.path[:] = {sys.path!r}; "
-    command = [sys.executable, "-c", path + dead + "from packpass._canaries import main; main()"]
-    monkeypatch.setattr(_canary_process, "_command", lambda: command)
+    command = [sys.executable, "-c", path + dead + "from packpass.cli.canaries import main; main()"]
+    monkeypatch.setattr(canary_process, "_command", lambda: command)
     status, states = doctor(capsys)
     assert status == 1
     assert "on" not in states["capture hooks"].values()
@@ -190,12 +195,12 @@ def test_the_users_options_do_not_reach_the_canaries(monkeypatch: pytest.MonkeyP
 
 def test_a_rewrite_with_another_result_is_a_failure() -> None:
     report = Report()
-    assert _canaries._judge(report, "rule", True).state == "failed"
+    assert canary_runs._judge(report, "rule", True).state == "failed"
     report.add(Rewrite("other", "a.py:1", "x", "y"))
-    assert _canaries._judge(report, "rule", True).state == "failed"
+    assert canary_runs._judge(report, "rule", True).state == "failed"
     report.add(Rewrite("rule", "a.py:1", "x", "y"))
-    assert _canaries._judge(report, "rule", True) == Outcome("ok", "other: x -> y; rule: x -> y")
-    wrong = _canaries._judge(report, "rule", False)
+    assert canary_runs._judge(report, "rule", True) == Outcome("ok", "other: x -> y; rule: x -> y")
+    wrong = canary_runs._judge(report, "rule", False)
     assert (wrong.state, wrong.right) == ("failed", False)
 
 
@@ -203,10 +208,10 @@ def test_an_exception_is_an_outcome_and_a_process_group_is_left_alone(monkeypatc
     def fail() -> Outcome:
         raise RuntimeError("no such thing")
 
-    outcome = _canaries.run(_canaries.Canary("one", (), fail))
+    outcome = canary_runs.run(canary_runs.Canary("one", (), fail))
     assert (outcome.name, outcome.state, outcome.detail) == ("one", "failed", "RuntimeError: no such thing")
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    assert _canaries._messages() == Outcome("skipped", "a process group is initialised")
+    assert canaries._messages() == Outcome("skipped", "a process group is initialised")
 
 
 # === Versions and the rest ===================================================================================
@@ -216,7 +221,7 @@ def test_what_cannot_be_looked_at_is_broken_and_the_rest_is_still_shown(monkeypa
     def fail(canaries: bool) -> list[Check]:
         raise RuntimeError("no capture today")
 
-    monkeypatch.setattr(_doctor, "_hooks", fail)
+    monkeypatch.setattr(doctor_command, "_hooks", fail)
     checks = diagnose(canaries=False)
     assert not healthy(checks)
     assert "RuntimeError: no capture today" in diagnosis_text(checks)
@@ -242,8 +247,8 @@ def test_versions_of_torch(version: str, state: str, words: str) -> None:
 
 
 def test_a_torch_that_is_too_old_is_an_error_that_says_so() -> None:
-    _versions.require_torch("2.11.0")
-    _versions.require_torch("unknown")
+    versions.require_torch("2.11.0")
+    versions.require_torch("unknown")
     code = "import torch; torch.__version__ = '2.10.1'; import packpass; packpass.backend"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import packpass
-from packpass._report import active
+from packpass.decisions.records import active
 from tests.surface.models import EAGER, CompiledScale, Scale, breaks_once, double, roll_documents
 
 

@@ -34,7 +34,7 @@ def test_report_class_does_not_need_torch() -> None:
 
 def test_importing_a_private_module_does_not_shadow_a_public_name() -> None:
     code = """
-import packpass._backend, packpass._compile, packpass._explain, packpass._compare, packpass
+import packpass.engine.backend, packpass.engine.compile, packpass.engine.explain, packpass.measuring.compare, packpass
 print(callable(packpass.backend), callable(packpass.compile), callable(packpass.explain), callable(packpass.compare))
 """
     assert run_python(code) == "True True True True"
@@ -53,7 +53,7 @@ def test_unknown_attribute_names_the_known_ones() -> None:
 
 def test_backend_is_registered_under_its_name() -> None:
     points = importlib.metadata.entry_points(group="torch_dynamo_backends")
-    assert {point.name: point.value for point in points}["packpass"] == "packpass._backend:backend"
+    assert {point.name: point.value for point in points}["packpass"] == "packpass.engine.backend:backend"
 
     import torch
 
@@ -83,7 +83,7 @@ def test_ops_that_are_registered_late_are_still_compiled_to_kernels() -> None:
 import torch
 torch.compile(lambda x: x + 1)(torch.ones(2))
 from packpass import _compat
-from packpass._variants import count_code
+from packpass.measuring.variants import count_code
 from packpass.ops import packed_roll
 with _compat.empty_compile_caches(), _compat.generated_code() as sources:
     torch.compile(lambda x, cu: packed_roll(x, cu))(torch.arange(12), torch.tensor([0, 3, 12]))

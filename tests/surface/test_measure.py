@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from packpass import _compat
-from packpass._measure import interleave, is_collective, profile, same_randomness
-from packpass._variants import Workload, count_code, examine, examine_compiled
+from packpass.measuring.measure import interleave, is_collective, profile, same_randomness
+from packpass.measuring.variants import Workload, count_code, examine, examine_compiled
 from tests.surface.models import Scale, double
 
 

@@ -163,7 +163,7 @@ def test_empty_variables_count_as_unset() -> None:
 
 
 def test_disable_knows_every_pass() -> None:
-    from packpass._passes import load
+    from packpass.engine.passes import load
 
     assert {module.NAME for module in load().ORDER} <= set(PASS_NAMES)
     assert {"vectorize_segments", "pack_shifts", "fuse_all_to_all", "fuse_boundary_exchange"} <= set(PASS_NAMES)

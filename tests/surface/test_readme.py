@@ -9,8 +9,8 @@ import re
 import torch
 
 import packpass
-from packpass._cli import _parser
 from packpass._options import Options
+from packpass.cli.main import _parser
 
 ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

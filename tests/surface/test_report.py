@@ -11,12 +11,11 @@ import threading
 import pytest
 import torch
 
-from packpass._report import (
+from packpass.decisions.records import (
     GeneratedCode,
     GraphRecord,
     PassRun,
     Refusal,
-    Report,
     Rewrite,
     active,
     collecting,
@@ -24,6 +23,7 @@ from packpass._report import (
     record_graph,
     transaction,
 )
+from packpass.reports.report import Report
 
 REWRITE = Rewrite("vectorize_segments", "model.py:12", "loop over cu_seqlens", "packed_roll", {"documents": "symbolic"})
 REFUSAL = Refusal("vectorize_segments", "index-used", "the index is used as a number", "model.py:20")

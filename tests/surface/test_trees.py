@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from packpass._trees import clone_tree, difference, leaves, tensors
+from packpass.measuring.trees import clone_tree, difference, leaves, tensors
 
 
 @dataclasses.dataclass(frozen=True)

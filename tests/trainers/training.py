@@ -15,7 +15,8 @@ from torch._dynamo.utils import clear_compilation_metrics, counters, get_compila
 from torch.testing import assert_close
 
 import packpass
-from packpass._report import Report, collecting
+from packpass.decisions.records import collecting
+from packpass.reports.report import Report
 from tests.trainers.models import LENGTHS, Model, Reference, batches, made
 
 WHOLE = {"vectorize_segments": 3, "pack_shifts": 2}

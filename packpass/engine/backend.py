@@ -1,0 +1,150 @@
+"""The backend object: ``torch.compile(model, backend=packpass.backend)``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.engine.versions import require_torch, warn_if_untested
+
+require_torch(torch.__version__)  # before the imports that would fail obscurely
+
+from packpass import capture, ops  # noqa: F401  (ops registers the operators
+from packpass._compat import size_oblivious
+from packpass._options import Options
+from packpass.capture import Mode, frame_state
+from packpass.capture.state import LOOP_MODES, FrameState, restart, tracing_error
+from packpass.engine import after_autograd, ddp, degraded, missing, passes, skipped
+from packpass.engine.overlap import unless_overlapping
+from packpass.engine.pipeline import run_passes
+from packpass.engine.replay import NotReplayable, replay
+from packpass.engine.unpadded import unpadded
+from packpass.engine.verify import copy_graph, verified
+from packpass.layout import LayoutError
+from packpass.ranks.agreement import agreement
+from packpass.reports.report import traced_transaction
+
+log = logging.getLogger("packpass.backend")
+
+
+class Backend:
+    """A ``torch.compile`` backend that rewrites packed-sequence code and hands the graph to Inductor.
+
+    One module-level object serves all models: a new object per call would make Dynamo compile again. It holds no
+    state.
+    """
+
+    __name__ = "packpass"
+
+    def __call__(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        mode: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> Callable[..., Any]:
+        """Compile one Dynamo graph. Called by torch.compile; ``mode`` and ``options`` as given there."""
+        settings, inductor_options = Options.from_dict(options)
+        warn_if_untested(torch.__version__)
+        frame = frame_state(settings)
+        optimizer = ddp.take_optimizer(gm)
+
+        capturing = frame.mode in LOOP_MODES
+
+        def one_graph(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            return compile_inner(part, inputs, settings, mode, inductor_options)
+
+        inner = ddp.splitting(optimizer, gm, one_graph)
+        degraded.in_graph(gm, frame)
+        places = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+        untouched = copy_graph(gm) if capturing else None
+        try:
+            # As while the loop was traced: no size is asked whether it is 0 or 1 for its layout.
+            with size_oblivious() if capturing else contextlib.nullcontext():
+                outcome = run_passes(gm, settings, frame)
+        except LayoutError as error:
+            raise tracing_error(error) from None
+        if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing):
+            outcome.react(settings)
+            with traced_transaction():  # the inner backend, too, may have Dynamo trace the frame again
+                outcome.commit()
+                agreed = agreement(gm, outcome.rewrites, settings)
+                packed = gm.meta.pop(passes.load().eliminate_padding.META, None)
+                compiled = inner(gm, example_inputs) if packed is None else unpadded(packed, gm, inner)
+            for stage in outcome.stages:
+                compiled = verified(stage.before, stage.after, compiled, stage.rewrites, frame.not_replayable)
+            if outcome.separate_inputs:
+                assert untouched is not None
+                groups = [[places.index(name) for name in group] for group in outcome.separate_inputs]
+                compiled = unless_overlapping(groups, compiled, untouched, frame.not_replayable)
+            return agreed.before(compiled)
+        outcome.react(settings)
+        if outcome.loops_left:
+            try:
+                agreed = agreement(gm, outcome.rewrites, settings)
+                compiled = replay(gm, inner, frame.not_replayable)
+                outcome.commit()
+                log.info("replaying %d loop(s) over documents that were not vectorised", outcome.loops_left)
+                return agreed.before(compiled)
+            except NotReplayable as reason:
+                outcome.record_refusals()
+                log.info("not replayed: %s", reason)
+        frame.mode = Mode.STOCK
+        raise restart("the captured loop is not vectorised")
+
+
+def compile_inner(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    settings: Options,
+    mode: str | None,
+    inductor_options: dict[str, Any],
+) -> Callable[..., Any]:
+    """Hand a graph to the inner backend exactly as ``torch.compile`` would."""
+    if settings.inner_backend == "eager":
+        return gm.forward
+    if settings.inner_backend == "aot_eager":
+        return torch._dynamo.lookup_backend("aot_eager")(gm, list(example_inputs))
+    inductor_options = after_autograd.inductor_options(gm, example_inputs, settings, inductor_options)
+    wrapper = torch._TorchCompileInductorWrapper(mode, inductor_options or None, None)
+    compiled: Callable[..., Any] = wrapper(gm, example_inputs)
+    return compiled
+
+
+class _Client:
+    """What capture asks us."""
+
+    def options_of(self, compiler_fn: Any) -> Options | None:
+        """The options of the packpass backend behind ``compiler_fn``, or None for any other backend."""
+        found, given = capture.backend_behind(compiler_fn)
+        return Options.from_dict(given.get("options"))[0] if isinstance(found, Backend) else None
+
+    def backend_for(self, compiler_fn: Any) -> Any:
+        """What a frame is compiled with in place of ``compiler_fn``."""
+        return ddp.rewriting_first(compiler_fn, lambda behind: self.options_of(behind) is not None)
+
+    def wants_boundaries(self, view: Any, stand_in: fx.Node | None) -> Any:
+        """Whether a pass would use boundaries in this graph."""
+        return passes.load().wants_boundaries(view, stand_in)
+
+    def frame_starts(self, tx: Any, frame: FrameState) -> None:
+        """A frame of ours is about to be traced."""
+        degraded.frame_starts(tx, frame)
+
+    def frame_ended(self, tx: Any, frame: FrameState, error: Exception | None) -> None:
+        """It was traced, or failed."""
+        degraded.frame_ended(tx, frame, error)
+        if error is not None:
+            skipped.note_skipped(tx, frame, error)
+
+
+backend = Backend()
+capture.install(_Client())
+missing.warn_about(capture.GROUPS)
+passes.load()  # now: an ImportError while a frame is compiled would only make the frame run as under stock torch

@@ -1,0 +1,30 @@
+"""What a report counts in a graph."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from packpass._compat import is_collective
+from packpass.layout.names import AUTOGRAD_FUNCTION, op_name
+
+
+def graph_modules(gm: fx.GraphModule) -> list[fx.GraphModule]:
+    """The graph and those of its higher-order operators."""
+    return [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
+
+
+def count(gm: fx.GraphModule) -> tuple[int, int, int]:
+    """Nodes, collectives and host reads of all graphs, in one walk; no collectives of backward bodies, for those that
+    AOTAutograd will derive are not there yet either."""
+    nodes = collectives = syncs = 0
+    backward: set[fx.GraphModule] = set()
+    for m in graph_modules(gm):
+        for node in m.graph.nodes:
+            nodes += 1
+            if node.op == "call_function":
+                collectives += m not in backward and is_collective(node.target)
+                if op_name(node) == AUTOGRAD_FUNCTION:
+                    backward.update(graph_modules(getattr(m, node.args[1].target)))
+            elif node.op == "call_method":
+                syncs += node.target in ("item", "tolist")
+    return nodes, collectives, syncs

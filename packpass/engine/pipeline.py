@@ -1,0 +1,186 @@
+"""Run the passes over one Dynamo graph and record what they did. Passes own none of timing, counting or logging."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass._options import Options
+from packpass.capture.state import FrameState, Mode, react
+from packpass.decisions.records import GraphRecord, PassRun, Refusal, Rewrite, active
+from packpass.engine import passes as _passes
+from packpass.engine.counting import count, graph_modules
+from packpass.engine.verify import copy_graph
+from packpass.layout import LayoutError, analyze
+from packpass.reports.report import traced_transaction
+from packpass.semantics.dialect import normalise
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A graph before and after passes that must not change its results, and what these passes did."""
+
+    before: fx.GraphModule
+    after: fx.GraphModule
+    rewrites: list[Rewrite]
+
+
+class Stages:
+    """Copies of a graph around every pass that changes results on purpose (tier "fix"): those are not compared."""
+
+    def __init__(self, gm: fx.GraphModule, on: bool) -> None:
+        self.gm, self.on = gm, on
+        self.done: list[Stage] = []
+        self._start, self._rewrites = copy_graph(gm) if on else gm, list[Rewrite]()
+
+    def close(self) -> None:
+        """A stage ends before a pass of tier "fix", or at the end."""
+        if self.on and self._rewrites:
+            self.done.append(Stage(self._start, copy_graph(self.gm), self._rewrites))
+
+    def open(self) -> None:
+        """The next stage starts after that pass."""
+        if self.on:
+            self._start, self._rewrites = copy_graph(self.gm), []
+
+    def add(self, rewrites: list[Rewrite]) -> None:
+        self._rewrites += rewrites
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What the passes did to one graph; nothing is recorded before `commit`."""
+
+    results: list[Rewrite | Refusal]
+    record: GraphRecord
+    loops_left: int
+    stages: list[Stage]
+    """What ``verify`` compares; empty without it."""
+    capturing: bool
+    """Was the frame traced in a loop mode? Then a graph without a rewrite differs from what stock torch traces."""
+
+    @property
+    def rewrites(self) -> list[Rewrite]:
+        return [r for r in self.results if isinstance(r, Rewrite)]
+
+    @property
+    def loop_rewrites(self) -> list[Rewrite]:
+        """Rewrites of captured loops."""
+        return [r for r in self.rewrites if r.details.get("source") == "loop"]
+
+    @property
+    def separate_inputs(self) -> list[list[str]]:
+        """Groups of inputs that a rewritten loop takes to share no memory, because it writes one of them."""
+        return [r.details["separate_inputs"] for r in self.rewrites if r.details.get("separate_inputs")]
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        return [r for r in self.results if isinstance(r, Refusal)]
+
+    def commit(self) -> None:
+        """The graph is kept: record everything."""
+        with traced_transaction() as tx:
+            for item in (*self.results, self.record):
+                tx.record(item)
+
+    def record_refusals(self) -> None:
+        """The graph is thrown away and its frame traced again: only the reasons stay."""
+        with traced_transaction() as tx:
+            for refusal in self.refusals:
+                tx.record(refusal)
+
+    def react(self, settings: Options) -> None:
+        """Warn or raise, as ``on_refusal`` says."""
+        for refusal in self.refusals:
+            react(refusal, settings)
+
+
+def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outcome:
+    """Rewrite ``gm`` in place, one pass after the other."""
+    normalise(m.graph for m in graph_modules(gm))
+    before = count(gm)
+    results: list[Rewrite | Refusal] = []
+    runs: list[PassRun] = []
+    passes = _passes.load()
+    context = passes.PassContext(dict(frame.sites), frame.user_checks, settings)
+    capturing = frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED)
+    left = 0
+    layout: str | None = None
+    if capturing:
+        passes.prepare_lengths(gm.graph)
+    stages = Stages(gm, settings.verify)
+    for p in passes.ORDER:
+        if p.NAME in settings.disable or (p in passes.NEEDS_CAPTURE and not capturing):
+            continue
+        if p in passes.OPT_IN and not getattr(settings, p.NAME):
+            continue
+        if layout is None and p not in passes.NEEDS_CAPTURE:
+            layout = _layout(gm) if active() and passes.mentions_boundaries(gm) else ""
+        start, nodes = time.perf_counter(), before[0] if not runs else runs[-1].nodes_after
+        modules = [gm] if getattr(p, "WHOLE", False) else graph_modules(gm)
+        if p.TIER == "fix":
+            stages.close()
+        found = [r for m in modules for r in p.run(m, context)]
+        if p.TIER == "fix":
+            stages.open()
+        else:
+            stages.add([r for r in found if isinstance(r, Rewrite)])
+        results += found
+        rewrites = sum(isinstance(r, Rewrite) for r in found)
+        seconds = time.perf_counter() - start
+        after = count(gm)[0] if rewrites else nodes
+        runs.append(PassRun(p.NAME, nodes, after, seconds, rewrites, len(found) - rewrites))
+    if capturing:
+        left = sum(node.target is markers.LOOP_BEGIN for m in graph_modules(gm) for node in m.graph.nodes) // 2
+        if not left:
+            restore_shadows(gm)
+    remove_boundary_markers(gm)
+    stages.close()
+    final = count(gm) if capturing or any(run.rewrites for run in runs) else before
+    sources = [str(r.details["source"]) for r in results if isinstance(r, Rewrite) and "source" in r.details]
+    record = GraphRecord(
+        nodes_before=before[0],
+        nodes_after=final[0],
+        collectives_before=before[1],
+        collectives_after=final[1],
+        host_syncs_before=before[2],
+        host_syncs_after=final[2],
+        passes=tuple(runs),
+        boundary_sources=tuple(dict.fromkeys(sources)),
+        layout=layout or "",
+    )
+    return Outcome(results, record, left, stages.done, capturing)
+
+
+def _layout(gm: fx.GraphModule) -> str:
+    """For people who read a report."""
+    try:
+        layouts = analyze(gm)
+    except LayoutError as error:
+        return str(error)
+    return str(layouts) if layouts.packings else ""
+
+
+def remove_boundary_markers(gm: fx.GraphModule) -> None:
+    """They kept inputs for the passes."""
+    marks = [node for node in gm.graph.nodes if node.target is markers.BOUNDARIES]
+    for node in marks:
+        gm.graph.erase_node(node)
+    if marks:
+        gm.recompile()
+
+
+def restore_shadows(gm: fx.GraphModule) -> None:
+    """Ops that only stood in for torch's own while a loop was traced."""
+    for m in graph_modules(gm):
+        changed = False
+        for node in list(m.graph.nodes):
+            if isinstance(node.target, torch._ops.OpOverload) and node.target in markers.SHADOWS:
+                node.target = markers.SHADOWS[node.target]
+                changed = True
+        if changed:
+            m.recompile()

@@ -1,0 +1,114 @@
+"""``{"packpass.verify": True}``: run the original graph beside the rewritten one and compare, bit for bit.
+
+Both run eagerly on copies of the inputs, so that a difference is packpass's own and not a compiler's rounding; what the
+caller gets is the compiled result. Passes that change results on purpose (naive shifts made boundary-aware) are not
+compared, what the others do before and after them is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_flatten
+
+from packpass.decisions.records import Rewrite
+from packpass.engine.replay import NotReplayable, reference
+
+log = logging.getLogger("packpass.verify")
+
+
+class VerificationError(RuntimeError):
+    """A rewrite changed a result. Please report it with the program; ``disable`` the named pass meanwhile."""
+
+
+def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy of ``gm`` and its subgraphs that passes do not touch (parameters and other submodules are shared)."""
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(gm.graph, values))
+    copy = fx.GraphModule(gm, graph)
+    for name, child in list(copy.named_children()):
+        if isinstance(child, fx.GraphModule):
+            setattr(copy, name, copy_graph(child))
+    return copy
+
+
+def verified(
+    original: fx.GraphModule,
+    rewritten: fx.GraphModule,
+    compiled: Callable[..., Any],
+    rewrites: Sequence[Rewrite],
+    doubt: str = "",
+) -> Callable[..., Any]:
+    """``compiled`` with a comparison of the two graphs before every call; ``doubt`` is that of `replay`."""
+    names = "; ".join(f"{r.rule} at {r.location}" for r in rewrites) or "no rewrite"
+    reordered = any(r.details.get("numerics") for r in rewrites)
+    try:
+        wanted = reference(original, doubt)
+    except NotReplayable as reason:
+        log.warning("packpass.verify: %s cannot be verified: %s", names, reason)
+        return compiled
+
+    def run(*inputs: Any) -> Any:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            want = _outcome(wanted, inputs)
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            got = _outcome(rewritten.forward, inputs)
+        _compare(want, got, names, reordered)
+        return compiled(*inputs)
+
+    return run
+
+
+def _outcome(fn: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Results and inputs after the call, on copies; in-place writes to inputs count as results."""
+    copies = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+    with torch.no_grad():
+        result = fn(*copies)
+    outcome = [(f"output {i}", value) for i, value in enumerate(tree_flatten(result)[0])]
+    return outcome + [(f"input {i} (changed in place)", value) for i, value in enumerate(copies)]
+
+
+def _compare(want: list[tuple[str, Any]], got: list[tuple[str, Any]], names: str, reordered: bool) -> None:
+    if len(want) != len(got):
+        raise VerificationError(f"packpass.verify: {names} returns {len(got)} values instead of {len(want)}")
+    for (what, a), (_, b) in zip(want, got, strict=True):
+        if not isinstance(a, torch.Tensor):
+            continue
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise VerificationError(
+                f"packpass.verify: {names} changed {what}: {tuple(a.shape)} {a.dtype} became {tuple(b.shape)} {b.dtype}"
+            )
+        same = _same(a, b, reordered)
+        if not bool(same.all()):
+            wrong = (~same).nonzero()
+            first = tuple(int(i) for i in wrong[0])
+            raise VerificationError(
+                f"packpass.verify: {names} changed {what} at {len(wrong)} of {a.numel()} places, first at {first}: "
+                f"{a[first].item()} became {b[first].item()}. Please report this program; "
+                'options={"packpass.disable": ["<rule>"]} avoids the rewrite.'
+            )
+
+
+def _same(a: torch.Tensor, b: torch.Tensor, reordered: bool) -> torch.Tensor:
+    """Elementwise: equal bit for bit, or as far apart as torch's own kernels put one value.
+
+    On the CPU, sigmoid, silu, softplus, gelu and rsqrt give other last bits for the same number on a segment than on a
+    whole row, depending on where it falls in a vector. Four units in the last place cover that and hide nothing else.
+    With ``reordered`` a rewrite said that it adds up in another order: such a sum is as exact as its largest terms, so
+    units are those of the largest number in the tensor, and what is computed from sums multiplies the difference.
+    """
+    equal = torch.eq(a, b)
+    if not (a.is_floating_point() or a.is_complex()):
+        return equal
+    size, eps = torch.maximum(a.abs(), b.abs()), torch.finfo(a.dtype).eps
+    slack = 4 * eps * size
+    if reordered:
+        finite = torch.where(torch.isfinite(size), size, torch.zeros_like(size))
+        largest = finite.max() if finite.numel() else finite.sum()
+        slack = (256 if eps < 1e-5 else 8) * eps * (size + largest / 16)
+    return equal | ((a - b).abs() <= slack) | (a.isnan() & b.isnan())

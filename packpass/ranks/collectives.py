@@ -1,0 +1,212 @@
+"""The ordered collectives of a Dynamo graph, in words that are the same on every rank of their group.
+
+``text`` names the op, what is sent (dtypes and numbers of dimensions), sections, shifts and fills. It leaves out what a
+rank may have for itself (its rank, symbol names, the splits of an all-to-all that the user wrote) and every size:
+whether it was traced as a number or as a symbol may differ between ranks. Sizes of a call are compared on their own,
+see `Collective.operands`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Rewrite
+
+NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
+# What all ranks of a group call alike; sends and receives differ by rank.
+SYMMETRIC = (
+    "all_to_all_single", "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast",
+    "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced", "all_reduce_coalesced",
+)  # fmt: skip
+SPLITS = ("output_split_sizes", "input_split_sizes")
+# What the first rank alone may know of a roll; that it is the one who knows is the same on every rank.
+ENDS = ("end_fills", "end_wraps")
+LEFT_OUT = frozenset({"group", "group_name", "group_size", "rank", "src", "tag", *SPLITS, *ENDS})
+# Methods that hand boundaries on with the values they have.
+SAME_VALUES = ("to", "long", "int", "contiguous", "detach", "clone")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One collective, or one decision about some, of a graph.
+
+    Attributes:
+        group: the process group's name; None for a decision that concerns every group of the graph.
+        ours: is it an op of packpass?
+        operands: shapes of what is sent, each size a number or a sympy expression; empty where ranks may differ.
+        boundaries: which of the graph's inputs holds the boundaries, None if they are computed in the graph.
+        joinable: is it an all-to-all of equal parts, which a later pass may join with others?
+    """
+
+    group: str | None
+    ours: bool
+    text: str
+    location: str
+    operands: tuple[tuple[Any, ...], ...] = ()
+    boundaries: int | None = None
+    joinable: bool = False
+
+
+def collectives(gm: fx.GraphModule) -> list[Collective]:
+    """All collectives of a graph and its higher-order operators, in the order of the code."""
+    inputs = {node: i for i, node in enumerate(_placeholders(gm))}
+    found = [_collective(node, inputs) for node in _nodes(gm)]
+    return [c for c in found if c is not None]
+
+
+def decisions(rewrites: Sequence[Rewrite], group: str) -> list[Collective]:
+    """What passes took for granted about the program of every rank: ``details["agreement"]``, text or a list of it.
+
+    ``details["group"]`` names the group it is about; without it, it is about every group of the graph.
+    """
+    found = []
+    for rewrite in rewrites:
+        if rewrite.details.get("group", group) != group:
+            continue
+        said = rewrite.details.get("agreement", ())
+        for text in [said] if isinstance(said, str) else said:
+            found.append(Collective(None, True, f"{rewrite.rule}: {text}", rewrite.location))
+    return found
+
+
+def _nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    """Calls in the order of the code: a subgraph stands where the operator that runs it reads it."""
+    for node in gm.graph.nodes:
+        if node.op == "get_attr" and isinstance(child := getattr(gm, str(node.target), None), fx.GraphModule):
+            yield from _nodes(child)
+        elif node.op == "call_function":
+            yield node
+
+
+def _collective(node: fx.Node, inputs: Mapping[fx.Node, int]) -> Collective | None:
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        target = getattr(target, "default", None)
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    ours = target.namespace == "packpass"
+    if not ours and (target.namespace not in NAMESPACES or target._opname not in SYMMETRIC):
+        return None
+    names = [argument.name for argument in target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    group = given.get("group", given.get("group_name"))
+    if not isinstance(group, str):
+        return None
+
+    boundaries = [value for name, value in given.items() if ours and name.startswith("cu_seqlens")]
+    sent: list[fx.Node] = []
+    words = []
+    for name, value in given.items():
+        if value in boundaries or name in LEFT_OUT:
+            continue
+        if _is_tensors(value):
+            sent += value if isinstance(value, list | tuple) else [value]  # type: ignore[list-item]
+        else:
+            words.append(f", {name}={_words(value)}")
+    if any(given.get(name) is not None for name in ENDS):
+        words.append(", ends as rank 0 has them")
+    exchanged = target._opname == "all_to_all_single"
+    return Collective(
+        group,
+        ours,
+        f"{target._opname} of {', '.join(map(_kind, sent))}{''.join(words)}",
+        location_of_node(node) or "unknown",
+        operands=() if exchanged else tuple(map(_sizes, sent)),
+        boundaries=next((inputs.get(_origin(value)) for value in boundaries if isinstance(value, fx.Node)), None),
+        joinable=exchanged and all(_even(given.get(name)) for name in SPLITS),
+    )
+
+
+def _is_tensors(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(_is_tensors(v) for v in value)
+    return isinstance(value, fx.Node) and isinstance(_value(value), torch.Tensor)
+
+
+def _value(node: fx.Node) -> Any:
+    return node.meta.get("example_value", node.meta.get("val"))
+
+
+def _kind(node: fx.Node) -> str:
+    """Dtype, dimensions, and whether a backward will run, which has collectives of its own."""
+    value = _value(node)
+    backward = " with gradient" if value.requires_grad and torch.is_grad_enabled() else ""
+    return f"{str(value.dtype).removeprefix('torch.')} [{', '.join(['*'] * value.dim())}]{backward}"
+
+
+def _words(value: Any) -> str:
+    """A constant as written; "*" for a size of the graph that is not the same in every call."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_words, value))}]"
+    if isinstance(value, fx.Node):
+        value = _value(value)
+    size = _size(value)
+    if isinstance(size, int):
+        return str(size)
+    return "*" if isinstance(value, torch.SymInt) or value is None else repr(value)
+
+
+def _size(value: Any) -> Any:
+    """A number, or the expression of a symbolic size; None for a size of another kind (of nested tensors)."""
+    if not isinstance(value, torch.SymInt):
+        return value
+    expression = getattr(value.node, "expr", None)
+    return int(expression) if expression is not None and expression.is_number else expression
+
+
+def _sizes(node: fx.Node) -> tuple[Any, ...]:
+    return tuple(map(_size, _value(node).shape))
+
+
+def _even(splits: Any) -> bool:
+    return not splits or len(set(map(str, splits))) == 1
+
+
+def _origin(node: fx.Node) -> fx.Node:
+    """The node whose values these boundaries have."""
+    while node.op == "call_method" and node.target in SAME_VALUES and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+# === Sizes of a call ============================================================================================
+
+
+def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+class Sizes:
+    """Evaluates symbolic sizes of a graph for the inputs of one call."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self._places: dict[Any, tuple[int, int | None]] = {}
+        for i, node in enumerate(_placeholders(gm)):
+            value = _value(node)
+            if isinstance(value, torch.SymInt):
+                self._place(value, i, None)
+            elif isinstance(value, torch.Tensor):
+                for dim, size in enumerate(value.shape):
+                    self._place(size, i, dim)
+
+    def _place(self, size: Any, i: int, dim: int | None) -> None:
+        expression = _size(size)
+        if getattr(expression, "is_symbol", False):
+            self._places.setdefault(expression, (i, dim))
+
+    def of(self, size: Any, inputs: Sequence[Any]) -> int | None:
+        """None if the size depends on data."""
+        if size is None or isinstance(size, int):
+            return size
+        known = {}
+        for symbol in size.free_symbols & self._places.keys():
+            i, dim = self._places[symbol]
+            known[symbol] = int(inputs[i]) if dim is None else int(inputs[i].shape[dim])
+        number = size.subs(known)
+        return int(number) if number.is_number else None

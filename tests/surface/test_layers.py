@@ -1,0 +1,84 @@
+"""The folders are layers: each may use those above it in the table and none below, lazily or not."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import packpass
+
+ROOT = Path(packpass.__file__).parent
+PASSES = ROOT.parent / "passes"
+
+LAYERS = [
+    "_compat _options _registry _links decisions",
+    "semantics",
+    "ops",
+    "markers",
+    "layout",
+    "passes",
+    "capture",
+    "ranks reports",
+    "engine",
+    "measuring",
+    "cli",
+]
+"""From the top of the table down. Rooms of one layer do not know each other, but for the files of the first."""
+
+ENTRANCES = {"__init__", "__main__", "_packed"}
+"""Files of the public names: they load what they need on first use."""
+
+PUBLIC = set(packpass.__all__) - {"ops"}
+"""What stands above the engine may use the package as users do."""
+
+LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.split()}
+
+
+def room_of(module: str) -> str:
+    parts = module.split(".")
+    return "passes" if parts[0] == "passes" else parts[1] if len(parts) > 1 else ""
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Rooms that a file imports, inside functions and for types too, and the lines."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ("packpass", "passes"):
+            names = [f"packpass.{a.name}" for a in node.names] if node.module == "packpass" else [node.module]
+        elif isinstance(node, ast.Import):
+            names = [a.name for a in node.names if a.name.split(".")[0] in ("packpass", "passes")]
+        else:
+            continue
+        yield from ((room_of(name), node.lineno) for name in names)
+
+
+def files_of(room: str) -> list[Path]:
+    folder = PASSES if room == "passes" else ROOT / room
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [ROOT / f"{room}.py"]
+
+
+@pytest.mark.parametrize("room", LEVEL)
+def test_a_layer_knows_only_those_above_it(room: str) -> None:
+    files = files_of(room)
+    assert files
+    assert all(path.exists() for path in files)
+    for path in files:
+        for other, line in imports(path):
+            if other == room or (other in PUBLIC and LEVEL[room] > LEVEL["engine"]):
+                continue
+            assert other in LEVEL, f"{path}:{line} imports {other}, which is in no layer"
+            above = LEVEL[other] < LEVEL[room] or (LEVEL[other] == LEVEL[room] == 0)
+            assert above, f"{path}:{line}: {room} must not know {other}"
+
+
+def test_every_folder_is_in_a_layer() -> None:
+    rooms = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    files = {path.stem for path in ROOT.glob("*.py")}
+    assert rooms | files | {"passes"} == set(LEVEL) | ENTRANCES
+
+
+def test_no_folder_hides_a_public_name() -> None:
+    rooms = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    assert rooms & set(packpass.__all__) == {"ops"}
