@@ -20,7 +20,7 @@ from packpass import _compat, _links
 from packpass._links import Link
 from packpass._options import Options
 from packpass.decisions.records import Refusal, Rewrite, collecting
-from packpass.engine import passes
+from packpass.engine import after_autograd, passes
 from packpass.engine.backend import compile_inner
 from packpass.reports.report import Report
 from tests.dist.naive import AllToAll
@@ -416,12 +416,12 @@ def dynamo_graph(program: Callable[..., Any], *inputs: Tensor) -> fx.GraphModule
 def test_added_only_where_it_can_matter() -> None:
     plain = dynamo_graph(lambda x: torch.sin(x).sum(), rows(3))
     pair = dynamo_graph(lambda x: (a2a(x), a2a(x + 1)), rows(3))
-    assert b.inductor_options(plain, [], Options(), {"max_autotune": True}) == {"max_autotune": True}
-    assert b.inductor_options(pair, [], Options(disable=("bucket_all_to_all",)), {}) == {}
-    assert b.inductor_options(pair, [], Options(bucket_bytes=0), {}) == {}
-    assert list(b.inductor_options(pair, [], Options(), {})) == [b.HOOK]
+    assert after_autograd.inductor_options(plain, [], Options(), {"max_autotune": True}) == {"max_autotune": True}
+    assert after_autograd.inductor_options(pair, [], Options(disable=("bucket_all_to_all",)), {}) == {}
+    assert after_autograd.inductor_options(pair, [], Options(bucket_bytes=0), {}) == {}
+    assert list(after_autograd.inductor_options(pair, [], Options(), {})) == [after_autograd.HOOK]
     with collecting(Report()):
-        assert b.inductor_options(pair, [], Options(), {})["fx_graph_cache"] is False
+        assert after_autograd.inductor_options(pair, [], Options(), {})["fx_graph_cache"] is False
 
 
 def test_inside_an_autograd_function() -> None:
@@ -494,8 +494,8 @@ def test_a_pass_of_the_user_s_runs_first(where: str) -> None:
     theirs = Theirs()
     options: dict[str, Any] = {"packpass.disable": ["fuse_all_to_all"]}
     if where == "options":
-        options[b.HOOK] = theirs
-    with torch._inductor.config.patch({b.HOOK: theirs if where == "config" else None}):
+        options[after_autograd.HOOK] = theirs
+    with torch._inductor.config.patch({after_autograd.HOOK: theirs if where == "config" else None}):
         assert joined_code(options, rows(3)).count(CALL) == 1
     assert theirs.seen == [2]
 

@@ -211,7 +211,7 @@ def test_an_exception_is_an_outcome_and_a_process_group_is_left_alone(monkeypatc
     outcome = canary_runs.run(canary_runs.Canary("one", (), fail))
     assert (outcome.name, outcome.state, outcome.detail) == ("one", "failed", "RuntimeError: no such thing")
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    assert canaries._messages() == Outcome("skipped", "a process group is initialised")
+    assert canary_runs._messages() == Outcome("skipped", "a process group is initialised")
 
 
 # === Versions and the rest ===================================================================================

@@ -23,7 +23,7 @@ from packpass.decisions.records import (
     record_graph,
     transaction,
 )
-from packpass.reports.report import Report
+from packpass.reports.report import Report, traced_transaction
 
 REWRITE = Rewrite("vectorize_segments", "model.py:12", "loop over cu_seqlens", "packed_roll", {"documents": "symbolic"})
 REFUSAL = Refusal("vectorize_segments", "index-used", "the index is used as a number", "model.py:20")
@@ -236,10 +236,10 @@ def test_structured_trace_gets_one_artifact_per_compile(monkeypatch: pytest.Monk
 
     seen: list[tuple[str, dict[str, object]]] = []
     monkeypatch.setattr(_compat, "trace_artifact", lambda name, payload: seen.append((name, json.loads(payload()))))
-    with transaction() as tx:
+    with traced_transaction() as tx:
         tx.record(REWRITE)
         tx.record(GraphRecord(3, 2))
-    with transaction():
+    with traced_transaction():
         pass  # nothing recorded, nothing traced
     assert [name for name, _ in seen] == ["packpass_report"]
     assert seen[0][1]["graphs"] == 1
