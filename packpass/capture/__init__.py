@@ -112,12 +112,13 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     """``InstructionTranslator.run``: open the gate for one frame."""
     if not isinstance(self, InstructionTranslator):
         return original(self, *args, **kwargs)  # an inlined function belongs to its frame
-    outer = active.frame, active.regions, active.trace
+    outer = active.frame, active.regions, active.trace, active.ours
     options = client.options_of(self.output.compiler_fn)
     # Without options another backend compiles something while a packpass frame is traced (Dynamo runs user code for
     # constants).
     frame = None if options is None else frame_state(options)
     active.frame, active.regions, active.trace = frame, [], Trace(dict(self.symbolic_locals))
+    active.ours = frame is not None
     if frame is not None:
         client.frame_starts(self, frame)
         frame.not_replayable = ""
@@ -150,7 +151,7 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     finally:
         while active.regions:
             active.regions.pop().abandon()
-        active.frame, active.regions, active.trace = outer
+        active.frame, active.regions, active.trace, active.ours = outer
 
 
 def _refused(tx: Any, error: Exception, loops: bool) -> Exception | None:

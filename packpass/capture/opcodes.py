@@ -224,12 +224,12 @@ def _wrap(name: str, make: Callable[[Any], Any]) -> None:
             table[opcode] = make(table[opcode])
 
 
-def _gated(replacement: Callable[[Any, Any, Any], None]) -> Callable[[Any], Any]:
-    """Outside of frames that packpass traces, the original and nothing else."""
+def _gated(replacement: Callable[[Any, Any, Any], None], *, loops: bool = True) -> Callable[[Any], Any]:
+    """Outside of frames that packpass traces (for ``loops``: and looks for loops in), the original and nothing else."""
 
     def make(original: Any) -> Any:
         def instruction(self: Any, inst: Any) -> None:
-            if active.frame is None:
+            if not active.ours or (loops and active.frame is None):
                 original(self, inst)
             else:
                 replacement(original, self, inst)
@@ -251,4 +251,4 @@ def install_loops() -> None:
 def install_late_reads() -> None:
     """Wrap the instruction that reads attributes."""
     for name, replacement in _LATE_READS.items():
-        _wrap(name, _gated(replacement))
+        _wrap(name, _gated(replacement, loops=False))

@@ -5,7 +5,7 @@ A frame is traced in one of four modes; each refusal restarts Dynamo's analysis 
 ``PROBE``     stock tracing that only watches for a loop over documents. A frame without one never leaves this mode.
 ``SYMBOLIC``  the loop is traced once for every number of documents.
 ``UNROLLED``  symbolic loops are off (option or hook): scalars are captured and the unrolled loop is left to the passes.
-``STOCK``     nothing is hooked: exactly what ``torch.compile`` does by itself.
+``STOCK``     loops are left alone: what ``torch.compile`` does by itself, but for `packpass.capture.late_reads`.
 
 State lives on the ``CompileContext`` of the frame, so it survives Dynamo's restarts and nothing else.
 """
@@ -116,6 +116,8 @@ class Trace:
 class _Active(threading.local):
     def __init__(self) -> None:
         self.frame: FrameState | None = None
+        self.ours = False
+        """Is it a frame of packpass's that is traced, also where its loops are left to stock torch?"""
         self.trace = Trace()
         self.regions: list[Region] = []
         self.stock_scalars: bool | None = None

@@ -92,6 +92,32 @@ def test_the_value_at_the_time_of_the_backward(inner: str, function: Callable[..
     assert not counters["graph_break"]
 
 
+def beside_other_loops(x: Tensor, y: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """As many depths as the row has boundaries: looked at as a loop over documents, and found to be none."""
+    for _ in range(2):
+        x = Scaler.apply(x, (y * y).sum() + cu_seqlens[-1])
+    return x * 3
+
+
+def beside_a_refused_loop(x: Tensor, y: Tensor, cu_seqlens: Tensor) -> Tensor:
+    carried = torch.zeros(())
+    for i in range(cu_seqlens.shape[0] - 1):
+        carried = carried * 0.5 + i
+    return Scaler.apply(x * 2, (y * y).sum()) * 3 + carried
+
+
+@pytest.mark.parametrize("function", [beside_other_loops, beside_a_refused_loop])
+def test_where_loops_are_left_to_stock_torch(function: Callable[..., Tensor]) -> None:
+    """The frame is traced again without its loops; the reads in its backward are still there."""
+    call = compiled(function, "aot_eager", fullgraph=True)
+    for cu in (torch.tensor([0, 1, 1, 3]), torch.tensor([0, 3])):
+        got, want = (
+            gradients(lambda x, y, way=way, cu=cu: way(x, y, cu), torch.tensor(2.0)) for way in (call, function)
+        )
+        assert all(torch.equal(a, b) for a, b in zip(got, want))
+    assert not counters["graph_break"]
+
+
 def test_the_read_is_in_the_backward() -> None:
     """A partitioner must not move it into the forward, where the old value would be saved."""
     parts: list[list[Any]] = []
