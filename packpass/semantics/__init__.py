@@ -1,10 +1,19 @@
 """What an operation means: the one place that knows torch's operations by name. It knows nothing of packing.
 
+=============  ===============================================================================================
 ``names``      the canonical name of whatever a node calls, by identity
 ``call``       `call_of(node)`: the call with its arguments bound by name (``binding``) and its tensor operands
+``meaning``    the types: what becomes of every axis of every operand
+``registry``   `meaning_of(call)`, from the entries of the families: ``pointwise``, ``views``, ``indexing``,
+               ``writes``, ``joins``, ``reductions``, ``products``, ``lookups``, ``losses``, ``creation``
+=============  ===============================================================================================
+
+To add an operation, add its entry to a family; `tests/semantics` then compares it with torch.
 """
 
 from packpass.semantics.call import Call, Operand, call_of
+from packpass.semantics.meaning import Meaning, Relation
 from packpass.semantics.names import op_name
+from packpass.semantics.registry import meaning_of
 
-__all__ = ["Call", "Operand", "call_of", "op_name"]
+__all__ = ["Call", "Meaning", "Operand", "Relation", "call_of", "meaning_of", "op_name"]

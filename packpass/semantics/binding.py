@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-_CANONICAL = {"self": "input", "axis": "dim", "keepdims": "keepdim", "x": "input", "tensor": "input"}
+_CANONICAL = {"self": "input", "axis": "dim", "keepdims": "keepdim", "x": "input"}
 _Parameter = tuple[str, Callable[[Any, bool], bool], bool, bool, bool, Any]
 _NUMBERS = (int, float, bool, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -58,7 +58,8 @@ def bind_signature(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
         given = bound.arguments[name]
         if len(given) == 1 and isinstance(given[0], (tuple, list)):
             bound.arguments[name] = tuple(given[0])
-    return {_CANONICAL.get(name, name): value for name, value in bound.arguments.items()}
+    names = {**_CANONICAL, "tensor": "input"} if "input" not in bound.arguments else _CANONICAL
+    return {names.get(name, name): value for name, value in bound.arguments.items()}
 
 
 @functools.cache

@@ -138,10 +138,11 @@ def _bound(node: fx.Node, name: str) -> tuple[Any, dict[str, Any] | None]:
         bound = bind_signature(function, args, kwargs)
         if bound is not None:
             return None, bound
-    packet = getattr(torch.ops.aten, name, None)
-    found = bind_packet(packet, args, kwargs) if isinstance(packet, torch._ops.OpOverloadPacket) else None
-    if found is not None:
-        return found
+    for spelling in (name, getattr(target, "__name__", str(target))):  # torch.constant_pad_nd has a schema of its own
+        packet = getattr(torch.ops.aten, spelling, None)
+        found = bind_packet(packet, args, kwargs) if isinstance(packet, torch._ops.OpOverloadPacket) else None
+        if found is not None:
+            return found
     # What the C parser alone knows: x.float(), x.cpu(), x.type(torch.int64), x.to("cpu", torch.float64).
     return None, _unparsed(name, args, kwargs)
 
@@ -160,10 +161,10 @@ def _unparsed(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> di
     if name == "to":
         for value in rest:
             value_type = type(value_of(value))
-            kind = "dtype" if value_type is torch.dtype else "device" if value_type in (str, torch.device) else None
-            if kind is None or kind in bound:
+            given_as = "dtype" if value_type is torch.dtype else "device" if value_type in (str, torch.device) else None
+            if given_as is None or given_as in bound:
                 return None
-            bound[kind] = value
+            bound[given_as] = value
         return {**bound, **given}
     return None
 

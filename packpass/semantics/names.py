@@ -42,7 +42,7 @@ _SAME = {
     **{"less_equal": "le", "not_equal": "ne", "clip": "clamp", "fix": "trunc", "concat": "cat", "concatenate": "cat"},
     **{"swapaxes": "transpose", "swapdims": "transpose", "moveaxis": "movedim", "row_stack": "vstack", "ger": "outer"},
     **{"arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan"},
-    **{"arctan2": "atan2", "arctanh": "atanh", "log_sigmoid": "logsigmoid", "constant_pad_nd": "pad"},
+    **{"arctan2": "atan2", "arctanh": "atanh", "logsigmoid": "log_sigmoid", "constant_pad_nd": "pad"},
     **{
         "cross_entropy_loss": "cross_entropy",
         "_view": "view",
@@ -83,7 +83,7 @@ def _one_name(name: str) -> str:
 @functools.cache
 def _functions() -> dict[Any, str]:
     """Function object -> name, for every function of torch's public modules, Python's operators, numbers."""
-    table: dict[Any, str] = {native_pad(): "pad", torch.nn.functional.logsigmoid: "logsigmoid"}
+    table: dict[Any, str] = {native_pad(): "pad"}
     table.update({abs: "abs", pow: "pow", getattr: "getattr"})  # these take tensors
     for ours, name in _OPERATORS.items():
         table[getattr(operator, ours)] = name
@@ -94,7 +94,7 @@ def _functions() -> dict[Any, str]:
     for name, other in _OTHER_THINGS.items():
         table[getattr(torch.nn.functional, name)] = other
     for module, prefix in _MODULES:
-        for name, value in vars(module).items():
+        for name, value in sorted(vars(module).items(), key=lambda item: item[0].startswith("_")):
             if callable(value) and not isinstance(value, type) and _hashable(value):
                 table.setdefault(value, _one_name(f"{prefix}{name}"))
     return table

@@ -31,7 +31,7 @@ NAMES = {
     "gt": (torch.gt, torch.greater, operator.gt),
     "im2col": (F.unfold, torch.ops.aten.im2col.default),
     "linalg_vector_norm": (torch.linalg.vector_norm,),
-    "logsigmoid": (F.logsigmoid,),
+    "log_sigmoid": (F.logsigmoid, torch.ops.aten.log_sigmoid.default),
     "lgamma": (torch.lgamma, torch.special.gammaln),
     "logsumexp": (torch.logsumexp, torch.special.logsumexp),
     "masked.sum": (torch.masked.sum,),

@@ -1,0 +1,56 @@
+"""Operations that make tensors from numbers: what they hold does not depend on any tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from packpass.semantics.binding import value_of
+from packpass.semantics.call import Call
+from packpass.semantics.meaning import Axis, Entry, Iota, Meaning, Relating, Traits, Uniform, Uninitialised, meaning
+
+FAMILY = "creation"
+_RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoulli"})
+
+
+def _filled(call: Call) -> Meaning | None:
+    """``zeros``, ``new_full``, ``rand_like`` ...: a tensor given for its shape has its slots where the result has them;
+    one given for its dtype lines up with nothing."""
+    kind = call.op.removeprefix("new_").removesuffix("_like").removesuffix("_permuted").removesuffix("_strided")
+    relating = Relating(call)
+    relating.from_result()
+    for k, operand in enumerate(call.operands):
+        if operand.argument == "input" and call.op.endswith("_like"):
+            relating.axes[k] = tuple(Axis(loops) for loops in relating.result)
+        elif operand.argument == "fill_value":
+            relating.axes[k] = ()
+    value = {"zeros": 0, "ones": 1}.get(kind, call.get("fill_value"))
+    contents: Any = Uninitialised() if kind == "empty" else None
+    if value is not None and not isinstance(value_of(value), torch.Tensor):
+        contents = Uniform(value)
+    return meaning(FAMILY, relating.done(), Traits(random=kind in _RANDOM), contents)
+
+
+def _counted(call: Call) -> Meaning | None:
+    """``arange``"""
+    relating = Relating(call)
+    relating.from_result()
+    start: Any = call.get("start", default=0)
+    return meaning(FAMILY, relating.done(), Traits(), Iota(start, call.get("step", default=1)))
+
+
+def _plain(call: Call) -> Meaning | None:
+    relating = Relating(call)
+    relating.from_result()
+    return meaning(FAMILY, relating.done(), Traits(random=call.op in _RANDOM))
+
+
+_KINDS = ("zeros", "ones", "full", "empty", "rand", "randn", "randint")
+ENTRIES: dict[str, Entry] = {
+    **dict.fromkeys([*_KINDS, *(f"{k}_like" for k in _KINDS), "empty_strided", "empty_permuted"], _filled),
+    **dict.fromkeys([f"new_{k}" for k in ("zeros", "ones", "full", "empty", "empty_strided")], _filled),
+    "arange": _counted,
+    **dict.fromkeys(("linspace", "logspace", "eye", "randperm", "tril_indices", "triu_indices"), _plain),
+    **dict.fromkeys(("scalar_tensor", "hann_window", "hamming_window", "blackman_window", "bartlett_window"), _plain),
+}

@@ -1,0 +1,75 @@
+"""What calls share and write: which operands a result may be a view of, and which are written.
+
+torch's schemas say so; the lists here are of what they do not say (each line of them is tested).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from packpass.semantics.call import Call
+from packpass.semantics.names import base_name
+
+# Composites that may return what they were given, or views of it, though their schemas are silent.
+_SILENT_VIEWS = frozenset(
+    {"to", "atleast_1d", "atleast_2d", "atleast_3d", "meshgrid", "broadcast_tensors", "einsum", "getattr", "data"}
+    | {"dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d"}
+    | {"requires_grad_", "cartesian_prod", "unflatten", "split", "chunk", "type", "real", "tensordot", "pad"}
+    | {"unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes", "conj_physical"}
+    | {"combinations", "rnn", "interpolate", "repeat_interleave", "hsplit", "vsplit", "dsplit", "tensor_split"}
+)
+# Arguments that are written though the name of the operation does not say so, and when.
+_STATISTICS = ("running_mean", "running_var")
+
+
+def aliases_of(call: Call) -> tuple[frozenset[int], ...]:
+    """For every result the operands that it may share memory with."""
+    everything = frozenset(k for k, o in enumerate(call.operands) if o.argument not in call.unread)
+    count = len(call.results)
+    if call.in_place:
+        return (frozenset({0}),) * count
+    if call.op == "getitem":
+        index = call.arguments["index"]
+        several = index if isinstance(index, tuple) else (index,)
+        looked = any(o.argument == "index" for o in call.operands) or any(isinstance(e, (list, bool)) for e in several)
+        return (frozenset() if looked else frozenset({0}),) * count
+    if base_name(call.name) in _SILENT_VIEWS or call.op in _SILENT_VIEWS:
+        return (everything,) * count
+    overload = call.overload if call.overload is not None else _some_overload(call.op)
+    if overload is None:
+        # A function written in Python that torch has no schema of: it may hand back what it got.
+        return (everything,) * count
+    shared = _shared(overload)
+    found = frozenset(k for k, o in enumerate(call.operands) if o.argument in shared)
+    return (found,) * count
+
+
+def _some_overload(op: str) -> Any:
+    packet = getattr(torch.ops.aten, op, None)
+    return getattr(packet, packet.overloads()[0]) if isinstance(packet, torch._ops.OpOverloadPacket) else None
+
+
+def _shared(overload: Any) -> frozenset[str]:
+    """Arguments whose memory a result of the overload may share, as its schema has it."""
+    schema = overload._schema
+    if not any(r.alias_info is not None or str(r.type).startswith("List") for r in schema.returns):
+        return frozenset()
+    return frozenset("input" if a.name == "self" else a.name for a in schema.arguments if a.alias_info is not None)
+
+
+def writes_of(call: Call) -> frozenset[int]:
+    """The operands whose memory a call writes."""
+    if call.in_place and call.op != "requires_grad":
+        return frozenset({0})
+    written: set[str] = set()
+    if call.overload is not None:
+        for a in call.overload._schema.arguments:
+            if a.alias_info is not None and a.alias_info.is_write:
+                written.add("input" if a.name == "self" else a.name)
+    if call.op in ("batch_norm", "instance_norm") and call.get("training", "use_input_stats", default=True):
+        written |= set(_STATISTICS)
+    if call.op in ("embedding", "embedding_bag") and call.get("max_norm") is not None:
+        written.add("weight")
+    return frozenset(k for k, o in enumerate(call.operands) if o.argument in written)

@@ -1,0 +1,110 @@
+"""Operations on every slot by itself: those that torch tags as such, and what it does not tag."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from packpass.semantics.call import Call
+from packpass.semantics.meaning import Entry, Meaning, Relating, Traits, is_one, meaning
+
+FAMILY = "pointwise"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# Tagged as pointwise, and not: one result for all slots; random numbers; a dropped channel.
+_NOT = frozenset(_words("equal rrelu rrelu_with_noise native_dropout_backward"))
+# Pointwise, and not tagged: composites, casts, copies that may be views.
+_UNTAGGED = _words(
+    """
+    to clone detach alias contiguous conj resolve_conj resolve_neg real imag isclose isreal log_sigmoid hardswish
+    softsign tanhshrink floor_divide masked_fill requires_grad_ complex polar special_ndtr rsub dropout
+    _to_copy logical_and
+    """
+)
+# Their gradient at a slot that nobody reads is 0 whatever the slot holds: they copy, add, or choose.
+_LINEAR = frozenset(
+    _words("add sub rsub neg positive clone detach alias contiguous to conj resolve_conj resolve_neg real imag copy")
+)
+_CHOOSING = {"where": ("input", "other"), "masked_fill": ("input", "value")}
+_DIVIDING = frozenset(_words("div floor_divide remainder fmod"))
+
+
+@functools.cache
+def is_pointwise(op: str) -> bool:
+    """Does torch, or this file, say that an operation treats every slot by itself?"""
+    return op in _UNTAGGED or (op not in _NOT and any(torch.Tag.pointwise in tags for tags in _tags(op)))
+
+
+@functools.cache
+def _tags(op: str) -> tuple[frozenset[torch.Tag], ...]:
+    packet = getattr(torch.ops.aten, op, None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return ()
+    return tuple(frozenset(getattr(packet, name).tags) for name in packet.overloads())
+
+
+def tagged(call: Call) -> bool:
+    """Is this very overload pointwise? (``max`` of two tensors is, ``max`` along a dimension is not.)"""
+    if call.op in _NOT:
+        return False
+    if call.op in _UNTAGGED:
+        return True
+    if call.overload is not None and call.overload._schema.name == f"aten::{call.op}":
+        return torch.Tag.pointwise in call.overload.tags
+    return is_pointwise(call.op)
+
+
+def pointwise(call: Call) -> Meaning | None:
+    """Operands line up from the right; those of one slot meet all."""
+    if not tagged(call) or not call.operands or any(not hasattr(r, "shape") for r in call.results):
+        return None
+    relations = []
+    for item in range(len(call.results)):
+        relating = Relating(call, item)
+        relating.from_result()
+        for k, operand in enumerate(call.operands):
+            if operand.argument not in call.unread:
+                relating.aligned(k)
+        relations.append(relating.done())
+    return meaning(FAMILY, relations, traits(call))
+
+
+def traits(call: Call) -> Traits:
+    """What copies, adds or chooses has no gradient of its own; integer division and shifts look at what they get."""
+    read = frozenset(o.argument for o in call.operands if o.argument not in call.unread)
+    zero: frozenset[str] = frozenset()
+    if call.op in _LINEAR:
+        zero = read
+    elif call.op in _CHOOSING:
+        zero = read & frozenset(_CHOOSING[call.op])
+    elif call.op in ("mul", "div") and len(call.operands) == 1 and call.operands[0].argument == "input":
+        zero = read  # by a number: a product of two tensors is 0 * inf in slots that hold garbage
+    raises = frozenset({"other"} & read) if call.op in _DIVIDING and _integral(call) else frozenset()
+    random = call.op == "dropout" and bool(call.get("training", "train", default=True))
+    return Traits(random=random, raises=raises, zero_gradient=zero)
+
+
+def _integral(call: Call) -> bool:
+    return not any(o.value.is_floating_point() or o.value.is_complex() for o in call.operands)
+
+
+def _prelu(call: Call) -> Meaning | None:
+    """``weight`` has one slot, or one for every slot of axis 1."""
+    relating = Relating(call)
+    relating.from_result()
+    relating.aligned(0)
+    weight = call.operands[1].value
+    if weight.dim() > 1:
+        return None
+    along = relating.result[1] if len(relating.result) > 1 else ()
+    relating.axes[1] = tuple(relating.along(size, () if is_one(size) else along) for size in weight.shape)
+    return meaning(FAMILY, relating.done())
+
+
+ENTRIES: dict[str, Entry] = {**dict.fromkeys(_UNTAGGED, pointwise), "prelu": _prelu}
+"""What is not here and `is_pointwise` has `pointwise` for its entry."""

@@ -1,0 +1,46 @@
+"""`meaning_of`: the meaning of a call, from the entry of its operation."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+
+from packpass.semantics import (
+    creation,
+    indexing,
+    joins,
+    lookups,
+    losses,
+    pointwise,
+    products,
+    reductions,
+    views,
+    writes,
+)
+from packpass.semantics.call import Call
+from packpass.semantics.meaning import Entry, Meaning
+
+FAMILIES: dict[str, Mapping[str, Entry]] = {
+    module.FAMILY: module.ENTRIES
+    for module in (pointwise, views, indexing, writes, joins, reductions, products, lookups, losses, creation)
+}
+ENTRIES: dict[str, Entry] = {}
+for _family in FAMILIES.values():
+    assert not ENTRIES.keys() & _family.keys(), ENTRIES.keys() & _family.keys()
+    ENTRIES.update(_family)
+
+_MEANINGS: weakref.WeakKeyDictionary[Call, Meaning | None] = weakref.WeakKeyDictionary()
+
+
+def entry_of(op: str) -> Entry | None:
+    """The entry of an operation: a hand-written one, or that of all pointwise ones."""
+    found = ENTRIES.get(op)
+    return pointwise.pointwise if found is None and pointwise.is_pointwise(op) else found
+
+
+def meaning_of(call: Call) -> Meaning | None:
+    """What a call means; None if that is not known: no entry, or a form of the operation that its entry lacks."""
+    if call not in _MEANINGS:
+        entry = entry_of(call.op)
+        _MEANINGS[call] = entry(call) if entry is not None else None
+    return _MEANINGS[call]

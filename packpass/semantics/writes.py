@@ -1,0 +1,176 @@
+"""Operations that write a part of a tensor, in place or to a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from packpass.semantics.binding import value_of
+from packpass.semantics.call import Call
+from packpass.semantics.indexing import cut, entries_of
+from packpass.semantics.meaning import (
+    KEPT,
+    ONE,
+    Addressed,
+    Axis,
+    Entry,
+    How,
+    Joined,
+    Meaning,
+    Relating,
+    Sent,
+    Traits,
+    axis_index,
+    is_one,
+    meaning,
+    same_size,
+)
+
+FAMILY = "writes"
+
+
+def _written(call: Call) -> Meaning | None:
+    """``x[...] = v``: slots of the value go where the index says, the others stay."""
+    base = call.of("input")
+    if base is None or call.operands[0] is not base:
+        return None
+    entries = entries_of(call.arguments["index"], base.rank)
+    if entries is None or any(isinstance(value_of(e.item), torch.Tensor) for e in entries):
+        return _masked_write(call)
+    relating = Relating(call)
+    relating.from_result(base.value.shape)
+    relating.axes[0] = tuple(Axis(loops) for loops in relating.result)
+    for e in entries:
+        if e.axis is not None and e.item != slice(None):
+            _address(relating, e.axis)
+    value = call.of("value")
+    if value is not None:
+        places: list[tuple[tuple[int, ...], How] | None] = []
+        for e in entries:
+            if e.axis is None:
+                places.append(None)
+            elif isinstance(e.item, slice):
+                taken = cut(e.item, base.value.shape[e.axis])
+                if taken is None:
+                    return None
+                whole = same_size(taken[0], 0) and same_size(taken[1], base.value.shape[e.axis]) and taken[2] == 1
+                places.append((relating.result[e.axis], KEPT if whole else Joined(taken[0], taken[2])))
+        if value.rank > len(places):
+            return None
+        axes = []
+        for size, place in zip(value.value.shape, places[len(places) - value.rank :], strict=True):
+            if is_one(size) or place is None:
+                axes.append(ONE)
+            elif place[1] == KEPT:
+                axes.append(relating.along(size, place[0]))
+            else:
+                axes.append(Axis(place[0], place[1]))
+        k = next(k for k, o in enumerate(call.operands) if o is value)
+        relating.axes[k] = tuple(axes)
+    return meaning(FAMILY, relating.done())
+
+
+def _masked_write(call: Call) -> Meaning | None:
+    """``x[mask] = 0`` with a mask of the leading axes."""
+    mask, base = call.of("index"), call.operands[0]
+    value = value_of(call.arguments["value"])
+    if mask is None or mask.value.dtype is not torch.bool or mask.rank > base.rank:
+        return None
+    if isinstance(value, torch.Tensor) and value.dim() > 0:
+        return None
+    relating = Relating(call)
+    relating.from_result(base.value.shape)
+    relating.axes[0] = tuple(Axis(loops) for loops in relating.result)
+    relating.axes[1] = tuple(relating.along(s, to) for s, to in zip(mask.value.shape, relating.result, strict=False))
+    for k in range(2, len(call.operands)):
+        relating.axes[k] = ()
+    return meaning(FAMILY, relating.done())
+
+
+def _copied(call: Call) -> Meaning | None:
+    """``copy_``, ``fill_``, ``zero_``: all slots are written."""
+    relating = Relating(call)
+    relating.from_result()
+    for k in range(len(call.operands)):
+        relating.aligned(k)
+    return meaning(FAMILY, relating.done(), Traits(zero_gradient=frozenset({"input", "src", "value"})))
+
+
+def _part_replaced(call: Call) -> Meaning | None:
+    """``select_scatter`` and ``slice_scatter``: a copy with one slot or one slice replaced."""
+    base, source = call.of("input"), call.of("src")
+    if base is None or source is None:
+        return None
+    dim = axis_index(call.get("dim", default=0), base.rank)
+    if dim is None:
+        return None
+    relating = Relating(call)
+    relating.from_result()
+    _address(relating, dim)
+    relating.axes[0] = tuple(Axis(loops) for loops in relating.result)
+    if call.op == "select_scatter":
+        rest = [loops for d, loops in enumerate(relating.result) if d != dim]
+        relating.axes[1] = tuple(relating.along(s, to) for s, to in zip(source.value.shape, rest, strict=True))
+    else:
+        item = slice(call.get("start"), call.get("end"), call.get("step"))
+        taken = cut(item, base.value.shape[dim])
+        if taken is None:
+            return None
+        relating.axes[1] = tuple(
+            Axis(to, Joined(taken[0], taken[2])) if d == dim and not is_one(size) else relating.along(size, to)
+            for d, (size, to) in enumerate(zip(source.value.shape, relating.result, strict=True))
+        )
+    return meaning(FAMILY, relating.done())
+
+
+def _sent(call: Call) -> Meaning | None:
+    """``scatter``, ``index_add`` and their like: slots go where an index says along one axis."""
+    base, index = call.of("input"), call.of("index")
+    if base is None or index is None:
+        return None
+    dim = axis_index(call.get("dim"), base.rank)
+    if dim is None:
+        return None
+    relating = Relating(call)
+    relating.from_result()
+    _address(relating, dim)
+    for k, operand in enumerate(call.operands):
+        by = next(k for k, o in enumerate(call.operands) if o is index)
+        if operand is base:
+            relating.axes[k] = tuple(Axis(loops) for loops in relating.result)
+        elif operand is index and call.op.startswith("index_"):
+            relating.axes[k] = tuple(Axis((), Sent((by,))) for _ in operand.value.shape)
+        elif operand.rank == 0:
+            relating.axes[k] = ()
+        elif operand.rank == base.rank:
+            relating.axes[k] = tuple(
+                Axis((), Sent((by,))) if d == dim else _leading(relating, size, to)
+                for d, (size, to) in enumerate(zip(operand.value.shape, relating.result, strict=True))
+            )
+        else:
+            return None
+    return meaning(FAMILY, relating.done(), Traits(raises=frozenset({"index"}), reorders=True))
+
+
+def _leading(relating: Relating, size: Any, loops: tuple[int, ...]) -> Axis:
+    """An axis that is as long as the result's or, as ``gather`` and ``scatter`` allow, its beginning."""
+    if not loops or same_size(size, relating.sizes[loops[0]]):
+        return Axis(loops) if loops else ONE
+    relating.roles.setdefault(loops[0], Addressed(relating.call.op))
+    return Axis(loops, Joined(0))
+
+
+def _address(relating: Relating, dim: int) -> None:
+    """Slots of this axis of the result are told apart by their numbers."""
+    for loop in relating.result[dim]:
+        relating.roles[loop] = Addressed(relating.call.op)
+
+
+ENTRIES: dict[str, Entry] = {
+    "setitem": _written,
+    **dict.fromkeys(("copy", "fill", "zero"), _copied),
+    **dict.fromkeys(("select_scatter", "slice_scatter"), _part_replaced),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill"), _sent),
+    "index_reduce": _sent,
+}
