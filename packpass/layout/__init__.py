@@ -19,6 +19,7 @@ from torch import fx
 
 from packpass.layout import rules, shape_rules  # noqa: F401  (its rules register themselves)
 from packpass.layout.axes import Axes, Axis, value_of
+from packpass.layout.blank import blank_nodes
 from packpass.layout.inner_graphs import subgraphs
 from packpass.layout.losses import shifted_targets
 from packpass.layout.names import example, op_name
@@ -92,10 +93,11 @@ def analyze(gm: Any, *, declared_only: bool = False, boundaries: fx.Node | None 
     Raises:
         LayoutError: two `packpass.packed` contradict each other; names both places.
     """
-    axes = Axes()
+    axes = Axes(blank_nodes(gm))
     graphs: list[fx.Graph] = []
     operands: dict[fx.Node, fx.Node | None] = {}
     _walk(gm, axes, graphs, operands)
+    axes.settle()
     marks = [
         (axis, _from_outside(packing, operands))
         for graph in graphs
@@ -109,6 +111,10 @@ def analyze(gm: Any, *, declared_only: bool = False, boundaries: fx.Node | None 
         inputs = well_known(gm.graph, boundaries)
         marks += inputs.marks
     packings, contradictory = _resolve(axes, marks)
+    for axis, rows in axes.rows_met().items():
+        found = {packings.get(row) for row in rows}
+        if len({(p.boundaries, p.padded) if p is not None else None for p in found}) == 1 and (alike := found.pop()):
+            packings.setdefault(axis, alike)
     for graph in graphs:
         for scores, targets in shifted_targets(axes, graph):
             packing, root = packings.get(axes.find(scores)), axes.find(targets)

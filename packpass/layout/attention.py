@@ -1,4 +1,8 @@
-"""Calls of variable-length attention: whatever takes packed queries and an argument named like their boundaries."""
+"""Calls of variable-length attention: what takes packed queries, keys, values and an argument named like boundaries.
+
+Such calls are not ours, and their names are many; the names of what they take are few. Less than all of it (rotary
+embeddings take ``q`` and ``cu_seqlens``) may be anything and proves nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +34,16 @@ class AttentionCall:
 
 
 def attention(node: fx.Node) -> AttentionCall | None:
-    """The parts of a call with an argument that is named like boundaries of queries."""
+    """The parts of a call with arguments that are named like queries, keys, values and boundaries of the queries."""
     if node.op != "call_function":
         return None
     arguments = named_arguments(node)
     cu = next((arguments[n] for n in _CU_ARGUMENTS if isinstance(arguments.get(n), fx.Node)), None)
-    q = next((arguments[n] for n in ("q", "query", "qkv") if isinstance(arguments.get(n), fx.Node)), None)
-    if cu is None or q is None:
+    q, k, v = (
+        next((arguments[n] for n in names if isinstance(arguments.get(n), fx.Node)), None)
+        for names in (("q", "query", "qkv"), ("k", "key", "kv", "qkv"), ("v", "value", "kv", "qkv"))
+    )
+    if cu is None or q is None or k is None or v is None:
         return None
     value = example(q)
     if not isinstance(value, torch.Tensor) or not is_boundaries(example(cu)):
@@ -45,9 +52,8 @@ def attention(node: fx.Node) -> AttentionCall | None:
     if dim is None:
         return None
     others = next((arguments[n] for n in _OTHER_CU_ARGUMENTS if isinstance(arguments.get(n), fx.Node)), None)
-    keys = [arguments.get(n) for n in ("k", "key", "v", "value")]
-    same_rank = [k for k in keys if isinstance(k, fx.Node) and _rank(k) == value.dim()]
-    return AttentionCall(q, tuple(same_rank), cu, others, dim)
+    keys = tuple(n for n in (k, v) if n is not q and _rank(n) == value.dim())
+    return AttentionCall(q, keys, cu, others, dim)
 
 
 def is_boundaries(value: Any) -> bool:

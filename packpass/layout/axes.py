@@ -3,12 +3,16 @@
 Two axes are *linked* when slot ``p`` of one belongs to the same token as slot ``p`` of the other, as for the rows of a
 tensor before and after a linear layer. Links work in both directions, so boundaries that are known anywhere (at an
 attention call, say) are known for every tensor that is linked with it. What is not linked shares nothing.
+
+Values without tokens of their own (`packpass.layout.blank`: positions, weights, zeros) are no bridge: two rows that are
+both added to ``arange(T)`` are two rows. Such a value belongs to the one row that it meets, or to none.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -38,8 +42,11 @@ def value_of(node: fx.Node, item: int | None = None) -> Any:
 class Axes:
     """Classes of linked axes."""
 
-    def __init__(self) -> None:
+    def __init__(self, blank: Collection[fx.Node] = ()) -> None:
         self._parent: dict[Axis, Axis] = {}
+        self.blank = blank
+        self._met: list[tuple[Axis, Axis]] = []
+        """An axis without tokens, and one with: `settle` decides about them."""
 
     def find(self, axis: Axis) -> Axis:
         """The representative of an axis' class."""
@@ -68,6 +75,28 @@ class Axes:
         """The two axes hold the same tokens. Sizes that are not provably equal (a broadcast) link nothing."""
         if not self.fit(a, b):
             return
+        if (a.node in self.blank) != (b.node in self.blank):
+            self._met.append((a, b) if a.node in self.blank else (b, a))
+            return
+        self._join(a, b)
+
+    def settle(self) -> None:
+        """Give every class of axes without tokens to the one class of tokens that it meets, if it is one."""
+        for axis, rows in self._meetings().items():
+            if len(rows) == 1:
+                self._join(rows[0], axis)
+
+    def rows_met(self) -> dict[Axis, list[Axis]]:
+        """Classes without tokens that are given to no row -> the rows that they meet."""
+        return {axis: rows for axis, rows in self._meetings().items() if axis not in rows}
+
+    def _meetings(self) -> dict[Axis, list[Axis]]:
+        met: dict[Axis, dict[Axis, None]] = defaultdict(dict)
+        for axis, tokens in self._met:
+            met[self.find(axis)][self.find(tokens)] = None
+        return {axis: list(rows) for axis, rows in met.items()}
+
+    def _join(self, a: Axis, b: Axis) -> None:
         first, second = self.find(a), self.find(b)
         if first != second:
             self._parent[second] = first

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import types
+import sys
 from typing import Any
 
 import torch
 from torch import fx
 
+from packpass._compat import qualified_name
+
 AUTOGRAD_FUNCTION = "higher_order::autograd_function_apply"
 """`op_name` of the call of an autograd.Function."""
 
-_TORCH = ("torch", "_operator", "operator", "math", "builtins")
+_HOMES = frozenset({"torch", "_operator", "operator", "math", "builtins"})
+"""Where functions come from whose names say what they do."""
 _ALIASES = {
     "__getitem__": "getitem",
     "__setitem__": "setitem",
@@ -37,25 +40,34 @@ _ALIASES = {
 }
 
 
-def op_name(node: fx.Node) -> str:
-    """Plain name of the op of ``node``; "" for anything but a call of torch's own (or packpass's) functions."""
-    target: Any = node.target
-    if node.op == "call_method":
-        return _ALIASES.get(str(target), str(target))
-    if node.op != "call_function":
-        return ""
-    if isinstance(target, torch._ops.OpOverload):
-        space, _, name = target._schema.name.partition("::")
-        if space not in ("aten", "prims"):
-            return f"{space}::{name}"
-        return _ALIASES.get(name, name)
+def function_name(target: Any) -> str:
+    """The name of a function of torch, ``operator`` or ``math``, of an operator or a method; "" for any other function.
+
+    A function counts as torch's if it is what its module has under its name: one that a user keeps out of the graph
+    (``allow_in_graph``) may be called ``clone`` as well, or even be wrapped to look like torch's.
+    """
+    if isinstance(target, str):
+        return target  # a method
     if isinstance(target, torch._ops.HigherOrderOperator):
         return f"higher_order::{target.name()}"
-    name = getattr(target, "__name__", "")
-    module = getattr(target, "__module__", None) or ""
-    if module.startswith(_TORCH) or isinstance(target, types.BuiltinFunctionType):
-        return _ALIASES.get(name, name)
-    return ""  # a user's function that stays a call: its name says nothing
+    space, op = qualified_name(target)
+    if space:
+        return op if space in ("aten", "prims") else f"{space}::{op}"
+    name, module = getattr(target, "__name__", None), getattr(target, "__module__", None)
+    if not isinstance(name, str) or not isinstance(module, str) or module.partition(".")[0] not in _HOMES:
+        return ""
+    return name if getattr(sys.modules.get(module), name, None) is target else ""
+
+
+def call_name(node: fx.Node) -> str:
+    """`function_name` of what a node calls; "" for nodes that call nothing."""
+    return function_name(node.target) if node.op in ("call_function", "call_method") else ""
+
+
+def op_name(node: fx.Node) -> str:
+    """Plain name of the op of ``node``; "" for anything but a call of torch's own (or packpass's) functions."""
+    name = call_name(node)
+    return _ALIASES.get(name, name)
 
 
 def example(node: Any) -> Any:

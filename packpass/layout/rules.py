@@ -82,11 +82,8 @@ def elementwise(axes: Axes, node: fx.Node) -> None:
 def _aligned(axes: Axes, group: list[fx.Node]) -> None:
     rank = max((example(n).dim() for n in group), default=0)
     for back in range(1, rank + 1):
-        along = [n for n in group if example(n).dim() >= back]
-        for a, b in itertools.pairwise(along):
-            axes.same(a, -back, b, -back)
-        full = [n for n in along if not is_one(example(n).shape[-back])]
-        for a, b in itertools.pairwise(full):
+        full = [n for n in group if example(n).dim() >= back and not is_one(example(n).shape[-back])]
+        for a, b in itertools.combinations(dict.fromkeys(full), 2):
             axes.same(a, -back, b, -back)
 
 
@@ -115,6 +112,19 @@ def outputs(node: fx.Node) -> list[int | None]:
     return list(range(len(value))) if isinstance(value, (tuple, list)) else [None]
 
 
+@rule("type_as", "to", "isin")
+def _first_only(axes: Axes, node: fx.Node) -> None:
+    """The other operand lends its dtype and device, or is a set of values: whatever its size, it is another row."""
+    keep_others(axes, node, (), argument(node, 0, "elements"))
+
+
+@rule("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "randint_like")
+def _like(axes: Axes, node: fx.Node) -> None:
+    """Memory of the same form: it is the row's if nothing else is put there. What is, says whose it is."""
+    if node in axes.blank:
+        keep_others(axes, node, (), argument(node, 0, "input"))
+
+
 @rule("masked_scatter", "masked_scatter_")
 def _masked_scatter(axes: Axes, node: fx.Node) -> None:
     """The source is read in its own order, whatever its size."""
@@ -135,7 +145,9 @@ def _linear(axes: Axes, node: fx.Node) -> None:
 
 @rule("embedding")
 def _embedding(axes: Axes, node: fx.Node) -> None:
-    ids = argument(node, 0, "input")
+    """``F.embedding(ids, table)``, ``torch.embedding(table, ids)``."""
+    table_first = getattr(node.target, "__module__", "") != "torch.nn.functional"
+    ids = argument(node, 1, "indices") if table_first else argument(node, 0, "input")
     for d in range(example(ids).dim()):
         axes.same(ids, d, node, d)
 

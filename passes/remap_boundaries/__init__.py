@@ -113,6 +113,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     found = list(expansions(gm.graph, axes, Reader(memory)))
     for graph in layouts.graphs:
         link_more(graph, axes)
+    axes.settle()
     if not found:
         return []
     before = copy_of(gm.graph)

@@ -9,7 +9,6 @@ import torch
 from torch import fx
 
 from packpass.layout import subgraphs
-from packpass.layout.attention import attention
 from packpass.layout.mutation import written_inputs
 from packpass.layout.names import storage
 
@@ -17,8 +16,7 @@ from packpass.layout.names import storage
 def written_by(gm: Any, node: fx.Node) -> Iterator[fx.Node]:
     """The inputs whose memory a call may write."""
     if not isinstance(node.target, torch._ops.HigherOrderOperator):
-        if attention(node) is None or isinstance(node.target, torch._ops.OpOverload):
-            yield from written_inputs(node)  # flash_attn_varlen_func, a Python function, writes nothing
+        yield from written_inputs(node)
         return
     known = subgraphs(gm, node)
     if not known:

@@ -209,6 +209,69 @@ def test_cross_attention_keys_have_boundaries_of_their_own() -> None:
     ]
 
 
+# === Rows that only meet =====================================================================================
+
+TABLE = torch.randn(T)
+
+MEETING: list[tuple[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]] = [
+    ("type_as", lambda a, b: (a.type_as(b), b + 1)),
+    ("to a tensor", lambda a, b: (a.to(b), b + 1)),
+    ("isin", lambda a, b: (torch.isin(a, b), b + 1)),
+    ("new_zeros", lambda a, b: (a + 1, a.new_zeros(T) + b)),
+    ("zeros_like", lambda a, b: (a + 1, torch.zeros_like(a) + b)),
+    ("memory of the same form", lambda a, b: (a + 1, torch.empty_like(a).copy_(b))),
+    ("one range of positions", lambda a, b: (a + torch.arange(T), b + torch.arange(T).float())),
+    ("one weight for both", lambda a, b: (a * TABLE, b * TABLE)),
+    ("one constant for both", lambda a, b: (a + (ones := torch.ones(T)), b + ones)),
+    ("one causal mask", lambda a, b: ((a * (m := torch.ones(T, T).tril())).sum(-1), (b * m).sum(-1))),
+    ("embedded", lambda a, b: (a + 1, torch.embedding(b[:, None], torch.zeros_like(a).long())[:, 0])),
+]
+
+TOGETHER: list[tuple[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]] = [
+    ("sum", lambda a, b: (a + b, b + 1)),
+    ("where", lambda a, b: (torch.where(a > 0, a, b), b + 1)),
+    ("through zeros that are filled", lambda a, b: (a + (z := torch.zeros(T).copy_(b)), z)),
+    ("in a loss", lambda a, b: (F.mse_loss(a, b), b + 1)),
+    ("positions of one row", lambda a, b: (a + (p := torch.arange(T)), p + 1)),
+    ("a weight of one row", lambda a, b: (a * (w := TABLE + 1), w + 1)),
+]
+
+
+def of_two(fn: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], both: bool = False) -> list[int | None]:
+    """The packed dimensions where the first row is declared; ``both``: the second as well, by the same boundaries."""
+
+    def declared(a: Tensor, b: Tensor, cu: Tensor) -> Any:
+        return fn(packpass.packed(a, cu), packpass.packed(b, cu) if both else b)
+
+    return packed_results(declared, torch.randn(T), torch.randn(T), CU)
+
+
+@pytest.mark.parametrize("fn", [c[1] for c in MEETING], ids=[c[0] for c in MEETING])
+def test_rows_that_only_meet_are_two_rows(fn: Any) -> None:
+    """Of one length, and with a type, a shape or positions in common: still no token of one is one of the other."""
+    assert of_two(fn)[1:] == [None]
+
+
+@pytest.mark.parametrize("fn", [c[1] for c in TOGETHER], ids=[c[0] for c in TOGETHER])
+def test_rows_that_are_combined_are_one(fn: Any) -> None:
+    assert of_two(fn)[-1] == 0
+
+
+def test_positions_of_two_rows_with_the_same_boundaries_have_them_too() -> None:
+    assert of_two(lambda a, b: (a + (p := torch.arange(T)), b + p, p * 2), both=True) == [0, 0, 0]
+
+
+def test_rows_with_boundaries_of_their_own_may_meet() -> None:
+    """Neither is the other: there is nothing to complain about."""
+
+    def fn(a: Tensor, b: Tensor, cu: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        a, b, p = packpass.packed(a, cu), packpass.packed(b, other), torch.arange(T)
+        return a + p, b + p, torch.zeros_like(a) + b
+
+    _, layouts = analyzed(fn, torch.randn(T), torch.randn(T), CU, torch.tensor([0, 7, T], dtype=torch.int32))
+    assert {p.boundaries.name for p in layouts.packings.values()} == {"l_cu_", "l_other_"}
+
+
 # === Sources =================================================================================================
 
 
