@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.layout.names import call_name
+
 
 def open_autocasts(graph: fx.Graph, before: fx.Node) -> list[tuple[Any, ...]]:
     """Arguments of the autocast regions open at a node, outermost first: device type, dtype, enabled, cache."""
@@ -16,7 +18,7 @@ def open_autocasts(graph: fx.Graph, before: fx.Node) -> list[tuple[Any, ...]]:
     for node in graph.nodes:
         if node is before:
             break
-        name = getattr(node.target, "__name__", "")
+        name = call_name(node)
         if name == "_enter_autocast":
             opened[node] = node.args
         elif name == "_exit_autocast":

@@ -13,6 +13,7 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
+from packpass.layout.names import call_name
 
 # In-place changes of a tensor's metadata, which Dynamo tracks in Python for the two traced iterations only.
 _RESHAPING = (
@@ -90,7 +91,7 @@ def prove_generic(iterations: list[Iteration]) -> None:
 
 def _shape_is_known(node: fx.Node) -> None:
     """Python has seen the shapes of the traced iteration: refuse ops after which another document has another rank."""
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    name = call_name(node)
     if name in _RESHAPING:
         raise NotReplayable(f"the shape of a tensor is changed in place ({name})")
     if name == "squeeze":

@@ -18,7 +18,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import is_collective
 from packpass.layout.mutation import written_inputs
-from packpass.layout.names import example, op_name
+from packpass.layout.names import call_name, example, op_name
 from passes.bucket_all_to_all.find import KNOWN, namespace_of
 
 _IMPURE_TAGS = frozenset(
@@ -148,11 +148,7 @@ class Modes:
 
 
 def _sets_grad_mode(node: fx.Node) -> bool:
-    return node.op == "call_function" and getattr(node.target, "__name__", "") == "_set_grad_enabled"
-
-
-def _name_of(target: Any) -> str:
-    return getattr(target, "__name__", "")
+    return call_name(node) == "_set_grad_enabled"
 
 
 def modes_of(graph: fx.Graph, understood: Collection[fx.Node] = ()) -> dict[fx.Node, Modes]:
@@ -162,9 +158,9 @@ def modes_of(graph: fx.Graph, understood: Collection[fx.Node] = ()) -> dict[fx.N
     for node in graph.nodes:
         if _sets_grad_mode(node):
             modes = dataclasses.replace(modes, grad=bool(node.args[0]))
-        elif _name_of(node.target) == "_enter_autocast":
+        elif call_name(node) == "_enter_autocast":
             modes = dataclasses.replace(modes, autocasts=(*modes.autocasts, node))
-        elif _name_of(node.target) == "_exit_autocast":
+        elif call_name(node) == "_exit_autocast":
             left = tuple(n for n in modes.autocasts if n is not node.args[0])
             modes = dataclasses.replace(modes, autocasts=left)
         elif node not in understood and _not_understood(node):

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from packpass._compat import is_collective, statically_known_true
-from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name
+from packpass.layout.names import AUTOGRAD_FUNCTION, argument, call_name, example, op_name
 from passes.fuse_all_to_all.straight_copies import ROW_MAJOR, is_row_major
 from passes.fuse_all_to_all.straight_effects import body_of, is_pure
 from passes.fuse_all_to_all.straight_find import (
@@ -119,7 +119,7 @@ def _run(body: fx.GraphModule) -> dict[Any, Any]:
     """What every node of a body is. Raises Refused at the first that is not understood."""
     values: dict[Any, Any] = {}
     for node in body.graph.nodes:
-        if node.op == "output" or getattr(node.target, "__name__", "") == "_set_grad_enabled":
+        if node.op == "output" or call_name(node) == "_set_grad_enabled":
             continue
         values[node] = _value(node, values)
     return values

@@ -16,7 +16,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import is_collective
 from packpass.layout.mutation import written_inputs
-from packpass.layout.names import argument, example
+from packpass.layout.names import argument, call_name, example
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.values import (
     WHOLE,
@@ -88,7 +88,7 @@ class Machine:
 
     def step(self, node: fx.Node) -> None:
         """One node of the body."""
-        name = name_of(node) or str(getattr(node.target, "__name__", ""))
+        name = name_of(node) or call_name(node)
         if node.op == "get_attr" or name in ("assert_scalar", "opaque") or node.target is markers.GROUP:
             return
         if self._is_number(node):

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from packpass.layout.mutation import mutated_after
+from packpass.layout.names import call_name
 from passes.vectorize_segments.machine import Machine, example
 from passes.vectorize_segments.terms import Affine, Bound, Boundaries, Index
 
@@ -45,11 +46,7 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
         if keeps and kept and unchanged(source, node) and unchanged(node, node.next):
             node = source
             continue
-        if (
-            node.op == "call_function"
-            and getattr(node.target, "__name__", "") == "getitem"
-            and isinstance(node.args[1], slice)
-        ):
+        if node.op == "call_function" and call_name(node) == "getitem" and isinstance(node.args[1], slice):
             cut = node.args[1]
             start_ok = cut.start is None or (isinstance(cut.start, int) and cut.start >= 0)
             stop_ok = cut.stop is None or (isinstance(cut.stop, int) and cut.stop < 0)
@@ -63,7 +60,7 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
 
 def lengths_of(node: fx.Node) -> fx.Node | None:
     """``cu`` if ``node`` is ``cu[1:] - cu[:-1]``, ``cu.diff()`` or ``torch.diff(cu)``."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = call_name(node)
     if name not in ("diff", "sub", "subtract") or not unchanged(node, node.next):
         return None
     if name == "diff" and len(node.args) == 1 and not node.kwargs and isinstance(node.args[0], fx.Node):
@@ -118,11 +115,7 @@ def summed(call: Callable[..., fx.Node], lengths: fx.Node) -> fx.Node:
 def _ends_at(node: fx.Node) -> int | None:
     """The stop of the outermost slice of a boundary vector (None: to the end)."""
     while isinstance(node, fx.Node) and node.args and isinstance(node.args[0], fx.Node):
-        if (
-            node.op == "call_function"
-            and getattr(node.target, "__name__", "") == "getitem"
-            and isinstance(node.args[1], slice)
-        ):
+        if node.op == "call_function" and call_name(node) == "getitem" and isinstance(node.args[1], slice):
             return node.args[1].stop
         if node.op != "call_method":
             return None

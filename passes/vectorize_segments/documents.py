@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.layout.names import call_name
 from passes.refused import Refused
 from passes.vectorize_segments.machine import (
     OPAQUE,
@@ -352,5 +353,5 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
 
 def canonical(node: fx.Node) -> str:
     """The op's name, also for Dynamo's functions on symbolic numbers."""
-    name = name_of(node) or str(getattr(node.target, "__name__", ""))
+    name = name_of(node) or call_name(node)
     return name.lstrip("_") if name.startswith(("_sym_", "sym_")) else name

@@ -12,6 +12,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.layout.mutation import mutated_after
+from packpass.layout.names import call_name
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
@@ -51,13 +52,6 @@ _FRESH = (
     "new_full",
 )
 _ops = torch.ops.packpass
-
-
-def op_name(node: fx.Node) -> str:
-    """Plain name of a call: "clone" for ``x.clone()`` and ``torch.clone(x)``."""
-    if node.op not in ("call_function", "call_method"):
-        return ""
-    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
 
 
 def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
@@ -192,7 +186,7 @@ def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Row, stor
         if store.point_fill is None and _keeps_tail(emitter, graph, decided, row, value, new, base):
             return new
     new = emitter.fitted(value, base)
-    unwritten = op_name(row.node) in _UNINITIALISED and not row.index and store.point_fill is None
+    unwritten = call_name(row.node) in _UNINITIALISED and not row.index and store.point_fill is None
     if unwritten and isinstance(new, fx.Node) and not mutated_before(graph, row.node, decided):
         return new  # the tail is uninitialised memory in eager, too
     new = emitter.choose(FULL, new, base, row.dim)
@@ -225,7 +219,7 @@ def _keeps_tail(
         return False
     if source is row:
         return True
-    if op_name(row.node) not in _CLONES or row.node.args[:1] != (source.node,) or row.node.kwargs:
+    if call_name(row.node) not in _CLONES or row.node.args[:1] != (source.node,) or row.node.kwargs:
         return False
     if any(written is source for written, _ in decided.writes):
         return False
@@ -271,7 +265,7 @@ def _point_filled(emitter: Emitter, new: fx.Node, store: Store, row: Row) -> fx.
 def _may_replace(graph: fx.Graph, decided: Decided, row: Row, new: fx.Node) -> bool:
     """May later uses of the outer tensor simply use the new one? Only if nothing else can see the old memory."""
     node = row.node
-    if row.index or op_name(node) not in _FRESH:
+    if row.index or call_name(node) not in _FRESH:
         return False
     begin, nodes = decided.loop.iterations[0][0], decided.loop.nodes
     made, like = example(new), example(node)

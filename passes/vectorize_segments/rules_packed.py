@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.layout.names import call_name, function_name
 from passes.refused import Refused
 from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Segment, example
 from passes.vectorize_segments.op_names import argument, label
@@ -83,19 +84,28 @@ def _flip(machine: Machine, node: fx.Node) -> Any:
 # === Concatenation and padding inside a document =============================================================
 
 
-def _constant_part(machine: Machine, value: Any, window: Window) -> Any:
+def _held(number: Any, dtype: torch.dtype) -> Any:
+    """What a tensor of this dtype holds where it is filled with a number; None if that is no number."""
+    if not isinstance(number, (bool, int, float)):
+        return None
+    try:
+        return torch.full((), number, dtype=dtype).item()
+    except RuntimeError:  # the dtype has no such number
+        return None
+
+
+def _constant_part(machine: Machine, value: Any, window: Window, dtype: torch.dtype) -> Any:
     """The number that ``zeros_like(seg[:1])`` and the like hold, on this window; None for anything else."""
     if not isinstance(value, Segment) or value.window != window:
         return None
     term = value.store.term
     if not isinstance(term, Apply):
         return None
-    name = term.target if isinstance(term.target, str) else getattr(term.target, "__name__", "")
+    name = function_name(term.target)
     if name in ("zeros_like", "ones_like") and len(term.args) == 1:
         return 0 if name == "zeros_like" else 1
     if name == "full_like":
-        number = term.args[1] if len(term.args) > 1 else dict(term.kwargs).get("fill_value")
-        return number if isinstance(number, (int, float, bool)) else None
+        return _held(term.args[1] if len(term.args) > 1 else dict(term.kwargs).get("fill_value"), dtype)
     return None
 
 
@@ -112,7 +122,7 @@ def _constant_block(machine: Machine, value: Any, dim: int) -> tuple[int, Any] |
         assert value.call is not None
         target, _, args, items = value.call
         kwargs = dict(items)
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    name = function_name(target)
     if fake.dim() < -dim or not isinstance(fake.shape[dim], int):
         return None
     if name in ("zeros", "new_zeros", "zeros_like"):
@@ -121,8 +131,8 @@ def _constant_block(machine: Machine, value: Any, dim: int) -> tuple[int, Any] |
         return fake.shape[dim], 1
     if name in ("full", "new_full", "full_like"):
         at = 2 if name == "new_full" else 1
-        number = args[at] if len(args) > at else kwargs.get("fill_value")
-        if isinstance(number, (int, float, bool)):
+        number = _held(args[at] if len(args) > at else kwargs.get("fill_value"), fake.dtype)
+        if number is not None:
             return fake.shape[dim], number
     return None
 
@@ -157,22 +167,23 @@ def _cat(machine: Machine, node: fx.Node) -> Any:
 
 def _cat_shift(machine: Machine, node: fx.Node, values: list[Any], dim: int) -> Segment | None:
     """``cat((seg[k:], fill))``, ``cat((fill, seg[:-k]))`` and their wrapping forms."""
-    for part, other, left in ((values[0], values[1], True), (values[1], values[0], False)):
+    dtypes = [example(t).dtype for t in argument(node, 0, "tensors")]
+    for at, part, other, left in ((0, values[0], values[1], True), (1, values[1], values[0], False)):
         if not isinstance(part, Segment) or not part.window.plain or not part.store.exact:
             continue
         k = part.window.front if left else part.window.back
         if k < 1 or part.window != (Window(front=k) if left else Window(back=k)):
             continue
+        if example(node).dtype != dtypes[at]:
+            continue  # the other part promotes this one
         shift = -k if left else k
         term = machine.read(part, node)
         block = _constant_block(machine, other, dim)
         if block is not None and block[0] == k:
-            if example(node).dtype != example(node.args[0][0 if left else 1]).dtype:  # type: ignore[index]
-                return None  # the fill promotes the segment
             return machine.fresh(Roll(term, shift, block[1], dim), part.rank, exact=False)
         near, far = (Window(last=1), Window(first=1)) if left else (Window(first=1), Window(last=1))
         for window in (near, far):
-            number = _constant_part(machine, other, window)
+            number = _constant_part(machine, other, window, dtypes[1 - at])
             if number is not None and k == 1 and other.rank == part.rank:
                 return machine.fresh(Roll(term, shift, number, dim), part.rank)
         if not isinstance(other, Segment) or k != 1 or other.store is not part.store or other.rank != part.rank:
@@ -251,7 +262,7 @@ def _first_k(stop: Affine, start: Affine) -> int:
 @rule("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
 def _create(machine: Machine, node: fx.Node) -> Any:
     """A tensor with a dimension of the document's length: the same call with the row's length."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = call_name(node)
     method = node.op == "call_method"
     args = node.args[1:] if method else node.args
     unknown = set(node.kwargs) - {"dtype", "device", "fill_value", "requires_grad", "layout"}
@@ -308,7 +319,7 @@ def comparison(machine: Machine, arg: Any) -> tuple[Affine, str, Affine] | None:
         return None
     name: str | None = _COMPARE.get(arg.target) if arg.op == "call_function" else None  # type: ignore[arg-type]
     if arg.op == "call_function" and name is None:
-        name = getattr(arg.target, "__name__", "")
+        name = call_name(arg)
     elif arg.op == "call_method":
         name = str(arg.target)
     if name is None or name not in _COMPARE.values() or len(arg.args) != 2:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.layout.names import function_name
 from passes.refused import Refused
 from passes.vectorize_segments.machine import Machine, Rule, Segment, Store, example, frozen_args
 from passes.vectorize_segments.op_names import argument, label, name_of
@@ -132,8 +133,7 @@ def unwritable(machine: Machine, term: Apply, rank: int) -> Segment:
 
 def adds_up(term: Apply) -> bool:
     """Is this an op whose last bits depend on the number of slots?"""
-    name = term.target if isinstance(term.target, str) else getattr(term.target, "__name__", "")
-    return name in _REORDERING
+    return function_name(term.target) in _REORDERING
 
 
 # === Ops along dimensions that they name =====================================================================

@@ -16,6 +16,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.layout.mutation import mutated_after, written_inputs
+from packpass.layout.names import call_name
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
@@ -166,9 +167,8 @@ class Scanner:
 
     def _split(self, node: fx.Node) -> bool:
         """``torch.split(x, [lengths of all documents])``."""
-        target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         if (
-            target not in ("split", "split_with_sizes")
+            call_name(node) not in ("split", "split_with_sizes")
             or len(node.args) < 2
             or not isinstance(node.args[1], (list, tuple))
         ):
