@@ -17,6 +17,7 @@ from torch import fx
 from packpass._registry import registrar
 from packpass.layout.attention import attention
 from packpass.layout.axes import Axes, Axis, value_of
+from packpass.layout.links import link
 from packpass.layout.names import argument, example, op_name
 
 LayoutRule = Callable[[Axes, fx.Node], None]
@@ -44,6 +45,8 @@ rule = registrar(RULES)
 
 def apply(axes: Axes, node: fx.Node) -> None:
     """Link what the op of ``node`` keeps together."""
+    if link(axes, node):
+        return
     name = op_name(node)
     fn = RULES.get(name)
     if fn is None:

@@ -333,7 +333,9 @@ def same_size(a: Any, b: Any) -> bool:
     """Are two sizes known to be equal?"""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
-    return a is b or statically_known_true(a == b)
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt) and a.node.expr == b.node.expr:
+        return True
+    return statically_known_true(a == b)
 
 
 def axis_index(dim: Any, rank: int) -> int | None:

@@ -10,6 +10,7 @@ from packpass.semantics.call import Call
 from packpass.semantics.meaning import (
     ONE,
     UNKNOWN,
+    Addressed,
     Axis,
     Contracted,
     Entry,
@@ -183,11 +184,16 @@ def _attention(call: Call) -> Meaning | None:
     names = [o.argument for o in call.operands]
     if names[:3] != ["query", "key", "value"] or len(call.operands) > 4 or float(call.get("dropout_p") or 0):
         return None
-    heads = "...h" if call.get("enable_gqa") else "..."
-    kv = "...g" if call.get("enable_gqa") else "..."
+    # In groups of heads, which heads of the query go with one of the keys is told by their numbers.
+    heads, kv = ("...h", "...g") if call.get("enable_gqa") else ("...", "...")
     mask = ["...ls"] if len(names) == 4 else []
-    causal = "ls" if call.get("is_causal") else ""
-    return formula(call, [f"{heads}ld", f"{kv}sd", f"{kv}sv", *mask], f"{heads}lv", mixed=f"{causal}shg")
+    relating = Relating(call)
+    if not related(relating, [f"{heads}ld", f"{kv}sd", f"{kv}sv", *mask], f"{heads}lv", "sg"):
+        return None
+    for back in ([-2] if call.get("is_causal") else []) + ([-3] if call.get("enable_gqa") else []):
+        for loop in relating.result[back]:
+            relating.roles[loop] = Addressed(call.op)
+    return meaning(FAMILY, relating.done(), _REORDERS)
 
 
 def _convolved(call: Call) -> Meaning | None:
