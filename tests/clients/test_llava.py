@@ -65,6 +65,7 @@ def test_report() -> None:
     assert shift.details["boundaries"] != "cu_seqlens"
 
 
+@pytest.mark.slow
 def test_training() -> None:
     """Some steps on changing batches: losses and weights of every document alone, in two graphs."""
     torch._dynamo.reset()

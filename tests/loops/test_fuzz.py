@@ -37,7 +37,7 @@ def programs(draw: st.DrawFn, poison: int) -> Generated:
 
 
 _SETTINGS = hypothesis.settings(
-    max_examples=25,
+    max_examples=12,
     derandomize=True,
     deadline=None,
     database=None,

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import mostly_slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -37,7 +39,7 @@ def test_the_probe_sees_something() -> None:
     assert any("cpp_fused" in text for text in plain["layers_and_rolls, inductor"]["code"])
 
 
-@pytest.mark.parametrize("mode", ["imported", "used", pytest.param("interleaved", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", mostly_slow(["used", "imported", "interleaved"], 3))
 def test_stock_compilation_is_unchanged(mode: str) -> None:
     plain, other = probed("plain"), probed(mode)
     assert plain.keys() == other.keys()

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tests.tiers import mostly_slow
+
 from .compiling import RULE, compiled, explained, fresh, hold_against_eager
 from .harness import Program
 from .programs_leave import PROGRAMS
@@ -26,9 +28,9 @@ STOCK_FAILS = ("lengths_as_list_accumulated",)
 
 @pytest.mark.parametrize("prog", EVERY, ids=str)
 def test_equals_eager(prog: Program) -> None:
-    """At every other size: unrolled loops are compiled anew for each. The test of the odd sizes takes all of them."""
+    """At every third size: unrolled loops are compiled anew for each. The test of the odd sizes takes all of them."""
     fresh()
-    step = 1 if prog.name in STOCK_FAILS else 2
+    step = 1 if prog.name in STOCK_FAILS else 3
     hold_against_eager(prog, compiled(prog), prog.inputs()[::step])
 
 
@@ -57,7 +59,7 @@ def test_refusal_has_a_reason(prog: Program) -> None:
         assert refusal.location.rpartition(":")[2].isdigit()
 
 
-@pytest.mark.parametrize("name", THROUGH_INDUCTOR)
+@pytest.mark.parametrize("name", mostly_slow(THROUGH_INDUCTOR, 4))
 def test_through_inductor(name: str) -> None:
     fresh()
     prog = PROGRAMS[name]

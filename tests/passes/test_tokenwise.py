@@ -157,6 +157,7 @@ def test_dropout_in_training_is_left_alone() -> None:
     assert not report.rewrites and "random numbers" in report.refusals[0].reason
 
 
+@pytest.mark.slow
 def test_through_inductor() -> None:
     def body(x: Tensor, i: Tensor, p: Params) -> Tensor:
         h = BODIES["rope_cache"](BODIES["layer_norm"](x, i, p), i, p) + F.embedding(i, p["w"])

@@ -26,7 +26,7 @@ def problems_of(op: Any, samples: int) -> list[str]:
 
 @pytest.mark.parametrize("name", [name for name, op in OPERATORS.items() if not name.startswith("jiterator")])
 def test_entry(name: str) -> None:
-    assert not problems_of(OPERATORS[name], 2)
+    assert not problems_of(OPERATORS[name], 1)
 
 
 @pytest.mark.slow
