@@ -45,7 +45,7 @@ from passes.context import PassContext
 from passes.refused import Refused
 from passes.vectorize_segments.find import Decided, LoopFound, decide, find
 from passes.vectorize_segments.rewrite import rewrite
-from passes.vectorize_segments.unrolled import decide_unrolled, sweep_scalars
+from passes.vectorize_segments.unrolled import Lists, decide_unrolled, find_unrolled, sweep_scalars
 
 NAME = "vectorize_segments"
 TIER = "exact"
@@ -85,22 +85,20 @@ def run_unrolled(graph: fx.Graph, context: PassContext) -> list[Rewrite | Refusa
     while True:
         # One group after the other: a rewrite replaces tensors that later groups read.
         try:
-            decided = next(iter(decide_unrolled(graph)), None)
+            copies = find_unrolled(graph)
         except Refused as refused:
             where = location_of_node(refused.node) or "<unknown>"
             return [*results, Refusal(NAME, refused.code, str(refused), where)]
-        if decided is None:
+        if copies is None:
             if results and not context.user_checks:
                 sweep_scalars(graph)
             return results
-        node = decided.loop.iterations[0][1][0] if decided.loop.iterations[0][1] else decided.row_node
-        results.append(run_one(graph, functools.partial(_given, decided), location_of_node(node) or "<unknown>"))
+        lists, node = Lists(graph), next(n for n in graph.nodes if n in copies.group.owner)
+        decision = functools.partial(decide_unrolled, graph, copies, lists)
+        results.append(run_one(graph, decision, location_of_node(node) or "<unknown>"))
         if isinstance(results[-1], Refusal):
+            lists.undo()
             return results
-
-
-def _given(decided: Decided) -> Decided:
-    return decided
 
 
 def run_one(graph: fx.Graph, decision: Callable[[], Decided], location: str) -> Rewrite | Refusal:

@@ -57,6 +57,10 @@ class Group:
     owner: dict[fx.Node, int] = dataclasses.field(default_factory=dict)
     cats: list[tuple[fx.Node, list[fx.Node]]] = dataclasses.field(default_factory=list)
 
+    def appended(self, machine: DocumentMachine) -> dict[fx.Node, Any]:
+        """What a document gives to every cat."""
+        return {cat: appended_value(machine, values[machine.document], cat) for cat, values in self.cats}
+
     def storages(self, written: bool) -> set[Any]:
         """Memory that the group writes, or touches at all."""
         stores = [s for m in self.machines.values() for s in m.outer.values() if s.outer is not None]
@@ -103,6 +107,11 @@ class Scanner:
                 self._foreign(node)
                 return
             self.group.cats.append((node, list(node.args[0])))  # type: ignore[arg-type]
+            return
+        if self.group.cats:
+            # What is made of the joined documents may be used from here on: this is another loop.
+            self._close()
+            self._visit(node)
             return
         document = documents.pop()
         machine = self.group.machines.get(document)
@@ -207,10 +216,23 @@ class Scanner:
             self._close()
 
 
-def decide_unrolled(graph: fx.Graph) -> list[Decided]:
-    """Every group of copies that is one loop over all documents; raises `Refused` if there are copies that are not."""
+@dataclasses.dataclass(frozen=True)
+class Copies:
+    """A group of copies that is one loop over all documents, so far as the graph can be read without changing it."""
+
+    number: int
+    group: Group
+    boundaries: Boundaries
+    splits: tuple[fx.Node, ...]
+
+    @property
+    def first(self) -> DocumentMachine:
+        return self.group.machines[min(self.group.machines)]
+
+
+def find_unrolled(graph: fx.Graph) -> Copies | None:
+    """The first group of copies that is one loop over all documents; raises `Refused` if they are not."""
     scanner = Scanner(graph)
-    found = []
     for number, group in enumerate(scanner.scan()):
         first = group.machines[min(group.machines)]
         if not group.storages(written=True) and not group.cats:
@@ -225,33 +247,50 @@ def decide_unrolled(graph: fx.Graph) -> list[Decided]:
         if mutated_after(graph, boundaries.node, first_read):
             raise Refused("boundaries-written", "boundaries are changed after they were read", boundaries.node)
         for machine in group.machines.values():
-            _same_effects(first, {}, machine, {})
-        collects = [_as_list(graph, cat, values, number, first) for cat, values in group.cats]
-        nodes = [n for n in graph.nodes if n in group.owner]
-        splits = [s for s in scanner.splits if any(u in group.owner for u in s.users)]
-        last = nodes[-1]
-        loop = LoopFound(-1 - number, ((last, (*splits, *nodes[:-1]), last),), tuple(collects))
-        appended = {c: appended_value(first, c.args[0], c) for c in collects}  # type: ignore[arg-type]
-        found.append(conclude(graph, loop, first, appended, boundaries, ()))
-    return found
+            _same_effects(first, group.appended(first), machine, group.appended(machine))
+        splits = tuple(s for s in scanner.splits if any(u in group.owner for u in s.users))
+        return Copies(number, group, boundaries, splits)
+    return None
 
 
-def _as_list(graph: fx.Graph, cat: fx.Node, values: list[fx.Node], number: int, first: Machine) -> fx.Node:
-    """The cat of all documents' values in the form that captured loops have."""
-    dim = cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)
-    with graph.inserting_before(cat):
-        collect = graph.call_function(markers.LIST_COLLECT, (values[0], values[-1], -1 - number))
-        if name_of(cat) == "stack":
-            joined = graph.call_function(markers.LIST_STACK, (collect, dim, len(values)))
-        elif isinstance(first.value(values[0]), Document):
-            joined = graph.call_function(markers.LIST_JOIN, (collect, dim, len(values)))
-        else:
-            joined = graph.call_function(markers.RAGGED_CAT, (collect, dim))
-    collect.meta["example_value"] = example(values[0])
-    joined.meta = dict(cat.meta)
-    cat.replace_all_uses_with(joined)
-    graph.erase_node(cat)
-    return collect
+def decide_unrolled(graph: fx.Graph, copies: Copies, lists: Lists) -> Decided:
+    """The conditions for every loop; the cats of this one are in the form of captured loops from here on (``lists``,
+    which can be undone). Raises `Refused`."""
+    first = copies.first
+    collects = [lists.collect(cat, values, copies) for cat, values in copies.group.cats]
+    nodes = [n for n in graph.nodes if n in copies.group.owner]
+    last = nodes[-1]
+    loop = LoopFound(-1 - copies.number, ((last, (*copies.splits, *nodes[:-1]), last),), tuple(collects))
+    appended = {c: appended_value(first, c.args[0], c) for c in collects}  # type: ignore[arg-type]
+    return conclude(graph, loop, first, appended, copies.boundaries, ())
+
+
+class Lists:
+    """Cats of all documents' values, written as captured loops write them, until that is undone."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self._before: list[tuple[fx.Node, fx.Node, tuple[Any, ...]]] = []
+
+    def collect(self, cat: fx.Node, values: list[fx.Node], copies: Copies) -> fx.Node:
+        """The node that stands for the list; ``cat`` becomes the marker of what is done with it."""
+        dim = cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)
+        with self.graph.inserting_before(cat):
+            collect = self.graph.call_function(markers.LIST_COLLECT, (values[0], values[-1], -1 - copies.number))
+        collect.meta["example_value"] = example(values[0])
+        self._before.append((cat, collect, (cat.op, cat.target, cat.args, cat.kwargs)))
+        stacked, documents = name_of(cat) == "stack", isinstance(copies.first.value(values[0]), Document)
+        joined = markers.LIST_STACK if stacked else markers.LIST_JOIN if documents else markers.RAGGED_CAT
+        args = (collect, dim) if joined is markers.RAGGED_CAT else (collect, dim, len(values))
+        cat.op, cat.target, cat.args, cat.kwargs = "call_function", joined, args, {}
+        return collect
+
+    def undo(self) -> None:
+        """The graph as it was."""
+        for cat, collect, (op, target, args, kwargs) in self._before:
+            cat.op, cat.target, cat.args, cat.kwargs = op, target, args, kwargs
+            self.graph.erase_node(collect)
+        self._before = []
 
 
 def sweep_scalars(graph: fx.Graph) -> None:

@@ -126,3 +126,119 @@ class TestLeavesAlone:
         report = packpass.explain(cleared, options=OPTIONS)(x, cu.clone())
         assert torch.equal(report.result, cleared(x, cu.clone()))
         assert not report.rewrites
+
+
+# === Several loops, and what they join =======================================================================
+
+X, Y, CU3 = torch.arange(12.0), torch.arange(12.0) + 100, torch.tensor([0, 3, 7, 12])
+Both = tuple[Tensor, ...]
+
+
+def documents(cu: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return [(cu[i], cu[i + 1]) for i in range(len(cu) - 1)]
+
+
+def written_then_joined(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    out = x.clone()
+    for s, e in documents(cu):
+        out[s:e] = x[s:e].flip(0)
+    return out * 2, torch.cat([y[s:e].flip(0) for s, e in documents(cu)])
+
+
+def joined_twice(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    return torch.cat([y[s:e].flip(0) for s, e in documents(cu)]), torch.cat([x[s:e] * 2 for s, e in documents(cu)])
+
+
+def joined_and_stacked(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    joined = torch.cat([y[s:e].flip(0) for s, e in documents(cu)])
+    return joined, torch.stack([x[s:e].sum() for s, e in documents(cu)])
+
+
+def joined_after_a_write(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    first = torch.cat([y[s:e].flip(0) for s, e in documents(cu)])
+    y.add_(1)
+    return first, torch.cat([y[s:e].flip(0) for s, e in documents(cu)])
+
+
+def joined_then_used(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    first = torch.cat([y[s:e].flip(0) for s, e in documents(cu)])
+    return first, torch.cat([first[s:e] + x[s:e].sum() for s, e in documents(cu)])
+
+
+def second_has_no_rule(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    first = torch.cat([y[s:e].flip(0) for s, e in documents(cu)])
+    return first, torch.cat([torch.fft.fft(x[s:e]).real for s, e in documents(cu)])
+
+
+def second_is_shorter(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    out = x.clone()
+    for s, e in documents(cu):
+        out[s:e] = x[s:e].flip(0)
+    return out * 2, torch.cat([y[s:e][1:] for s, e in documents(cu)])
+
+
+def parts_used_again(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    parts = [y[s:e].flip(0) for s, e in documents(cu)]
+    return torch.cat(parts), torch.cat([part * 2 for part in parts])
+
+
+def every_other(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    return (torch.cat([y[s:e].flip(0) if i % 2 else y[s:e] * 2 for i, (s, e) in enumerate(documents(cu))]),)
+
+
+def by_number(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    return (torch.cat([y[s:e] * i for i, (s, e) in enumerate(documents(cu))]),)
+
+
+def one_from_another_row(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    return (torch.cat([(x if i else y)[s:e].flip(0) for i, (s, e) in enumerate(documents(cu))]),)
+
+
+def one_of_two_values(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    pairs = [(y[s:e].flip(0), y[s:e] * 2) for s, e in documents(cu)]
+    return (torch.cat([pairs[0][0], pairs[1][1], pairs[2][0]]),)
+
+
+def largest_or_sum(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    return (torch.stack([y[s:e].sum() if i else y[s:e].amax() for i, (s, e) in enumerate(documents(cu))]),)
+
+
+def in_another_order(x: Tensor, y: Tensor, cu: Tensor) -> Both:
+    return (torch.cat([y[s:e].flip(0) for s, e in documents(cu)][::-1]),)
+
+
+SEVERAL: list[tuple[Callable[..., Both], int]] = [
+    (written_then_joined, 2),
+    (joined_twice, 2),
+    (joined_and_stacked, 2),
+    (joined_after_a_write, 2),
+    (joined_then_used, 1),
+    (second_has_no_rule, 1),
+    (second_is_shorter, 0),
+    (parts_used_again, 0),
+]
+UNLIKE = [every_other, by_number, one_from_another_row, one_of_two_values, largest_or_sum, in_another_order]
+
+
+def held_against_eager(fn: Callable[..., Both], verify: bool = False) -> packpass.Report:
+    arguments = [(X.clone(), Y.clone(), CU3) for _ in range(3)]
+    want = fn(*arguments[0])
+    options = {**OPTIONS, "packpass.verify": verify}
+    for a, b in zip(want, torch.compile(fn, backend=packpass.backend, options=options)(*arguments[1]), strict=True):
+        torch.testing.assert_close(a, b)
+    torch._dynamo.reset()
+    return packpass.explain(fn, options=options)(*arguments[2])
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize(("fn", "rewritten"), SEVERAL)
+def test_several_loops(fn: Callable[..., Both], rewritten: int, verify: bool) -> None:
+    """One is rewritten after the other, and what is refused stands as it was written, its cat included."""
+    report = held_against_eager(fn, verify)
+    assert len([r for r in report.rewrites if r.rule == "vectorize_segments"]) >= rewritten
+
+
+@pytest.mark.parametrize("fn", UNLIKE)
+def test_documents_that_are_not_alike(fn: Callable[..., Both]) -> None:
+    """Each gives something else to the cat: no loop."""
+    assert held_against_eager(fn).rewrites == []
