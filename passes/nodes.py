@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import fx
 
 from packpass.layout.mutation import mutated_after
-from packpass.layout.names import example
 
 SNAPSHOT = torch.ops.packpass.snapshot.default
-
-
-def fake_result(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: bool, *contexts: Any) -> Any:
-    """The fake value of a call, on the fake values of its arguments; ``contexts`` (None: none) are entered for it."""
-    given, keywords = fx.map_arg(args, example), fx.map_arg(dict(kwargs), example)
-    with contextlib.ExitStack() as stack:
-        for context in contexts:
-            stack.enter_context(context or contextlib.nullcontext())
-        if method:
-            return getattr(given[0], target)(*given[1:], **keywords)
-        return target(*given, **keywords)
 
 
 def copy_of(graph: fx.Graph) -> fx.Graph:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator
-from functools import cache
 from typing import Any
 
 import torch
@@ -19,43 +18,12 @@ from packpass import markers
 from packpass._compat import is_collective
 from packpass.layout.mutation import written_inputs
 from packpass.layout.names import call_name, example, op_name
+from packpass.semantics.effects import effects_of
 from passes.bucket_all_to_all.find import KNOWN, namespace_of
 
-_IMPURE_TAGS = frozenset(
-    {
-        torch.Tag.nondeterministic_seeded,
-        torch.Tag.data_dependent_output,
-        torch.Tag.dynamic_output_shape,
-        torch.Tag.inplace_view,
-    }
-)
-# Their schemas do not tell: running statistics; rows that are renormalised in place; a read on the host.
-_IMPURE_NAMES = frozenset(
-    {"batch_norm", "native_batch_norm", "instance_norm", "embedding", "embedding_bag", "is_nonzero"}
-)
-_ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "device", "T", "mT", "H", "mH", "requires_grad", "is_cuda"})
-_CASTS = frozenset({"float", "double", "half", "bfloat16", "long", "int", "short", "char", "byte", "bool"})
-"""Methods that are no ops of their own."""
 _KNOWN = KNOWN | {"packpass_capture"}
 """Namespaces of ops that do what their schemas say, and nothing else."""
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
-
-
-def _pure_overload(op: Any) -> bool:
-    return not op._schema.is_mutable and not _IMPURE_TAGS.intersection(op.tags)
-
-
-@cache
-def _pure_name(name: str) -> bool:
-    """Is every torch op of this name (but for its ``out=`` forms) pure?"""
-    if name in _IMPURE_NAMES or name.endswith("_") or not name.isidentifier():
-        return False
-    packet = getattr(torch.ops.aten, name, None)
-    if packet is None:
-        return False
-    overloads = [getattr(packet, o) for o in packet.overloads()]
-    forms = [op for op in overloads if not any(argument.is_out for argument in op._schema.arguments)]
-    return bool(forms) and all(_pure_overload(op) for op in forms)
 
 
 def tensors_of(node: fx.Node) -> list[torch.Tensor]:
@@ -87,24 +55,9 @@ def is_pure(node: fx.Node) -> bool:
     target: Any = node.target
     if isinstance(target, torch._ops.HigherOrderOperator):
         return _pure_bodies(node)
-    if node.op not in ("call_function", "call_method") or written_inputs(node) or is_collective(target):
+    if node.op not in ("call_function", "call_method"):
         return False
-    if isinstance(target, torch._ops.OpOverload):
-        return target.namespace in _KNOWN and target not in markers.MARKERS and _pure_overload(target)
-    if namespace_of(target) not in (None, "aten"):
-        return False
-    name = op_name(node)
-    if name == "getattr":
-        return len(node.args) == 2 and node.args[1] in _ATTRIBUTES
-    if name == "getitem":
-        # An index that is a tensor may be a mask: then data decides about the shape.
-        return not any(isinstance(example(n), torch.Tensor) for n in node.all_input_nodes if n is not node.args[0])
-    module = getattr(target, "__module__", None) or ""
-    if isinstance(example(node), _NUMBERS) and module in ("_operator", "math", "torch"):
-        return not any(isinstance(example(n), torch.Tensor) for n in node.all_input_nodes)
-    if node.op == "call_method" and name in _CASTS and isinstance(example(node), torch.Tensor):
-        return True
-    return _pure_name(name)
+    return target not in markers.MARKERS and effects_of(node).pure
 
 
 def _pure_bodies(node: fx.Node) -> bool:

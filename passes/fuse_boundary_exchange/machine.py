@@ -17,6 +17,7 @@ from packpass import markers
 from packpass._compat import is_collective
 from packpass.layout.mutation import written_inputs
 from packpass.layout.names import argument, call_name, example
+from packpass.semantics.effects import effects_of
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.values import (
     WHOLE,
@@ -62,13 +63,6 @@ RULES: dict[Any, Rule] = {}
 """Op name, or marker -> what the node's value is. Filled by `rules`."""
 
 
-def _draws(node: fx.Node) -> bool:
-    """Does an op draw random numbers, of which a loop that is gone would draw none?"""
-    packet = getattr(torch.ops.aten, name_of(node) or "", None)
-    overloads = () if packet is None else (getattr(packet, name) for name in packet.overloads())
-    return any(torch.Tag.nondeterministic_seeded in op.tags for op in overloads)
-
-
 class Machine:
     """State while one iteration is interpreted.
 
@@ -92,7 +86,7 @@ class Machine:
         if node.op == "get_attr" or name in ("assert_scalar", "opaque") or node.target is markers.GROUP:
             return
         if self._is_number(node):
-            if written_inputs(node) or is_collective(node.target) or _draws(node):
+            if written_inputs(node) or is_collective(node.target) or effects_of(node).random:
                 raise Refused("no-rule", f"{label(node)} does more than to compute a number", node)
             self.values[node] = self._scalar(node, name)
             return

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from packpass._compat import fake_mode_of, ignore_fresh_symbols
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import example, op_name
 from packpass.layout.sources import Packing, root_of
-from passes.nodes import fake_result
+from packpass.semantics.build import Builder
+from packpass.semantics.effects import effects_of
 from passes.pack_shifts.interpret import Found, storage
 from passes.pack_shifts.shards import roll_shards, shards_of
 from passes.pack_shifts.values import Left
@@ -31,11 +31,7 @@ class Shifted(Protocol):
 
 def call(graph: fx.Graph, rule: str, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
     """One node at the graph's insertion point, with its fake value."""
-    node = graph.call_method(target, args, kwargs) if method else graph.call_function(target, args, kwargs)
-    mode = next((m for n in node.all_input_nodes if (m := fake_mode_of(example(n))) is not None), None)
-    node.meta["example_value"] = fake_result(target, args, kwargs, method, mode, ignore_fresh_symbols(mode))
-    node.meta["packpass"] = rule
-    return node
+    return Builder(graph, rule=rule).call(target, *args, method=method, **kwargs)
 
 
 class Rewriter:
@@ -215,20 +211,9 @@ class Rewriter:
         if node in self.erased:
             return set()
         self.erased.add(node)
-        inputs = [n for n in node.all_input_nodes if _removable(n)]
+        inputs = [n for n in node.all_input_nodes if n.op in ("call_function", "call_method") and effects_of(n).pure]
         self.graph.erase_node(node)
         return {n for n in inputs if not n.users}
-
-
-_PURE = frozenset(
-    {"roll", "pad", "cat", "getitem", "select", "narrow", "full_like", "zeros_like", "ones_like", "empty_like", "full"}
-    | {"zeros", "ones", "empty", "new_zeros", "new_ones", "new_full", "new_empty", "view", "reshape", "clone", "sub"}
-    | {"contiguous", "unsqueeze", "squeeze", "arange", "eq", "ne", "lt", "le", "gt", "ge", "sym_size", "size", "long"}
-)
-
-
-def _removable(node: fx.Node) -> bool:
-    return op_name(node) in _PURE
 
 
 class Boundaries:

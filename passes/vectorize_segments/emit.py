@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher
-from passes.autocast import autocasts, open_autocasts
-from passes.nodes import fake_result, snapshot_of
+from packpass.semantics.build import Builder, NotBuilt
+from passes.nodes import snapshot_of
 from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
 from passes.vectorize_segments.boundaries import summed
@@ -49,10 +48,8 @@ class Emitter:
         self, graph: fx.Graph, boundaries: Boundaries, total: Any, like: fx.Node, rule: str, before: fx.Node, keep: bool
     ) -> None:
         self.graph, self.total, self.rule, self.before, self.keep = graph, total, rule, before, keep
-        self.mode = fake_mode_of(example(like))
+        self._builder = Builder(graph, like=like, rule=rule)
         self.device = example(like).device
-        self.made: list[fx.Node] = []
-        self._autocasts = open_autocasts(graph, before)
         self._nodes: dict[int, fx.Node] = {}
         self._masks: dict[Window, fx.Node] = {}
         self._reaches: dict[int, fx.Node] = {}
@@ -64,26 +61,19 @@ class Emitter:
 
     def call(self, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
         """One node with its fake value; a failing fake run refuses the rewrite."""
-        node = (
-            self.graph.call_method(target, args, kwargs) if method else self.graph.call_function(target, args, kwargs)
-        )
-        self.made.append(node)
-        # As where the graph was traced, autocast included; AOTAutograd traces it again: sizes made up are nobody's.
-        contexts = (self.mode, ignore_fresh_symbols(self.mode), python_dispatcher(), autocasts(self._autocasts))
         try:
-            value = fake_result(target, args, kwargs, method, *contexts)
-        except Exception as error:
-            raise Refused(
-                "emit", f"the whole-row form of {getattr(target, '__name__', target)} fails: {error}", node
-            ) from error
-        node.meta["example_value"] = value
-        node.meta["packpass"] = self.rule
-        return node
+            return self._builder.call(target, *args, method=method, **kwargs)
+        except NotBuilt as error:
+            raise Refused("emit", f"the whole-row form of {error}", error.node) from error
+
+    @property
+    def made(self) -> list[fx.Node]:
+        """What was emitted."""
+        return self._builder.made
 
     def abandon(self) -> None:
         """Erase everything emitted so far."""
-        for node in reversed(self.made):
-            self.graph.erase_node(node)
+        self._builder.undo()
 
     # --- boundaries -----------------------------------------------------------------------------------------
 

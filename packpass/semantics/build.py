@@ -1,0 +1,92 @@
+"""Adding calls to a graph, each with the fake value that it will have: the one builder of nodes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher
+from packpass.semantics.binding import value_of
+from packpass.semantics.effects import open_autocasts
+
+
+class NotBuilt(Exception):
+    """A call fails on the fake values of its arguments; `node` is already in the graph, and undone with the rest."""
+
+    def __init__(self, target: Any, node: fx.Node, error: Exception) -> None:
+        super().__init__(f"{getattr(target, '__name__', target)} fails: {error}")
+        self.node = node
+
+
+class Builder:
+    """Adds calls to a graph, before a node or where the graph inserts, and can take them back.
+
+    Fake values are made as where the graph was traced: in its fake mode, under the autocast regions that are open
+    there. AOTAutograd traces the graph again, so sizes that are made up here belong to nobody.
+    """
+
+    def __init__(self, graph: fx.Graph, before: fx.Node | None = None, like: Any = None, rule: str = "") -> None:
+        """``like``: a tensor node, for its fake mode (else that of the arguments); ``rule``: stamped on every node."""
+        self.graph, self.before, self.rule = graph, before, rule
+        self.mode = fake_mode_of(value_of(like))
+        self.made: list[fx.Node] = []
+        self._regions: list[tuple[Any, ...]] | None = None
+
+    def call(self, target: Any, *args: Any, method: bool = False, fake: Any = None, **kwargs: Any) -> fx.Node:
+        """One call; its fake value is computed unless ``fake`` gives it.
+
+        Raises:
+            NotBuilt: the call fails.
+        """
+        with self.graph.inserting_before(self.before) if self.before is not None else contextlib.nullcontext():
+            node = (
+                self.graph.call_method(target, args, kwargs)
+                if method
+                else self.graph.call_function(target, args, kwargs)
+            )
+        self.made.append(node)
+        if self.before is not None:
+            node.meta["stack_trace"] = self.before.meta.get("stack_trace", "")
+        if self.rule:
+            node.meta["packpass"] = self.rule
+        if fake is None:
+            try:
+                fake = self._run(node, target, args, kwargs, method)
+            except Exception as error:  # whatever torch raises for these values: there is no common class
+                raise NotBuilt(target, node, error) from error
+        node.meta["example_value"] = fake
+        return node
+
+    def undo(self) -> None:
+        """Remove what was added."""
+        for node in reversed(self.made):
+            self.graph.erase_node(node)
+        self.made = []
+
+    def _run(self, node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: bool) -> Any:
+        if self._regions is None:
+            self._regions = open_autocasts(self.graph, self.before if self.before is not None else node)
+        mode = self.mode
+        if mode is None:
+            mode = next((m for n in node.all_input_nodes if (m := fake_mode_of(value_of(n))) is not None), None)
+        given, keywords = fx.map_arg(args, value_of), fx.map_arg(dict(kwargs), value_of)
+        with (
+            mode or contextlib.nullcontext(),
+            ignore_fresh_symbols(mode),
+            python_dispatcher(),
+            autocasts(self._regions),
+        ):
+            return getattr(given[0], target)(*given[1:], **keywords) if method else target(*given, **keywords)
+
+
+@contextlib.contextmanager
+def autocasts(regions: list[tuple[Any, ...]]) -> Iterator[None]:
+    """Autocast regions around Python code that runs now."""
+    with contextlib.ExitStack() as stack:
+        for device, dtype, enabled, cache in regions:
+            stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=cache))
+        yield
