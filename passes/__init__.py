@@ -39,3 +39,18 @@ wants_boundaries = pack_shifts.wants_boundaries
 
 mentions_boundaries = pack_shifts.mentions_boundaries
 """A quick look: is there anything in a graph that the layout analysis could start from?"""
+
+
+def rules_of() -> dict[str, frozenset[str]]:
+    """The operations that each pass which interprets a graph has a rule for, by the pass."""
+    from passes.eliminate_padding.machine import RULES as TOKENS
+    from passes.fuse_boundary_exchange.machine import RULES as MESSAGES
+    from passes.pack_shifts.registry import STRUCTURAL
+    from passes.vectorize_segments.rules import DOCUMENTS, RULES, TOKENWISE
+
+    return {
+        "vectorize_segments": frozenset(RULES) | frozenset(TOKENWISE) | frozenset(DOCUMENTS),
+        "pack_shifts": frozenset(STRUCTURAL),
+        "fuse_boundary_exchange": frozenset(filter(lambda name: isinstance(name, str), MESSAGES)),
+        "eliminate_padding": frozenset(TOKENS),
+    }

@@ -1,4 +1,4 @@
-"""The command line: ``python -m packpass doctor | explain MODULE:CALLABLE | compare MODULE:CALLABLE``."""
+"""The command line: ``python -m packpass doctor | ops | explain MODULE:CALLABLE | compare MODULE:CALLABLE``."""
 
 from __future__ import annotations
 
@@ -75,6 +75,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.set_defaults(run=_doctor)
 
+    known = commands.add_parser(
+        "ops", help="the operations whose meaning is known, and which passes have rules for them"
+    )
+    known.add_argument("name", nargs="*", help="only operations with this in their name, or of this family")
+    known.add_argument("--json", metavar="FILE", help="also write the table as JSON ('-' for standard output only)")
+    known.set_defaults(run=_ops)
+
     for name, run, text in (
         ("explain", _explain, "run a model once and say what was rewritten, what was left alone and why"),
         ("compare", _compare, "eager, stock torch.compile and packpass side by side"),
@@ -118,6 +125,13 @@ def _doctor(arguments: argparse.Namespace) -> int:
     checks = diagnose(canaries=not arguments.no_canaries)
     _print(diagnosis_text(checks), diagnosis_json(checks), arguments.json)
     return EXIT_OK if healthy(checks) else EXIT_FAILED
+
+
+def _ops(arguments: argparse.Namespace) -> int:
+    from packpass.cli.operations import table, table_json
+
+    _print(table(arguments.name), table_json(arguments.name), arguments.json)
+    return EXIT_OK
 
 
 def _explain(arguments: argparse.Namespace) -> int:

@@ -41,6 +41,7 @@ def _counted(call: Call) -> Meaning | None:
 
 
 def _plain(call: Call) -> Meaning | None:
+    """Made from numbers."""
     relating = Relating(call)
     relating.from_result()
     return meaning(FAMILY, relating.done(), Traits(random=call.op in _RANDOM))

@@ -140,7 +140,7 @@ def _of_torch(node: fx.Node, name: str) -> Effects:
     if call is None:
         # An out= that is written, or a call in a form that torch does not document.
         return Effects(
-            random=_random_name(base_name(name)),
+            random=may_draw(base_name(name)),
             known=not is_in_place(name) and node.kwargs.get("out") is None and _documented(name),
             writes=inputs if is_in_place(name) or node.kwargs.get("out") is not None or name == "delitem" else (),
         )
@@ -204,8 +204,9 @@ def _tags_of_name(op: str) -> _Tags:
 
 
 @functools.cache
-def _random_name(op: str) -> bool:
-    return op in _RANDOM or _tags_of_name(op).random
+def may_draw(op: str) -> bool:
+    """May an operation of this name draw random numbers?"""
+    return "dropout" in op or op in _RANDOM or _tags_of_name(op).random
 
 
 # === Modes ===================================================================================================

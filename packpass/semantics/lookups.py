@@ -39,6 +39,7 @@ def _embedding(call: Call) -> Meaning | None:
 
 
 def _one_hot(call: Call) -> Meaning | None:
+    """A new axis behind those of the ids."""
     if value_of(call.get("num_classes")) == -1:
         return None  # as many as the largest value says
     relating = Relating(call)
@@ -49,6 +50,7 @@ def _one_hot(call: Call) -> Meaning | None:
 
 
 def _index_select(call: Call) -> Meaning | None:
+    """One axis is looked up by the index."""
     operand, index = call.of("input"), call.of("index")
     if operand is None or index is None or not operand.rank or index.rank != 1:
         return None

@@ -41,6 +41,7 @@ def _reduce(relating: Relating, reduction: str) -> None:
 
 
 def _slot_by_slot(call: Call) -> Meaning | None:
+    """Operands line up from the right; then perhaps all slots are put together."""
     reduction = _reduction(call)
     if reduction is None:
         return None

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import fx
 
-from packpass.semantics.call import Call
+from packpass.semantics.call import Call, call_of
 from packpass.semantics.names import base_name
 
 # Composites that may return what they were given, or views of it, though their schemas are silent.
@@ -22,6 +23,19 @@ _SILENT_VIEWS = frozenset(
 )
 # Arguments that are written though the name of the operation does not say so, and when.
 _STATISTICS = ("running_mean", "running_var")
+
+
+_COPYING = frozenset({"to", "clone", "detach", "alias", "contiguous", "_to_copy", "lift_fresh", "positive"})
+
+
+def copied(node: fx.Node) -> fx.Node | None:
+    """What a node holds the same values as, slot by slot: the operand of a copy, of a cast (as far as the dtype holds
+    them), of a move to another device, or of a call that hands back what it got. None for any other call."""
+    call = call_of(node)
+    if call is None or call.op not in _COPYING or not isinstance(call.results[0], torch.Tensor):
+        return None
+    source = call.of("input")
+    return source.node if source is not None else None
 
 
 def aliases_of(call: Call) -> tuple[frozenset[int], ...]:

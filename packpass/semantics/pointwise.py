@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 
 import torch
+from torch import fx
 
-from packpass.semantics.call import Call
+from packpass.semantics.call import Call, call_of
 from packpass.semantics.meaning import Entry, Meaning, Relating, Traits, is_one, meaning
+from packpass.semantics.names import base_name, op_name
 
 FAMILY = "pointwise"
 
@@ -22,22 +24,29 @@ _NOT = frozenset(_words("equal rrelu rrelu_with_noise native_dropout_backward"))
 _UNTAGGED = _words(
     """
     to clone detach alias contiguous conj resolve_conj resolve_neg real imag isclose isreal log_sigmoid hardswish
-    softsign tanhshrink floor_divide masked_fill requires_grad_ complex polar special_ndtr rsub dropout
+    softsign tanhshrink floor_divide masked_fill where requires_grad_ complex polar special_ndtr rsub dropout
     _to_copy logical_and
     """
 )
 # Their gradient at a slot that nobody reads is 0 whatever the slot holds: they copy, add, or choose.
-_LINEAR = frozenset(
+LINEAR = frozenset(
     _words("add sub rsub neg positive clone detach alias contiguous to conj resolve_conj resolve_neg real imag copy")
 )
 _CHOOSING = {"where": ("input", "other"), "masked_fill": ("input", "value")}
-_DIVIDING = frozenset(_words("div floor_divide remainder fmod"))
+DIVIDING = frozenset(_words("div floor_divide remainder fmod"))
 
 
 @functools.cache
 def is_pointwise(op: str) -> bool:
     """Does torch, or this file, say that an operation treats every slot by itself?"""
     return op in _UNTAGGED or (op not in _NOT and any(torch.Tag.pointwise in tags for tags in _tags(op)))
+
+
+def slot_by_slot(node: fx.Node) -> bool:
+    """Does a node do the same to every slot of its operands, in place or not, or give memory of their form?"""
+    op = base_name(op_name(node))
+    call = call_of(node)
+    return is_pointwise(op if call is None else call.op) or op.endswith("_like")
 
 
 @functools.cache
@@ -61,6 +70,8 @@ def tagged(call: Call) -> bool:
 
 def pointwise(call: Call) -> Meaning | None:
     """Operands line up from the right; those of one slot meet all."""
+    if call.op == "where" and "other" not in call.arguments:
+        return None  # the places where it holds
     if not tagged(call) or not call.operands or any(not hasattr(r, "shape") for r in call.results):
         return None
     relations = []
@@ -78,13 +89,13 @@ def traits(call: Call) -> Traits:
     """What copies, adds or chooses has no gradient of its own; integer division and shifts look at what they get."""
     read = frozenset(o.argument for o in call.operands if o.argument not in call.unread)
     zero: frozenset[str] = frozenset()
-    if call.op in _LINEAR:
+    if call.op in LINEAR:
         zero = read
     elif call.op in _CHOOSING:
         zero = read & frozenset(_CHOOSING[call.op])
     elif call.op in ("mul", "div") and len(call.operands) == 1 and call.operands[0].argument == "input":
         zero = read  # by a number: a product of two tensors is 0 * inf in slots that hold garbage
-    raises = frozenset({"other"} & read) if call.op in _DIVIDING and _integral(call) else frozenset()
+    raises = frozenset({"other"} & read) if call.op in DIVIDING and _integral(call) else frozenset()
     random = call.op == "dropout" and bool(call.get("training", "train", default=True))
     return Traits(random=random, raises=raises, zero_gradient=zero)
 

@@ -100,6 +100,7 @@ def _letters(word: str, rank: int) -> list[str] | None:
 
 
 def _matmul(call: Call) -> Meaning | None:
+    """...ik, ...kj -> ...ij; vectors lack an axis."""
     if len(call.operands) != 2:
         return None
     a, b = (operand.rank for operand in call.operands)
@@ -121,10 +122,12 @@ def _added(*words: str) -> Entry:
         rank = call.operands[0].rank
         return formula(call, (out[len(out) - rank :] if rank else "", *words[:-1]), out)
 
+    entry.__doc__ = f"{words[-1]} + {', '.join(words[:-1])} -> {words[-1]}"
     return entry
 
 
 def _linear(call: Call) -> Meaning | None:
+    """...i, oi, o -> ...o"""
     weight = call.operands[1].rank if len(call.operands) > 1 else 0
     words = ["...i", "oi" if weight == 2 else "i"] + (
         ["o" if call.operands[2].rank else ""] if len(call.operands) > 2 else []
@@ -133,6 +136,7 @@ def _linear(call: Call) -> Meaning | None:
 
 
 def _einsum(call: Call) -> Meaning | None:
+    """The formula that it is given."""
     equation = call.get("equation")
     if not isinstance(equation, str):
         return None
@@ -147,15 +151,18 @@ def _fixed(words: Sequence[str], out: str) -> Entry:
     def entry(call: Call) -> Meaning | None:
         return formula(call, words, out) if len(call.operands) == len(words) else None
 
+    entry.__doc__ = f"{', '.join(words)} -> {out}"
     return entry
 
 
 def _bilinear(call: Call) -> Meaning | None:
+    """...i, ...j, oij, o -> ...o"""
     bias = ["o"] if len(call.operands) == 4 else []
     return formula(call, ["...i", "...j", "oij", *bias], "...o")
 
 
 def _inner(call: Call) -> Meaning | None:
+    """ak, bk -> ab, with any number of a and b."""
     a, b = (operand.rank for operand in call.operands)
     if not a or not b:
         return None
@@ -164,6 +171,7 @@ def _inner(call: Call) -> Meaning | None:
 
 
 def _tensordot(call: Call) -> Meaning | None:
+    """The axes that it is given are contracted."""
     a, b = (operand.rank for operand in call.operands)
     dims = call.get("dims")
     if isinstance(dims, int):
@@ -238,7 +246,7 @@ def _pooled(call: Call) -> Meaning | None:
 
 _POOLS = [f"{kind}_pool{n}d" for kind in ("avg", "max", "lp", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)]
 ENTRIES: dict[str, Entry] = {
-    **dict.fromkeys(("matmul", "__rmatmul__"), lambda call: _matmul(call) if call.op == "matmul" else None),
+    "matmul": _matmul,
     "mm": _fixed(("ik", "kj"), "ij"),
     "bmm": _fixed(("bik", "bkj"), "bij"),
     "mv": _fixed(("ik", "k"), "i"),

@@ -53,12 +53,12 @@ _MIXING = {
     **{"glu": -1, "msort": 0, "renorm": None, "diff": -1, "kthvalue": -1, "cumulative_trapezoid": -1, "trapezoid": -1},
 }
 # Sums and selections: zero in, zero out, whatever the values are.
-_LINEAR = frozenset(
+LINEAR = frozenset(
     {"sum", "mean", "nansum", "max", "min", "median", "nanmedian", "cumsum", "cummax", "cummin"}
     | {"sort", "topk", "diff", "msort", "kthvalue", "mode"}
 )
 # Sums in an order, or rounded in blocks, that depends on how many slots there are beside.
-_REORDERING = frozenset(
+REORDERING = frozenset(
     {"sum", "mean", "prod", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "nansum"}
     | {"nanmean", "softmax", "log_softmax", "softmin", "cumsum", "cumprod", "logcumsumexp", "normalize", "renorm"}
     | {"trapezoid", "cumulative_trapezoid", "quantile", "nanquantile", "glu"}
@@ -66,9 +66,9 @@ _REORDERING = frozenset(
 
 
 def _traits(call: Call) -> Traits:
-    zero = frozenset({"input"} if call.op in _LINEAR else ())
+    zero = frozenset({"input"} if call.op in LINEAR else ())
     raises = frozenset({"q"}) if call.op in ("quantile", "nanquantile") else frozenset()
-    return Traits(raises=raises, zero_gradient=zero, reorders=call.op in _REORDERING)
+    return Traits(raises=raises, zero_gradient=zero, reorders=call.op in REORDERING)
 
 
 def dims_of(call: Call, default: Any = None) -> tuple[int, ...] | None:
@@ -138,6 +138,11 @@ def mixed(call: Call) -> Meaning | None:
         dims = dims_of(call, default)
     role: Role = Scanned(call.op) if call.op in _SCANS else Mixed(call.op)
     return along(call, dims, role, FAMILY, _traits(call))
+
+
+def _differences(call: Call) -> Meaning | None:
+    """Neighbours along one axis are mixed."""
+    return mixed(call) if call.of("prepend") is None and call.of("append") is None else None
 
 
 def along(call: Call, dims: tuple[int, ...] | None, role: Role, family: str, traits: Traits) -> Meaning | None:
@@ -252,7 +257,7 @@ _FOURIER = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 ENTRIES: dict[str, Entry] = {
     **dict.fromkeys({*_IDENTITY, *_COUNTING, *_PLAIN} - {"dist"}, reduced),
     **dict.fromkeys({*_SCANS, *_MIXING} - {"kthvalue", "trapezoid", "cumulative_trapezoid", "diff"}, mixed),
-    "diff": lambda call: mixed(call) if call.of("prepend") is None and call.of("append") is None else None,
+    "diff": _differences,
     **dict.fromkeys(("layer_norm", "rms_norm", "native_layer_norm", "_fused_rms_norm"), _normalised),
     **dict.fromkeys(("group_norm", "instance_norm", "batch_norm"), _over_statistics),
     **dict.fromkeys(("tril", "triu"), _triangle),

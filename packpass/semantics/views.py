@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics.binding import value_of
-from packpass.semantics.call import Call
+from packpass.semantics.call import Call, call_of
 from packpass.semantics.meaning import (
     ONE,
     UNKNOWN,
@@ -35,6 +36,12 @@ def _made(relating: Relating) -> Meaning | None:
 
 
 # === Other orders ============================================================================================
+
+
+def permutation_of(node: fx.Node) -> list[int] | None:
+    """`permutation` of the call of a node."""
+    call = call_of(node)
+    return None if call is None else permutation(call)
 
 
 def permutation(call: Call) -> list[int] | None:
@@ -83,6 +90,7 @@ def _moved(call: Call, rank: int) -> list[int] | None:
 
 
 def _permuted(call: Call) -> Meaning | None:
+    """The same axes in another order, with or without some of one slot."""
     order = permutation(call)
     if order is None or len(order) != len(call.results[0].shape):
         return None
@@ -96,6 +104,7 @@ def _permuted(call: Call) -> Meaning | None:
 
 
 def _reshaped(call: Call) -> Meaning | None:
+    """Axes are kept, split or merged, as far as sizes tell; else regrouped."""
     operand = call.operands[0] if call.operands else None
     if operand is None or not isinstance(call.results[0], torch.Tensor):
         return None
@@ -130,6 +139,11 @@ def groups(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[list[int],
     if left or right:
         found.append((left, right))
     return found
+
+
+def kept_whole(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[int, int]]:
+    """Pairs of axes that a reshape keeps whole: as many elements on their left, and as many slots."""
+    return [(left[0], right[0]) for left, right in groups(before, after) if len(left) == len(right) == 1]
 
 
 def _product(sizes: Iterable[Any]) -> Any:
@@ -184,6 +198,7 @@ def divided(a: Any, b: Any) -> Any:
 
 
 def _expanded(call: Call) -> Meaning | None:
+    """Axes line up from the right; those of one slot are seen by all."""
     operand = call.of("input")
     if operand is None:
         return None

@@ -150,3 +150,26 @@ def test_python_dash_m_for_real(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "packpass.explain(model)" in done.stdout
     assert "1 graph, 0 graph breaks" in done.stdout
+
+
+def test_ops_lists_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "softmax", "products"]) == 0
+    out, _ = capsys.readouterr()
+    assert "log_softmax" in out
+    assert "baddbmm" in out
+    assert "bik, bkj -> bij" in out
+    assert "embedding" not in out
+
+
+def test_ops_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "--json", "-"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["gcd"]["family"] == "pointwise"
+    assert "vectorize_segments" in rows["cumsum"]["passes"]
+    assert "random" in rows["dropout"]["traits"]
+    assert all(row["axes"] for row in rows.values())
+
+
+def test_ops_says_that_it_does_not_know_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "no_such_operation"]) == 0
+    assert "no operation of that name" in capsys.readouterr().out
