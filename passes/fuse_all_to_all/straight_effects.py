@@ -57,7 +57,12 @@ def is_pure(node: fx.Node) -> bool:
         return _pure_bodies(node)
     if node.op not in ("call_function", "call_method"):
         return False
-    return target not in markers.MARKERS and effects_of(node).pure
+    if isinstance(target, torch._ops.OpOverload):
+        # A check that an operator makes (of sizes, of boundaries) holds or does not wherever it stands.
+        if target.namespace == "packpass":
+            return not target._schema.is_mutable
+        return target not in markers.MARKERS and dataclasses.replace(effects_of(node), checks=False).pure
+    return effects_of(node).pure
 
 
 def _pure_bodies(node: fx.Node) -> bool:
