@@ -21,6 +21,7 @@ from packpass.capture import Mode
 from packpass.decisions.records import collecting
 from packpass.engine import backend
 from packpass.reports.report import Report
+from tests.tiers import mostly_slow
 
 from .support import Recorder, boundaries, compiled, equal, graphs, hold, reported, row
 
@@ -581,8 +582,9 @@ REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
 CASES = [(code, fn) for code, fns in REFUSED.items() for fn in fns]
 
 
-@pytest.mark.parametrize(("code", "fn"), CASES, ids=[fn.__name__ for _, fn in CASES])
-def test_refused_and_equal_to_eager(code: str, fn: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("case", mostly_slow(CASES, 2), ids=[fn.__name__ for _, fn in CASES])
+def test_refused_and_equal_to_eager(case: tuple[str, Callable[..., Any]]) -> None:
+    code, fn = case
     report = reported(fn, row(), boundaries(4))
     assert code in {r.code for r in report.refusals}
     assert {r.rule for r in report.refusals if r.code == code} == {"capture"}

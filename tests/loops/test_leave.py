@@ -26,9 +26,12 @@ THROUGH_INDUCTOR = [
 STOCK_FAILS = ("lengths_as_list_accumulated",)
 
 
-@pytest.mark.parametrize("prog", EVERY, ids=str)
+@pytest.mark.parametrize("prog", mostly_slow(EVERY, 3), ids=str)
 def test_equals_eager(prog: Program) -> None:
-    """At every third size: unrolled loops are compiled anew for each. The test of the odd sizes takes all of them."""
+    """At every third size: unrolled loops are compiled anew for each. The test of the odd sizes takes all of them.
+
+    What is slow here runs in `make test-matrix` too, on the oldest and on the newest torch.
+    """
     fresh()
     step = 1 if prog.name in STOCK_FAILS else 3
     hold_against_eager(prog, compiled(prog), prog.inputs()[::step])

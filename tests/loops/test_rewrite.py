@@ -26,7 +26,7 @@ THROUGH_INDUCTOR = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("prog", EVERY, ids=str)
+@pytest.mark.parametrize("prog", mostly_slow(EVERY, 2), ids=str)
 def test_equals_eager(prog: Program) -> None:
     fresh()
     hold_against_eager(prog, compiled(prog), prog.inputs())

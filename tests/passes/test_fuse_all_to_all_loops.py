@@ -13,6 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import packpass
 from tests.dist import a2a_fuzz, a2a_hard_programs, a2a_programs
+from tests.tiers import mostly_slow
 
 EAGER: dict[str, Any] = {"packpass.inner_backend": "eager"}
 
@@ -36,7 +37,7 @@ def explain(case: a2a_programs.Case, cp: int, rank: int = 1, **options: Any) -> 
 
 # Real ranks run groups of two.
 @pytest.mark.parametrize("cp", [pytest.param(2, marks=pytest.mark.slow), 8])
-@pytest.mark.parametrize("name", a2a_programs.REWRITTEN)
+@pytest.mark.parametrize("name", mostly_slow(a2a_programs.REWRITTEN, 2))
 def test_rewrites(name: str, cp: int) -> None:
     case = a2a_programs.REWRITTEN[name]
     report = explain(case, cp)
@@ -83,7 +84,7 @@ def explain_hard(case: a2a_hard_programs.Hard, cp: int) -> packpass.Report:
     return packpass.explain(lambda x, cu: case.program(x, cu, dist.group.WORLD), options=EAGER)(x, cu)
 
 
-@pytest.mark.parametrize("name", a2a_hard_programs.REWRITTEN)
+@pytest.mark.parametrize("name", mostly_slow(a2a_hard_programs.REWRITTEN, 2))
 def test_rewrites_hard(name: str) -> None:
     case = a2a_hard_programs.REWRITTEN[name]
     report = explain_hard(case, 8)

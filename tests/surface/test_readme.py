@@ -36,9 +36,9 @@ def test_the_quick_start_works() -> None:
 
 def test_commands_exist() -> None:
     commands = re.findall(r"python -m packpass (\w+)", README)
-    assert set(commands) == {"doctor", "explain", "compare"}
+    assert set(commands) == {"doctor", "explain", "compare", "ops"}
     for command in set(commands):
-        arguments = [command] if command == "doctor" else [command, "a:b"]
+        arguments = [command, "a:b"] if command in ("explain", "compare") else [command]
         assert _parser().parse_args(arguments).run
     targets = re.findall(r"^make ([\w-]+)", README, flags=re.MULTILINE)
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
