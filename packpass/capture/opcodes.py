@@ -26,7 +26,7 @@ from packpass.capture.dynamo import (
     TensorVariable,
     Unsupported,
 )
-from packpass.capture.region import CollectedItems, Region
+from packpass.capture.region import CollectedItems, Region, TrackedLocals
 from packpass.capture.state import LOOP_MODES, Mode, active
 from packpass.capture.watch import watch_items
 
@@ -174,11 +174,25 @@ def _goes_through(depth: int) -> Callable[..., None]:
     return look
 
 
+def _set_aside(original: Any, self: Any, instruction: Any) -> None:
+    """The variable of a comprehension, where Python runs that in the frame around it."""
+
+    def run() -> Any:
+        original(self, instruction)
+        return self.stack[-1]
+
+    if isinstance(self.symbolic_locals, TrackedLocals):
+        self.symbolic_locals.set_aside(instruction.argval, run)
+    else:
+        run()
+
+
 _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
     "GET_ITER": _get_iter,
     **dict.fromkeys(("BUILD_SLICE", "BINARY_SLICE", "STORE_SLICE"), _slice),
     "BINARY_SUBSCR": _get_item,
     "STORE_SUBSCR": _set_item,
+    "LOAD_FAST_AND_CLEAR": _set_aside,
     **dict.fromkeys(
         ("FOR_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "CONTAINS_OP"),
         _goes_through(1),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from packpass import markers
@@ -89,9 +90,36 @@ class TrackedLocals(dict[str, Any]):
     def __init__(self, values: dict[str, Any]) -> None:
         super().__init__(values)
         self.watchers: list[Accesses] = []
+        self._aside: list[tuple[str, Any, list[Accesses]]] = []
+        """``(name, value, watchers that had not seen it written)`` of `set_aside`."""
+        self._unbound: list[Any] = []
+        self._silent = False
+
+    def set_aside(self, name: str, instruction: Callable[[], Any]) -> None:
+        """Python 3.12 runs comprehensions in the frame around them: this ``instruction`` puts what a name holds on the
+        stack, and returns it, before the name becomes the comprehension's; afterwards it is stored again. Nobody has
+        read it then, and what is stored again was not written in this iteration."""
+        bound = name in self and not self.is_unbound(name)
+        unwritten = [watcher for watcher in self.watchers if name not in watcher.written_now]
+        self._silent = True
+        try:
+            value = instruction()
+        finally:
+            self._silent = False
+        self._aside.append((name, value, unwritten))
+        if not bound:
+            self._unbound.append(value)
+        self._unbound.append(dict.get(self, name))
+
+    def is_unbound(self, name: str) -> bool:
+        """Does a name hold nothing since a comprehension took it?"""
+        value = dict.get(self, name)
+        return any(value is nothing for nothing in self._unbound)
 
     def __getitem__(self, name: str) -> Any:
         value = dict.__getitem__(self, name)
+        if self._silent:
+            return value
         if isinstance(value, Poison):
             raise value.refuse()
         for watcher in self.watchers:
@@ -106,8 +134,13 @@ class TrackedLocals(dict[str, Any]):
             watcher.write(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._note_write(name)
+        if not self._silent:
+            self._note_write(name)
         dict.__setitem__(self, name, value)
+        for other, before, unwritten in self._aside:
+            if other == name and value is before:
+                for watcher in unwritten:
+                    watcher.written_now.discard(name)
 
     def __delitem__(self, name: str) -> None:
         self._note_write(name)
@@ -306,7 +339,7 @@ class Region:
         for frame, accesses in self._frames:
             frame.symbolic_locals.watchers.remove(accesses)
             for name in accesses.written:
-                if dict.__contains__(frame.symbolic_locals, name):
+                if dict.__contains__(frame.symbolic_locals, name) and not frame.symbolic_locals.is_unbound(name):
                     dict.__setitem__(frame.symbolic_locals, name, Poison(name, self.location))
         side_effects = self.tx.output.side_effects
         for cell in self.cells.written:
