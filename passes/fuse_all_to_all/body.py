@@ -326,13 +326,17 @@ class Body:
         rest = [self.scalar(a) if a is not tensors[0] else None for a in args]
         names = [str(b.target) for b in (forward, backward)]  # type: ignore[union-attr]
 
+        first_only = all(op_name(user) == "getitem" and user.args[1] == 0 for user in node.users)
+
         def once(start: Blocks) -> tuple[Blocks, list[Any]]:
-            """The one result, and the integers that the backward gets."""
+            """The one result that is used, and what the backward gets after its gradient: nothing for the others that
+            older torch returns, and integers."""
             given = [start if a is tensors[0] else r for a, r in zip(args, rest, strict=True)]
             results, saved = self.call(names[0], given)
             if any(isinstance(v, Blocks) for v in saved):
                 raise NotMovement("a function that keeps tensors for its backward")
-            return _single(results), list(saved)
+            several = results if isinstance(results, (tuple, list)) and first_only else (results,)
+            return _single(several[:1]), [UNKNOWN] * (len(several) - 1) + list(saved)
 
         moved, saved = once(trial)
         grads = self.call(names[1], [B.fresh(moved.dims, self.cp), *saved])

@@ -37,7 +37,7 @@ def in_place(x: Tensor, group: Any) -> Tensor:
 
 
 def functional(x: Tensor, group: Any) -> Tensor:
-    return funcol.all_to_all_single(x, None, None, group)
+    return funcol.all_to_all_single(x.contiguous(), None, None, group)
 
 
 def with_splits(x: Tensor, group: Any) -> Tensor:
