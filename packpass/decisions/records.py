@@ -21,15 +21,33 @@ log = logging.getLogger("packpass.report")
 
 
 @dataclasses.dataclass(frozen=True)
+class Claims:
+    """What a rewrite asks of those who run its graph. (``Rewrite.details`` are for people, nothing is decided by them.)
+
+    ``captured_loop``: a loop over documents, as capture had it traced, is gone. ``separate_inputs``: the inputs of the
+    graph, by name, that it takes to share no memory, because it writes one of them. ``reordered``: sums are added up in
+    another order.
+    ``agreement``: what every rank must have found as well, about the process group ``group`` (None: about every group).
+    """
+
+    captured_loop: bool = False
+    separate_inputs: tuple[str, ...] = ()
+    reordered: bool = False
+    agreement: tuple[str, ...] = ()
+    group: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Rewrite:
     """One rewrite that was made. ``location`` is the user's ``file.py:123``; ``before`` and ``after`` are short
-    text."""
+    text, ``details`` are for the report."""
 
     rule: str
     location: str
     before: str
     after: str
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    claims: Claims = Claims()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,7 +76,8 @@ class Backend:
                 outcome.commit()
                 agreed = agreement(gm, outcome.rewrites, settings)
                 packed = gm.meta.pop(passes.load().eliminate_padding.META, None)
-                compiled = inner(gm, example_inputs) if packed is None else unpadded(packed, gm, inner)
+                names = outcome.packing if settings.verify else ""
+                compiled = inner(gm, example_inputs) if packed is None else unpadded(packed, gm, inner, names)
             for stage in outcome.stages:
                 compiled = verified(stage.before, stage.after, compiled, stage.rewrites, frame.not_replayable)
             if outcome.separate_inputs:

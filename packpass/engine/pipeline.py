@@ -70,12 +70,17 @@ class Outcome:
     @property
     def loop_rewrites(self) -> list[Rewrite]:
         """Rewrites of captured loops."""
-        return [r for r in self.rewrites if r.details.get("source") == "loop"]
+        return [r for r in self.rewrites if r.claims.captured_loop]
 
     @property
-    def separate_inputs(self) -> list[list[str]]:
+    def packing(self) -> str:
+        """The rewrite that gave the graph a packed form, for messages."""
+        return "; ".join(f"{r.rule} at {r.location}" for r in self.rewrites if r.rule == "eliminate_padding")
+
+    @property
+    def separate_inputs(self) -> list[tuple[str, ...]]:
         """Groups of inputs that a rewritten loop takes to share no memory, because it writes one of them."""
-        return [r.details["separate_inputs"] for r in self.rewrites if r.details.get("separate_inputs")]
+        return [r.claims.separate_inputs for r in self.rewrites if r.claims.separate_inputs]
 
     @property
     def refusals(self) -> list[Refusal]:

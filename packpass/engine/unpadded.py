@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from packpass._compat import compile_for, holds_for
+from packpass.engine.verify import same_tokens
 from packpass.layout.names import example, op_name
 from packpass.ops._pack_plan import pack_plan_op
 
@@ -30,8 +31,14 @@ FULL = 0.95
 Inner = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
-def unpadded(found: Unpadded, padded: fx.GraphModule, inner: Inner) -> Callable[..., Any]:
-    """A callable for ``padded`` that computes real tokens only, where that pays."""
+def unpadded(found: Unpadded, padded: fx.GraphModule, inner: Inner, names: str = "") -> Callable[..., Any]:
+    """A callable for ``padded`` that computes real tokens only, where that pays.
+
+    ``names``: of the rewrite, to compare the two graphs before every call that runs packed (``packpass.verify``).
+    """
+    compare = same_tokens(padded, found.packed, found.results, names) if names and not found.random else None
+    if names and found.random:
+        log.warning("packpass.verify: %s cannot be verified: the model draws random numbers", names)
     places = [node for node in padded.graph.nodes if node.op == "placeholder"]
     shapes = [example(node) for node in places]
     dynamic = [_dynamic(value) for value in shapes]
@@ -51,7 +58,11 @@ def unpadded(found: Unpadded, padded: fx.GraphModule, inner: Inner) -> Callable[
             else:
                 cu_seqlens, _, source, slots, *_ = pack_plan_op(keep, 1, total)
                 plan = (source, slots, cu_seqlens)
-        return whole(*inputs) if plan is None else packed(*inputs, *plan)
+        if plan is None:
+            return whole(*inputs)
+        if compare is not None:
+            compare(keep, inputs, plan)
+        return packed(*inputs, *plan)
 
     return run
 

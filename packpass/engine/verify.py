@@ -2,12 +2,14 @@
 
 Both run eagerly on copies of the inputs, so that a difference is packpass's own and not a compiler's rounding; what the
 caller gets is the compiled result. Passes that change results on purpose (naive shifts made boundary-aware) are not
-compared, what the others do before and after them is.
+compared, what the others do before and after them is. A model that runs on its real tokens is compared at these, to
+rounding: what it returns at padding is 0, on purpose.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,7 +48,7 @@ def verified(
 ) -> Callable[..., Any]:
     """``compiled`` with a comparison of the two graphs before every call; ``doubt`` is that of `replay`."""
     names = "; ".join(f"{r.rule} at {r.location}" for r in rewrites) or "no rewrite"
-    reordered = any(r.details.get("numerics") for r in rewrites)
+    reordered = any(r.claims.reordered for r in rewrites)
     try:
         wanted = reference(original, doubt)
     except NotReplayable as reason:
@@ -73,16 +75,56 @@ def _outcome(fn: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[str, A
     return outcome + [(f"input {i} (changed in place)", value) for i, value in enumerate(copies)]
 
 
-def _compare(want: list[tuple[str, Any]], got: list[tuple[str, Any]], names: str, reordered: bool) -> None:
+def same_tokens(
+    padded: fx.GraphModule, packed: fx.GraphModule, results: Sequence[Dims | None], names: str
+) -> Callable[[torch.Tensor, Sequence[Any], Sequence[Any]], None]:
+    """A comparison of a padded graph with its packed form, for one batch: ``keep`` (``[B, S]``, True at real tokens),
+    the inputs and the plan. ``results``: what the dimensions of a result count that says nothing at padding."""
+
+    def compare(keep: torch.Tensor, inputs: Sequence[Any], plan: Sequence[Any]) -> None:
+        want = _outcome(padded.forward, inputs)
+        got = _outcome(lambda *copies: packed(*copies, *plan), inputs)
+        places = [None if dims is None else _at_tokens(keep, dims) for dims in results]
+        _compare(want, got, names, True, places)
+
+    return compare
+
+
+Dims = tuple[tuple[Any, ...], ...]
+"""What the slots of every dimension count: "B", "S" or a number of features."""
+
+
+def _at_tokens(keep: torch.Tensor, dims: Dims) -> torch.Tensor:
+    """Where a tensor with these dimensions has real tokens."""
+    labels = [part for parts in dims for part in (parts or (1,))]
+    sizes: dict[Any, int] = {"B": keep.shape[0], "S": keep.shape[1]}
+    rows = keep if labels.index("B") < labels.index("S") else keep.t()
+    full: list[int] = [sizes.get(part, part) for part in labels]
+    spread = rows.reshape([n if part in sizes else 1 for part, n in zip(labels, full, strict=True)]).expand(full)
+    counts: list[list[int]] = [[sizes.get(p, p) for p in parts] for parts in dims]
+    return spread.reshape([math.prod(count) for count in counts])
+
+
+def _compare(
+    want: list[tuple[str, Any]],
+    got: list[tuple[str, Any]],
+    names: str,
+    reordered: bool,
+    places: Sequence[torch.Tensor | None] = (),
+) -> None:
+    """``places``: per value where it counts; None, or nothing, for everywhere."""
     if len(want) != len(got):
         raise VerificationError(f"packpass.verify: {names} returns {len(got)} values instead of {len(want)}")
-    for (what, a), (_, b) in zip(want, got, strict=True):
+    counted = [*places, *[None] * (len(want) - len(places))]
+    for (what, a), (_, b), place in zip(want, got, counted, strict=True):
         if not isinstance(a, torch.Tensor):
             continue
         if a.shape != b.shape or a.dtype != b.dtype:
             raise VerificationError(
                 f"packpass.verify: {names} changed {what}: {tuple(a.shape)} {a.dtype} became {tuple(b.shape)} {b.dtype}"
             )
+        if place is not None:
+            a, b = (torch.where(place, x, torch.zeros_like(x)) for x in (a, b))
         same = _same(a, b, reordered)
         if not bool(same.all()):
             wrong = (~same).nonzero()

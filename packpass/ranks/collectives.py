@@ -61,16 +61,12 @@ def collectives(gm: fx.GraphModule) -> list[Collective]:
 
 
 def decisions(rewrites: Sequence[Rewrite], group: str) -> list[Collective]:
-    """What passes took for granted about the program of every rank: ``details["agreement"]``, text or a list of it.
-
-    ``details["group"]`` names the group it is about; without it, it is about every group of the graph.
-    """
+    """What passes took for granted about the program of every rank, so far as this group is concerned."""
     found = []
     for rewrite in rewrites:
-        if rewrite.details.get("group", group) != group:
+        if rewrite.claims.group not in (None, group):
             continue
-        said = rewrite.details.get("agreement", ())
-        for text in [said] if isinstance(said, str) else said:
+        for text in rewrite.claims.agreement:
             found.append(Collective(None, True, f"{rewrite.rule}: {text}", rewrite.location))
     return found
 

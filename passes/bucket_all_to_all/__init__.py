@@ -41,11 +41,10 @@ from packpass._options import Options
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
 from passes.bucket_all_to_all.cost import estimate, worth_joining
-from passes.bucket_all_to_all.find import KNOWN, RULE, Left, Member, find, namespace_of
+from passes.bucket_all_to_all.find import KNOWN, NAME, Left, Member, find, namespace_of
 from passes.bucket_all_to_all.find import is_collective as is_collective
 from passes.bucket_all_to_all.rewrite import NotJoined, join
 
-NAME = "bucket_all_to_all"
 TIER = "exact"
 
 
@@ -148,7 +147,7 @@ def _join(graph: fx.Graph, members: Sequence[Member], link: Link, stage: str) ->
         "bandwidth_gbs": link.bandwidth_gbs,
         "copy_gbs": link.copy_gbs,
     }
-    return [Rewrite(RULE, places[0], f"{len(members)} all_to_all_single ({stage})", "1 all_to_all_single", details)]
+    return [Rewrite(NAME, places[0], f"{len(members)} all_to_all_single ({stage})", "1 all_to_all_single", details)]
 
 
 def _too_large(members: Sequence[Member], link: Link) -> Refusal:

@@ -16,7 +16,7 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal
 from passes.bucket_all_to_all.cost import Exchange
 
-RULE = "fuse_all_to_all"
+NAME = "bucket_all_to_all"
 
 A2A = torch.ops._c10d_functional.all_to_all_single.default
 WAIT = torch.ops._c10d_functional.wait_tensor.default
@@ -59,7 +59,7 @@ class Left:
 
     def refusal(self) -> Refusal:
         """At the place where the user wrote the collective."""
-        return Refusal(RULE, self.code, self.reason, location_of_node(self.node) or "<unknown>")
+        return Refusal(NAME, self.code, self.reason, location_of_node(self.node) or "<unknown>")
 
 
 @dataclasses.dataclass

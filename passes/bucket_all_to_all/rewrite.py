@@ -12,7 +12,7 @@ from torch import fx
 from torch.utils._pytree import tree_map_only
 
 from packpass._compat import fake_mode_of, size_oblivious, suppress_guards
-from passes.bucket_all_to_all.find import A2A, RULE, WAIT, Member
+from passes.bucket_all_to_all.find import A2A, NAME, WAIT, Member
 
 aten = torch.ops.aten
 
@@ -41,7 +41,7 @@ def join(graph: fx.Graph, members: Sequence[Member]) -> None:
         for key in ("stack_trace", "nn_module_stack", "custom", "partitioner_tag"):
             if key in origin.meta:
                 node.meta[key] = origin.meta[key]
-        node.meta["packpass"] = RULE
+        node.meta["packpass"] = NAME
         return node
 
     def size_of(node: fx.Node, dim: int) -> Any:

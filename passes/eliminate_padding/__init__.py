@@ -45,7 +45,7 @@ from passes.context import PassContext
 from passes.eliminate_padding import rules_attention, rules_losses, rules_multi_head, rules_shapes, rules_tokenwise  # noqa: F401
 from passes.eliminate_padding.find import FUSED, Found, find, mask_of
 from passes.eliminate_padding.machine import Machine
-from passes.eliminate_padding.op_sets import PURE
+from passes.eliminate_padding.op_sets import PURE, is_random
 from passes.eliminate_padding.prologue import prologue
 from passes.eliminate_padding.unpadded import META, Unpadded
 from passes.refused import Refused
@@ -105,7 +105,12 @@ def _pack(gm: fx.GraphModule, found: Found) -> Rewrite:
     packed = fx.GraphModule(gm, graph)
     packed.graph.lint()
     gm.meta[META] = Unpadded(
-        packed, first, found.inverted, tuple((c.kind, c.value, c.parts) for c in machine.conditions)
+        packed,
+        first,
+        found.inverted,
+        tuple((c.kind, c.value, c.parts) for c in machine.conditions),
+        tuple(machine.results),
+        any(is_random(op_name(node)) for node in graph.nodes),
     )
     attentions = len(machine.attentions)
     return Rewrite(

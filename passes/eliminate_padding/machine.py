@@ -49,6 +49,8 @@ class Machine:
         """The first op whose packed form was given up."""
         self.attentions: list[fx.Node] = []
         self.unpacked: list[fx.Node] = []
+        self.results: list[Dims | None] = []
+        """Of every result in order: its dimensions if it was unpacked, None if it is computed whole."""
         self.plan: dict[str, fx.Node] = {}
         self.grad: Any = torch.is_grad_enabled()
         """The grad mode, or a mark of a region in inference mode."""
@@ -147,10 +149,12 @@ class Machine:
     def output(self, node: fx.Node) -> fx.Node:
         value = self.values[node]
         if value.whole is not None:
+            self.results.append(None)
             return value.whole
         if not isinstance(value.packed, Packed):
             raise Refused("attention-weights", "attention scores or weights are returned", node)
         self.unpacked.append(node)
+        self.results.append(value.packed.dims)
         out = self.unpack(value.packed)
         # What comes after the graph may ask for a view of it.
         return self.call("contiguous", out) if example(node).is_contiguous() else out

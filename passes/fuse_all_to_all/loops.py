@@ -24,9 +24,10 @@ from torch import fx
 
 from packpass import markers
 from packpass.decisions.location import location_of_node
-from packpass.decisions.records import Refusal, Rewrite
+from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout.mutation import mutated_after, written_inputs
 from packpass.layout.names import AUTOGRAD_FUNCTION, example, op_name, storage
+from passes import vectorize_segments
 from passes.context import PassContext
 from passes.fuse_all_to_all.blocks import Blocks
 from passes.fuse_all_to_all.body import Body, Buffer
@@ -84,14 +85,15 @@ class Decided:
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop that exchanges data between ranks."""
     results: list[Rewrite | Refusal] = []
+    helped = vectorize_segments.NAME not in context.options.disable
     for number in [loop.id for loop in find(gm.graph)]:
         loop = numbered(gm.graph, number)
         size = _group_size(gm, loop)
         if size is not None:
             result = _run_one(gm, loop, size, context)
-            found = _run_split(gm, number, size, context) if isinstance(result, Refusal) else []
+            found = _run_split(gm, number, size, context) if helped and isinstance(result, Refusal) else []
             results += found or [result]
-        elif _feeds_exchange(gm, loop):
+        elif helped and _feeds_exchange(gm, loop):
             results.append(run_loop(gm.graph, number, context))
     if any(isinstance(r, Rewrite) for r in results):
         gm.delete_all_unused_submodules()
@@ -130,18 +132,20 @@ def _run_one(gm: fx.GraphModule, loop: LoopFound, size: int, context: PassContex
         line = location_of_node(refused.node)
         at = f" (at {line})" if line and line != where else ""
         return Refusal(NAME, refused.code, f"{refused}{at}", where)
+    said = tuple(f"{op} sections={s} program={decided.program}" for op, s in made)
     details: dict[str, Any] = {
         "source": "loop",
         "boundaries": decided.counts.base.name,
         "group": decided.group,
         "group_size": decided.cp,
         "sections": [[s.width for s in e.sections] for _, e in decided.found],
-        "agreement": [f"{op} sections={s} program={decided.program}" for op, s in made],
+        "agreement": list(said),
     }
     if separate:
         details["separate_inputs"] = separate
     before = f"{decided.collectives} all_to_all_single per document"
-    return Rewrite(NAME, where, before, ", ".join(dict.fromkeys(op for op, _ in made)), details)
+    claims = Claims(captured_loop=True, separate_inputs=tuple(separate), agreement=said, group=decided.group)
+    return Rewrite(NAME, where, before, ", ".join(dict.fromkeys(op for op, _ in made)), details, claims)
 
 
 def _separate_inputs(gm: fx.GraphModule, decided: Decided) -> list[str]:

@@ -15,7 +15,7 @@ from packpass._compat import process_group_of
 from packpass._links import Link, link_of
 from packpass._options import Options
 from packpass.decisions.location import location_of_node
-from packpass.decisions.records import Refusal, Rewrite
+from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.bucket_all_to_all.cost import estimate, worth_joining
 from passes.fuse_all_to_all.straight_find import EXCHANGE, Member
 from passes.fuse_all_to_all.straight_schedule import Schedule
@@ -46,6 +46,8 @@ class Plan:
         first, link = bucket[0], self._link(bucket[0])
         after = "all_to_all_group" if first.kind == EXCHANGE else f"1 {first.kind}"
         dtype = str(first.dtype).removeprefix("torch.")
+        # No sizes: a rank may see another value of a symbol while compiling. Those of the call itself are compared.
+        said = f"{len(bucket)} {first.kind} of {dtype} in one among {first.group_size} ranks"
         details = {
             "group_size": first.group_size,
             "dtype": dtype,
@@ -54,10 +56,10 @@ class Plan:
             "latency_us": link.latency_us,
             "bandwidth_gbs": link.bandwidth_gbs,
             "copy_gbs": link.copy_gbs,
-            # No sizes: a rank may see another value of a symbol while compiling. Those of the call itself are compared.
-            "agreement": f"{len(bucket)} {first.kind} of {dtype} in one among {first.group_size} ranks",
+            "agreement": said,
         }
-        return Rewrite(RULE, first.location, f"{len(bucket)} {first.kind}", after, details)
+        claims = Claims(agreement=(said,))
+        return Rewrite(RULE, first.location, f"{len(bucket)} {first.kind}", after, details, claims)
 
     def _link(self, member: Member) -> Link:
         key = member.group, member.device.type

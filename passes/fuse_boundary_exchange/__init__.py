@@ -39,7 +39,7 @@ import torch
 from torch import fx
 
 from packpass.decisions.location import location_of_node
-from packpass.decisions.records import Refusal, Rewrite
+from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout.names import example
 from passes import cp_rolls
 from passes.building import Builder
@@ -48,7 +48,7 @@ from passes.fuse_boundary_exchange.decide import Decided, decide, groups_seen, h
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments.find import find
-from passes.vectorize_segments.rewrite import rewrite
+from passes.vectorize_segments.rewrite import Made, rewrite
 from passes.vectorize_segments.terms import Boundaries
 
 NAME = "fuse_boundary_exchange"
@@ -60,7 +60,7 @@ log = logging.getLogger(f"packpass.passes.{NAME}")
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph that sends messages."""
     results: list[Rewrite | Refusal] = []
-    rewritten: list[tuple[str, dict[str, Any]]] = []
+    rewritten: list[tuple[str, dict[str, Any], Claims]] = []
     groups = groups_seen(gm.graph)
     for loop in find(gm.graph):
         if not has_messages(loop):
@@ -68,14 +68,17 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         location = context.locations.get(loop.id, "<unknown>")
         try:
             decided = decide(gm.graph, loop, groups)
-            facts = _rewrite(gm.graph, decided)
+            made = _rewrite(gm.graph, decided)
         except Refused as refused:
             reason, line = str(refused), location_of_node(refused.node)
             if line and line != location:
                 reason += f" (at {line})"
             results.append(Refusal(NAME, refused.code, reason, location))
             continue
-        rewritten.append((location, {"source": "loop", "boundaries": decided.cu.name, **facts, **_facts(decided)}))
+        rolls, said = _facts(decided)
+        facts = {"source": "loop", "boundaries": decided.cu.name, **made.facts, "group_size": decided.group.size}
+        claims = dataclasses.replace(made.claims, agreement=(said,))
+        rewritten.append((location, {**facts, "fields": rolls, "agreement": said}, claims))
     if not rewritten:
         return results
     found = cp_rolls.exchanges(gm.graph, cp_rolls.find(gm.graph, NAME))
@@ -84,21 +87,22 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     gm.graph.lint()
     gm.recompile()
     after = f"cp_packed_roll, {len(found)} exchange{'s' if len(found) > 1 else ''} in the graph"
-    return results + [Rewrite(NAME, location, "messages per document", after, facts) for location, facts in rewritten]
+    before = "messages per document"
+    return results + [Rewrite(NAME, where, before, after, facts, claims) for where, facts, claims in rewritten]
 
 
-def _facts(decided: Decided) -> dict[str, Any]:
-    """For the report; ``agreement`` is what every rank must have found, for rank 0 alone knows the fill."""
+def _facts(decided: Decided) -> tuple[list[str], str]:
+    """The rolls of the fields, and what every rank must have found, for rank 0 alone knows the fill."""
     group, fields = decided.group, decided.fields
     rolls = [f"shift={f.shift} dim={f.dim} {str(example(f.node).dtype).removeprefix('torch.')}" for f in fields]
     text = f"cp_packed_roll over {group.size} ranks, boundaries of {'a shard' if decided.sharded else 'the row'}"
-    return {"group_size": group.size, "fields": rolls, "agreement": f"{text}: {'; '.join(rolls)}"}
+    return rolls, f"{text}: {'; '.join(rolls)}"
 
 
 # === Transform ===============================================================================================
 
 
-def _rewrite(graph: fx.Graph, decided: Decided) -> dict[str, Any]:
+def _rewrite(graph: fx.Graph, decided: Decided) -> Made:
     """The loop by the rewrite of all loops over documents, which knows boundaries of the row itself only."""
     cu, begin = decided.cu, decided.loop.loop.iterations[0][0]
     local = cu
@@ -106,11 +110,11 @@ def _rewrite(graph: fx.Graph, decided: Decided) -> dict[str, Any]:
         local = Builder(graph, begin, cu).call(operator.floordiv, cu, decided.group.size)
     known = set(graph.nodes)
     try:
-        facts = rewrite(graph, dataclasses.replace(decided.loop, boundaries=Boundaries(local)), NAME)
+        made = rewrite(graph, dataclasses.replace(decided.loop, boundaries=Boundaries(local)), NAME)
     except Refused:
         prune(graph, [local])
         raise
     for node in [n for n in graph.nodes if n not in known and n.target is CHECK]:
         graph.erase_node(node)  # the op checks the boundaries, and more
     prune(graph, [local])
-    return facts
+    return made

@@ -106,17 +106,17 @@ def run_one(graph: fx.Graph, decision: Callable[[], Decided], location: str) -> 
     try:
         decided = decision()
         before = set(graph.nodes)
-        facts = rewrite(graph, decided, NAME)
+        made = rewrite(graph, decided, NAME)
     except Refused as refused:
         reason = str(refused)
         line = location_of_node(refused.node)
         if line and line != location:
             reason += f" (at {line})"
         return Refusal(NAME, refused.code, reason, location)
-    made = [node for node in graph.nodes if node not in before]
+    new = [node for node in graph.nodes if node not in before]
     ops = [
         str(node.target).removeprefix("packpass.").removesuffix(".default")
-        for node in made
+        for node in new
         if "packpass" in str(node.target)
     ]
     details: dict[str, Any] = {
@@ -124,7 +124,7 @@ def run_one(graph: fx.Graph, decision: Callable[[], Decided], location: str) -> 
         "boundaries": decided.boundaries.node.name,
         "written": [row.node.name for row, _ in decided.writes],
         "ops": ops,
-        **facts,
+        **made.facts,
     }
     after = ", ".join(dict.fromkeys(op for op in ops if op != "check_cu_seqlens")) or "elementwise ops on the whole row"
-    return Rewrite(NAME, location, "loop over documents", after, details)
+    return Rewrite(NAME, location, "loop over documents", after, details, made.claims)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols, statically_known_true
+from packpass.decisions.records import Claims
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import call_name
 from passes.prune import prune
@@ -54,8 +56,16 @@ _FRESH = (
 _ops = torch.ops.packpass
 
 
-def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
-    """Emit the new nodes, then remove the loop. Returns facts for the report; raises `Refused` with nothing changed."""
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a rewrite says of itself: to people, and to those who run its graph."""
+
+    facts: dict[str, Any]
+    claims: Claims
+
+
+def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
+    """Emit the new nodes, then remove the loop; raises `Refused` with nothing changed."""
     loop = decided.loop
     begin = loop.iterations[0][0]
     end = loop.iterations[-1][2]
@@ -120,13 +130,10 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"in_place": len(news) - len(functional) + len(filled), "lists": len(rows)}
     if separate:
         facts["separate_inputs"] = separate
-    if any(_adds_up(t) for term in decided.terms for t in walk(term)):
-        facts["numerics"] = REORDERED
-    return facts
-
-
-REORDERED = "sums in another order"
-"""``details["numerics"]`` of a rewrite that is right, but not bit for bit: `packpass.verify` compares to rounding."""
+    reordered = any(_adds_up(t) for term in decided.terms for t in walk(term))
+    if reordered:
+        facts["numerics"] = "sums in another order"
+    return Made(facts, Claims(captured_loop=True, separate_inputs=tuple(separate), reordered=reordered))
 
 
 def _adds_up(term: Any) -> bool:

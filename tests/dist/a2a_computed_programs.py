@@ -10,7 +10,7 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.dist.a2a_moves import WIDTH, gathered, size_of, unzigzag
+from tests.dist.a2a_moves import gathered, size_of, unzigzag
 from tests.dist.naive import AllToAll
 
 

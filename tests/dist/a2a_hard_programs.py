@@ -14,12 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
 from tests.dist import a2a_computed_programs as computed
-from tests.dist.a2a_moves import WIDTH, gather_sequence, gathered, scatter_sequence, size_of, unzigzag, zigzag
+from tests.dist.a2a_moves import WIDTH, gathered, scatter_sequence, size_of, unzigzag, zigzag
 from tests.dist.naive import AllToAll
 
 # === Rewritten ==================================================================================================

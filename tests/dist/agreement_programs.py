@@ -15,8 +15,8 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor
 
 import packpass
-from packpass.ranks.meeting import Board
 from packpass.ops import cp_packed_roll, cp_to_hp, hp_to_cp
+from packpass.ranks.meeting import Board
 from tests.dist import naive
 from tests.dist.cp_programs import check, documents, executed, whole_row
 

@@ -23,7 +23,7 @@ from packpass.ranks.agreement import agreement
 from packpass.ranks.collectives import Collective, Sizes, collectives, decisions
 from packpass.ranks.meeting import AgreementError, Board, Meeting, Numbers
 from packpass._options import Options
-from packpass.decisions.records import Rewrite
+from packpass.decisions.records import Claims, Rewrite
 from packpass.ops import cp_packed_roll, cp_to_hp
 
 
@@ -318,8 +318,8 @@ def test_an_input_is_looked_for_in_the_graph_itself_only(fake_group: None) -> No
 
 def test_decisions_of_passes() -> None:
     rewrites = [
-        Rewrite("a", "m.py:1", "", "", {"agreement": ["x", "y"]}),
-        Rewrite("b", "m.py:2", "", "", {"agreement": "z", "group": "5"}),
+        Rewrite("a", "m.py:1", "", "", claims=Claims(agreement=("x", "y"))),
+        Rewrite("b", "m.py:2", "", "", claims=Claims(agreement=("z",), group="5")),
         Rewrite("c", "m.py:3", "", ""),
     ]
     of_all = [("a: x", "m.py:1"), ("a: y", "m.py:1")]

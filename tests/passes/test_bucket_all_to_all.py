@@ -94,7 +94,7 @@ def test_independent_ones() -> None:
     (exchange,) = sent(graph)
     assert exchange.args[1:3] == ([1] * SIZE, [1] * SIZE)
     assert tuple(exchange.meta["val"].shape) == (SIZE, 2 * (3 + 10 + 3))
-    assert rewrite.rule == "fuse_all_to_all"
+    assert rewrite.rule == "bucket_all_to_all"
     assert rewrite.before == "3 all_to_all_single (forward)"
     assert rewrite.details["bytes"] == 2 * SIZE * 16 * 4
     assert rewrite.details["count"] == 3
@@ -513,7 +513,7 @@ def test_reports_count_what_is_joined_even_where_a_cache_has_the_graph() -> None
         for _ in range(2):
             report = packpass.explain(pair_of, options=dict(options))(rows(3))
             assert (report.collectives_before, report.collectives_after) == (2, 1)
-            assert [r.rule for r in report.rewrites] == ["fuse_all_to_all"]
+            assert [r.rule for r in report.rewrites] == ["bucket_all_to_all"]
         off = {"packpass.disable": ["fuse_all_to_all", "bucket_all_to_all"]}
         report = packpass.explain(pair_of, options=off)(rows(3))
         assert (report.collectives_before, report.collectives_after) == (2, 2)

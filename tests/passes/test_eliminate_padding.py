@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import packpass
 from packpass.engine import unpadded
+from packpass.engine.verify import VerificationError
 from packpass.ops import pack
 
 from . import padded_models as models
@@ -327,12 +330,41 @@ def test_explains() -> None:
     assert not [r for r in report.refusals if r.rule == RULE]
 
 
-def test_goes_with_verify(compiles: list[str]) -> None:
-    """What is at padding changes on purpose, so there is nothing to compare bit for bit."""
-    model = models.Causal()
+@pytest.mark.parametrize("make", [models.Causal, models.Loss, models.Model], ids=lambda make: make.__name__)
+def test_goes_with_verify(make: Any, compiles: list[str]) -> None:
+    """The packed graph is compared with the padded one at real tokens: what is at padding changes on purpose."""
+    model = make()
     compiled = torch.compile(model, backend=packpass.backend, options={**EAGER, "packpass.verify": True})
-    check(model, compiled, *batch())
+    check(model, compiled, *batch(), per_token=make is not models.Loss)
     assert compiles == ["packed"]
+
+
+@pytest.mark.parametrize("make", [models.Causal, models.Loss], ids=lambda make: make.__name__)
+def test_verify_names_a_wrong_packed_form(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from passes.eliminate_padding.machine import RULES
+
+    right = RULES["linear"]
+
+    def wrong(machine: Any, node: fx.Node) -> Any:
+        value = right(machine, node)
+        doubled = machine.graph.call_function(torch.mul, (value.packed.node, 2))
+        return dataclasses.replace(value, packed=dataclasses.replace(value.packed, node=doubled))
+
+    monkeypatch.setitem(RULES, "linear", wrong)
+    compiled = torch.compile(make(), backend=packpass.backend, options={**EAGER, "packpass.verify": True})
+    with pytest.raises(VerificationError, match=r"eliminate_padding at .*padded_models\.py:\d+ changed output 0"):
+        compiled(*batch())
+
+
+def test_verify_does_not_compare_two_draws(caplog: pytest.LogCaptureFixture) -> None:
+    class Dropping(models.Causal):
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            return nn.functional.dropout(super().forward(ids, mask), 0.5)
+
+    compiled = torch.compile(Dropping(), backend=packpass.backend, options={**EAGER, "packpass.verify": True})
+    with caplog.at_level(logging.WARNING, "packpass.unpadded"):
+        compiled(*batch())
+    assert "cannot be verified" in caplog.text
 
 
 def test_off_by_default(compiles: list[str]) -> None:
