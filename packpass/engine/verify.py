@@ -96,13 +96,15 @@ Dims = tuple[tuple[Any, ...], ...]
 
 def _at_tokens(keep: torch.Tensor, dims: Dims) -> torch.Tensor:
     """Where a tensor with these dimensions has real tokens."""
-    labels = [part for parts in dims for part in (parts or (1,))]
     sizes: dict[Any, int] = {"B": keep.shape[0], "S": keep.shape[1]}
+
+    def size(part: Any) -> int:
+        return sizes[part] if part in sizes else int(part)
+
+    labels = [part for parts in dims for part in (parts or (1,))]
     rows = keep if labels.index("B") < labels.index("S") else keep.t()
-    full: list[int] = [sizes.get(part, part) for part in labels]
-    spread = rows.reshape([n if part in sizes else 1 for part, n in zip(labels, full, strict=True)]).expand(full)
-    counts: list[list[int]] = [[sizes.get(p, p) for p in parts] for parts in dims]
-    return spread.reshape([math.prod(count) for count in counts])
+    rows = rows.reshape([size(part) if part in sizes else 1 for part in labels])
+    return rows.expand([size(p) for p in labels]).reshape([math.prod(size(p) for p in parts) for parts in dims])
 
 
 def _compare(

@@ -13,7 +13,6 @@ from packpass.layout.losses import LOSSES
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.rules import ELEMENTWISE, apply
-from packpass.layout.sources import last_name, source_name
 from passes.pack_shifts.interpret import Found, Interpreter
 from passes.pack_shifts.pieces import ZERO, Source
 from passes.pack_shifts.shards import refused_shards
@@ -89,16 +88,34 @@ def _compares(user: fx.Node, view: View, found: Found) -> bool:
     return False
 
 
-def same_value(a: Any, b: Any, depth: int = 6) -> bool:
-    """Are two values the same node, or computed in the same way?"""
-    if not isinstance(a, fx.Node) or not isinstance(b, fx.Node):
-        return type(a) is type(b) and bool(a == b)
-    if a is b:
-        return True
-    if depth == 0 or a.op != b.op or a.target != b.target or a.op not in ("call_function", "call_method"):
-        return False
-    one, other = [*a.args, *a.kwargs.items()], [*b.args, *b.kwargs.items()]
-    return len(one) == len(other) and all(same_value(x, y, depth - 1) for x, y in zip(one, other, strict=True))
+def same_value(a: Any, b: Any) -> bool:
+    """Are two values the same node, or computed in the same way, however long that takes?"""
+    pairs: list[tuple[Any, Any]] = [(a, b)]
+    seen: set[tuple[fx.Node, fx.Node]] = set()
+    while pairs:
+        one, other = pairs.pop()
+        if one is other or (isinstance(one, fx.Node) and (one, other) in seen):
+            continue
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, fx.Node):
+            if one.op != other.op or one.target != other.target or one.op not in ("call_function", "call_method"):
+                return False
+            seen.add((one, other))
+            pairs += [(one.args, other.args), (dict(one.kwargs), dict(other.kwargs))]
+        elif isinstance(one, (tuple, list)):
+            if len(one) != len(other):
+                return False
+            pairs += zip(one, other, strict=True)
+        elif isinstance(one, dict):
+            if one.keys() != other.keys():
+                return False
+            pairs += [(one[key], other[key]) for key in one]
+        elif isinstance(one, slice):
+            pairs.append(((one.start, one.stop, one.step), (other.start, other.stop, other.step)))
+        elif one != other:
+            return False
+    return True
 
 
 def _tests_fill(user: fx.Node, found: Found) -> bool:
@@ -107,14 +124,13 @@ def _tests_fill(user: fx.Node, found: Found) -> bool:
     others = [a for a in user.args if not isinstance(a, fx.Node)]
     if user.kwargs or len(others) != 1 or isinstance(others[0], str) or others[0] != fill:
         return False
-    tokens = example(source).dtype in _TOKEN_DTYPES and "mask" not in last_name(source_name(source) or "")
-    return not tokens or fill < 0
+    return example(source).dtype not in _TOKEN_DTYPES or fill < 0
 
 
-def _running(node: fx.Node, limit: int = 40) -> fx.Node | None:
+def _running(node: fx.Node) -> fx.Node | None:
     """A running sum, a sort or an arange that ``node`` was made from, slot by slot."""
     stack, seen = [node], set[fx.Node]()
-    while stack and len(seen) < limit:
+    while stack:
         at = stack.pop()
         if at in seen:
             continue
@@ -128,12 +144,12 @@ def _running(node: fx.Node, limit: int = 40) -> fx.Node | None:
     return None
 
 
-def _counted(found: Found, limit: int = 60) -> fx.Node | None:
+def _counted(found: Found) -> fx.Node | None:
     """A running sum or maximum that the shifted row goes into, as where segments are numbered by their last tokens."""
     if example(found.shift.source.node).is_floating_point():
         return None
     stack, seen = [user for user, _ in found.uses], set[fx.Node]()
-    while stack and len(seen) < limit:
+    while stack:
         at = stack.pop()
         name = op_name(at)
         if name in _COUNTS:
