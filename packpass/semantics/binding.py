@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -60,6 +61,16 @@ def bind_signature(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
             bound.arguments[name] = tuple(given[0])
     names = {**_CANONICAL, "tensor": "input"} if "input" not in bound.arguments else _CANONICAL
     return {names.get(name, name): value for name, value in bound.arguments.items()}
+
+
+def parameters_of(overload: Any, target: Any) -> list[str]:
+    """Names of the arguments that the function which a node calls takes by position."""
+    if overload is not None:
+        return [p[0] for p in _parameters(overload)[0] if not p[2]]
+    if target is operator.getitem:
+        return ["input", "index"]
+    signature = _signature(getattr(torch.Tensor, target, None) if isinstance(target, str) else target)
+    return [] if signature is None else [_CANONICAL.get(name, name) for name in signature.parameters]
 
 
 @functools.cache

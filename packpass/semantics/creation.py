@@ -47,11 +47,21 @@ def _plain(call: Call) -> Meaning | None:
     return meaning(FAMILY, relating.done(), Traits(random=call.op in _RANDOM))
 
 
+def _number(call: Call) -> Meaning | None:
+    """A tensor without axes, made from a number."""
+    value = call.get("s", "t")
+    if not isinstance(value, (bool, int, float)) or call.results[0].dim():
+        return None
+    relating = Relating(call)
+    return meaning(FAMILY, relating.done(), contents=Uniform(value))
+
+
 _KINDS = ("zeros", "ones", "full", "empty", "rand", "randn", "randint")
 ENTRIES: dict[str, Entry] = {
     **dict.fromkeys([*_KINDS, *(f"{k}_like" for k in _KINDS), "empty_strided", "empty_permuted"], _filled),
     **dict.fromkeys([f"new_{k}" for k in ("zeros", "ones", "full", "empty", "empty_strided")], _filled),
     "arange": _counted,
     **dict.fromkeys(("linspace", "logspace", "eye", "randperm", "tril_indices", "triu_indices"), _plain),
-    **dict.fromkeys(("scalar_tensor", "hann_window", "hamming_window", "blackman_window", "bartlett_window"), _plain),
+    **dict.fromkeys(("scalar_tensor", "tensor"), _number),
+    **dict.fromkeys(("hann_window", "hamming_window", "blackman_window", "bartlett_window"), _plain),
 }

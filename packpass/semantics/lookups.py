@@ -24,10 +24,12 @@ FAMILY = "lookups"
 
 
 def _embedding(call: Call) -> Meaning | None:
-    """Rows of a table; ``max_norm`` writes the table."""
+    """Rows of a table; ``max_norm`` writes the table, and ``scale_grad_by_freq`` counts how often ids occur."""
     weight = call.of("weight")
     ids = next((k for k, o in enumerate(call.operands) if o.argument in ("input", "indices")), None)
     if weight is None or ids is None or len(call.operands) != 2 or call.get("max_norm") is not None:
+        return None
+    if call.get("scale_grad_by_freq") is not False:
         return None
     relating = Relating(call)
     relating.from_result()

@@ -25,6 +25,7 @@ _UNTAGGED = _words(
     """
     to clone detach alias contiguous conj resolve_conj resolve_neg real imag isclose isreal log_sigmoid hardswish
     softsign tanhshrink floor_divide masked_fill where requires_grad_ complex polar special_ndtr rsub dropout
+    alpha_dropout
     _to_copy logical_and
     """
 )
@@ -32,6 +33,8 @@ _UNTAGGED = _words(
 LINEAR = frozenset(
     _words("add sub rsub neg positive clone detach alias contiguous to conj resolve_conj resolve_neg real imag copy")
 )
+COPIES = frozenset(_words("clone detach alias contiguous to"))
+"""The values of their input, perhaps as another dtype, on another device, or in another memory."""
 _CHOOSING = {"where": ("input", "other"), "masked_fill": ("input", "value")}
 DIVIDING = frozenset(_words("div floor_divide remainder fmod"))
 
@@ -61,6 +64,8 @@ def tagged(call: Call) -> bool:
     """Is this very overload pointwise? (``max`` of two tensors is, ``max`` along a dimension is not.)"""
     if call.op in _NOT:
         return False
+    if call.op == "where":  # with numbers it is not tagged; with a condition alone it says where that is
+        return "other" in call.arguments
     if call.op in _UNTAGGED:
         return True
     if call.overload is not None and call.overload._schema.name == f"aten::{call.op}":
@@ -96,7 +101,7 @@ def traits(call: Call) -> Traits:
     elif call.op in ("mul", "div") and len(call.operands) == 1 and call.operands[0].argument == "input":
         zero = read  # by a number: a product of two tensors is 0 * inf in slots that hold garbage
     raises = frozenset({"other"} & read) if call.op in DIVIDING and _integral(call) else frozenset()
-    random = call.op == "dropout" and bool(call.get("training", "train", default=True))
+    random = call.op in ("dropout", "alpha_dropout") and bool(call.get("training", "train", default=True))
     return Traits(random=random, raises=raises, zero_gradient=zero)
 
 

@@ -53,8 +53,8 @@ def related(relating: Relating, inputs: Sequence[str], output: str, mixed: str) 
     call = relating.call
     if len(inputs) != len(call.operands) or not isinstance(call.results[relating.item], torch.Tensor):
         return False
-    words = [_letters(word, operand.rank) for word, operand in zip(inputs, call.operands, strict=True)]
-    out = _letters(output, call.results[relating.item].dim())
+    words = [letters_of(word, operand.rank) for word, operand in zip(inputs, call.operands, strict=True)]
+    out = letters_of(output, call.results[relating.item].dim())
     if out is None or any(word is None for word in words):
         return False
     loops: dict[str, tuple[int, ...]] = {}
@@ -87,7 +87,7 @@ def _axis(relating: Relating, loops: dict[str, tuple[int, ...]], letter: str, si
     return Axis((), UNKNOWN)
 
 
-def _letters(word: str, rank: int) -> list[str] | None:
+def letters_of(word: str, rank: int) -> list[str] | None:
     """One letter for every axis; those of ``...`` are counted from the right."""
     left, dots, right = word.partition("...")
     named = len(left) + len(right)
@@ -135,8 +135,8 @@ def _linear(call: Call) -> Meaning | None:
     return formula(call, words, "...o" if weight == 2 else "...")
 
 
-def _einsum(call: Call) -> Meaning | None:
-    """The formula that it is given."""
+def words_of(call: Call) -> list[str] | None:
+    """The formula of an einsum, a word for every operand and one for the result."""
     equation = call.get("equation")
     if not isinstance(equation, str):
         return None
@@ -144,7 +144,12 @@ def _einsum(call: Call) -> Meaning | None:
     if not arrow:
         used = left.replace("...", "").replace(",", "")
         out = ("..." if "..." in left else "") + "".join(sorted(c for c in set(used) if used.count(c) == 1))
-    return formula(call, left.split(","), out)
+    return [*left.split(","), out]
+
+
+def _einsum(call: Call) -> Meaning | None:
+    words = words_of(call)
+    return None if words is None else formula(call, words[:-1], words[-1])
 
 
 def _fixed(words: Sequence[str], out: str) -> Entry:

@@ -16,8 +16,8 @@ becomes
     return packpass.unpack(head(h))                  # [B, S, V], 0 at padding
 
 Values at real tokens, and gradients, are those of the padded model; results at padding are 0 instead of what the model
-makes of padding. That is safe because every op between pack and unpack is proven to work on each token alone
-(`rules_tokenwise`, `rules_shapes`), attention is proven to hide padding from every real token (`facts`,
+makes of padding. That is safe because every op between pack and unpack is proven to work on each token alone (`tokens`:
+`packpass.semantics` says what every call means), attention is proven to hide padding from every real token (`facts`,
 `rules_attention`), and everything else is refused. Values that depend on positions are computed for the whole batch and
 packed where they meet tokens, so that every token keeps its position in its row.
 
@@ -40,14 +40,13 @@ from torch import fx
 
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
-from packpass.layout.names import op_name
 from passes.context import PassContext
-from passes.eliminate_padding import rules_attention, rules_losses, rules_multi_head, rules_shapes, rules_tokenwise  # noqa: F401
+from passes.eliminate_padding import rules_attention, rules_general, rules_losses, rules_multi_head  # noqa: F401
 from passes.eliminate_padding.find import FUSED, Found, find, mask_of
 from passes.eliminate_padding.machine import Machine
-from passes.eliminate_padding.op_sets import PURE, is_random
 from passes.eliminate_padding.prologue import prologue
 from passes.eliminate_padding.unpadded import META, Unpadded
+from passes.eliminate_padding.writes import is_random, name_of
 from passes.refused import Refused
 
 NAME = "eliminate_padding"
@@ -75,7 +74,7 @@ def _hidden_attention(gm: fx.GraphModule) -> list[Rewrite | Refusal]:
     """Attention with a mask in a subgraph."""
     for sub in gm.modules():
         for node in sub.graph.nodes if isinstance(sub, fx.GraphModule) and sub is not gm else ():
-            if op_name(node) in FUSED and mask_of(node) is not None:
+            if name_of(node) in FUSED and mask_of(node) is not None:
                 where = location_of_node(node) or "<unknown>"
                 reason = "attention inside a subgraph, such as activation checkpointing, is not packed"
                 return [Refusal(NAME, "no-rule", reason, where)]
@@ -99,7 +98,8 @@ def _pack(gm: fx.GraphModule, found: Found) -> Rewrite:
     first = prologue(gm, found.mask, machine.conditions)
 
     # === Transform ===
-    graph.eliminate_dead_code(lambda node: op_name(node) not in PURE)
+    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or machine.must_stay(node))
+    random = any(is_random(node) for node in graph.nodes)
     for node in graph.nodes:
         node.meta.pop("example_value", None)
     packed = fx.GraphModule(gm, graph)
@@ -110,7 +110,7 @@ def _pack(gm: fx.GraphModule, found: Found) -> Rewrite:
         found.inverted,
         tuple((c.kind, c.value, c.parts) for c in machine.conditions),
         tuple(machine.results),
-        any(is_random(op_name(node)) for node in graph.nodes),
+        random,
     )
     attentions = len(machine.attentions)
     return Rewrite(

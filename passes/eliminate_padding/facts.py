@@ -18,15 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example, op_name
-from passes.eliminate_padding.op_sets import CASTS, POINTWISE, RANDOM, writes
+from packpass.layout.names import argument, example
+from packpass.semantics import Call, Meaning, call_of, meaning_of
+from packpass.semantics.meaning import Iota, Uniform
+from packpass.semantics.pointwise import COPIES
 from passes.eliminate_padding.tile import Dims, Tile, count, holds, moved, named, parts_of, same
 from passes.eliminate_padding.writes import unseen
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-CONSTANTS = {"ones": 1, "ones_like": 1, "new_ones": 1, "zeros": 0, "zeros_like": 0, "new_zeros": 0}
-FILLED = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0, "tensor": 0}
-"""Op -> position of the value."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,29 +77,30 @@ def of_padding(tile: Tile, node: fx.Node) -> Table:
 
 
 def _fact(node: fx.Node, tile: Tile, found: dict[fx.Node, Fact]) -> Fact | None:
-    name = op_name(node)
-    if name == "arange":
-        return _arange(node)
-    if name in CONSTANTS or name in FILLED:
-        return _constant(node, name)
-    if name == "eye":
+    call = call_of(node)
+    meaning = meaning_of(call) if call is not None else None
+    if call is None or meaning is None:
+        return None
+    if isinstance(meaning.contents, Iota):
+        return _counted(node, meaning.contents)
+    if isinstance(meaning.contents, Uniform):
+        return _constant(node, meaning.contents.value)
+    if call.op == "eye":
         return _eye(node, tile)
     first = node.args[0] if node.args else None
     fact = found.get(first) if isinstance(first, fx.Node) else None
     if isinstance(fact, Index) or any(isinstance(found.get(n), Index) for n in node.all_input_nodes):
-        if name == "getitem" and isinstance(fact, Table):
+        if call.op == "getitem" and isinstance(fact, Table):
             return _looked_up(node, fact, found)
-        return _of_positions(node, name, tile, found)
-    if name in ("tril", "triu"):
-        return _triangle(node, name, tile, fact)
-    if fact is not None and (dims := moved(tile, node, _told_apart(fact.dims))) is not None:
-        return _reordered(fact, dims)
-    if writes(name):
-        return _elementwise(node, found) if name[:-1] in POINTWISE and unseen(node) else None
-    if name in CASTS and isinstance(fact, Table):
+        return _of_positions(node, call, tile, found)
+    if call.op in ("tril", "triu"):
+        return None if call.in_place else _triangle(node, call.op, tile, fact)
+    if isinstance(fact, Table) and (dims := moved(tile, node, _told_apart(fact.dims))) is not None:
+        return None if call.in_place else _reordered(fact, dims)
+    if call.op in COPIES and isinstance(fact, Table):
         return dataclasses.replace(fact, cells=fact.cells.to(example(node).dtype))
-    if name in POINTWISE and name not in RANDOM:
-        return _elementwise(node, found)
+    if meaning.family == "pointwise" and not (call.in_place and not unseen(node)):
+        return _elementwise(node, call, meaning, found)
     return None
 
 
@@ -126,7 +126,9 @@ def _told_apart(dims: Dims) -> Dims:
     return dims if len(places) < 2 else (*dims[: places[1]], *_relabelled(dims[places[1] :], "S", "K"))
 
 
-def _elementwise(node: fx.Node, found: dict[fx.Node, Fact]) -> Table | None:
+def _elementwise(node: fx.Node, call: Call, meaning: Meaning, found: dict[fx.Node, Fact]) -> Table | None:
+    if meaning.traits.random or len(meaning.relations) != 1:
+        return None
     operands = [n for n in node.all_input_nodes if isinstance(example(n), Tensor)]
     tables = [found.get(n) for n in operands]
     if not operands or len(operands) != len(node.all_input_nodes) or not all(isinstance(t, Table) for t in tables):
@@ -148,7 +150,7 @@ def _elementwise(node: fx.Node, found: dict[fx.Node, Fact]) -> Table | None:
     cells = {n: aligned(found[n], places) for n in operands}  # type: ignore[arg-type]
     args = fx.map_arg(node.args, lambda n: cells[n].clone())
     kwargs = fx.map_arg(node.kwargs, lambda n: cells[n])
-    result = run(node, args, dict(kwargs))
+    result = run(call, args, dict(kwargs))
     return Table(out, result.expand(shape_of(len(places))).clone())
 
 
@@ -166,33 +168,27 @@ def aligned(table: Table, places: list[int]) -> Tensor:
     return table.cells.view([2 if place in mine else 1 for place in places] + [1])
 
 
-def run(node: fx.Node, args: Any, kwargs: dict[str, Any]) -> Tensor:
-    """The op of a node on other arguments, on the CPU."""
+def run(call: Call, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    """A call on other arguments, on the CPU."""
     cpu = torch.device("cpu")
     args = tuple(cpu if isinstance(a, torch.device) else a for a in args)
     kwargs = {k: cpu if isinstance(a, torch.device) else a for k, a in kwargs.items() if k != "memory_format"}
     with torch.no_grad():
-        if writes(op_name(node)):  # the table may have to grow
-            result = getattr(args[0], op_name(node)[:-1])(*args[1:], **kwargs)
-        elif node.op == "call_method":
-            result = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        if call.name != call.op and call.in_place:  # the table may have to grow
+            result = getattr(args[0], call.op)(*args[1:], **kwargs)
+        elif call.node.op == "call_method":
+            result = getattr(args[0], str(call.node.target))(*args[1:], **kwargs)
         else:
-            assert callable(node.target)
-            result = node.target(*args, **kwargs)
+            assert callable(call.node.target)
+            result = call.node.target(*args, **kwargs)
     assert isinstance(result, Tensor)
     return result
 
 
-def _constant(node: fx.Node, name: str) -> Table | None:
-    value = CONSTANTS.get(name)
-    if value is None:
-        value = argument(node, FILLED[name], {"full": "fill_value", "full_like": "fill_value"}.get(name, "value"))
-        if name == "new_full":
-            value = argument(node, 2, "fill_value")
+def _constant(node: fx.Node, value: Any) -> Table | None:
     if not isinstance(value, (int, float, bool)):
         return None
-    shape = example(node).shape
-    return Table(parts_of(shape), torch.tensor(value, dtype=example(node).dtype))
+    return Table(parts_of(example(node).shape), torch.tensor(value, dtype=example(node).dtype))
 
 
 def _eye(node: fx.Node, tile: Tile) -> Table | None:
@@ -224,18 +220,19 @@ def _triangle(node: fx.Node, name: str, tile: Tile, fact: Fact | None) -> Table 
 # === Positions ==================================================================================================
 
 
-def _arange(node: fx.Node) -> Index | None:
-    numbers = [a for a in node.args if isinstance(a, (int, fx.Node, torch.SymInt))]
-    start = 0 if len(numbers) < 2 else numbers[0]
-    step = numbers[2] if len(numbers) > 2 else node.kwargs.get("step", 1)
-    if start != 0 or step != 1 or not numbers or example(node).is_floating_point() or "start" in node.kwargs:
+def _counted(node: fx.Node, contents: Iota) -> Index | None:
+    """``arange``"""
+    start, step = contents.start, contents.step
+    if type(start) is not int or type(step) is not int or (start, step) != (0, 1) or example(node).is_floating_point():
         return None
     return Index(1, 0, 0, example(node).shape[0])
 
 
-def _of_positions(node: fx.Node, name: str, tile: Tile, found: dict[fx.Node, Fact]) -> Fact | None:
-    value = example(node)
-    if name in COMPARISONS or name in ("add", "sub") or name in ("to", "long", "int", "clone", "contiguous", "detach"):
+def _of_positions(node: fx.Node, call: Call, tile: Tile, found: dict[fx.Node, Fact]) -> Fact | None:
+    value, name = example(node), call.op
+    if call.in_place:
+        return None
+    if name in COMPARISONS or name in ("add", "sub") or name in COPIES:
         a, b = (node.args[0], node.args[1] if len(node.args) > 1 else None)
         if name in COMPARISONS:
             return _compared(node, name, tile, *(found.get(x) if isinstance(x, fx.Node) else x for x in (a, b)))
@@ -246,7 +243,7 @@ def _of_positions(node: fx.Node, name: str, tile: Tile, found: dict[fx.Node, Fac
             if type(b) is not int or node.kwargs:
                 return None
             return dataclasses.replace(index, start=index.start + (b if name == "add" else -b))
-        return None if isinstance(b, fx.Node) else index
+        return index
     source = node.args[0] if node.args else None
     index = found.get(source) if isinstance(source, fx.Node) else None
     if not isinstance(index, Index):

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example, op_name, storage
+from packpass.layout.names import argument, example, storage
 from packpass.layout.sources import belongs_to_module, source_name
+from packpass.semantics.names import op_name
 from passes.eliminate_padding.facts import Fact, Table, facts, of_padding
-from passes.eliminate_padding.op_sets import CASTS, POINTWISE, RANDOM, plain, writes
 from passes.eliminate_padding.rules_scores import CASES, HIDDEN, aligned
-from passes.eliminate_padding.tile import EXPANDS, PERMUTES, VIEWS, Tile, holds, same
-from passes.eliminate_padding.writes import asked
+from passes.eliminate_padding.tile import Tile, holds, same
+from passes.eliminate_padding.writes import family_of, is_random, name_of, written
 
 _MASKED = frozenset({"add", "sub", "masked_fill", "where"})
 FUSED = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
-_OF_MASKS = frozenset({"tril", "triu", "cat", "pad", "cumsum", "getitem", "repeat", "flip", "roll", "any", "all"})
-"""What else makes a mask of masks."""
+_OF_MASKS = frozenset({"pointwise", "views", "indexing", "joins", "reductions"})
+"""Families of calls that make a mask of masks."""
 _PRODUCTS = frozenset({"matmul", "bmm", "einsum"})
 
 
@@ -71,7 +71,7 @@ def _unclear(graph: fx.Graph, mask: fx.Node, tile: Tile, known: dict[fx.Node, Fa
         start = mask_of(node)
         if start is None or start in known:
             continue
-        if op_name(node) not in FUSED and not any(_is_product(n) for n in node.all_input_nodes if n is not start):
+        if name_of(node) not in FUSED and not any(_is_product(n) for n in node.all_input_nodes if n is not start):
             continue
         seen, stack = {start}, [start]
         while stack:
@@ -79,7 +79,7 @@ def _unclear(graph: fx.Graph, mask: fx.Node, tile: Tile, known: dict[fx.Node, Fa
             table = known.get(here)
             if isinstance(table, Table) and depends_on_padding(table):
                 return Found(mask, False, tile, known, {node: ()}, False)
-            if here is start or plain(op_name(here)) in POINTWISE | VIEWS | PERMUTES | EXPANDS | _OF_MASKS:
+            if here is start or family_of(here) in _OF_MASKS:
                 stack += [n for n in here.all_input_nodes if n not in seen]
                 seen.update(here.all_input_nodes)
     return None
@@ -99,7 +99,9 @@ def _candidates(graph: fx.Graph) -> Iterator[tuple[fx.Node, Tile]]:
         tile = Tile(value.shape[0], value.shape[-1])
         if node.op == "placeholder" and not is_parameter(node) and not _is_ids(node):
             inputs.append((node, tile))
-        elif node.op in ("call_function", "call_method") and value.dtype is torch.bool and op_name(node) in POINTWISE:
+        elif (
+            node.op in ("call_function", "call_method") and value.dtype is torch.bool and family_of(node) == "pointwise"
+        ):
             if _of_one_input(node, tile):
                 computed.append((node, tile))
     yield from inputs
@@ -119,7 +121,7 @@ def _of_one_input(mask: fx.Node, tile: Tile) -> bool:
         value = example(node)
         if node.op == "placeholder" and isinstance(value, Tensor) and value.dim() >= 2 and not is_parameter(node):
             if same(value.shape[0], tile.batch) and any(same(n, tile.length) for n in value.shape[1:]):
-                reads += sum(user in seen and op_name(user) != "size" for user in node.users)
+                reads += sum(user in seen and name_of(user) != "size" for user in node.users)
     return reads <= 1
 
 
@@ -131,27 +133,27 @@ def _same_masks(graph: fx.Graph, mask: fx.Node) -> Iterator[tuple[fx.Node, bool]
     yield mask, True
     if mask.op == "placeholder":
         return
-    written = {storage(n.args[0]) for n in graph.nodes if n.args and (writes(op_name(n)) or asked(n))} - {None}
-    wanted = _way(mask, written)
+    changing = {storage(n.args[0]) for n in graph.nodes if n.args and written(n)} - {None}
+    wanted = _way(mask, changing)
     opposite = (_OPPOSITE.get(wanted[0]), *wanted[1:])
     for node in graph.nodes:
         if node is not mask and op_name(node) in (wanted[0], opposite[0]):
-            way = _way(node, written)
+            way = _way(node, changing)
             if way in (wanted, opposite):
                 yield node, way == wanted
 
 
-def _way(x: Any, written: set[Any]) -> Any:
+def _way(x: Any, changing: set[Any]) -> Any:
     """How a value is computed: what is computed in one way is one value. Where that is unclear, the node itself."""
     if isinstance(x, (tuple, list)):
-        return tuple(_way(item, written) for item in x)
+        return tuple(_way(item, changing) for item in x)
     if not isinstance(x, fx.Node):
         return (type(x), (x.start, x.stop, x.step) if isinstance(x, slice) else x)
-    known = op_name(x) in (POINTWISE - RANDOM) | VIEWS | PERMUTES | EXPANDS
-    if not known or any(storage(n) in written for n in (x, *x.all_input_nodes)):
+    known = family_of(x) in ("pointwise", "views") and not is_random(x)
+    if not known or any(storage(n) in changing for n in (x, *x.all_input_nodes)):
         return (x,)
-    named = tuple((name, _way(value, written)) for name, value in sorted(x.kwargs.items()))
-    return (op_name(x), *(_way(arg, written) for arg in x.args), named)
+    named = tuple((name, _way(value, changing)) for name, value in sorted(x.kwargs.items()))
+    return (op_name(x), *(_way(arg, changing) for arg in x.args), named)
 
 
 def is_parameter(node: fx.Node) -> bool:
@@ -163,7 +165,7 @@ def _is_ids(node: fx.Node) -> bool:
     value = example(node)
     if value.dtype is torch.bool:
         return False
-    return any(op_name(user) in ("embedding", "one_hot") and user.args[:1] == (node,) for user in node.users)
+    return any(name_of(user) in ("embedding", "one_hot") and user.args[:1] == (node,) for user in node.users)
 
 
 def depends_on_padding(table: Table) -> bool:
@@ -181,7 +183,7 @@ def _sites(graph: fx.Graph, known: dict[fx.Node, Fact]) -> Iterator[tuple[fx.Nod
             continue
         if not depends_on_padding(table):
             continue
-        if op_name(node) in FUSED:
+        if name_of(node) in FUSED:
             keys = tuple(k for k in (argument(node, 1, "key"), argument(node, 2, "value")) if isinstance(k, fx.Node))
             yield node, keys
         elif (product := _product_behind(node, known)) is not None:
@@ -192,7 +194,7 @@ def _sites(graph: fx.Graph, known: dict[fx.Node, Fact]) -> Iterator[tuple[fx.Nod
 
 def mask_of(node: fx.Node) -> fx.Node | None:
     """The operand of an op that would be the mask if the op were attention or masked scores."""
-    name = plain(op_name(node))
+    name = name_of(node)
     if name == "scaled_dot_product_attention":
         mask = argument(node, 3, "attn_mask")
     elif name == "multi_head_attention_forward":
@@ -219,8 +221,8 @@ def _is_product(node: fx.Node) -> bool:
 def _product_behind(node: fx.Node, known: dict[fx.Node, Fact]) -> fx.Node | None:
     """The product whose result is scaled, cast or viewed into a node, if its two operands both are activations."""
     here: fx.Node | None = node
-    while here is not None and op_name(here) not in _PRODUCTS:
-        if plain(op_name(here)) not in POINTWISE | VIEWS | CASTS:
+    while here is not None and name_of(here) not in _PRODUCTS:
+        if family_of(here) not in ("pointwise", "views"):
             return None
         tensors = [n for n in here.all_input_nodes if isinstance(example(n), Tensor) and n not in known]
         here = tensors[0] if len(tensors) == 1 else None
@@ -235,7 +237,7 @@ def _hides(site: fx.Node, known: dict[fx.Node, Fact]) -> bool:
     if table.tokens > 2:
         return False
     cells = aligned(table, [2, 1]).expand(CASES)
-    name = plain(op_name(site))
+    name = name_of(site)
     if cells.dtype is torch.bool:
         shown = ~cells if name in ("masked_fill", "multi_head_attention_forward") else cells
         if name == "where" and not (isinstance(site.args[1], fx.Node) and isinstance(site.args[2], (int, float))):

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, fx
 
 from packpass._registry import registrar
-from packpass.layout.names import example, op_name, storage
+from packpass.layout.names import example, storage
+from packpass.semantics.names import op_name
 from passes.eliminate_padding.facts import Fact, Table
-from passes.eliminate_padding.op_sets import HEAVY, RANDOM, writes
-from passes.eliminate_padding.tile import Dims, Tile, at, holds, named, regrouped
+from passes.eliminate_padding.tile import Dims, Tile, at, holds, named
 from passes.eliminate_padding.values import Condition, Fill, Packed, Scores, Value
-from passes.eliminate_padding.writes import asked, elsewhere, unseen
+from passes.eliminate_padding.writes import elsewhere, heavy, is_random, lent_by, name_of, removable, unseen, written
 from passes.refused import Refused
 
 ops: Any = torch.ops.packpass
@@ -34,7 +34,7 @@ RULES: dict[str, Rule] = {}
 
 
 rule = registrar(RULES)
-"""Registers the rule of ops whose operands are packed."""
+"""Registers the rule of ops whose operands are packed; ``"*"`` is that of all others."""
 
 
 class Machine:
@@ -54,6 +54,7 @@ class Machine:
         self.plan: dict[str, fx.Node] = {}
         self.grad: Any = torch.is_grad_enabled()
         """The grad mode, or a mark of a region in inference mode."""
+        self._copies: set[fx.Node] = set()
         self._region = 0
         self._packs: dict[Any, fx.Node] = {}
 
@@ -78,55 +79,55 @@ class Machine:
         return self.graph
 
     def interpret(self, node: fx.Node) -> Value:
-        name = op_name(node)
+        name = name_of(node)
         operands = node.all_input_nodes
-        if writes(name) or asked(node):
+        if written(node):
             self._write(node)
         if elsewhere(node):
             raise Refused("in-place", f"{name or node.target} writes into an argument such as out=", node)
         if not isinstance(example(node), Tensor):
-            self._enter(node, name)
+            self._enter(node, op_name(node))
         if not operands:
-            return Value(self.graph.node_copy(node))
+            return Value(self.copied(node))
         packed: Value | None = None
         problem: Refused | None = None
         if any(self.values[n].packed is not None or self.values[n].items is not None for n in operands):
             try:
-                packed = self._apply(node, name)
+                packed = RULES.get(name, RULES["*"])(self, node)
             except Refused as refused:
                 problem = refused
                 self.lost = self.lost or refused
         if packed is not None and (packed.whole is not None or packed.items is not None):
             return packed
         # Two forms of a random op would be two draws.
-        light = packed is None or name not in HEAVY | RANDOM
+        light = packed is None or not (heavy(node) or is_random(node))
         if light and all(self.values[n].whole is not None for n in operands):
             whole = self.copied(node)
             return Value(whole, packed.packed if packed else None)
         if packed is not None:
             return packed
-        if all(self.whole_of(n) is not None for n in operands):
+        if all(n in lent_by(node) or self.whole_of(n) is not None for n in operands):
             return Value(self.copied(node))
         raise problem or Refused("attention-weights", f"{name} uses attention weights, which are not computed", node)
 
     def _enter(self, node: fx.Node, name: str) -> None:
         """Grad mode, autocast and the like."""
         self._region += not node.all_input_nodes
-        if name == "_set_grad_enabled":
+        if name.endswith("_set_grad_enabled"):
             self.grad = node.args[0]
         elif "inference_mode" in name:
             self.grad, self._region = node, self._region + 1
 
-    def _apply(self, node: fx.Node, name: str) -> Value:
-        fn = RULES.get(name)
-        if fn is None:
-            what = name or str(node.target)
-            raise Refused("cross-token", f"{what} may mix the tokens of a row with its padding: it has no rule", node)
-        return fn(self, node)
-
     def copied(self, node: fx.Node) -> fx.Node:
-        """The op on whole operands."""
-        return self.graph.node_copy(node, lambda n: self._whole(n))
+        """The op on whole operands; on any form of those that give a dtype and a device only."""
+        forms = {n: self.any_form(n) for n in lent_by(node) if self.whole_of(n) is None}
+        new = self.again(node, node.args, node.kwargs, forms)
+        self._copies.add(new)
+        return new
+
+    def must_stay(self, node: fx.Node) -> bool:
+        """Does a node of the packed graph do more than to compute its result? Only copies of the source can."""
+        return node in self._copies and not removable(node)
 
     def _whole(self, node: fx.Node) -> fx.Node:
         whole = self.whole_of(node)
@@ -186,7 +187,7 @@ class Machine:
         """The packed form of an operand that must have one."""
         found = self.packed(node)
         if found is None:
-            raise Refused("not-tokens", f"{op_name(user)} combines tokens of the batch with other values", user)
+            raise Refused("not-tokens", f"{name_of(user)} combines tokens of the batch with other values", user)
         return found
 
     def plain(self, node: Any, user: fx.Node) -> Any:
@@ -195,7 +196,7 @@ class Machine:
             return node
         value = self.values[node]
         if value.whole is None or value.packed is not None:
-            raise Refused("cross-token", f"{op_name(user)} combines the tokens of a row with one another", user)
+            raise Refused("cross-token", f"{name_of(user)} combines the tokens of a row with one another", user)
         return value.whole
 
     def aligned(self, node: fx.Node, dims: Dims) -> fx.Node:
@@ -303,23 +304,35 @@ class Machine:
             return x
         return self.call("reshape", x, [self.extent(parts) for parts in packed.dims])
 
-    def whole_index(self, entry: Any) -> Any:
-        """An entry of an index whose numbers may be nodes."""
-        return fx.map_arg(entry, self._whole)
-
-    def viewed(self, packed: Packed, dims: Dims, node: fx.Node) -> Packed:
+    def viewed(self, packed: Packed, dims: Dims) -> Packed:
         """The packed form of a view."""
         return dataclasses.replace(packed, node=self.call("reshape", packed.node, physical(dims)), dims=dims)
-
-    def regrouped(self, node: fx.Node, dims: Dims) -> Dims:
-        found = regrouped(self.tile, dims, example(node).shape)
-        if found is None:
-            raise Refused("cross-token", f"{op_name(node)} merges or cuts the tokens of a row", node)
-        return found
 
     def table(self, node: Any) -> Table | None:
         fact = self.facts.get(node) if isinstance(node, fx.Node) else None
         return fact if isinstance(fact, Table) else None
+
+    def number_of(self, x: Any) -> float | None:
+        """A number, also one in a tensor that is constant."""
+        if isinstance(x, fx.Node):
+            table = self.table(x)
+            return float(table.cells) if table is not None and table.cells.dim() == 0 and not table.dims else None
+        return float(x) if type(x) in (int, float) else None
+
+    def any_form(self, node: fx.Node) -> Any:
+        """A form of an operand that gives a dtype and a device only."""
+        value = self.values[node]
+        return value.whole if value.packed is None or value.whole is not None else value.packed.node
+
+    def again(self, node: fx.Node, args: Any, kwargs: Any, forms: Mapping[fx.Node, Any]) -> fx.Node:
+        """The call of a node with these arguments, in these forms."""
+
+        def form(n: fx.Node) -> Any:
+            return forms[n] if n in forms else self._whole(n)
+
+        new = self.graph.create_node(node.op, node.target, fx.map_arg(args, form), fx.map_arg(kwargs, form))
+        new.meta = node.meta.copy()
+        return new
 
     def repeated(self, node: fx.Node, dims: Dims, changed: Mapping[fx.Node, Any], fill: Fill | None = None) -> Value:
         """The same op on packed operands."""
@@ -350,7 +363,7 @@ def physical_dim(dims: Dims, dim: int) -> int:
 def feature(n: Any, node: fx.Node) -> tuple[Any, ...]:
     """A dimension of features."""
     if not isinstance(n, int):
-        raise Refused("no-rule", f"{op_name(node)} makes features of a size that is no constant", node)
+        raise Refused("no-rule", f"{name_of(node)} makes features of a size that is no constant", node)
     return () if n == 1 else (n,)
 
 

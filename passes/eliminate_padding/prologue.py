@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from torch import fx
 
-from packpass.layout.names import op_name, storage
-from passes.eliminate_padding.op_sets import HEAVY, is_random, writes
+from packpass.layout.names import storage
 from passes.eliminate_padding.values import Condition
-from passes.eliminate_padding.writes import asked
+from passes.eliminate_padding.writes import heavy, is_random, name_of, written
 from passes.refused import Refused
 
 _STATEFUL = frozenset({"batch_norm", "instance_norm"})
@@ -28,11 +27,11 @@ def prologue(gm: fx.GraphModule, mask: fx.Node, conditions: list[Condition]) -> 
             stack += node.all_input_nodes
     memory = {storage(node) for node in needed} - {None}
     for node in gm.graph.nodes:
-        name = op_name(node)
-        if node in needed and (is_random(name) or name in HEAVY | _STATEFUL or name.startswith("higher_order")):
+        name = name_of(node)
+        if node in needed and (is_random(node) or heavy(node) or name in _STATEFUL or name.startswith("higher_order")):
             reason = f"the padding mask, the labels or an index depend on {name}, which cannot be run twice"
             raise Refused("no-rule", reason, node)
-        if (writes(name) or asked(node)) and storage(node.args[0]) in memory:
+        if written(node) and storage(node.args[0]) in memory:
             raise Refused("in-place", "the padding mask or the labels are written in place", node)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}

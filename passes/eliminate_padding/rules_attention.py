@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example
 from passes.eliminate_padding.machine import Machine, feature, ops, physical, rule
+from passes.eliminate_padding.rules_general import general
 from passes.eliminate_padding.rules_scores import (
     CASES,
     HIDDEN,
@@ -27,7 +28,6 @@ from passes.eliminate_padding.rules_scores import (
     on_scores,
     scores_dims,
 )
-from passes.eliminate_padding.rules_tokenwise import times_matrix
 from passes.eliminate_padding.tile import Dims, at, holds, named
 from passes.eliminate_padding.values import Condition, Packed, Scores, Value
 from passes.refused import Refused
@@ -90,15 +90,10 @@ def _matmul(m: Machine, node: fx.Node) -> Value:
             raise Refused("attention-weights", "attention weights of real tokens are set to 0 after the softmax", node)
         return _attention(m, node, scores.query, key, value, bias, scores.scale, scores.dims)
     query_like, key_like = m.packed(a), m.packed(b)
-    if query_like is None or key_like is None:
-        if query_like is not None and isinstance(b, fx.Node) and example(b).dim() == 2:
-            assert isinstance(a, fx.Node)
-            return times_matrix(m, node, a, b)
-        raise Refused("no-rule", f"{op_name(node)} of tokens and other values", node)
-    if is_scores_product(query_like.dims, key_like.dims):
+    if query_like is not None and key_like is not None and is_scores_product(query_like.dims, key_like.dims):
         key_like = broadcast(m, key_like, query_like.dims[:-2])
         return Value(packed=Scores(query_like, key_like, scores_dims(query_like.dims), 1.0, grad=m.grad))
-    raise Refused("cross-token", f"{op_name(node)} combines the tokens of a row with one another", node)
+    return general(m, node)
 
 
 def causal_or_not(bias: Tensor, node: fx.Node) -> tuple[bool, bool]:

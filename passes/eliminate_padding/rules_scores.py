@@ -12,12 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example
+from packpass.semantics import call_of, meaning_of
+from packpass.semantics.names import op_name
+from packpass.semantics.pointwise import COPIES
 from passes.eliminate_padding.facts import Table, aligned
 from passes.eliminate_padding.machine import Machine, physical
-from passes.eliminate_padding.op_sets import CASTS, plain
-from passes.eliminate_padding.tile import VIEWS, Dims, holds, named
+from passes.eliminate_padding.tile import Dims, holds, in_order, moved, named
 from passes.eliminate_padding.values import Packed, Scores, Value
+from passes.eliminate_padding.writes import name_of
 from passes.refused import Refused
 
 HIDDEN = -9984.0
@@ -28,21 +31,21 @@ CASES = (2, 2, 3)
 
 def on_scores(m: Machine, node: fx.Node) -> Value:
     """An op whose first operand is attention scores."""
-    name = plain(op_name(node))
+    name = name_of(node)
     holders = [n for n in node.all_input_nodes if m.scores(n) is not None]
     scores = m.scores(holders[0])
     assert scores is not None
     if len(holders) > 1:
         raise _refused(node, "combined with one another")
-    if name in VIEWS:
-        return Value(packed=dataclasses.replace(scores, dims=m.regrouped(node, scores.dims)))
-    if name in CASTS or (name == "dropout" and not drops(node)):
+    if (dims := _reshaped(m, node, scores.dims)) is not None:
+        return Value(packed=dataclasses.replace(scores, dims=dims))
+    if name in COPIES or (name == "dropout" and not drops(node)):
         if name == "detach" or not example(node).is_floating_point() or node.args[0] is not holders[0]:
-            raise _refused(node, f"changed by {name}")
+            raise _refused(node, f"changed by {op_name(node)}")
         return Value(packed=scores)
     if scores.softmaxed:
         if (dropped := _dropped(m, node, name, scores)) is None:
-            raise _refused(node, f"changed by {name} after the softmax")
+            raise _refused(node, f"changed by {op_name(node)} after the softmax")
         return Value(packed=dropped)
     if name == "softmax":
         dim = argument(node, 1, "dim")
@@ -51,8 +54,18 @@ def on_scores(m: Machine, node: fx.Node) -> Value:
         return Value(packed=dataclasses.replace(scores, softmaxed=True))
     changed = _changed(m, node, name, scores)
     if changed is None:
-        raise _refused(node, f"changed by {name} in a way that is not masking or scaling")
+        raise _refused(node, f"changed by {op_name(node)} in a way that is not masking or scaling")
     return Value(packed=changed)
+
+
+def _reshaped(m: Machine, node: fx.Node, dims: Dims) -> Dims | None:
+    """The dimensions of scores in another shape, if queries and keys stay in this order."""
+    call = call_of(node)
+    meaning = meaning_of(call) if call is not None else None
+    if meaning is None or meaning.family != "views":
+        return None
+    new = moved(m.tile, node, dims)
+    return new if new is not None and (in_order(meaning.relations[0]) or new[-2:] == (("S",), ("K",))) else None
 
 
 def _refused(node: fx.Node, what: str) -> Refused:
@@ -71,9 +84,9 @@ def _dropped(m: Machine, node: fx.Node, name: str, scores: Scores) -> Scores | N
         mask = next((x for x in node.args if isinstance(x, fx.Node) and m.scores(x) is None), None)
         cells = m_cells(m, mask, scores.dims)
         dropped = None if cells is None or not bool(((cells == 0) | (cells == 1)).all()) else cells == 0
-    elif name == "masked_fill" and len(node.args) == 3 and number_of(m, node.args[2]) == 0:
+    elif name == "masked_fill" and len(node.args) == 3 and m.number_of(node.args[2]) == 0:
         dropped = m_cells(m, node.args[1], scores.dims)
-    elif name == "where" and len(node.args) == 3 and number_of(m, node.args[2]) == 0:
+    elif name == "where" and len(node.args) == 3 and m.number_of(node.args[2]) == 0:
         cells = m_cells(m, node.args[0], scores.dims)
         dropped = None if cells is None else ~cells
     else:
@@ -88,7 +101,7 @@ def _changed(m: Machine, node: fx.Node, name: str, scores: Scores) -> Scores | N
     if name in ("mul", "div") and len(args) == 2 and not node.kwargs and scores.bias is None:
         a, b = args
         first = isinstance(a, fx.Node) and m.scores(a) is not None
-        number = number_of(m, b if first else a)
+        number = m.number_of(b if first else a)
         if not number or not (first or name == "mul"):
             return None
         return dataclasses.replace(scores, scale=scores.scale * number if name == "mul" else scores.scale / number)
@@ -107,14 +120,6 @@ def _changed(m: Machine, node: fx.Node, name: str, scores: Scores) -> Scores | N
     return None
 
 
-def number_of(m: Machine, x: Any) -> float | None:
-    """A number, also one in a tensor that is constant."""
-    if isinstance(x, fx.Node):
-        table = m.table(x)
-        return float(table.cells) if table is not None and table.cells.dim() == 0 and not table.dims else None
-    return float(x) if type(x) in (int, float) else None
-
-
 def add_bias(scores: Scores, cells: Tensor) -> Scores:
     bias = torch.zeros(CASES, dtype=torch.float64) if scores.bias is None else scores.bias
     return dataclasses.replace(scores, bias=bias + cells.double())
@@ -122,7 +127,7 @@ def add_bias(scores: Scores, cells: Tensor) -> Scores:
 
 def _replaced(m: Machine, scores: Scores, mask: Any, value: Any, hide: bool) -> Scores | None:
     """Scores where a mask is ``hide`` become a number."""
-    number = number_of(m, value)
+    number = m.number_of(value)
     cells = m_cells(m, mask, scores.dims)
     if cells is None or cells.dtype is not torch.bool or number is None or not number <= HIDDEN:
         return None

@@ -1,31 +1,29 @@
 """Dimensions of a padded batch: which part of a value's shape counts rows, which tokens of a row, which features.
 
 A dimension is a tuple of *parts*, outermost first: ``("B",)`` and ``("S",)`` are the batch and the tokens of a row,
-``("B", 8)`` is the batch merged with 8 heads, a number is anything else, and ``()`` is a dimension of one slot. Views,
-permutations and indices move parts around; `moved` follows them, for values with tokens and for masks alike.
+``("B", 8)`` is the batch merged with 8 heads, a number is anything else, and ``()`` is a dimension of one slot. What a
+call means (`packpass.semantics`) says along which loops its dimensions run; `carried` follows the parts along them, for
+values with tokens and for masks alike.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import fx
 
 from packpass._compat import statically_known_true as known
-from packpass.layout.names import argument, example, op_name
-from packpass.layout.shape_rules import permutation
-from passes.refused import Refused
+from packpass.semantics import Call, Relation, call_of, meaning_of
+from packpass.semantics.meaning import KEPT, UNKNOWN, How, Mixed, Role
 
 Part = Any
 """``"B"``, ``"S"``, ``"K"`` (tokens of the same row once more, as keys), or a size."""
 Dims = tuple[tuple[Part, ...], ...]
-
-VIEWS = frozenset({"view", "reshape", "flatten", "unflatten", "_unsafe_view", "ravel", "view_as", "reshape_as"})
-PERMUTES = frozenset({"transpose", "t", "permute", "movedim", "unsqueeze", "squeeze", "adjoint", "getattr"})
-EXPANDS = frozenset({"expand", "expand_as", "broadcast_to"})
+MOVES = frozenset({"views", "indexing"})
+"""Families of calls that give the values of one operand other places."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +46,10 @@ def parts_of(shape: Any) -> Dims:
     return tuple(_slots(n) for n in shape)
 
 
+def _slots(n: Any) -> tuple[Part, ...]:
+    return () if same(n, 1) else (n,)
+
+
 def at(dims: Dims, part: str) -> int:
     """The dimension that holds a part; there is one."""
     return next(d for d, parts in enumerate(dims) if holds(parts, part))
@@ -64,6 +66,103 @@ def count(dims: Dims, part: str) -> int:
 def named(parts: tuple[Part, ...]) -> bool:
     """Does a dimension hold more than features?"""
     return any(isinstance(p, str) for p in parts)
+
+
+# === Along the loops of a call ===============================================================================
+
+
+@dataclasses.dataclass(frozen=True)
+class Carried:
+    """The dimensions of a result, and the parts that each loop of the relation runs over."""
+
+    dims: Dims
+    labels: Mapping[int, tuple[Part, ...]]
+
+    def along(self, loops: tuple[int, ...]) -> tuple[Part, ...]:
+        return tuple(part for loop in loops for part in self.labels.get(loop, ()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Across:
+    """An axis that does not come through slot by slot; ``what`` is None where it meets another one."""
+
+    operand: int
+    axis: int
+    parts: tuple[Part, ...]
+    what: How | Role | None
+
+
+def carried(tile: Tile, relation: Relation, given: Mapping[int, Dims]) -> Carried | Across:
+    """What the dimensions of operands become if the batch and the tokens come through whole."""
+    labels: dict[int, tuple[Part, ...]] = {}
+    for k, dims in given.items():
+        for a, (axis, parts) in enumerate(zip(relation.operands[k] or (), dims, strict=True)):
+            roles = [relation.roles[loop] for loop in axis.loops if loop in relation.roles]
+            split = None
+            if axis.how == KEPT:
+                split = regrouped(tile, (parts,), [relation.sizes[loop] for loop in axis.loops])
+            if named(parts) and (axis.how != KEPT or roles or not split):
+                return Across(k, a, parts, axis.how if axis.how != KEPT else roles[0] if roles else UNKNOWN)
+            for loop, mine in zip(axis.loops, split or (), strict=False):
+                have = labels.get(loop, ())
+                if named(mine) and named(have) and mine != have:
+                    return Across(k, a, parts, None)
+                if named(mine) or not have:
+                    labels[loop] = mine
+    dims_out: Dims = tuple(
+        _merged(part for loop in loops for part in labels.get(loop, _slots(relation.sizes[loop])))
+        for loops in relation.result
+    )
+    for part in ("B", "S", "K"):
+        if count(dims_out, part) > 1:
+            k = next(iter(given))
+            return Across(k, next((d for d, p in enumerate(given[k]) if holds(p, part)), 0), (part,), None)
+    return Carried(dims_out, labels)
+
+
+def _merged(parts: Any) -> tuple[Part, ...]:
+    """Parts with neighbouring numbers multiplied."""
+    found: list[Part] = []
+    for part in parts:
+        if isinstance(part, int) and found and isinstance(found[-1], int):
+            found[-1] *= part
+        else:
+            found.append(part)
+    return tuple(found)
+
+
+def in_order(relation: Relation) -> bool:
+    """Do the slots of the one operand keep their order in memory, so that only sizes change?"""
+    axes = relation.operands[0] or ()
+    if any(isinstance(role, Mixed) and role.op == "reshape" for role in relation.roles.values()):
+        return True
+    before = [loop for axis in axes for loop in axis.loops]
+    after = [loop for loops in relation.result for loop in loops]
+    return before == after and all(axis.how == KEPT for axis in axes)
+
+
+def moved(tile: Tile, node: fx.Node, dims: Dims) -> Dims | None:
+    """The dimensions of what a view, a permutation, an expansion or a plain index makes of its first argument.
+
+    None for another call, or if batch or tokens do not come through whole.
+    """
+    found = moved_by(tile, call_of(node), dims)
+    return found.dims if isinstance(found, Carried) else None
+
+
+def moved_by(tile: Tile, call: Call | None, dims: Dims) -> Carried | Across | None:
+    """`moved` with its reason; None for a call that does more than to move the slots of its first operand."""
+    meaning = meaning_of(call) if call is not None else None
+    if call is None or meaning is None or meaning.family not in MOVES or len(meaning.relations) != 1:
+        return None
+    (relation,) = meaning.relations
+    if any(operand.argument not in call.unread for operand in call.operands[1:]):
+        return None
+    if meaning.family == "views" and in_order(relation):
+        found = regrouped(tile, dims, call.results[0].shape)
+        place = next((d for d, parts in enumerate(dims) if named(parts)), 0)
+        return Across(0, place, dims[place] if dims else (), UNKNOWN) if found is None else Carried(found, {})
+    return carried(tile, relation, {0: dims})
 
 
 def regrouped(tile: Tile, dims: Dims, shape: Any) -> Dims | None:
@@ -96,102 +195,3 @@ def regrouped(tile: Tile, dims: Dims, shape: Any) -> Dims | None:
             product = product * size
         found.append(tuple(parts))
     return None if rest else tuple(found)
-
-
-def moved(tile: Tile, node: fx.Node, dims: Dims) -> Dims | None:
-    """The dimensions of what a view, a permutation, an expansion or a plain index makes of its first argument.
-
-    None for another op, or if batch or tokens do not come through whole.
-    """
-    name, value = op_name(node), example(node)
-    if not isinstance(value, torch.Tensor):
-        return None
-    if name in VIEWS:
-        return regrouped(tile, dims, value.shape)
-    if name in PERMUTES:
-        order = permutation(node)
-        return None if order is None else tuple(dims[d] if d >= 0 else () for d in order)
-    if name in EXPANDS:
-        return expanded(dims, value.shape)
-    if name == "getitem":
-        return indexed(tile, node, dims)
-    if name in ("select", "narrow"):
-        return _selected(node, dims)
-    return None
-
-
-def expanded(dims: Dims, shape: Any) -> Dims:
-    new = len(shape) - len(dims)
-    return tuple(dims[d - new] if d >= new and dims[d - new] else _slots(n) for d, n in enumerate(shape))
-
-
-def _slots(n: Any) -> tuple[Part, ...]:
-    return () if same(n, 1) else (n,)
-
-
-def entries_of(index: Any, rank: int) -> list[Any] | None:
-    """An index of integers, slices and None with its Ellipsis written out; None for any other."""
-    entries = list(index) if isinstance(index, tuple) else [index]
-    if any(isinstance(e, (bool, fx.Node, torch.Tensor, list)) for e in entries):
-        return None
-    given = sum(e is not None and e is not Ellipsis for e in entries)
-    where = next((i for i, e in enumerate(entries) if e is Ellipsis), len(entries))
-    entries[where : where + 1] = [slice(None)] * (rank - given)
-    return entries
-
-
-def is_whole(cut: slice, size: Any) -> bool:
-    """Does a slice take every slot of a dimension of this size?"""
-    start, stop, step = (example(x) for x in (cut.start, cut.stop, cut.step))
-    return step in (None, 1) and start in (None, 0) and (stop is None or same(stop, size))
-
-
-def indexed(tile: Tile, node: fx.Node, dims: Dims) -> Dims | None:
-    """``x[:, None, ..., 3]`` that takes the batch and the tokens whole."""
-    base, index = node.args
-    shape, out = example(base).shape, example(node).shape
-    entries = entries_of(index, len(shape))
-    if entries is None:
-        return None
-    found: list[tuple[Part, ...]] = []
-    d = 0
-    for entry in entries:
-        if entry is None:
-            found.append(())
-            continue
-        whole = isinstance(entry, slice) and is_whole(entry, shape[d])
-        if named(dims[d]) and not whole:
-            return None
-        if whole:
-            found.append(dims[d])
-        elif isinstance(entry, slice):
-            n = out[len(found)]
-            found.append(_slots(n))
-        d += 1
-    return tuple(found)
-
-
-def _selected(node: fx.Node, dims: Dims) -> Dims | None:
-    dim = argument(node, 1, "dim")
-    if not isinstance(dim, int) or named(dims[dim % len(dims)]):
-        return None
-    dim %= len(dims)
-    if op_name(node) == "select":
-        return dims[:dim] + dims[dim + 1 :]
-    n = example(node).shape[dim]
-    return (*dims[:dim], _slots(n), *dims[dim + 1 :])
-
-
-def merged(dims_of: list[Dims], rank: int, node: fx.Node) -> Dims:
-    """The dimensions of an elementwise op: aligned from the right, the batch and the tokens in one place each."""
-    found: list[tuple[Part, ...]] = [()] * rank
-    for dims in dims_of:
-        for back in range(1, len(dims) + 1):
-            have, new = found[-back], dims[-back]
-            if not have or (named(new) and not named(have)):
-                found[-back] = new
-            elif named(have) and named(new) and have != new:
-                raise Refused("cross-token", f"{op_name(node)} combines the tokens of a row with one another", node)
-    if any(count(tuple(found), part) > 1 for part in ("B", "S")):
-        raise Refused("cross-token", f"{op_name(node)} combines the tokens of a row with one another", node)
-    return tuple(found)

@@ -1,4 +1,4 @@
-"""Ops that write into an argument: by name (``x.add_``), on request (``inplace=True``), into ``out=``, or by schema."""
+"""What a call does besides its result: writes into an argument, random numbers, much work."""
 
 from __future__ import annotations
 
@@ -7,53 +7,86 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import example, op_name, storage
-from passes.eliminate_padding.op_sets import writes
+from packpass.layout.names import example, storage
+from packpass.semantics import call_of, meaning_of
+from packpass.semantics.binding import parameters_of
+from packpass.semantics.memory import writes_of
+from packpass.semantics.names import base_name, is_in_place, op_name
 
-INPLACE_AT = {
-    "relu": 1,
-    "relu6": 1,
-    "silu": 1,
-    "mish": 1,
-    "selu": 1,
-    "hardswish": 1,
-    "hardsigmoid": 1,
-    "elu": 2,
-    "celu": 2,
-    "leaky_relu": 2,
-    "hardtanh": 3,
-    "threshold": 3,
-    "dropout": 3,
-    "alpha_dropout": 3,
-}
-"""Functions that may be told to write into their argument -> position of that flag."""
+_ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 
 
-def asked(node: fx.Node) -> bool:
-    """Is a function told to write into its first argument?"""
-    position = INPLACE_AT.get(op_name(node))
-    if position is None:
-        return False
-    flag = node.args[position] if len(node.args) > position else node.kwargs.get("inplace", False)
-    return flag is not False
+def name_of(node: fx.Node) -> str:
+    """The operation that a node calls, without its spellings: ``add`` for ``add_``, ``to`` for ``float``."""
+    call = call_of(node)
+    return call.op if call is not None else base_name(op_name(node))
+
+
+def family_of(node: fx.Node) -> str:
+    """The family that the meaning of a call belongs to; "" for none."""
+    call = call_of(node)
+    meaning = meaning_of(call) if call is not None else None
+    return meaning.family if meaning is not None else ""
+
+
+def heavy(node: fx.Node) -> bool:
+    """Does padding cost time in a call? Then its result is not kept for padding as well."""
+    return family_of(node) == "products" or name_of(node) in _ATTENTION
+
+
+def is_random(node: fx.Node) -> bool:
+    """May a call draw random numbers?"""
+    call = call_of(node)
+    meaning = meaning_of(call) if call is not None else None
+    if meaning is not None:
+        return meaning.traits.random
+    name = name_of(node)
+    found: Any = getattr(torch.ops.aten, name, None) if name else None
+    overloads = [getattr(found, o) for o in found.overloads()] if hasattr(found, "overloads") else []
+    return any(torch.Tag.nondeterministic_seeded in op.tags for op in overloads)
+
+
+def written(node: fx.Node) -> bool:
+    """Does a call write into its first argument?"""
+    call = call_of(node)
+    if call is not None:
+        return 0 in writes_of(call)
+    name = op_name(node)
+    return name == "setitem" or (is_in_place(name) and base_name(name) != "requires_grad")
 
 
 def not_asked(node: fx.Node) -> None:
-    """Let a function return a new value instead."""
-    position = INPLACE_AT[op_name(node)]
-    if len(node.args) > position:
-        node.args = (*node.args[:position], False, *node.args[position + 1 :])
+    """Let a function that is told to write into its argument return a new value instead."""
+    at = parameters_of(None, node.target).index("inplace")
+    if len(node.args) > at:
+        node.args = (*node.args[:at], False, *node.args[at + 1 :])
     else:
         node.kwargs = {**node.kwargs, "inplace": False}
 
 
 def elsewhere(node: fx.Node) -> bool:
-    """Does an op write into other arguments than its first?"""
-    name = op_name(node)
-    if node.kwargs.get("out") is not None or name == "higher_order::triton_kernel_wrapper_mutation":
+    """Does a call write into other arguments than its first?"""
+    if node.kwargs.get("out") is not None or op_name(node) == "higher_order::triton_kernel_wrapper_mutation":
         return True
     schema = getattr(node.target, "_schema", None)  # of an OpOverload
-    return schema is not None and schema.is_mutable and not writes(name)
+    return schema is not None and schema.is_mutable and not written(node)
+
+
+def lent_by(node: fx.Node) -> set[fx.Node]:
+    """Operands of a call that give a dtype and a device only: ``x.type_as(y)``."""
+    call = call_of(node)
+    meaning = meaning_of(call) if call is not None else None
+    if call is None or meaning is None:
+        return set()
+    several = list(zip(call.operands, meaning.relations[0].operands, strict=True))
+    read = {o.node for o, axes in several if axes is not None or o.argument not in call.unread}
+    return {o.node for o in call.operands} - read
+
+
+def removable(node: fx.Node) -> bool:
+    """May a call go if nothing uses its result?"""
+    call = call_of(node)
+    return call is not None and meaning_of(call) is not None and not writes_of(call) and not is_random(node)
 
 
 def unseen(node: fx.Node) -> bool:
@@ -77,6 +110,3 @@ def _shares(node: fx.Node, memory: Any) -> bool:
     value = example(node)
     items = value if isinstance(value, (tuple, list)) else (value,)
     return any(isinstance(x, torch.Tensor) and x.untyped_storage()._cdata == memory for x in items)
-
-
-__all__ = ["asked", "elsewhere", "not_asked", "unseen"]
