@@ -50,6 +50,11 @@ def rebound(call: Call, gone: Mapping[int, int], result: int | None) -> Argument
         back = 2 * (call.operands[0].rank - 1 - first)
         pad = call.arguments["pad"]
         changed["pad"] = [*pad[:back], *pad[back + 2 :]]
+    elif call.op in ("repeat", "tile"):  # how often, for every axis of the result
+        name = "repeats" if "repeats" in call.arguments else "dims"
+        times = call.arguments[name]
+        at = len(times) if result is None else result - call.results[0].dim() + len(times)
+        changed[name] = [n for d, n in enumerate(times) if d != at]
     else:
         at, rank = first, max(o.rank for o in call.operands)
         if call.op == "stack":  # its argument names an axis of the result

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from packpass.layout.names import argument, example
+from packpass.ops._pack_mask import HIDDEN
 from packpass.semantics import call_of, meaning_of
 from packpass.semantics.names import op_name
 from packpass.semantics.pointwise import COPIES
@@ -23,10 +24,8 @@ from passes.eliminate_padding.values import Packed, Scores, Value
 from passes.eliminate_padding.writes import name_of
 from passes.refused import Refused
 
-HIDDEN = -9984.0
-"""A score that is lowered by this much or more has no weight left: torch and its users write -1e4 (which is this number
-in bfloat16), -1e9, the lowest number of the dtype or -inf."""
 CASES = (2, 2, 3)
+"""Of tables with two positions: see `facts.Table`."""
 
 
 def on_scores(m: Machine, node: fx.Node) -> Value:

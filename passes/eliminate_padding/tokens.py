@@ -62,7 +62,7 @@ def _check(m: Machine, node: fx.Node) -> Kept | Across:
     written = writes_of(call)
     if written and (written != {0} or not unseen(node) or not _has_value_form(call)):
         raise Refused("in-place", f"{call.name} writes into a value that is used elsewhere", node)
-    if call.get("memory_format") not in _FORMATS:
+    if node.kwargs.get("memory_format") not in _FORMATS:
         raise Refused("no-rule", f"{call.op} into a memory format of its own", node)
     read = meaning.relations[0].operands
     given = {k: p for k, o in enumerate(call.operands) if read[k] is not None and (p := m.packed(o.node)) is not None}
