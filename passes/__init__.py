@@ -43,6 +43,7 @@ mentions_boundaries = pack_shifts.mentions_boundaries
 
 def rules_of() -> dict[str, frozenset[str]]:
     """The operations that each pass which interprets a graph has a rule for, by the pass."""
+    from packpass.semantics.overview import operations
     from passes.eliminate_padding.machine import RULES as TOKENS
     from passes.fuse_boundary_exchange.machine import RULES as MESSAGES
     from passes.pack_shifts.registry import STRUCTURAL
@@ -52,5 +53,6 @@ def rules_of() -> dict[str, frozenset[str]]:
         "vectorize_segments": frozenset(RULES) | frozenset(TOKENWISE) | frozenset(DOCUMENTS),
         "pack_shifts": frozenset(STRUCTURAL),
         "fuse_boundary_exchange": frozenset(filter(lambda name: isinstance(name, str), MESSAGES)),
-        "eliminate_padding": frozenset(TOKENS),
+        # Its general rule takes every operation that has a meaning.
+        "eliminate_padding": (frozenset(TOKENS) - {"*"}) | {op.name for op in operations()},
     }
