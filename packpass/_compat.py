@@ -314,6 +314,73 @@ def hint_of(size: Any) -> int | None:
     return int(size.node.hint) if size.node.has_hint() else None
 
 
+# === Taking an operation apart ================================================================================
+
+
+@contextlib.contextmanager
+def sizes_of_nobody() -> Iterator[tuple[Any, Callable[[], Any]]]:
+    """``(fake mode, size)``: fake tensors with sizes of which nothing is known but that they are not negative.
+
+    ``size()`` makes one. They belong to no graph, and nothing can be decided by their values.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    env = ShapeEnv()
+
+    def size() -> Any:
+        with env.ignore_fresh_unbacked_symbols():
+            made = env.create_unbacked_symint()
+            torch._check(made >= 0)
+        return made
+
+    mode = FakeTensorMode(shape_env=env)
+    with mode:
+        yield mode, size
+
+
+def assumptions(mode: Any) -> list[str]:
+    """What was taken for granted about the sizes of a fake mode, but for their not being negative."""
+    env = mode.shape_env
+    deferred = [str(check.expr) for checks in env.deferred_runtime_asserts.values() for check in checks]
+    found = [str(guard.expr) for guard in env.guards] + [f"{old} is {new}" for old, new in env.replacements.items()]
+    return found + [text for text in deferred if not (text.startswith("0 <= ") and text[5:].isidentifier())]
+
+
+def aten_graph(function: Callable[..., Any], inputs: Any, decompositions: Any) -> tuple[Any, bool]:
+    """The `fx.GraphModule` of aten operations that a function runs, below autograd; ``node.meta["val"]`` are fakes.
+
+    The second value says whether all of them ran with gradients recorded (or without, like the function itself).
+    """
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    recording, switched = torch.is_grad_enabled(), False
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal switched
+            switched |= torch.is_grad_enabled() != recording
+            return func(*args, **(kwargs or {}))
+
+    def watched(*given: Any) -> Any:
+        with Watch():
+            return function(*given)
+
+    with python_dispatcher():
+        return make_fx(watched, decomposition_table=decompositions)(*inputs), not switched
+
+
+def decomposition_of(overload: Any) -> Callable[..., Any] | None:
+    """Torch's own definition of an operation by others, or None."""
+    from torch._decomp import decomposition_table
+
+    found: Callable[..., Any] | None = decomposition_table.get(overload)
+    return found
+
+
 # === Process groups ==========================================================================================
 
 

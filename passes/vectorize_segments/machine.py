@@ -161,6 +161,18 @@ class Machine:
         self.skip: tuple[int, dict[Any, tuple[Term, int]]] | None = None
         """Documents shorter than this are left as they were at that point of the body."""
         self.split_of: list[fx.Node] = []
+        self.depth = 0
+        """How many calls are being taken apart (`taken_apart`), one within the other."""
+
+    def state(self) -> tuple[Any, ...]:
+        """What a rule may change before it finds that it cannot go on; for `restore`."""
+        copies = (list(self.checks), dict(self.rows), dict(self.outer), set(self.vectors), list(self.split_of))
+        return copies, (self.boundaries, self.least, self.skips_empty, self.skip)
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Forget what was learned since `state` was called. Writes to stores are not undone."""
+        (self.checks, self.rows, self.outer, self.vectors, self.split_of), rest = state
+        self.boundaries, self.least, self.skips_empty, self.skip = rest
 
     # --- values ---------------------------------------------------------------------------------------------
 

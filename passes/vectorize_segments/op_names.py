@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import native_pad
 from packpass.layout.names import argument as argument
+from packpass.semantics.names import op_name
 
 # Ops that treat every slot alike: on a segment they are the same op on the whole row.
 ELEMENTWISE = frozenset(
@@ -83,6 +85,9 @@ _DIMENSIONAL = frozenset(
 )
 
 
+_KNOWN = ELEMENTWISE | _STRUCTURAL | _DIMENSIONAL | {"vector_norm", "full", "new_full", "new_zeros", "new_ones"}
+
+
 def _names() -> dict[Any, str]:
     """Function object -> canonical name."""
     table: dict[Any, str] = {}
@@ -146,10 +151,53 @@ def name_of(node: fx.Node) -> str | None:
         )
     if node.op == "call_function":
         try:
-            return _NAMES.get(node.target)
+            known = _NAMES.get(node.target)
         except TypeError:  # not hashable
             return None
+        return known if known is not None else _of_aten(node.target)
     return None
+
+
+_ATEN = {"linalg_vector_norm": "vector_norm", "bitwise_left_shift": "lshift", "bitwise_right_shift": "rshift"}
+_OTHER_ARGUMENTS = frozenset(
+    """
+    mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss kl_div binary_cross_entropy
+    binary_cross_entropy_with_logits cross_entropy nll_loss embedding embedding_bag dropout pad normalize
+    layer_norm rms_norm group_norm instance_norm batch_norm scaled_dot_product_attention interpolate unfold
+    gaussian_nll_loss poisson_nll_loss cosine_similarity
+    """.split()  # noqa: SIM905
+)
+"""Names of ops whose overloads take other arguments than the functions in torch.nn.functional."""
+
+
+def _of_aten(target: Any) -> str | None:
+    """The name of an overload of aten's with the arguments of the torch function of that name."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return None
+    name = target._schema.name.partition("::")[2]
+    name = _ATEN.get(name, name)
+    return name if name not in _OTHER_ARGUMENTS and name.rstrip("_") in _KNOWN else None
+
+
+@functools.cache
+def _pointwise(name: str) -> bool:
+    """Does torch say, of every overload that returns a new tensor, that it treats elements alike?"""
+    packet = getattr(torch.ops.aten, name, None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return False
+    found = []
+    for overload in (getattr(packet, o) for o in packet.overloads()):
+        schema, tags = overload._schema, overload.tags
+        if schema.is_mutable or not any("Tensor" in str(a.type) for a in schema.arguments):
+            continue
+        known = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
+        found.append(known and [str(r.type) for r in schema.returns] == ["Tensor"])
+    return bool(found) and all(found)
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Is a call one that torch itself calls pointwise: every operand broadcast, every element on its own?"""
+    return "inplace" not in node.kwargs and "out" not in node.kwargs and _pointwise(op_name(node))
 
 
 def label(node: fx.Node) -> str:

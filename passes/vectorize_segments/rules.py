@@ -33,9 +33,11 @@ from passes.vectorize_segments.op_names import (
     MAYBE_ALIAS,
     OPERATORS,
     PRESERVING,
+    is_pointwise,
     label,
     name_of,
 )
+from passes.vectorize_segments.taken_apart import taken_apart
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Outside, map_args
 
 RULES: dict[str, Rule] = {}
@@ -64,21 +66,33 @@ def step(machine: Machine, node: fx.Node) -> None:
     if node.op == "get_attr":
         machine.values[node] = machine.intern(Outside(node))
         return
+    before = machine.state()
+    try:
+        machine.values[node] = _by_rule(machine, node)
+    except Refused as refused:
+        if refused.code != "no-rule":
+            raise
+        machine.restore(before)
+        machine.values[node] = taken_apart(machine, node, refused)
+
+
+def _by_rule(machine: Machine, node: fx.Node) -> Any:
+    """The value of a node, by the first rule that knows it; `Refused` if there is none."""
     name = name_of(node)
     if any(isinstance(machine.value(a), PER_DOCUMENT) for a in node.all_input_nodes):
-        machine.values[node] = DOCUMENTS["*"](machine, node)
-        return
+        return DOCUMENTS["*"](machine, node)
     if name in TOKENWISE:
         value = TOKENWISE[name](machine, node)
         if value is not NotImplemented:
-            machine.values[node] = value
-            return
+            return value
     fn = RULES.get(name) if name is not None else None
     if fn is None and name is not None:
         if name in ELEMENTWISE:
             fn = elementwise
         elif name.endswith("_") and (name[:-1] in ELEMENTWISE or name in BASE):
             fn = in_place
+    if fn is None and is_pointwise(node):
+        fn = elementwise
     if (
         fn is None
         and node.op == "call_function"
@@ -87,7 +101,7 @@ def step(machine: Machine, node: fx.Node) -> None:
         fn = RULES["opaque"]  # size arithmetic of Dynamo's own; refused where its result is used for anything else
     if fn is None:
         raise Refused("no-rule", f"there is no rule for {label(node)} in a loop over documents", node)
-    machine.values[node] = fn(machine, node)
+    return fn(machine, node)
 
 
 # === Integers ================================================================================================

@@ -134,9 +134,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--json", type=argparse.FileType("a"), help="append every verdict to this file as it is reached"
     )
+    parser.add_argument("--why", action="store_true", help="log what was tried")
     parser.add_argument("--source", action="store_true", help="print the programs")
     given = parser.parse_args(argv)
-    logging.disable(logging.ERROR)  # torch logs fakes that fail; that they did is the verdict
+    if given.why:
+        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.getLogger("packpass").setLevel(logging.DEBUG)
+    else:
+        logging.disable(logging.ERROR)  # torch logs fakes that fail; that they did is the verdict
     verdicts: list[Verdict] = []
     left_out: list[LeftOut] = []
     for program in programs(given.only, given.part, given.samples):

@@ -1,0 +1,218 @@
+"""An operation taken apart by torch itself: `expand` gives the operations that a call is made of.
+
+Torch knows most of its operations as compositions of others: functions of Python and composite kernels run them,
+and its tables of decompositions define the rest. `expand` runs one step of that on fake tensors whose unknown sizes
+are new symbols of which nothing is known but that they are not negative, in an environment of its own: whatever would
+ask for a size, bake one in, or take one for granted makes the call one that cannot be taken apart. What comes back
+therefore holds for every size, and nothing of it is left in the graph or its guards. ::
+
+    pieces = expand(node)           # F.softmin(x, 1), x of [u1 - u0, 4]
+    pieces.inputs                   # ((placeholder, x),)
+    pieces.nodes                    # neg(placeholder), softmax(neg, 1)
+    pieces.results                  # (softmax,)
+
+Nodes of the pieces have their fake values in ``meta["example_value"]``; their targets are aten overloads, in the
+spelling that Dynamo's graphs have (`packpass.semantics.spelling`).
+
+``Pieces.composite``: these are the very operations that eager runs below the call, each with its own gradient, so that
+the gradient of the whole is theirs. Where it is False, torch has a gradient formula for the whole, which may differ
+from that of the pieces where it is not defined (a norm at 0, the largest of equal numbers): then the pieces say what
+the call *computes* and nothing about its gradient.
+
+Refused (None): calls that write an operand, draw random numbers, read a tensor on the host, return no tensors or
+sizes that depend on data; operands that are no plain fake tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass._compat import (
+    assumptions,
+    aten_graph,
+    decomposition_of,
+    fake_mode_of,
+    sizes_of_nobody,
+)
+from packpass.semantics.spelling import respell
+from packpass.semantics.names import is_in_place, op_name
+
+log = logging.getLogger("packpass.semantics.expand")
+
+
+Axes = Sequence[tuple[fx.Node, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """What a call is made of."""
+
+    inputs: tuple[tuple[fx.Node, fx.Node], ...]
+    """``(placeholder, operand of the call)``, tensors and symbolic numbers."""
+    nodes: tuple[fx.Node, ...]
+    """Calls, in the order in which they run."""
+    results: tuple[fx.Node, ...]
+    several: bool
+    """Does the call return a tuple or a list?"""
+    composite: bool
+    """Is the gradient of the call that of its pieces?"""
+
+
+class _Fresh:
+    """The operands of a call under symbols of their own: equal sizes stay equal, nothing else is known of them."""
+
+    def __init__(self, size: Any, grads: bool) -> None:
+        self.size, self.grads = size, grads
+        self.known: list[tuple[Any, Any]] = []
+
+    def number(self, value: Any) -> Any:
+        """A size, a stride or an argument."""
+        if not isinstance(value, torch.SymInt):
+            return value
+        expression = value.node.expr
+        if expression.is_integer and not expression.free_symbols:
+            return int(expression)
+        for other, made in self.known:
+            difference = expression - other
+            if not difference.free_symbols:
+                return made + int(difference)
+        self.known.append((expression, self.size()))
+        return self.known[-1][1]
+
+    def one(self, sizes: list[Any]) -> None:
+        """These sizes are equal, whatever expressions they are."""
+        unknown = [s.node.expr for s in sizes if isinstance(s, torch.SymInt)]
+        if unknown:
+            made = self.number(next(s for s in sizes if isinstance(s, torch.SymInt)))
+            self.known += [(expression, made) for expression in unknown[1:]]
+
+    def operand(self, value: Any) -> Any:
+        """A tensor or number of the call; `ValueError` for anything that is neither."""
+        if isinstance(value, torch.SymInt):
+            return self.number(value)
+        if not isinstance(value, torch.Tensor) or fake_mode_of(value) is None or value.layout != torch.strided:
+            raise ValueError(f"an operand is a {type(value).__name__}")
+        if value.is_conj() or value.is_neg():
+            raise ValueError("an operand is a view that conjugates or negates")
+        sizes, strides = ([self.number(s) for s in sizes] for sizes in (value.shape, value.stride()))
+        made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+        return made.requires_grad_(self.grads and value.requires_grad)
+
+
+def expand(node: fx.Node, grads: bool = True, equal: Axes = ()) -> Pieces | None:
+    """One step of taking a call apart; None if torch cannot, or not for every size.
+
+    Args:
+        node: a call, whose operands have fake values.
+        grads: whether the operands require the gradients that they do (the pieces then have them, too).
+        equal: ``(operand, dimension)`` of dimensions that the caller knows to be of one size.
+    """
+    if node.op not in ("call_function", "call_method") or is_in_place(op_name(node)):
+        return None
+    target: Any = node.target
+    table = {}
+    if isinstance(target, torch._ops.OpOverload):
+        if _refused_tags(target) or target._schema.is_mutable:
+            return None
+        if not target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+            definition = decomposition_of(target)
+            if definition is None:
+                return None
+            table = {target: definition}
+    try:
+        return _traced(node, table, grads, equal)
+    except Exception as error:  # whatever torch's definitions raise where they ask for sizes: no common class
+        log.debug("%s is not taken apart: %s", op_name(node) or node.target, str(error).split("\n")[0])
+        return None
+
+
+def _traced(node: fx.Node, table: dict[Any, Any], grads: bool, equal: Axes) -> Pieces | None:
+    operands = list(dict.fromkeys(node.all_input_nodes))
+    with sizes_of_nobody() as (mode, size):
+        fresh = _Fresh(size, grads)
+        fresh.one([operand.meta["example_value"].shape[dim] for operand, dim in equal])
+        inputs = [fresh.operand(operand.meta.get("example_value")) for operand in operands]
+        module, recorded = aten_graph(_call(node, operands), inputs, table)
+        if assumptions(mode):
+            log.debug("%s takes for granted that %s", node.target, ", ".join(assumptions(mode)))
+            return None
+        _write_constants(module)
+    graph = module.graph
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    (output,) = (n for n in graph.nodes if n.op == "output")
+    value = node.meta.get("example_value")
+    several = isinstance(value, (tuple, list))
+    for piece in graph.nodes:
+        piece.meta["example_value"] = piece.meta.get("val")
+    respell(graph)
+    results = tuple(output.args[0]) if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
+    nodes = tuple(n for n in graph.nodes if n.op not in ("placeholder", "output"))
+    wanted = tuple(value) if several else (value,)
+    if not _fits(results, wanted) or not all(_harmless(piece, node) for piece in nodes):
+        return None
+    return Pieces(tuple(zip(placeholders, operands, strict=True)), nodes, results, several, recorded and not table)
+
+
+def _call(node: fx.Node, operands: list[fx.Node]) -> Any:
+    """The call as a function of its operands."""
+    target: Any = node.target
+
+    def run(*given: Any) -> Any:
+        env = dict(zip(operands, given, strict=True))
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), env.__getitem__)
+        out = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+        return tuple(out) if isinstance(out, (tuple, list)) else out
+
+    return run
+
+
+def _write_constants(module: fx.GraphModule) -> None:
+    """Numbers that torch keeps as tensors of the module, as calls."""
+    for node in list(module.graph.nodes):
+        value = getattr(module, str(node.target), None) if node.op == "get_attr" else None
+        if isinstance(value, torch.Tensor) and value.dim() == 0 and fake_mode_of(value) is None:
+            with module.graph.inserting_before(node):
+                made = module.graph.call_function(
+                    torch.ops.aten.scalar_tensor.default, (value.item(),), {"dtype": value.dtype}
+                )
+            made.meta["val"] = torch.empty((), dtype=value.dtype)
+            node.replace_all_uses_with(made)
+            module.graph.erase_node(node)
+
+
+def _refused_tags(overload: Any) -> bool:
+    """Does an operation draw random numbers, or have sizes or results on the host that depend on data?"""
+    refused = ("nondeterministic_seeded", "dynamic_output_shape", "data_dependent_output")
+    return any(getattr(torch.Tag, name) in overload.tags for name in refused if hasattr(torch.Tag, name))
+
+
+def _harmless(piece: fx.Node, whole: fx.Node) -> bool:
+    """May a piece stand in a graph: no random numbers, no sizes from data, and not the whole call again?"""
+    if piece.op == "get_attr":
+        return False
+    target = piece.target
+    if isinstance(target, torch._ops.OpOverload) and (_refused_tags(target) or target is whole.target):
+        return False
+    return True
+
+
+def _fits(results: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
+    """Are the results tensors of the dtypes and known sizes that the call was recorded with?"""
+    if len(results) != len(wanted) or not all(isinstance(r, fx.Node) for r in results):
+        return False
+    for result, value in zip(results, wanted, strict=True):
+        made = result.meta["example_value"]
+        if not isinstance(made, torch.Tensor) or not isinstance(value, torch.Tensor):
+            return False
+        if made.dtype != value.dtype or made.dim() != value.dim() or made.device != value.device:
+            return False
+        pairs = zip(made.shape, value.shape, strict=True)
+        if any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
+            return False
+    return True
