@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -338,6 +339,44 @@ def sizes_of_nobody() -> Iterator[tuple[Any, Callable[[], Any]]]:
     mode = FakeTensorMode(shape_env=env)
     with mode:
         yield mode, size
+
+
+@contextlib.contextmanager
+def sizes_of_anybody() -> Iterator[tuple[Any, Callable[[int], Any]]]:
+    """``(fake mode, size)`` away from what is being traced: fake tensors whose sizes may be asked for.
+
+    ``size(n)`` makes one that is a symbol, and ``n`` where its value is asked for; `asked` says what was.
+    """
+    from torch._dynamo.source import ConstantSource
+    from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+    made = itertools.count()
+
+    def size(hint: int) -> Any:
+        source = ConstantSource(f"__packpass_size_{next(made)}")
+        symbol = env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
+        return env.create_symintnode(symbol, hint=hint, source=source)
+
+    with unset_fake_temporarily(), FakeTensorMode(shape_env=env) as mode:
+        yield mode, size
+
+
+def asked(mode: Any) -> list[Any]:
+    """The conditions on sizes that were decided, as expressions."""
+    return [guard.expr for guard in mode.shape_env.guards]
+
+
+def asks_for_data(error: BaseException | None) -> bool:
+    """Did something fail because it asked for a size that only the data knows?"""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    while error is not None:
+        if isinstance(error, GuardOnDataDependentSymNode):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def assumptions(mode: Any) -> list[str]:

@@ -8,13 +8,22 @@ written over each other. Whether a torch needs either is tried out (`packpass.ca
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from typing import Any
 
 import torch
 
-from packpass._compat import current_shape_env, either, free_unbacked_symbols, guard_or_false, statically_known_true
+from packpass._compat import (
+    asks_for_data,
+    current_shape_env,
+    either,
+    free_unbacked_symbols,
+    guard_or_false,
+    statically_known_true,
+)
+from packpass.capture import assumed
 from packpass.capture.dynamo import fake_slice_table, fake_slices_are_expressions, fake_writes_assume_sizes
 from packpass.capture.state import LOOP_MODES, active
 
@@ -31,11 +40,12 @@ def problem() -> str | None:
 
 def install() -> None:
     """Replace the fake of a slice, for the time that a frame with a captured loop is traced."""
-    if fake_slices_are_expressions():
-        return
     table = fake_slice_table()
-    stock = table[_SLICE]
-    table[_SLICE] = lambda *args, **kwargs: (_slice if _tracing_a_loop() else stock)(*args, **kwargs)
+    stock = table.get(_SLICE)
+    if stock is None:
+        return
+    ours = functools.partial(_remembered, stock) if fake_slices_are_expressions() else _slice
+    table[_SLICE] = lambda *args, **kwargs: (ours if _tracing_a_loop() else stock)(*args, **kwargs)
 
 
 def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
@@ -47,7 +57,13 @@ def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmo
             return args[0]
         if node.target in _LOSSES:
             _rows_match(*args, **kwargs)
-    return original(tracer, node, args, kwargs, nnmodule)
+    try:
+        return original(tracer, node, args, kwargs, nnmodule)
+    except Exception as error:
+        value = assumed.run(node, args, kwargs) if asks_for_data(error) else None
+        if value is None:
+            raise
+        return value
 
 
 def ignore_views(tracer: Any, node: Any, *rest: Any) -> None:
@@ -60,6 +76,29 @@ def ignore_views(tracer: Any, node: Any, *rest: Any) -> None:
 
 def _tracing_a_loop() -> bool:
     return active.frame is not None and active.frame.mode in LOOP_MODES
+
+
+def _remembered(
+    stock: Any, mode: Any, func: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> Any:
+    """``aten.slice``, one size for the same bounds: where their signs are unknown, torch makes up a new one each time."""
+    at = dim % x.dim() if x.dim() else 0
+    size = (str(x.shape[at]), str(start), str(end), str(step)) if x.dim() else ()
+    offset = (*size, str(x.storage_offset()), str(x.stride(at))) if x.dim() else ()
+    known = active.trace.slices
+    if size in known and offset in known:
+        sizes, strides = list(x.shape), list(x.stride())
+        sizes[at], strides[at] = known[size], strides[at] * step
+        return x.as_strided(sizes, strides, known[offset])
+    out = stock(mode, func, x, dim, start, end, step)
+    if x.dim() and _unknown(out.shape[at]):
+        known.setdefault(size, out.shape[at])
+        known.setdefault(offset, out.storage_offset())
+        if known[size] is not out.shape[at]:
+            sizes = list(out.shape)
+            sizes[at] = known[size]
+            return x.as_strided(sizes, out.stride(), out.storage_offset())
+    return out
 
 
 # === Older torch =============================================================================================

@@ -111,6 +111,8 @@ class Trace:
     """Hooks that torch has called."""
     messages: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """``P2POp`` -> its arguments."""
+    slices: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """What is cut, and how -> the size and the offset that were made up for it."""
 
 
 class _Active(threading.local):

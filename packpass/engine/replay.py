@@ -19,6 +19,7 @@ from torch import fx
 from torch.nn.utils.rnn import pad_sequence
 
 from packpass import markers
+from packpass.capture.assumed import EQUAL_SIZES
 from packpass.capture.divisible import EQUAL_PARTS
 from packpass.decisions.location import location_of_node
 from packpass.engine.generic import (
@@ -67,7 +68,7 @@ def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "") -> Callab
 
 def reference(gm: fx.GraphModule, doubt: str) -> Callable[..., Any]:
     """A replay, op by op, to stand beside the rewritten graph, which raises for lengths that do not divide."""
-    return replay(gm, lambda part, inputs: part.forward, "" if doubt == EQUAL_PARTS else doubt)
+    return replay(gm, lambda part, inputs: part.forward, "" if doubt in (EQUAL_PARTS, EQUAL_SIZES) else doubt)
 
 
 # === Cutting the graph =======================================================================================

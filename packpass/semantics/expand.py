@@ -42,6 +42,7 @@ from packpass._compat import (
 )
 from packpass.semantics.spelling import respell
 from packpass.semantics.names import is_in_place, op_name
+from packpass.semantics.sizes import Renamed
 
 log = logging.getLogger("packpass.semantics.expand")
 
@@ -62,47 +63,6 @@ class Pieces:
     """Does the call return a tuple or a list?"""
     composite: bool
     """Is the gradient of the call that of its pieces?"""
-
-
-class _Fresh:
-    """The operands of a call under symbols of their own: equal sizes stay equal, nothing else is known of them."""
-
-    def __init__(self, size: Any, grads: bool) -> None:
-        self.size, self.grads = size, grads
-        self.known: list[tuple[Any, Any]] = []
-
-    def number(self, value: Any) -> Any:
-        """A size, a stride or an argument."""
-        if not isinstance(value, torch.SymInt):
-            return value
-        expression = value.node.expr
-        if expression.is_integer and not expression.free_symbols:
-            return int(expression)
-        for other, made in self.known:
-            difference = expression - other
-            if not difference.free_symbols:
-                return made + int(difference)
-        self.known.append((expression, self.size()))
-        return self.known[-1][1]
-
-    def one(self, sizes: list[Any]) -> None:
-        """These sizes are equal, whatever expressions they are."""
-        unknown = [s.node.expr for s in sizes if isinstance(s, torch.SymInt)]
-        if unknown:
-            made = self.number(next(s for s in sizes if isinstance(s, torch.SymInt)))
-            self.known += [(expression, made) for expression in unknown[1:]]
-
-    def operand(self, value: Any) -> Any:
-        """A tensor or number of the call; `ValueError` for anything that is neither."""
-        if isinstance(value, torch.SymInt):
-            return self.number(value)
-        if not isinstance(value, torch.Tensor) or fake_mode_of(value) is None or value.layout != torch.strided:
-            raise ValueError(f"an operand is a {type(value).__name__}")
-        if value.is_conj() or value.is_neg():
-            raise ValueError("an operand is a view that conjugates or negates")
-        sizes, strides = ([self.number(s) for s in sizes] for sizes in (value.shape, value.stride()))
-        made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
-        return made.requires_grad_(self.grads and value.requires_grad)
 
 
 def expand(node: fx.Node, grads: bool = True, equal: Axes = ()) -> Pieces | None:
@@ -135,7 +95,7 @@ def expand(node: fx.Node, grads: bool = True, equal: Axes = ()) -> Pieces | None
 def _traced(node: fx.Node, table: dict[Any, Any], grads: bool, equal: Axes) -> Pieces | None:
     operands = list(dict.fromkeys(node.all_input_nodes))
     with sizes_of_nobody() as (mode, size):
-        fresh = _Fresh(size, grads)
+        fresh = Renamed(size, grads)
         fresh.one([operand.meta["example_value"].shape[dim] for operand, dim in equal])
         inputs = [fresh.operand(operand.meta.get("example_value")) for operand in operands]
         module, recorded = aten_graph(_call(node, operands), inputs, table)

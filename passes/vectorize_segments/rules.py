@@ -15,6 +15,7 @@ from torch import fx
 
 from packpass._registry import registrar
 from passes.refused import Refused
+from passes.vectorize_segments.by_meaning import by_meaning
 from passes.vectorize_segments.machine import (
     OPAQUE,
     PER_DOCUMENT,
@@ -73,7 +74,8 @@ def step(machine: Machine, node: fx.Node) -> None:
         if refused.code != "no-rule":
             raise
         machine.restore(before)
-        machine.values[node] = taken_apart(machine, node, refused)
+        value = by_meaning(machine, node)
+        machine.values[node] = taken_apart(machine, node, refused) if value is NotImplemented else value
 
 
 def _by_rule(machine: Machine, node: fx.Node) -> Any:

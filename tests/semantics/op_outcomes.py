@@ -20,9 +20,9 @@ class Outcome:
     grads: list[Tensor | None]
 
 
-def outcome(fn: Any, program: OpProgram, layout: tuple[int, ...], seed: int = 3) -> Outcome:
-    """One call, and one backward from all its results."""
-    args, leaves = program.arguments(layout)
+def outcome(fn: Any, program: OpProgram, layout: tuple[int, ...], seed: int = 3, wide: bool = False) -> Outcome:
+    """One call (``wide``: in double precision), and one backward from all its results."""
+    args, leaves = program.arguments(layout, wide)
     torch.manual_seed(seed)
     results = list(fn(*args))
     loss = [_weighted(r) for r in results if r.requires_grad]
@@ -60,3 +60,23 @@ def _close(a: Tensor, b: Tensor) -> bool:
     finite = a[a.isfinite()].abs()
     scale = max(1.0, float(finite.max())) if finite.numel() else 1.0
     return torch.allclose(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
+
+
+def only_rounding(want: Outcome, got: Outcome, exact: Outcome) -> bool:
+    """Are results that differ from eager's no further from those in double precision than eager's are?"""
+    mine = [*got.results, *(g for g in got.grads if g is not None)]
+    eager = [*want.results, *(g for g in want.grads if g is not None)]
+    right = [*exact.results, *(g for g in exact.grads if g is not None)]
+    if not len(mine) == len(eager) == len(right):
+        return False
+    return all(_no_further(a, b, c) for a, b, c in zip(mine, eager, right, strict=True))
+
+
+def _no_further(mine: Tensor, eager: Tensor, right: Tensor) -> bool:
+    if not mine.is_floating_point() or mine.shape != right.shape:
+        return mine.shape == eager.shape and torch.equal(mine, eager)
+    away, allowed = ((t.double() - right).abs() for t in (mine, eager))
+    if not bool((mine.isfinite() == eager.isfinite()).all() & (eager.isfinite() == right.isfinite()).all()):
+        return False
+    scale = max(1.0, float(right[right.isfinite()].abs().max())) if bool(right.isfinite().any()) else 1.0
+    return bool((away.nan_to_num(0) <= 2 * allowed.nan_to_num(0).amax() + 1e-5 * scale).all())

@@ -1,0 +1,110 @@
+"""Calls that leave the packed dimension alone, by what they mean (`packpass.semantics`): the same call on whole rows.
+
+Asked where no rule knows a call. The slots of the document must be one axis of every operand that is a segment and of
+every result, each treated by itself, and no other axis may be told apart by them.
+
+Does not handle: calls that draw random numbers or write, results that may be views of several operands, indices and
+divisors that may raise in slots that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch import fx
+
+from packpass.semantics import Call, call_of
+from packpass.semantics.meaning import KEPT, Relation
+from packpass.semantics.memory import aliases_of, writes_of
+from packpass.semantics.registry import meaning_of
+from passes.refused import Refused
+from passes.vectorize_segments.machine import Machine, Segment, Store, frozen_args
+from passes.vectorize_segments.terms import Apply, Outside, map_args
+
+
+def by_meaning(machine: Machine, node: fx.Node) -> Any:
+    """The value of a call that treats slots alike; NotImplemented for any other."""
+    call = call_of(node)
+    means = meaning_of(call) if call is not None else None
+    if call is None or means is None or means.traits.random or call.in_place or writes_of(call):
+        return NotImplemented
+    values = [machine.value(operand.node) for operand in call.operands]
+    segments = [v for v in values if isinstance(v, Segment)]
+    if not segments or not all(isinstance(v, (Segment, Outside)) for v in values):
+        return NotImplemented
+    packed = {o.argument for o, v in zip(call.operands, values, strict=True) if isinstance(v, Segment)}
+    if means.traits.raises & packed:
+        return NotImplemented
+    dims = [_dim(relation, values) for relation in means.relations]
+    if None in dims:
+        return NotImplemented
+    memory = _memory(call, values)
+    if memory is None:
+        return NotImplemented
+    try:
+        term = _whole(machine, node, segments[0], packed <= means.traits.zero_gradient, int(dims[0] or 0))
+    except Refused:  # an argument is a number of the document
+        return NotImplemented
+    exact = all(s.store.exact for s in segments)
+    made = []
+    for at, (dim, shared) in enumerate(zip(dims, memory, strict=True)):
+        part: Any = term
+        if call.several:
+            part = machine.intern(Apply(operator.getitem, False, (term, at), (), dim))  # type: ignore[arg-type]
+        rank = call.results[at].dim()
+        if shared is None:
+            made.append(machine.fresh(part, rank, segments[0].window, exact=exact))
+        else:
+            store = Store(part, segments[0].window, parent=(shared.store, shared.store.version), exact=exact)
+            made.append(Segment(store, segments[0].window, rank))
+    return tuple(made) if call.several else made[0]
+
+
+def _dim(relation: Relation, values: list[Any]) -> int | None:
+    """The packed dimension (negative) of a result; None if slots are not treated one by one."""
+    found: set[int] = set()
+    for axes, value in zip(relation.operands, values, strict=True):
+        if not isinstance(value, Segment) or axes is None:
+            continue
+        packed = axes[value.rank + value.dim]
+        if packed.how != KEPT or len(packed.loops) != 1:
+            return None
+        found.add(packed.loops[0])
+    if len(found) != 1 or found & relation.roles.keys():
+        return None
+    (slots,) = found
+    for axes, value in zip(relation.operands, values, strict=True):
+        for d, axis in enumerate(axes or ()):
+            own = isinstance(value, Segment) and d == value.rank + value.dim
+            if not own and slots in axis.loops:
+                return None
+    at = [j for j, loops in enumerate(relation.result) if slots in loops]
+    if len(at) != 1 or relation.result[at[0]] != (slots,):
+        return None
+    return at[0] - len(relation.result)
+
+
+def _memory(call: Call, values: list[Any]) -> list[Segment | None] | None:
+    """For every result the segment that it may be a view of; None if that may be several."""
+    found: list[Segment | None] = []
+    for shared in aliases_of(call):
+        segments = {values[k] for k in shared if isinstance(values[k], Segment)}
+        if len(segments) > 1:
+            return None
+        found.append(next(iter(segments), None))
+    return found
+
+
+def _whole(machine: Machine, node: fx.Node, like: Segment, linear: bool, dim: int) -> Any:
+    """The call on whole rows."""
+    from passes.vectorize_segments.rules_tokenwise import differentiated, operand
+
+    fill = 1 if differentiated(node) and not linear else None
+
+    def leaf(arg: Any) -> Any:
+        return operand(machine, arg, like.window, node, fill)
+
+    args = frozen_args(map_args(node.args, leaf))
+    kwargs = tuple(sorted((k, frozen_args(map_args(v, leaf))) for k, v in node.kwargs.items()))
+    return machine.intern(Apply(node.target, node.op == "call_method", args, kwargs, dim))
