@@ -319,10 +319,10 @@ def hint_of(size: Any) -> int | None:
 
 
 @contextlib.contextmanager
-def sizes_of_nobody() -> Iterator[tuple[Any, Callable[[], Any]]]:
+def sizes_of_nobody() -> Iterator[tuple[Any, Callable[[int], Any]]]:
     """``(fake mode, size)``: fake tensors with sizes of which nothing is known but that they are not negative.
 
-    ``size()`` makes one. They belong to no graph, and nothing can be decided by their values.
+    ``size(least)`` makes one. They belong to no graph, and nothing can be decided by their values.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -330,13 +330,13 @@ def sizes_of_nobody() -> Iterator[tuple[Any, Callable[[], Any]]]:
 
     env = ShapeEnv()
 
-    def size() -> Any:
+    def size(least: int) -> Any:
         with env.ignore_fresh_unbacked_symbols():
             made = env.create_unbacked_symint()
-            torch._check(made >= 0)
+            torch._check(made >= least)
         return made
 
-    mode = FakeTensorMode(shape_env=env)
+    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)  # constants that a definition makes
     with mode:
         yield mode, size
 
@@ -380,11 +380,11 @@ def asks_for_data(error: BaseException | None) -> bool:
 
 
 def assumptions(mode: Any) -> list[str]:
-    """What was taken for granted about the sizes of a fake mode, but for their not being negative."""
+    """What was taken for granted about the sizes of a fake mode, but for what they were made with."""
     env = mode.shape_env
     deferred = [str(check.expr) for checks in env.deferred_runtime_asserts.values() for check in checks]
     found = [str(guard.expr) for guard in env.guards] + [f"{old} is {new}" for old, new in env.replacements.items()]
-    return found + [text for text in deferred if not (text.startswith("0 <= ") and text[5:].isidentifier())]
+    return found + [text for text in deferred if not (text[:5] in ("0 <= ", "1 <= ") and text[5:].isidentifier())]
 
 
 def aten_graph(function: Callable[..., Any], inputs: Any, decompositions: Any) -> tuple[Any, bool]:

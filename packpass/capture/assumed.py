@@ -70,7 +70,7 @@ def _tried(node: fx.Node, args: Any, kwargs: Any, leaves: list[Any], together: b
         return None
     lengths = iter(_LENGTHS)
     with sizes_of_anybody() as (mode, size):
-        renamed = Renamed(lambda: size(next(lengths)), grads=True)
+        renamed = Renamed(lambda least: size(next(lengths)), grads=True)
         if together:
             renamed.one(_unknown(leaves))
         out, inputs = _run(node, args, kwargs, renamed)
@@ -81,7 +81,8 @@ def _tried(node: fx.Node, args: Any, kwargs: Any, leaves: list[Any], together: b
         kinds = [(r.dtype, r.device, r.requires_grad, r.dim()) for r in results]
         symbols = [number.node.expr for number, _ in renamed.old]
         conditions = asked(mode)
-    if not _holds_everywhere(node, args, kwargs, renamed, symbols, conditions, [s[: k[3]] for s, k in zip(shapes, kinds)]):
+    sizes = [shape[: kind[3]] for shape, kind in zip(shapes, kinds, strict=True)]
+    if not _holds_everywhere(node, args, kwargs, renamed, symbols, conditions, sizes):
         return None
     made = [_made(shape, kind, symbols, renamed) for shape, kind in zip(shapes, kinds, strict=True)]
     if not isinstance(out, (tuple, list)):
@@ -117,10 +118,8 @@ def _holds_everywhere(
     edges = {int(number) for condition in conditions for number in condition.atoms(sympy.Integer)}
     values = sorted({0, 1, *(v for edge in edges for v in (edge - 1, edge, edge + 1) if 0 <= v <= max(_LENGTHS))})
     for point in _points(symbols, values):
-        lengths = iter([point[symbol] for symbol in symbols])
         with sizes_of_anybody():
-            again = Renamed(lambda: next(lengths), grads=False)
-            # The same expressions in the same order get the same numbers.
+            again = Renamed(lambda least: 0, grads=False)  # every size is known by now
             again.known = [(old, _at(new, point)) for old, new in renamed.known]
             try:
                 out, _ = _run(node, args, kwargs, again)

@@ -81,7 +81,7 @@ def _tracing_a_loop() -> bool:
 def _remembered(
     stock: Any, mode: Any, func: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Any:
-    """``aten.slice``, one size for the same bounds: where their signs are unknown, torch makes up a new one each time."""
+    """``aten.slice``, one size for the same bounds: torch makes up another each time where signs are unknown."""
     at = dim % x.dim() if x.dim() else 0
     size = (str(x.shape[at]), str(start), str(end), str(step)) if x.dim() else ()
     offset = (*size, str(x.storage_offset()), str(x.stride(at))) if x.dim() else ()

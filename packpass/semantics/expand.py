@@ -40,9 +40,9 @@ from packpass._compat import (
     fake_mode_of,
     sizes_of_nobody,
 )
-from packpass.semantics.spelling import respell
 from packpass.semantics.names import is_in_place, op_name
 from packpass.semantics.sizes import Renamed
+from packpass.semantics.spelling import respell
 
 log = logging.getLogger("packpass.semantics.expand")
 
@@ -65,13 +65,14 @@ class Pieces:
     """Is the gradient of the call that of its pieces?"""
 
 
-def expand(node: fx.Node, grads: bool = True, equal: Axes = ()) -> Pieces | None:
+def expand(node: fx.Node, grads: bool = True, equal: Axes = (), least: int = 0) -> Pieces | None:
     """One step of taking a call apart; None if torch cannot, or not for every size.
 
     Args:
         node: a call, whose operands have fake values.
         grads: whether the operands require the gradients that they do (the pieces then have them, too).
         equal: ``(operand, dimension)`` of dimensions that the caller knows to be of one size.
+        least: how large that size is at least (0 or 1).
     """
     if node.op not in ("call_function", "call_method") or is_in_place(op_name(node)):
         return None
@@ -86,17 +87,17 @@ def expand(node: fx.Node, grads: bool = True, equal: Axes = ()) -> Pieces | None
                 return None
             table = {target: definition}
     try:
-        return _traced(node, table, grads, equal)
+        return _traced(node, table, grads, equal, least)
     except Exception as error:  # whatever torch's definitions raise where they ask for sizes: no common class
         log.debug("%s is not taken apart: %s", op_name(node) or node.target, str(error).split("\n")[0])
         return None
 
 
-def _traced(node: fx.Node, table: dict[Any, Any], grads: bool, equal: Axes) -> Pieces | None:
+def _traced(node: fx.Node, table: dict[Any, Any], grads: bool, equal: Axes, least: int) -> Pieces | None:
     operands = list(dict.fromkeys(node.all_input_nodes))
     with sizes_of_nobody() as (mode, size):
         fresh = Renamed(size, grads)
-        fresh.one([operand.meta["example_value"].shape[dim] for operand, dim in equal])
+        fresh.one([operand.meta["example_value"].shape[dim] for operand, dim in equal], least)
         inputs = [fresh.operand(operand.meta.get("example_value")) for operand in operands]
         module, recorded = aten_graph(_call(node, operands), inputs, table)
         if assumptions(mode):
@@ -117,6 +118,23 @@ def _traced(node: fx.Node, table: dict[Any, Any], grads: bool, equal: Axes) -> P
     if not _fits(results, wanted) or not all(_harmless(piece, node) for piece in nodes):
         return None
     return Pieces(tuple(zip(placeholders, operands, strict=True)), nodes, results, several, recorded and not table)
+
+
+def fails_when_empty(node: fx.Node, equal: Axes) -> bool:
+    """Does a call raise where these dimensions, which are of one size, have no slots?"""
+    operands = list(dict.fromkeys(node.all_input_nodes))
+    with sizes_of_nobody() as (_, size):
+        fresh = Renamed(size, grads=False)
+        fresh.known = [
+            (operand.meta["example_value"].shape[dim].node.expr, 0)
+            for operand, dim in equal
+            if isinstance(operand.meta["example_value"].shape[dim], torch.SymInt)
+        ]
+        try:
+            _call(node, operands)(*(fresh.operand(operand.meta.get("example_value")) for operand in operands))
+        except Exception:  # whatever torch raises
+            return True
+    return False
 
 
 def _call(node: fx.Node, operands: list[fx.Node]) -> Any:
@@ -146,6 +164,12 @@ def _write_constants(module: fx.GraphModule) -> None:
             module.graph.erase_node(node)
 
 
+def plain_overload(overload: Any) -> bool:
+    """Does an operation only make tensors out of its arguments: no writes, no random numbers, no sizes from data?"""
+    returns = [str(r.type) for r in overload._schema.returns]
+    return not overload._schema.is_mutable and not _refused_tags(overload) and set(returns) == {"Tensor"}
+
+
 def _refused_tags(overload: Any) -> bool:
     """Does an operation draw random numbers, or have sizes or results on the host that depend on data?"""
     refused = ("nondeterministic_seeded", "dynamic_output_shape", "data_dependent_output")
@@ -157,9 +181,7 @@ def _harmless(piece: fx.Node, whole: fx.Node) -> bool:
     if piece.op == "get_attr":
         return False
     target = piece.target
-    if isinstance(target, torch._ops.OpOverload) and (_refused_tags(target) or target is whole.target):
-        return False
-    return True
+    return not isinstance(target, torch._ops.OpOverload) or not (_refused_tags(target) or target is whole.target)
 
 
 def _fits(results: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:

@@ -13,16 +13,16 @@ from packpass._compat import fake_mode_of
 class Renamed:
     """Sizes and fake tensors of one environment in another."""
 
-    def __init__(self, size: Callable[[], Any], grads: bool) -> None:
-        """``size`` makes a symbol; ``grads``: do the new tensors require the gradients that the old ones do?"""
+    def __init__(self, size: Callable[[int], Any], grads: bool) -> None:
+        """``size(least)`` makes a symbol; ``grads``: do the new tensors require the gradients that the old ones do?"""
         self.size, self.grads = size, grads
         self.known: list[tuple[Any, Any]] = []
         """Old expression, new number."""
         self.old: list[tuple[Any, Any]] = []
         """New symbol, old number."""
 
-    def number(self, value: Any) -> Any:
-        """A size, a stride or an argument."""
+    def number(self, value: Any, least: int = 0) -> Any:
+        """A size, a stride or an argument; at least so large."""
         if not isinstance(value, torch.SymInt):
             return value
         expression = value.node.expr
@@ -32,16 +32,16 @@ class Renamed:
             difference = expression - other
             if not difference.free_symbols:
                 return made + int(difference)
-        made = self.size()
+        made = self.size(least)
         self.known.append((expression, made))
         self.old.append((made, value))
         return made
 
-    def one(self, sizes: Sequence[Any]) -> None:
-        """These sizes are equal, whatever expressions they are."""
+    def one(self, sizes: Sequence[Any], least: int = 0) -> None:
+        """These sizes are equal, whatever expressions they are, and at least so large."""
         unknown = [s for s in sizes if isinstance(s, torch.SymInt)]
         if unknown:
-            made = self.number(unknown[0])
+            made = self.number(unknown[0], least)
             self.known += [(size.node.expr, made) for size in unknown[1:]]
 
     def operand(self, value: Any) -> Any:

@@ -22,8 +22,8 @@ from passes.vectorize_segments.machine import (
     Slot,
     example,
 )
-from passes.vectorize_segments.op_names import BASE, DIVIDING, label, name_of
-from passes.vectorize_segments.rules import _linear, _only_known_keywords
+from passes.vectorize_segments.op_names import BASE, label, name_of
+from passes.vectorize_segments.rules import _linear, _only_known_keywords, divides
 from passes.vectorize_segments.terms import (
     Affine,
     Apply,
@@ -212,7 +212,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
     if any(s.dim != dim for s in segments):
         raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
     compute = _compute_dtype(machine, node, name)
-    guarded = (fake.requires_grad and not _linear(machine, node)) or name in DIVIDING
+    guarded = (fake.requires_grad and not _linear(machine, node)) or divides(node, name)
     untouched = {node.args[i] for i in _PROMOTING.get(name, ()) if i < len(node.args)}
 
     def leaf(arg: Any) -> Any:

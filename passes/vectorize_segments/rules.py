@@ -38,7 +38,7 @@ from passes.vectorize_segments.op_names import (
     label,
     name_of,
 )
-from passes.vectorize_segments.taken_apart import taken_apart
+from passes.vectorize_segments.taken_apart import shared, taken_apart
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Outside, map_args
 
 RULES: dict[str, Rule] = {}
@@ -74,7 +74,8 @@ def step(machine: Machine, node: fx.Node) -> None:
         if refused.code != "no-rule":
             raise
         machine.restore(before)
-        value = by_meaning(machine, node)
+        value = shared(machine, node)
+        value = by_meaning(machine, node) if value is NotImplemented else value
         machine.values[node] = taken_apart(machine, node, refused) if value is NotImplemented else value
 
 
@@ -249,6 +250,12 @@ def _linear(machine: Machine, node: fx.Node) -> bool:
     return name in LINEAR
 
 
+def divides(node: fx.Node, name: str) -> bool:
+    """May a call raise for a divisor that a slot happens to hold? Only integers do."""
+    made = example(node)
+    return name in DIVIDING and not (made.is_floating_point() or made.is_complex())
+
+
 def _apply(
     machine: Machine, node: fx.Node, segments: list[Segment], target: Any, method: bool, alias: bool = False
 ) -> Segment:
@@ -259,7 +266,7 @@ def _apply(
             raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
 
     name = (name_of(node) or "").rstrip("_")
-    guarded = (example(node).requires_grad and not _linear(machine, node)) or name in DIVIDING
+    guarded = (example(node).requires_grad and not _linear(machine, node)) or divides(node, name)
 
     def convert(value: Any) -> Any:
         if isinstance(value, Segment):

@@ -22,10 +22,12 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics.expand import Pieces, expand
-from passes.autocast import open_autocasts
+from packpass.semantics.effects import open_autocasts
+from packpass.semantics.expand import Pieces, expand, fails_when_empty, plain_overload
+from packpass.semantics.names import op_name
 from passes.refused import Refused
 from passes.vectorize_segments.machine import PER_DOCUMENT, Machine, Segment, Store, example, frozen_args
+from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.terms import (
     FULL,
     Apply,
@@ -52,14 +54,36 @@ def taken_apart(machine: Machine, node: fx.Node, refused: Refused) -> Any:
     values = [machine.value(arg) for arg in node.all_input_nodes]
     if not any(isinstance(v, (Segment, *PER_DOCUMENT)) for v in values):
         raise refused
-    whole = expand(node, False, _slots(machine, node))
-    if whole is None:
-        raise refused
     machine.depth += 1
     try:
-        return _as_whole_or_pieces(machine, node, whole, grads, refused)
+        whole = _as_whole(machine, node)
+        return whole if whole is not None else _as_pieces(machine, node, grads, refused)
     finally:
         machine.depth -= 1
+
+
+def shared(machine: Machine, node: fx.Node) -> Any:
+    """A call on nothing but constants and tensors that all documents share; NotImplemented for any other.
+
+    That it neither writes nor draws random numbers is seen by taking it apart.
+    """
+    values = [machine.value(arg) for arg in node.all_input_nodes]
+    if not all(isinstance(v, Outside) for v in values) or not op_name(node):
+        return NotImplemented
+    if not (isinstance(node.target, torch._ops.OpOverload) and plain_overload(node.target)):
+        if expand(node, False) is None:
+            return NotImplemented
+
+    def leaf(arg: Any) -> Any:
+        return machine.value(arg) if isinstance(arg, fx.Node) else arg
+
+    args = frozen_args(map_args(node.args, leaf))
+    kwargs = tuple(sorted((k, frozen_args(map_args(v, leaf))) for k, v in node.kwargs.items()))
+    fake = example(node)
+    made = machine.computed((node.target, node.op == "call_method", args, kwargs), fake)
+    if not isinstance(fake, (tuple, list)):
+        return made
+    return tuple(machine.computed((operator.getitem, False, (made, i), ()), part) for i, part in enumerate(fake))
 
 
 def _slots(machine: Machine, node: fx.Node) -> list[tuple[fx.Node, int]]:
@@ -68,34 +92,50 @@ def _slots(machine: Machine, node: fx.Node) -> list[tuple[fx.Node, int]]:
     return [(arg, v.dim) for arg, v in found if v.window == found[0][1].window and v.store.exact]
 
 
-def _as_whole_or_pieces(machine: Machine, node: fx.Node, whole: Pieces, grads: bool, refused: Refused) -> Any:
+def _as_whole(machine: Machine, node: fx.Node) -> Any:
+    """The call on whole rows; None if its pieces do not treat slots alike.
+
+    A document without slots has no part in the result, so that the pieces may be those of longer ones.
+    """
+    from passes.vectorize_segments.documents import require_slots
+
+    slots = _slots(machine, node)
+    pieces = expand(node, False, slots, least=1) if slots else None
+    if pieces is None:
+        return None
     before = machine.state()
-    try:
-        results = _run(machine, whole)
-    except Refused as why:
-        log.debug("%s: a piece is refused: %s", node, why)
+    results = _tried(machine, node, pieces)
+    if results is None or not _slotwise(machine, node, results):
+        log.debug("%s: its pieces do not treat slots alike", node)
         machine.restore(before)
-        raise refused from None
-    if _slotwise(machine, node, results):
-        return _whole_call(machine, node, whole, results)
-    if grads:
-        machine.restore(before)
-        parts = expand(node, True, _slots(machine, node)) if whole.composite else None
-        if parts is None or not parts.composite:
-            raise refused
-        results = _run_or_refuse(machine, parts, refused)
-    if open_autocasts(node.graph, node):
+        return None
+    if fails_when_empty(node, slots):
+        window = _operands(machine, node)[0].window
+        require_slots(machine, window, 1, f"{label(node)} of a document without slots")
+    return _whole_call(machine, node, pieces, results)
+
+
+def _as_pieces(machine: Machine, node: fx.Node, grads: bool, refused: Refused) -> Any:
+    """What the pieces make in place of the call."""
+    pieces = expand(node, True, _slots(machine, node))
+    if pieces is None or (grads and not pieces.composite) or open_autocasts(node.graph, node):
+        log.debug("%s: no pieces with a gradient of their own", node)
         raise refused
-    return results if whole.several else results[0]
+    results = _tried(machine, node, pieces)
+    if results is None:
+        raise refused
+    return results if pieces.several else results[0]
 
 
-def _run_or_refuse(machine: Machine, pieces: Pieces, refused: Refused) -> tuple[Any, ...]:
+def _tried(machine: Machine, node: fx.Node, pieces: Pieces) -> tuple[Any, ...] | None:
+    """The values of the results; None, and nothing learned, if a piece is refused."""
     before = machine.state()
     try:
         return _run(machine, pieces)
-    except Refused:
+    except Refused as why:
+        log.debug("%s: a piece is refused: %s", node, why)
         machine.restore(before)
-        raise refused from None
+        return None
 
 
 def _run(machine: Machine, pieces: Pieces) -> tuple[Any, ...]:
@@ -203,4 +243,3 @@ def _like(machine: Machine, result: Segment, term: Term, node: fx.Node) -> Segme
         return result  # the operand itself
     store = Store(term, result.window, parent=result.store.parent, exact=result.store.exact)
     return Segment(store, result.window, result.rank)
-

@@ -17,7 +17,8 @@ import torch
 from torch._dynamo.utils import counters
 
 import packpass
-from packpass._report import Report, collecting
+from packpass.decisions.records import collecting
+from packpass.reports.report import Report
 
 from .op_outcomes import Outcome, difference, only_rounding, outcome
 from .op_samples import SAMPLES, TOTAL, LeftOut, OpProgram, programs
