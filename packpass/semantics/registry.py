@@ -9,8 +9,10 @@ from packpass.semantics import (
     creation,
     indexing,
     joins,
+    kernels,
     lookups,
     losses,
+    matrices,
     pointwise,
     products,
     reductions,
@@ -22,7 +24,20 @@ from packpass.semantics.meaning import Entry, Meaning
 
 FAMILIES: dict[str, Mapping[str, Entry]] = {
     module.FAMILY: module.ENTRIES
-    for module in (pointwise, views, indexing, writes, joins, reductions, products, lookups, losses, creation)
+    for module in (
+        pointwise,
+        views,
+        indexing,
+        writes,
+        joins,
+        reductions,
+        products,
+        lookups,
+        losses,
+        creation,
+        matrices,
+        kernels,
+    )
 }
 ENTRIES: dict[str, Entry] = {}
 for _family in FAMILIES.values():

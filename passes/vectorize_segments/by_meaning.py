@@ -9,18 +9,20 @@ divisors that may raise in slots that nobody asked for.
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from typing import Any
 
+import torch
 from torch import fx
 
 from packpass.semantics import Call, call_of
-from packpass.semantics.meaning import KEPT, Relation
+from packpass.semantics.meaning import KEPT, Meaning, Relation
 from packpass.semantics.memory import aliases_of, writes_of
 from packpass.semantics.registry import meaning_of
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Machine, Segment, Store, frozen_args
-from passes.vectorize_segments.terms import Apply, Outside, map_args
+from passes.vectorize_segments.machine import Machine, Segment, Store, example, frozen_args
+from passes.vectorize_segments.terms import Apply, Outside, Term, Window, map_args
 
 
 def by_meaning(machine: Machine, node: fx.Node) -> Any:
@@ -34,7 +36,8 @@ def by_meaning(machine: Machine, node: fx.Node) -> Any:
     if not segments or not all(isinstance(v, (Segment, Outside)) for v in values):
         return NotImplemented
     packed = {o.argument for o, v in zip(call.operands, values, strict=True) if isinstance(v, Segment)}
-    if means.traits.raises & packed:
+    fills = _fills(call, means)
+    if fills is None:
         return NotImplemented
     dims = [_dim(relation, values) for relation in means.relations]
     if None in dims:
@@ -43,7 +46,7 @@ def by_meaning(machine: Machine, node: fx.Node) -> Any:
     if memory is None:
         return NotImplemented
     try:
-        term = _whole(machine, node, segments[0], packed <= means.traits.zero_gradient, int(dims[0] or 0))
+        term = _whole(machine, node, segments[0], packed <= means.traits.zero_gradient, int(dims[0] or 0), fills)
     except Refused:  # an argument is a number of the document
         return NotImplemented
     exact = all(s.store.exact for s in segments)
@@ -59,6 +62,43 @@ def by_meaning(machine: Machine, node: fx.Node) -> Any:
             store = Store(part, segments[0].window, parent=(shared.store, shared.store.version), exact=exact)
             made.append(Segment(store, segments[0].window, rank))
     return tuple(made) if call.several else made[0]
+
+
+def _fills(call: Call, means: Meaning) -> dict[fx.Node, Any] | None:
+    """What operands hold in slots that nobody asked for, so that the call does not raise there; None if that is not
+    known."""
+    fills: dict[fx.Node, Any] = {}
+    for operand in call.operands:
+        if operand.argument not in means.traits.raises:
+            continue
+        if means.family == "matrices":
+            fills[operand.node] = IDENTITY
+        elif operand.argument in ("index", "indices") and not operand.value.is_floating_point():
+            fills[operand.node] = 0
+        else:
+            return None
+    return fills
+
+
+IDENTITY = object()
+"""A fill: the identity matrix."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Matrices(Term):
+    """``of`` on the slots of ``window``, identity matrices elsewhere: they have an inverse, and roots."""
+
+    of: Term
+    window: Window
+    dim: int
+
+    def emit(self, emitter: Any) -> fx.Node:
+        """The node."""
+        inner = emitter.node(self.of)
+        value = example(inner)
+        identity = emitter.call(torch.eye, *value.shape[-2:], dtype=value.dtype, device=value.device)
+        made: fx.Node = emitter.choose(self.window, inner, identity, self.dim)
+        return made
 
 
 def _dim(relation: Relation, values: list[Any]) -> int | None:
@@ -96,14 +136,23 @@ def _memory(call: Call, values: list[Any]) -> list[Segment | None] | None:
     return found
 
 
-def _whole(machine: Machine, node: fx.Node, like: Segment, linear: bool, dim: int) -> Any:
+def _whole(machine: Machine, node: fx.Node, like: Segment, linear: bool, dim: int, fills: dict[fx.Node, Any]) -> Any:
     """The call on whole rows."""
     from passes.vectorize_segments.rules_tokenwise import differentiated, operand
 
     fill = 1 if differentiated(node) and not linear else None
 
     def leaf(arg: Any) -> Any:
-        return operand(machine, arg, like.window, node, fill)
+        if (
+            not isinstance(arg, fx.Node)
+            or fills.get(arg) is not IDENTITY
+            or not isinstance(machine.value(arg), Segment)
+        ):
+            return operand(machine, arg, like.window, node, fills.get(arg, fill) if isinstance(arg, fx.Node) else fill)
+        term = machine.aligned(machine.value(arg), like.window, node)
+        if term.dim > -3:
+            raise Refused("no-rule", "the slots of a document are rows of a matrix", node)
+        return machine.intern(Matrices(term, like.window, term.dim))
 
     args = frozen_args(map_args(node.args, leaf))
     kwargs = tuple(sorted((k, frozen_args(map_args(v, leaf))) for k, v in node.kwargs.items()))

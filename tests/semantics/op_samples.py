@@ -19,9 +19,12 @@ What eager itself cannot run document by document is left out, with the reason.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import linecache
+import operator
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -231,7 +234,7 @@ def _as_program(name: str, op: Any, sample: Any, seeds: list[list[Tensor]]) -> O
     for only_first in (True, False):
         rows = [row and (i == 0 or not only_first) for i, row in enumerate(all_rows)]
         given = [t if row else o for t, o, row in zip(tensors, originals, rows, strict=True)]
-        out = _run(op.op, sample, given, rows, LAYOUTS[0])
+        out = _run(callable_of(op), sample, given, rows, LAYOUTS[0])
         if isinstance(out, Exception):
             problem = problem or f"eager raises {type(out).__name__}"
             continue
@@ -254,12 +257,38 @@ def _as_program(name: str, op: Any, sample: Any, seeds: list[list[Tensor]]) -> O
     return LeftOut(name, problem)
 
 
+def callable_of(op: Any) -> Callable[..., Any]:
+    """What a program calls: the operator, and for a method that Python's own operators call these."""
+    name = op.name.strip("_")
+    if op.name.startswith("__r") and hasattr(operator, name[1:]):
+        plain = getattr(operator, name[1:])
+        return lambda x, y: plain(y, x)
+    fn: Callable[..., Any] = op.op
+    return fn
+
+
+@contextlib.contextmanager
+def without_seeds() -> Iterator[None]:
+    """The samples of random operators set a seed in every call, which no program does."""
+    modules = [m for n, m in sys.modules.items() if n.startswith("torch.testing") and hasattr(m, "wrapper_set_seed")]
+    before = [m.wrapper_set_seed for m in modules]
+    for module in modules:
+        module.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module, original in zip(modules, before, strict=True):
+            module.wrapper_set_seed = original  # type: ignore[attr-defined]
+
+
 def _checked(
     name: str, op: Any, sample: Any, tensors: list[Tensor], rows: list[bool], results: int | None, join: list[str]
 ) -> OpProgram | LeftOut:
     """The program, with the layouts that eager runs."""
     source, constants = _written(sample, rows, results, join)
-    program = OpProgram(name, source, _function(name, source, op.op, constants), tuple(tensors), tuple(rows), ())
+    program = OpProgram(
+        name, source, _function(name, source, callable_of(op), constants), tuple(tensors), tuple(rows), ()
+    )
     layouts = []
     for layout in LAYOUTS:
         if op.name in NOT_EMPTY and len(set(layout)) < len(layout):
@@ -325,5 +354,6 @@ def _seeds(op: Any, dtype: torch.dtype, number: int, sample: Any) -> list[list[T
 def programs(only: str = "", part: tuple[int, int] = (1, 1), samples: int = SAMPLES) -> Iterator[OpProgram | LeftOut]:
     """The programs of all operators, of those whose name contains ``only``, of the k-th of n parts."""
     chosen = [op for op in op_db if only in op.name]
-    for op in chosen[part[0] - 1 :: part[1]]:
-        yield from programs_of(op, samples)
+    with without_seeds():
+        for op in chosen[part[0] - 1 :: part[1]]:
+            yield from programs_of(op, samples)
