@@ -336,7 +336,7 @@ def sizes_of_nobody() -> Iterator[tuple[Any, Callable[[int], Any]]]:
             torch._check(made >= least)
         return made
 
-    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)  # constants that a definition makes
+    mode = FakeTensorMode(shape_env=env)
     with mode:
         yield mode, size
 

@@ -34,6 +34,7 @@ import torch
 from torch import fx
 
 from packpass._compat import (
+    asks_for_data,
     assumptions,
     aten_graph,
     decomposition_of,
@@ -74,7 +75,8 @@ def expand(node: fx.Node, grads: bool = True, equal: Axes = (), least: int = 0) 
         equal: ``(operand, dimension)`` of dimensions that the caller knows to be of one size.
         least: how large that size is at least (0 or 1).
     """
-    if node.op not in ("call_function", "call_method") or is_in_place(op_name(node)):
+    name = op_name(node)
+    if node.op not in ("call_function", "call_method") or is_in_place(name) or name == "setitem":
         return None
     target: Any = node.target
     table = {}
@@ -89,7 +91,7 @@ def expand(node: fx.Node, grads: bool = True, equal: Axes = (), least: int = 0) 
     try:
         return _traced(node, table, grads, equal, least)
     except Exception as error:  # whatever torch's definitions raise where they ask for sizes: no common class
-        log.debug("%s is not taken apart: %s", op_name(node) or node.target, str(error).split("\n")[0])
+        log.debug("%s is not taken apart: %s", name or node.target, str(error).split("\n")[0])
         return None
 
 
@@ -103,7 +105,7 @@ def _traced(node: fx.Node, table: dict[Any, Any], grads: bool, equal: Axes, leas
         if assumptions(mode):
             log.debug("%s takes for granted that %s", node.target, ", ".join(assumptions(mode)))
             return None
-        _write_constants(module)
+    _write_constants(module, mode)
     graph = module.graph
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     (output,) = (n for n in graph.nodes if n.op == "output")
@@ -117,24 +119,50 @@ def _traced(node: fx.Node, table: dict[Any, Any], grads: bool, equal: Axes, leas
     wanted = tuple(value) if several else (value,)
     if not _fits(results, wanted) or not all(_harmless(piece, node) for piece in nodes):
         return None
+    if _writes_operand(placeholders, nodes):
+        return None
     return Pieces(tuple(zip(placeholders, operands, strict=True)), nodes, results, several, recorded and not table)
 
 
-def fails_when_empty(node: fx.Node, equal: Axes) -> bool:
-    """Does a call raise where these dimensions, which are of one size, have no slots?"""
+def fails_when_empty(node: fx.Node, equal: Axes) -> bool | None:
+    """Does a call raise where these dimensions, which are of one size, have no slots? None if that cannot be tried.
+
+    What torch's fakes say is tried on real tensors before it is believed.
+    """
     operands = list(dict.fromkeys(node.all_input_nodes))
+    values = [operand.meta["example_value"] for operand in operands]
+    sizes = [operand.meta["example_value"].shape[dim] for operand, dim in equal]
     with sizes_of_nobody() as (_, size):
         fresh = Renamed(size, grads=False)
-        fresh.known = [
-            (operand.meta["example_value"].shape[dim].node.expr, 0)
-            for operand, dim in equal
-            if isinstance(operand.meta["example_value"].shape[dim], torch.SymInt)
-        ]
+        fresh.known = [(s.node.expr, 0) for s in sizes if isinstance(s, torch.SymInt)]
         try:
-            _call(node, operands)(*(fresh.operand(operand.meta.get("example_value")) for operand in operands))
-        except Exception:  # whatever torch raises
-            return True
+            given = [fresh.operand(value) for value in values]
+            _call(node, operands)(*given)
+        except Exception as error:  # whatever torch raises
+            if asks_for_data(error):
+                return None
+        else:
+            return False
+    if not all(_small(g) for g in given):
+        return None
+    try:
+        _call(node, operands)(
+            *(torch.zeros(g.shape, dtype=g.dtype) if isinstance(g, torch.Tensor) else g for g in given)
+        )
+    except Exception:
+        return True
     return False
+
+
+def _small(value: Any) -> bool:
+    """Can this be a real tensor, or number, for a moment?"""
+    if not isinstance(value, torch.Tensor):
+        return not isinstance(value, torch.SymInt)
+    return all(isinstance(s, int) for s in value.shape) and value.numel() <= _REAL
+
+
+_REAL = 1 << 16
+"""Elements of tensors that calls are tried on."""
 
 
 def _call(node: fx.Node, operands: list[fx.Node]) -> Any:
@@ -150,7 +178,7 @@ def _call(node: fx.Node, operands: list[fx.Node]) -> Any:
     return run
 
 
-def _write_constants(module: fx.GraphModule) -> None:
+def _write_constants(module: fx.GraphModule, mode: Any) -> None:
     """Numbers that torch keeps as tensors of the module, as calls."""
     for node in list(module.graph.nodes):
         value = getattr(module, str(node.target), None) if node.op == "get_attr" else None
@@ -159,7 +187,8 @@ def _write_constants(module: fx.GraphModule) -> None:
                 made = module.graph.call_function(
                     torch.ops.aten.scalar_tensor.default, (value.item(),), {"dtype": value.dtype}
                 )
-            made.meta["val"] = torch.empty((), dtype=value.dtype)
+            with mode:
+                made.meta["val"] = torch.empty((), dtype=value.dtype)
             node.replace_all_uses_with(made)
             module.graph.erase_node(node)
 
@@ -182,6 +211,28 @@ def _harmless(piece: fx.Node, whole: fx.Node) -> bool:
         return False
     target = piece.target
     return not isinstance(target, torch._ops.OpOverload) or not (_refused_tags(target) or target is whole.target)
+
+
+def _writes_operand(placeholders: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> bool:
+    """Does a piece write what the call was given, or a view of it?"""
+    memory = {_memory(p) for p in placeholders} - {None}
+    for piece in nodes:
+        schema = getattr(piece.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        places = {a.name: i for i, a in enumerate(schema.arguments)}
+        for argument in written:
+            at = places[argument.name]
+            value = piece.args[at] if len(piece.args) > at else piece.kwargs.get(argument.name)
+            if not isinstance(value, fx.Node) or _memory(value) in memory:
+                return True
+    return False
+
+
+def _memory(node: fx.Node) -> Any:
+    value = node.meta["example_value"]
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 def _fits(results: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:

@@ -7,6 +7,16 @@ from packpass.semantics.meaning import Entry, Meaning, Traits, axis_index, meani
 from packpass.semantics.products import formula
 
 FAMILY = "kernels"
+_KINDS = (
+    "linear1d",
+    "bilinear2d",
+    "trilinear3d",
+    "bicubic2d",
+    "nearest1d",
+    "nearest2d",
+    "nearest3d",
+    "nearest_exact2d",
+)
 _LETTERS = "abcdefghijkl"
 
 
@@ -119,6 +129,17 @@ def _turned(call: Call) -> Meaning | None:
     return formula(call, ["".join(letters)], "".join(out), mixed=mixed, family=FAMILY)
 
 
+def _resized(call: Call) -> Meaning | None:
+    """Kernels of ``F.interpolate`` under their own names: samples and channels stay."""
+    space = next((int(c) for c in call.op if c in "123"), 0)
+    if len(call.operands) != 1 or call.operands[0].rank != space + 2:
+        return None
+    before, after = "xyz"[:space], "uvw"[:space]
+    return formula(
+        call, [f"nc{before}"], f"nc{after}", mixed=before + after, family=FAMILY, traits=Traits(reorders=True)
+    )
+
+
 def _norm_of_matrices(call: Call) -> Meaning | None:
     """``linalg.matrix_norm`` of the last two axes."""
     dims = call.get("dim", default=(-2, -1))
@@ -146,6 +167,7 @@ _OF: dict[str, Entry] = {
     "diag_embed": _embedded,
     "stft": _spectrogram,
     "rot90": _turned,
+    **dict.fromkeys([f"{u}upsample_{kind}{aa}" for u in ("", "_") for kind in _KINDS for aa in ("", "_aa")], _resized),
     "linalg_matrix_norm": _norm_of_matrices,
 }
 ENTRIES: dict[str, Entry] = {op: _guarded(entry) for op, entry in _OF.items()}

@@ -70,7 +70,20 @@ def _solve(call: Call) -> Meaning | None:
     return formula(call, inputs, output, mixed="mnk", family=FAMILY, traits=traits)
 
 
+def _solve_ex(call: Call) -> Meaning | None:
+    """The same, with a number for every matrix that says whether it has an inverse."""
+    if len(call.operands) != 2 or len(call.results) != 2 or call.operands[0].rank != call.operands[1].rank:
+        return None
+    traits = Traits(raises=frozenset({call.operands[0].argument}), reorders=True)
+    found = [
+        formula(call, ("...mn", "...nk"), out, mixed="mnk", family=FAMILY, traits=traits, item=item)
+        for item, out in enumerate(("...mk", "..."))
+    ]
+    return meaning(FAMILY, [f.relations[0] if f else None for f in found], traits)
+
+
 ENTRIES: dict[str, Entry] = {
     **{op: _entry(*row) for op, row in _TABLE.items()},
     "linalg_solve": _solve,
+    "linalg_solve_ex": _solve_ex,
 }

@@ -21,6 +21,8 @@ _SILENT_VIEWS = frozenset(
     | {"unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes", "conj_physical"}
     | {"combinations", "rnn", "interpolate", "repeat_interleave", "hsplit", "vsplit", "dsplit", "tensor_split"}
 )
+# Functions written in Python, of which torch has no schema, that always make something new.
+_NEW = frozenset({"max_unpool1d", "max_unpool2d", "max_unpool3d", "grid_sample", "cosine_similarity", "cdist"})
 # Arguments that are written though the name of the operation does not say so, and when.
 _STATISTICS = ("running_mean", "running_var")
 
@@ -51,6 +53,8 @@ def aliases_of(call: Call) -> tuple[frozenset[int], ...]:
         return (frozenset() if looked else frozenset({0}),) * count
     if base_name(call.name) in _SILENT_VIEWS or call.op in _SILENT_VIEWS:
         return (everything,) * count
+    if call.op in _NEW:
+        return (frozenset(),) * count
     overload = call.overload if call.overload is not None else _some_overload(call.op)
     if overload is None:
         # A function written in Python that torch has no schema of: it may hand back what it got.

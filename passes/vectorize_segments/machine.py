@@ -163,6 +163,8 @@ class Machine:
         self.split_of: list[fx.Node] = []
         self.depth = 0
         """How many calls are being taken apart (`taken_apart`), one within the other."""
+        self.defined = 0
+        """How many kernels were replaced by torch's definitions of them while that was done."""
 
     def state(self) -> tuple[Any, ...]:
         """What a rule may change before it finds that it cannot go on; for `restore`."""

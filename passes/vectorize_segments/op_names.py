@@ -195,6 +195,11 @@ def _pointwise(name: str) -> bool:
     return bool(found) and all(found)
 
 
+def is_known(name: str) -> bool:
+    """Is this the name of an op in one of the lists here, or of a pointwise or copying one of torch's?"""
+    return name.strip("_") in _KNOWN or name in ("slice_scatter", "select_scatter", "eye") or _pointwise(name)
+
+
 def is_pointwise(node: fx.Node) -> bool:
     """Is a call one that torch itself calls pointwise: every operand broadcast, every element on its own?"""
     return "inplace" not in node.kwargs and "out" not in node.kwargs and _pointwise(op_name(node))

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import function_name
+from packpass import markers
 from passes.refused import Refused
 from passes.vectorize_segments.machine import Machine, Rule, Segment, Store, example, frozen_args
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.op_names import argument, is_known, label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Invariant, Outside, Window, map_args
 
@@ -103,9 +103,7 @@ def whole_row(
 
 def _target(node: fx.Node) -> Any:
     """What to call: torch's own op where capture has put one of the same signature in its place."""
-    if getattr(node.target, "namespace", "") == "packpass_capture":
-        return getattr(torch, name_of(node) or "")
-    return node.target
+    return markers.SHADOWS.get(node.target, node.target)
 
 
 def made(machine: Machine, node: fx.Node, term: Apply, like: Segment, alias: bool = False) -> Any:
@@ -132,8 +130,11 @@ def unwritable(machine: Machine, term: Apply, rank: int) -> Segment:
 
 
 def adds_up(term: Apply) -> bool:
-    """Is this an op whose last bits depend on the number of slots?"""
-    return function_name(term.target) in _REORDERING
+    """Is this an op whose last bits depend on the number of slots, or one of which that is not known?"""
+    if isinstance(term.target, str):
+        return term.target in _REORDERING
+    name = getattr(term.target, "__name__", "").partition(".")[0]
+    return name in _REORDERING or not (is_known(name) or term.target is operator.getitem)
 
 
 # === Ops along dimensions that they name =====================================================================

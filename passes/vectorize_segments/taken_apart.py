@@ -103,16 +103,18 @@ def _as_whole(machine: Machine, node: fx.Node) -> Any:
     pieces = expand(node, False, slots, least=1) if slots else None
     if pieces is None:
         return None
-    before = machine.state()
+    before, defined = machine.state(), machine.defined
     results = _tried(machine, node, pieces)
-    if results is None or not _slotwise(machine, node, results):
+    fails = fails_when_empty(node, slots) if results is not None and _slotwise(machine, node, results) else None
+    if results is None or fails is None:
         log.debug("%s: its pieces do not treat slots alike", node)
         machine.restore(before)
         return None
-    if fails_when_empty(node, slots):
+    if fails:
         window = _operands(machine, node)[0].window
         require_slots(machine, window, 1, f"{label(node)} of a document without slots")
-    return _whole_call(machine, node, pieces, results)
+    machine.defined += not pieces.composite
+    return _whole_call(machine, node, pieces, results, machine.defined != defined)
 
 
 def _as_pieces(machine: Machine, node: fx.Node, grads: bool, refused: Refused) -> Any:
@@ -214,14 +216,18 @@ def _only_rows(term: Term, given: set[Any]) -> bool:
     return True
 
 
-def _whole_call(machine: Machine, node: fx.Node, pieces: Pieces, results: tuple[Any, ...]) -> Any:
+def _whole_call(machine: Machine, node: fx.Node, pieces: Pieces, results: tuple[Any, ...], by_definition: bool) -> Any:
+    """``by_definition``: torch's definition stood for a kernel, which may look at numbers that the definition does not
+    mind: slots that nobody asked for hold numbers that are probabilities and indices."""
     from passes.vectorize_segments.rules_tokenwise import differentiated, operand
 
     window = _operands(machine, node)[0].window
-    fill = 1 if differentiated(node) else None
+    fill = 1 if differentiated(node) or by_definition else None
 
     def leaf(arg: Any) -> Any:
-        return operand(machine, arg, window, node, fill)
+        whole = isinstance(arg, fx.Node) and isinstance(example(arg), torch.Tensor)
+        number = 0 if whole and fill is not None and not _differentiable(example(arg)) else fill
+        return operand(machine, arg, window, node, number)
 
     args = frozen_args(map_args(node.args, leaf))
     kwargs = tuple(sorted((k, frozen_args(map_args(v, leaf))) for k, v in node.kwargs.items()))

@@ -352,8 +352,9 @@ def _seeds(op: Any, dtype: torch.dtype, number: int, sample: Any) -> list[list[T
 
 
 def programs(only: str = "", part: tuple[int, int] = (1, 1), samples: int = SAMPLES) -> Iterator[OpProgram | LeftOut]:
-    """The programs of all operators, of those whose name contains ``only``, of the k-th of n parts."""
-    chosen = [op for op in op_db if only in op.name]
+    """The programs of all operators, of those whose name contains ``only`` (or one of it, between commas), of the k-th
+    of n parts."""
+    chosen = [op for op in op_db if any(text in op.name for text in only.split(","))]
     with without_seeds():
         for op in chosen[part[0] - 1 :: part[1]]:
             yield from programs_of(op, samples)
