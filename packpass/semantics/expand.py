@@ -114,14 +114,18 @@ def _traced(node: fx.Node, table: dict[Any, Any], grads: bool, equal: Axes, leas
     for piece in graph.nodes:
         piece.meta["example_value"] = piece.meta.get("val")
     respell(graph)
-    results = tuple(output.args[0]) if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
+    results = _several(output.args[0])
     nodes = tuple(n for n in graph.nodes if n.op not in ("placeholder", "output"))
-    wanted = tuple(value) if several else (value,)
+    wanted = _several(value)
     if not _fits(results, wanted) or not all(_harmless(piece, node) for piece in nodes):
         return None
     if _writes_operand(placeholders, nodes):
         return None
     return Pieces(tuple(zip(placeholders, operands, strict=True)), nodes, results, several, recorded and not table)
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def fails_when_empty(node: fx.Node, equal: Axes) -> bool | None:

@@ -155,7 +155,8 @@ def _tried(call: Call, arguments: Arguments, shapes: Mapping[int, Sequence[Any]]
     try:
         with torch.no_grad():
             args, kwargs = fx.map_arg((node.args, node.kwargs), value_of)
-            on = getattr(args[0], node.target) if node.op == "call_method" else node.target
+            target: Any = node.target
+            on = getattr(args[0], target) if node.op == "call_method" else target
             node.meta["example_value"] = on(*(args[1:] if node.op == "call_method" else args), **kwargs)
     except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError):
         return None  # it does not take operands of these ranks
@@ -181,8 +182,9 @@ def _described(relation: Relation, gone: Mapping[int, int]) -> Any:
 
     operands = []
     for k, axes in enumerate(relation.operands):
-        left = None if axes is None else [axis for a, axis in enumerate(axes) if gone.get(k) != a]
-        operands.append(left and [(named(axis.loops), type(axis.how), list(_numbers(axis.how))) for axis in left])
+        left = [axis for a, axis in enumerate(axes or ()) if gone.get(k) != a]
+        described = [(named(axis.loops), type(axis.how), list(_numbers(axis.how))) for axis in left]
+        operands.append(None if axes is None else described)
     results = [named(loops) for loops in relation.result if not loops or not set(loops) <= dropped]
     return operands, results
 

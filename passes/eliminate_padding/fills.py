@@ -27,7 +27,8 @@ def fill_of(m: Machine, node: fx.Node, call: Call, found: Mapping[fx.Node, Packe
         return Fill(value, own.given) if call.operands[0].value.dtype is out or own.value == 0 else None
     if name in ("mul", "div") and len(values) == 2:
         numbers = all(not isinstance(x, fx.Node) or x in found for x in values)
-        holder = found[values[1]].fill if own is None and name == "mul" and values[1] in found else own
+        second = found.get(values[1]) if isinstance(values[1], fx.Node) else None
+        holder = second.fill if own is None and name == "mul" and second is not None else own
         if holder is not None and not holder.value and numbers and len(found) == 1:
             return holder
         return ZERO if name == "mul" and any(_hides(m, x, dims, False) for x in values) else None

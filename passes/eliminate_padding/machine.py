@@ -322,7 +322,10 @@ class Machine:
     def any_form(self, node: fx.Node) -> Any:
         """A form of an operand that gives a dtype and a device only."""
         value = self.values[node]
-        return value.whole if value.packed is None or value.whole is not None else value.packed.node
+        form = value.packed.node if value.whole is None and isinstance(value.packed, Packed) else self.whole_of(node)
+        if form is None:
+            raise Refused("no-rule", "a dtype is taken from attention scores that a packed form does not compute", node)
+        return form
 
     def again(self, node: fx.Node, args: Any, kwargs: Any, forms: Mapping[fx.Node, Any]) -> fx.Node:
         """The call of a node with these arguments, in these forms."""

@@ -155,10 +155,10 @@ def _again(m: Machine, node: fx.Node, found: Kept) -> Value:
             forms[operand] = m.aligned(operand, first.dims)
         else:
             forms[operand] = m.pack(operand, own).node if own is not None else m.plain(operand, node)
-    for k, operand in enumerate(call.operands):
-        if relation.operands[k] is None:
-            forms[operand.node] = m.any_form(operand.node)
-    new = m.again(node, *arguments, forms)
+    for k, axes in enumerate(relation.operands):
+        if axes is None:
+            forms[call.operands[k].node] = m.any_form(call.operands[k].node)
+    new = m.again(node, arguments[0], arguments[1], forms)
     if call.in_place:
         new = _not_in_place(m, call, new)
     return _packed(m, node, found, new)
