@@ -80,6 +80,8 @@ def _tried(node: fx.Node, args: Any, kwargs: Any, leaves: list[Any], together: b
         shapes = [[_expression(s) for s in (*r.shape, *r.stride())] for r in results]
         kinds = [(r.dtype, r.device, r.requires_grad, r.dim()) for r in results]
         symbols = [number.node.expr for number, _ in renamed.old]
+        if len({symbol for symbol in symbols if symbol.is_Symbol}) < len(symbols):
+            return None  # the call only runs for one length, or for equal ones
         conditions = asked(mode)
     sizes = [shape[: kind[3]] for shape, kind in zip(shapes, kinds, strict=True)]
     if not _holds_everywhere(node, args, kwargs, renamed, symbols, conditions, sizes):

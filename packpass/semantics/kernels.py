@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from packpass.semantics.call import Call
 from packpass.semantics.meaning import Entry, Meaning, Traits, axis_index, meaning
 from packpass.semantics.products import formula
@@ -154,7 +156,9 @@ def _only(call: Call, entry: Entry) -> Meaning | None:
 
 
 def _guarded(entry: Entry) -> Entry:
-    return lambda call: _only(call, entry)
+    guarded = functools.partial(_only, entry=entry)
+    guarded.__doc__ = entry.__doc__
+    return guarded
 
 
 _OF: dict[str, Entry] = {

@@ -55,6 +55,7 @@ def _entry(inputs: Sequence[str], outputs: Sequence[str], fragile: Sequence[str]
         ]
         return meaning(FAMILY, [f.relations[0] if f else None for f in found], traits)
 
+    entry.__doc__ = f"``{', '.join(inputs)} -> {', '.join(outputs)}``: each matrix by itself."
     return entry
 
 

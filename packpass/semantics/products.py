@@ -148,6 +148,7 @@ def words_of(call: Call) -> list[str] | None:
 
 
 def _einsum(call: Call) -> Meaning | None:
+    """``einsum``: its own formula."""
     words = words_of(call)
     return None if words is None else formula(call, words[:-1], words[-1])
 
