@@ -49,10 +49,11 @@ def rules_of() -> dict[str, frozenset[str]]:
     from passes.pack_shifts.registry import STRUCTURAL
     from passes.vectorize_segments.rules import DOCUMENTS, RULES, TOKENWISE
 
+    # Two passes have a general rule, which takes every operation that has a meaning.
+    known = {op.name for op in operations()}
     return {
-        "vectorize_segments": frozenset(RULES) | frozenset(TOKENWISE) | frozenset(DOCUMENTS),
+        "vectorize_segments": known | frozenset(RULES) | frozenset(TOKENWISE) | frozenset(DOCUMENTS) - {"*"},
         "pack_shifts": frozenset(STRUCTURAL),
         "fuse_boundary_exchange": frozenset(filter(lambda name: isinstance(name, str), MESSAGES)),
-        # Its general rule takes every operation that has a meaning.
-        "eliminate_padding": (frozenset(TOKENS) - {"*"}) | {op.name for op in operations()},
+        "eliminate_padding": known | frozenset(TOKENS) - {"*"},
     }

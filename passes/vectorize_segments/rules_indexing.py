@@ -48,6 +48,8 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
         return _with_new_dims(machine, node, value, index)
     if isinstance(value, Outside) and node.all_input_nodes == [base]:
         return machine.computed((node.target, False, (value, frozen_args(index)), ()), example(node))
+    if not isinstance(example(base), torch.Tensor):
+        raise Refused("no-rule", f"what {label(base)} returns has no rule", node)
     owned = outer_row(machine, base, index, node) or outer_slot(machine, base, index, node)
     if owned is not None:
         return owned
