@@ -236,6 +236,50 @@ def test_compile_cpp_says_why_it_could_not(caplog: pytest.LogCaptureFixture) -> 
     assert [record.name for record in caplog.records] == ["packpass.compat"] * 2
 
 
+# === Taking an operation apart ===============================================================================
+
+
+def test_sizes_of_nobody_cannot_be_asked_for() -> None:
+    with _compat.sizes_of_nobody() as (mode, size):
+        length = size(0)
+        x = torch.empty(length, 3)
+        assert not _compat.assumptions(mode)
+        with pytest.raises(Exception, match="data-dependent|symbolic") as caught:
+            bool(x.shape[0] == 4)
+        assert _compat.asks_for_data(caught.value)
+        assert not _compat.asks_for_data(ValueError("of anything else"))
+        torch._check(length >= 2)
+        assert _compat.assumptions(mode)
+
+
+def test_sizes_of_anybody_say_what_was_asked() -> None:
+    with _compat.sizes_of_anybody() as (mode, size):
+        x = torch.empty(size(7), 3)
+        assert not _compat.asked(mode)
+        assert x.shape[0] > 5
+        assert [str(condition) for condition in _compat.asked(mode)]
+
+
+def test_aten_graph_records_what_a_function_runs() -> None:
+    with _compat.sizes_of_nobody() as (_, size):
+        x = torch.empty(size(0), 3)
+        module, recorded = _compat.aten_graph(lambda a: a.exp().sum(0), [x], {})
+        _, switched = _compat.aten_graph(torch.no_grad()(torch.exp), [x.requires_grad_()], {})
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    assert [node.target for node in calls] == [torch.ops.aten.exp.default, torch.ops.aten.sum.dim_IntList]
+    assert calls[-1].meta["val"].shape == (3,)
+    assert recorded
+    assert not switched
+
+
+def test_decomposition_of_gives_a_definition() -> None:
+    definition = _compat.decomposition_of(torch.ops.aten.huber_loss.default)
+    assert definition is not None
+    x, y = torch.randn(5), torch.randn(5)
+    torch.testing.assert_close(definition(x, y), torch.nn.functional.huber_loss(x, y))
+    assert _compat.decomposition_of(torch.ops.aten._linalg_svd.default) is None
+
+
 # === Process groups ==========================================================================================
 
 
