@@ -50,7 +50,7 @@ def rules_of() -> dict[str, frozenset[str]]:
     from passes.vectorize_segments.rules import DOCUMENTS, RULES, TOKENWISE
 
     # Two passes have a general rule, which takes every operation that has a meaning.
-    known = {op.name for op in operations()}
+    known = frozenset(op.name for op in operations())
     return {
         "vectorize_segments": known | frozenset(RULES) | frozenset(TOKENWISE) | frozenset(DOCUMENTS) - {"*"},
         "pack_shifts": frozenset(STRUCTURAL),
