@@ -49,7 +49,7 @@ NOT_RUN = {
     **dict.fromkeys(("resize_", "resize_as_"), "makes its argument larger by what lies in memory"),
     "nn.functional.pdist": "crashes the interpreter, in eager, without rows",
     **dict.fromkeys(
-        ("lu_unpack", "native_batch_norm", "_native_batch_norm_legit"),
+        ("lu_unpack", "native_batch_norm", "_native_batch_norm_legit", "_segment_reduce"),
         "reads beyond its arguments, in eager, if their sizes do not fit",
     ),
 }

@@ -15,8 +15,8 @@ from .op_programs import Verdict, judge, programs
 from .op_samples import LeftOut, OpProgram, programs_of, without_seeds
 
 PARTS = 6
-FLOOR = 0.78
-"""Of every part; all parts together have 85 % (see the command), which differs from part to part."""
+FLOOR = 0.72
+"""Of every part; all parts together have more than 80 %, the parts from 77 to 85 % (see the command)."""
 
 REWRITTEN = [
     "binary_cross_entropy",
