@@ -14,24 +14,14 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
+from packpass import _passes
+
 FixShifts = Literal["auto", "declared", "off"]
 OnRefusal = Literal["ignore", "warn", "raise"]
 InnerBackend = Literal["inductor", "aot_eager", "eager"]
 
 PREFIX = "packpass."
 ENV_PREFIX = "PACKPASS_"
-
-# Names that `disable` accepts: every pass of the design, whether or not this version ships it already.
-PASS_NAMES: tuple[str, ...] = (
-    "vectorize_segments",
-    "compose_rolls",
-    "pack_shifts",
-    "fuse_all_to_all",
-    "fuse_boundary_exchange",
-    "eliminate_padding",
-    "remap_boundaries",
-    "bucket_all_to_all",
-)
 
 _TRUE = frozenset({"1", "true", "on", "yes"})
 _FALSE = frozenset({"0", "false", "off", "no"})
@@ -97,6 +87,11 @@ class Options:
                 raise ValueError(_unknown_option(key, sorted(known)))
             ours[name] = _checked(name, value, key)
         return cls(**{**from_environment(environ), **ours}), inductor
+
+    def runs(self, name: str) -> bool:
+        """May the pass of this name run, as far as the options say?"""
+        options = {p.option for p in _passes.PASSES if p.name == name and p.option}
+        return name not in self.disable and all(getattr(self, option) for option in options)
 
     def to_dict(self) -> dict[str, Any]:
         """The options as the ``packpass.*`` dict that would produce them."""
@@ -191,13 +186,14 @@ def _checked_passes(value: Any, source: str) -> tuple[str, ...]:
     if wrong:
         raise TypeError(f"{source} = {value!r}: pass names are strings, got {wrong[0]!r}")
     stripped = [name.strip() for name in names if name.strip()]
+    known = _passes.names()
     for name in stripped:
-        if name not in PASS_NAMES:
+        if name not in known:
             raise ValueError(
-                f"{source} = {value!r}: no pass is called {name!r}{_did_you_mean(name, PASS_NAMES)}; "
-                f"the passes are {', '.join(PASS_NAMES)}"
+                f"{source} = {value!r}: no pass is called {name!r}{_did_you_mean(name, known)}; "
+                f"the passes are {', '.join(known)}"
             )
-    return tuple(name for name in PASS_NAMES if name in stripped)  # one order, so that equal options compare equal
+    return tuple(name for name in known if name in stripped)  # one order, so that equal options compare equal
 
 
 def _number(text: str, allowed: _Number, source: str) -> int | float:

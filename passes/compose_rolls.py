@@ -26,7 +26,6 @@ from passes.cp_rolls import same_fill, same_gradient
 from passes.prune import prune
 
 NAME = "compose_rolls"
-TIER = "exact"
 
 ROLL = torch.ops.packpass.packed_roll.default
 

@@ -65,7 +65,7 @@ class GraphView:
 def compile_graph(client: Client, original: Any, self: Any, tx: Any, rv: Any, *args: Any) -> Any:
     """``OutputGraph.compile_and_call_fx_graph``: the graph is complete; add the boundaries if a pass would use them."""
     options = client.options_of(self.compiler_fn)
-    if options is not None and options.fix_shifts == "auto" and "pack_shifts" not in options.disable:
+    if options is not None and options.fix_shifts == "auto" and options.runs("pack_shifts"):
         try:
             found = list(boundary_arguments(self.root_tx.f_locals))
             if found:

@@ -177,13 +177,14 @@ def _canary_check(canary: Canary, outcome: Outcome, states: Mapping[str, HookSta
 
 
 def _passes() -> list[Check]:
-    from packpass.engine.passes import load
+    from packpass._passes import PASSES
+    from packpass.engine.passes import module_of
 
-    disabled = Options.from_dict()[0].disable
+    settings = Options.from_dict()[0]
     checks = []
-    for module in load().ORDER:
-        summary = (module.__doc__ or "").strip().split("\n")[0]
-        checks.append(Check("passes", module.NAME, "off" if module.NAME in disabled else "on", summary))
+    for p in PASSES:
+        summary = (module_of(p).__doc__ or "").strip().split("\n")[0]
+        checks.append(Check("passes", p.name, "on" if settings.runs(p.name) else "off", summary))
     return checks
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from packpass.engine.passes import load
+from packpass.engine import passes
 from packpass.reports.render import text_table
 from packpass.semantics.overview import Operation, operations
 
 
 def _rows(words: Sequence[str]) -> list[tuple[Operation, list[str]]]:
-    rules: dict[str, Collection[str]] = load().rules_of()
+    rules = passes.operations()
     found = []
     for op in operations():
         if not words or any(word in op.name or word == op.family for word in words):

@@ -1,4 +1,9 @@
-"""Runs `passes.bucket_all_to_all` after autograd, in Inductor's own graphs, and records what it did there."""
+"""Runs passes after autograd, in Inductor's own graphs, and records what they did there.
+
+The entry of such a pass is ``run(graph, settings) -> list[Rewrite | Refusal]``. Its module has, beside it,
+``could_matter(gm, inputs)``, a cheap look at the graph before autograd, ``uuid(settings)``, which stands for the
+pass in the keys of caches, and ``is_collective(node)``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from torch import fx
 
 from packpass._compat import custom_graph_pass, custom_graph_passes
 from packpass._options import Options
+from packpass._passes import Pass
 from packpass.decisions.records import Rewrite, active
 from packpass.engine import passes
 from packpass.engine.counting import count
@@ -22,32 +28,29 @@ HOOK = "post_grad_custom_pre_pass"
 def inductor_options(
     gm: fx.GraphModule, inputs: Sequence[Any], settings: Options, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Inductor's options for one Dynamo graph: the user's own, and this pass where it could find something.
+    """Inductor's options for one Dynamo graph: the user's own, and our passes where they could find something.
 
     A user's own pass at the same place runs first. While a report is collected, compiled graphs are not taken from a
     cache: what was joined in them is not known.
     """
     given = dict(options)
-    bucketing = passes.load().bucket_all_to_all
-    if bucketing.NAME in settings.disable or not settings.bucket_bytes or not bucketing.could_matter(gm, inputs):
-        return given
-    key = next((key for key in given if key.replace("-", "_") == HOOK), HOOK)
+    found = [p for p in passes.running(settings, "inductor") if passes.module_of(p).could_matter(gm, inputs)]
     reported = bool(active())
-    known = count(gm)[1] if reported else None
-    run = functools.partial(_run_and_record, settings=settings, known=known)
-    given[key] = custom_graph_passes(
-        given.get(key), custom_graph_pass(run, functools.partial(bucketing.uuid, settings))
-    )
-    if reported:
+    known = count(gm)[1] if found and reported else None
+    for p in found:
+        key = next((key for key in given if key.replace("-", "_") == HOOK), HOOK)
+        run = functools.partial(_run_and_record, p=p, settings=settings, known=known)
+        ours = custom_graph_pass(run, functools.partial(passes.module_of(p).uuid, settings))
+        given[key] = custom_graph_passes(given.get(key), ours)
+    if found and reported:
         given.update(fx_graph_cache=False, fx_graph_remote_cache=False)
     return given
 
 
-def _run_and_record(graph: fx.Graph, settings: Options, known: int | None) -> None:
+def _run_and_record(graph: fx.Graph, p: Pass, settings: Options, known: int | None) -> None:
     """``known``: the collectives of the Dynamo graph, which a report counts."""
-    bucketing = passes.load().bucket_all_to_all
-    before = sum(bucketing.is_collective(node) for node in graph.nodes)
-    results = bucketing.bucket(graph, settings)
+    before = sum(passes.module_of(p).is_collective(node) for node in graph.nodes)
+    results = passes.function(p.entry)(graph, settings)
     # The partitioner may have moved some of the backward's into the forward graph; no report has counted these.
     moved = 0 if known is None else max(0, before - known)
     with traced_transaction() as tx:

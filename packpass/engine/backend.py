@@ -148,4 +148,4 @@ class _Client:
 backend = Backend()
 capture.install(_Client())
 missing.warn_about(capture.GROUPS)
-passes.load()  # now: an ImportError while a frame is compiled would only make the frame run as under stock torch
+passes.load_all()  # now: an ImportError while a frame is compiled would only make the frame run as under stock torch

@@ -96,7 +96,7 @@ def _lost(tx: Any, frame: FrameState, text: str) -> Iterator[Refusal]:
     location = shorten(tx.f_code.co_filename, tx.lineno)
     stopped = f"tracing {tx.f_code.co_name} stopped here ({first_line(text)[:120]})"
     loops = _group("symbolic-loops")
-    if loops is not None and "vectorize_segments" not in frame.options.disable and _may_loop(tx.f_code):
+    if loops is not None and frame.options.runs("vectorize_segments") and _may_loop(tx.f_code):
         if loops.state != "on":
             name = _vector(tx)
             if name is not None:

@@ -97,9 +97,9 @@ def unread_boundaries(
     Args:
         named: name and value of the frame's arguments with well-known names for boundaries.
     """
-    if not named or settings.fix_shifts != "auto" or "pack_shifts" in settings.disable:
+    if not named or settings.fix_shifts != "auto" or not settings.runs("pack_shifts"):
         return None
-    from packpass.engine import passes
+    from packpass.engine.passes import load
     from packpass.layout.sources import BOUNDARY_NAMES, last_name, source_name
 
     # Dynamo makes the name of an input from its source: the source itself is only asked where that fits.
@@ -111,7 +111,7 @@ def unread_boundaries(
     name, value = missing[0]
     stand_in = fx.Graph().placeholder(name)
     stand_in.meta["example_value"] = value
-    wish = passes.load().wants_boundaries(gm, stand_in)
+    wish = load().wants_boundaries(gm, stand_in)
     equal = bool(wish.if_equal) and all(_same(a, b) for a, b in wish.if_equal)
     if not wish.wanted and not equal:
         return None

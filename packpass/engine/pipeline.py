@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import Any
 
 import torch
 from torch import fx
 
 from packpass import markers
 from packpass._options import Options
+from packpass._passes import Pass
 from packpass.capture.state import FrameState, Mode, react
 from packpass.decisions.records import GraphRecord, PassRun, Refusal, Rewrite, active
-from packpass.engine import passes as _passes
+from packpass.engine import passes
 from packpass.engine.counting import count, graph_modules
 from packpass.engine.verify import copy_graph
 from packpass.layout import LayoutError, analyze
@@ -110,35 +112,25 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     before = count(gm)
     results: list[Rewrite | Refusal] = []
     runs: list[PassRun] = []
-    passes = _passes.load()
-    context = passes.PassContext(dict(frame.sites), frame.user_checks, settings)
+    context = passes.load().PassContext(dict(frame.sites), frame.user_checks, settings)
     capturing = frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED)
     left = 0
     layout: str | None = None
-    if capturing:
-        passes.prepare_lengths(gm.graph)
+    prepared = set[str]()
     stages = Stages(gm, settings.verify)
-    for p in passes.ORDER:
-        if p.NAME in settings.disable or (p in passes.NEEDS_CAPTURE and not capturing):
-            continue
-        if p in passes.OPT_IN and not getattr(settings, p.NAME):
-            continue
-        if layout is None and p not in passes.NEEDS_CAPTURE:
-            layout = _layout(gm) if active() and passes.mentions_boundaries(gm) else ""
+    for p in passes.running(settings, *(("loops", "graph") if capturing else ("graph",))):
+        if p.prepare and p.prepare not in prepared:
+            prepared.add(p.prepare)
+            passes.function(p.prepare)(gm.graph)
+        if layout is None and p.stage != "loops":
+            layout = _layout(gm) if active() and passes.load().mentions_boundaries(gm) else ""
         start, nodes = time.perf_counter(), before[0] if not runs else runs[-1].nodes_after
-        modules = [gm] if getattr(p, "WHOLE", False) else graph_modules(gm)
-        if p.TIER == "fix":
-            stages.close()
-        found = [r for m in modules for r in p.run(m, context)]
-        if p.TIER == "fix":
-            stages.open()
-        else:
-            stages.add([r for r in found if isinstance(r, Rewrite)])
+        found = _run_one(p, gm, context, stages)
         results += found
         rewrites = sum(isinstance(r, Rewrite) for r in found)
         seconds = time.perf_counter() - start
         after = count(gm)[0] if rewrites else nodes
-        runs.append(PassRun(p.NAME, nodes, after, seconds, rewrites, len(found) - rewrites))
+        runs.append(PassRun(p.name, nodes, after, seconds, rewrites, len(found) - rewrites))
     if capturing:
         left = sum(node.target is markers.LOOP_BEGIN for m in graph_modules(gm) for node in m.graph.nodes) // 2
         if not left:
@@ -159,6 +151,19 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
         layout=layout or "",
     )
     return Outcome(results, record, left, stages.done, capturing)
+
+
+def _run_one(p: Pass, gm: fx.GraphModule, context: Any, stages: Stages) -> list[Rewrite | Refusal]:
+    """One pass over the graph, or over it and each of its subgraphs."""
+    run = passes.function(p.entry)
+    if p.tier == "fix":
+        stages.close()
+    found: list[Rewrite | Refusal] = [r for m in ([gm] if p.whole else graph_modules(gm)) for r in run(m, context)]
+    if p.tier == "fix":
+        stages.open()
+    elif p.tier == "exact":
+        stages.add([r for r in found if isinstance(r, Rewrite)])
+    return found
 
 
 def _layout(gm: fx.GraphModule) -> str:

@@ -7,6 +7,7 @@ import html
 import io
 from typing import TYPE_CHECKING, Any
 
+from packpass._passes import names_of_tiers
 from packpass.reports.render import html_table, page, report_page_body, text_table
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _remarks(comparison: Comparison) -> list[str]:
             lines.append(f"{row.name} gives other results than eager: {row.difference.why}; no speed-up is shown")
         if row.graphs == 0 and row.error is None:
             lines.append(f"{row.name} compiled nothing: the model ran eagerly (0 graphs)")
-    fixes = [rewrite for rewrite in comparison.report.rewrites if rewrite.details.get("tier") == "fix"]
+    fixes = [rewrite for rewrite in comparison.report.rewrites if rewrite.rule in names_of_tiers("fix")]
     if fixes:
         lines.append(
             f"{len(fixes)} rewrites change results on purpose (see below); "

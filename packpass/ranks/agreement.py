@@ -103,7 +103,7 @@ def _board(name: str) -> Board | None:
 def _may_be_joined(found: Sequence[Collective], settings: Options) -> list[Collective]:
     """What decides, after autograd, which all-to-alls become one."""
     parts = sum(c.ours or c.joinable for c in found)
-    if parts < 2 or not settings.bucket_bytes or "bucket_all_to_all" in settings.disable:
+    if parts < 2 or not settings.runs("bucket_all_to_all"):
         return []
     figures = (settings.collective_latency_us, settings.collective_bandwidth_gbs, settings.copy_bandwidth_gbs)
     text = f"{parts} exchanges that may be joined, bucket_bytes={settings.bucket_bytes}, figures of the group={figures}"

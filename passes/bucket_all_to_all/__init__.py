@@ -45,8 +45,6 @@ from passes.bucket_all_to_all.find import KNOWN, NAME, Left, Member, find, names
 from passes.bucket_all_to_all.find import is_collective as is_collective
 from passes.bucket_all_to_all.rewrite import NotJoined, join
 
-TIER = "exact"
-
 
 def could_matter(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     """A cheap look: may the graph, or its backward, come to hold an all-to-all?"""

@@ -40,25 +40,22 @@ from torch import fx
 
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
+from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
 from passes.eliminate_padding import rules_attention, rules_general, rules_losses, rules_multi_head  # noqa: F401
 from passes.eliminate_padding.find import FUSED, Found, find, mask_of
-from passes.eliminate_padding.machine import Machine
+from passes.eliminate_padding.machine import RULES, Machine
 from passes.eliminate_padding.prologue import prologue
 from passes.eliminate_padding.unpadded import META, Unpadded
 from passes.eliminate_padding.writes import is_random, name_of
 from passes.refused import Refused
 
 NAME = "eliminate_padding"
-TIER = "fix"  # numerics at real tokens; but what is at padding changes on purpose
-WHOLE = True
 log = logging.getLogger("packpass.passes.eliminate_padding")
 
 
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Put the packed form of ``gm`` into ``gm.meta`` if there is one; the graph itself stays as it is."""
-    if not context.options.eliminate_padding:
-        return []
     found = find(gm.graph)
     if found is None:
         return _hidden_attention(gm)
@@ -68,6 +65,11 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     except Refused as refused:
         node = refused.node or site
         return [Refusal(NAME, refused.code, refused.reason, location_of_node(node) or "<unknown>")]
+
+
+def operations() -> frozenset[str]:
+    """The operations that keep tokens apart, or have a rule of their own: the general rule takes every meaning."""
+    return (frozenset(RULES) - {"*"}) | {op.name for op in known_operations()}
 
 
 def _hidden_attention(gm: fx.GraphModule) -> list[Rewrite | Refusal]:

@@ -15,8 +15,6 @@ from passes.fuse_all_to_all import loops as loops
 from passes.fuse_all_to_all import straight
 
 NAME = "fuse_all_to_all"
-TIER = "exact"
-WHOLE = True
 
 
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:

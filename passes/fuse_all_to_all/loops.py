@@ -47,8 +47,6 @@ from passes.vectorize_segments.rules import step
 from passes.vectorize_segments.terms import Affine, Bound, Boundaries, Index, Interner
 
 NAME = "fuse_all_to_all"
-TIER = "exact"
-WHOLE = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +83,7 @@ class Decided:
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop that exchanges data between ranks."""
     results: list[Rewrite | Refusal] = []
-    helped = vectorize_segments.NAME not in context.options.disable
+    helped = context.options.runs(vectorize_segments.NAME)
     for number in [loop.id for loop in find(gm.graph)]:
         loop = numbered(gm.graph, number)
         size = _group_size(gm, loop)

@@ -45,6 +45,7 @@ from passes import cp_rolls
 from passes.building import Builder
 from passes.context import PassContext
 from passes.fuse_boundary_exchange.decide import Decided, decide, groups_seen, has_messages
+from passes.fuse_boundary_exchange.machine import RULES
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments.find import find
@@ -52,7 +53,6 @@ from passes.vectorize_segments.rewrite import Made, rewrite
 from passes.vectorize_segments.terms import Boundaries
 
 NAME = "fuse_boundary_exchange"
-TIER = "exact"
 CHECK = torch.ops.packpass.check_cu_seqlens.default
 log = logging.getLogger(f"packpass.passes.{NAME}")
 
@@ -89,6 +89,11 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     after = f"cp_packed_roll, {len(found)} exchange{'s' if len(found) > 1 else ''} in the graph"
     before = "messages per document"
     return results + [Rewrite(NAME, where, before, after, facts, claims) for where, facts, claims in rewritten]
+
+
+def operations() -> frozenset[str]:
+    """The operations that a body may do with its document between messages."""
+    return frozenset(name for name in RULES if isinstance(name, str))
 
 
 def _facts(decided: Decided) -> tuple[list[str], str]:

@@ -57,15 +57,13 @@ from passes.pack_shifts import choosing, structural, writing  # noqa: F401  (the
 from passes.pack_shifts.decide import CHOICES, check, corrected, point
 from passes.pack_shifts.interpret import Found, Interpreter, ignored
 from passes.pack_shifts.losses import LossFound, check_loss, find_losses, rewrite_loss
+from passes.pack_shifts.registry import STRUCTURAL
 from passes.pack_shifts.rewrite import Boundaries, Rewriter
 from passes.pack_shifts.shards import shards_of
 from passes.pack_shifts.together import add_masked_together, with_all_they_need
 from passes.pack_shifts.values import Left
 
 NAME = "pack_shifts"
-TIER = "fix"
-WHOLE = True
-"""Runs once on a graph and its subgraphs together."""
 log = logging.getLogger(f"packpass.passes.{NAME}")
 
 _SHIFTING = frozenset({"roll", "pad", "cat", "getitem", "narrow", "setitem"})
@@ -87,6 +85,11 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
             m.graph.lint()
             m.recompile()
     return results
+
+
+def operations() -> frozenset[str]:
+    """The operations that are followed slot by slot, on the way from a row to its shift."""
+    return frozenset(STRUCTURAL)
 
 
 def _run_safely(gm: fx.GraphModule, layouts: Layouts) -> list[Rewrite | Refusal]:

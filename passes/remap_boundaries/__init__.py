@@ -86,8 +86,6 @@ from passes.remap_boundaries.same import same_row
 from passes.remap_boundaries.uses import Rows, Side, Uses, collect, longest_elsewhere
 
 NAME = "remap_boundaries"
-TIER = "fix"
-WHOLE = True
 log = logging.getLogger(f"packpass.passes.{NAME}")
 
 _EXPANDING = frozenset({"cumsum", "repeat_interleave"})

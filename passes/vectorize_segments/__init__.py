@@ -48,7 +48,6 @@ from passes.vectorize_segments.rewrite import rewrite
 from passes.vectorize_segments.unrolled import Lists, decide_unrolled, find_unrolled, sweep_scalars
 
 NAME = "vectorize_segments"
-TIER = "exact"
 log = logging.getLogger(f"packpass.passes.{NAME}")
 
 
@@ -64,6 +63,13 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         gm.graph.lint()
         gm.recompile()
     return results
+
+
+def operations() -> frozenset[str]:
+    """The operations that loops over documents have a rule for."""
+    from passes.vectorize_segments.rules import DOCUMENTS, RULES, TOKENWISE
+
+    return frozenset(RULES) | frozenset(TOKENWISE) | frozenset(DOCUMENTS)
 
 
 def numbered(graph: fx.Graph, number: int) -> LoopFound:

@@ -9,11 +9,11 @@ import torch
 from torch import fx
 
 import packpass.ops  # noqa: F401  (registers the ops)
-from packpass.engine import passes
+from passes import compose_rolls as compose
+from passes.context import PassContext
 
 ROLL = torch.ops.packpass.packed_roll.default
-compose = passes.load().compose_rolls
-CONTEXT = passes.load().PassContext()
+CONTEXT = PassContext()
 X = torch.randn(2, 12)
 CU = torch.tensor([1, 4, 4, 9, 11])
 

@@ -14,7 +14,7 @@ ROOT = Path(packpass.__file__).parent
 PASSES = ROOT.parent / "passes"
 
 LAYERS = [
-    "_compat _options _registry _links decisions",
+    "_compat _options _passes _registry _links decisions",
     "semantics",
     "ops",
     "markers",
