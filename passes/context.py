@@ -6,16 +6,26 @@ import dataclasses
 from collections.abc import Mapping
 
 from packpass._options import Options
+from packpass.decisions.packed_form import PackedForm
+
+
+@dataclasses.dataclass
+class Products:
+    """What passes make beside the graph, for those who run it."""
+
+    packed: PackedForm | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class PassContext:
-    """Facts from capture.
+    """Facts from capture, and a place for what does not go into the graph.
 
     ``locations``: captured loop id -> the user's ``file.py:123``. ``user_checks``: the graph holds assertions that the
     user wrote outside captured loops; they look like Dynamo's own and must stay. ``options``: the user's.
+    ``products``: filled by the passes.
     """
 
     locations: Mapping[int, str] = dataclasses.field(default_factory=dict)
     user_checks: bool = False
     options: Options = dataclasses.field(default_factory=Options)
+    products: Products = dataclasses.field(default_factory=Products)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import fx
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import example, op_name
 from packpass.ops._cp_packed_roll import LONGEST
+from packpass.semantics.effects import effects_of
 from passes.building import Builder
 from passes.nodes import SNAPSHOT, snapshot_of
 from passes.prune import prune
@@ -64,18 +66,19 @@ class Exchange:
         return self.members[0].op
 
 
-def find(graph: fx.Graph, rule: str | None = None) -> list[Member]:
+def find(graph: fx.Graph, among: Collection[fx.Node] | None = None) -> list[Member]:
     """The rolls of one field by one distance, in graph order, each read from as far back as possible.
 
     Args:
-        rule: those that this pass made, of which rank 0 alone knows the ends; None: those with common fills.
+        among: the rolls of a pass that just made them, of which rank 0 alone knows the ends; None: those with common
+            fills.
     """
     found: dict[fx.Node, Member] = {}
     for node in graph.nodes:
         if node.target is not CP_ROLL or len(node.args[3]) != 1 or len(node.users) != 1:
             continue
         common = all(end is None for end in node.args[10:12])
-        if node.meta.get("packpass") != rule if rule is not None else not common:
+        if node not in among if among is not None else not common:
             continue
         (result,) = node.users
         (given,), _, _, (shift,), (dim,) = node.args[:5]
@@ -144,20 +147,28 @@ def same_gradient(result: Any, source: Any, reader: fx.Node) -> bool:
 
 
 def _same_boundaries(a: Any, b: Any) -> bool:
-    """One node, or two that the rewrites of the rolls made alike (for another device, from the boundaries of shards);
-    a copy for the backward is as good as what it was made of, while that is not written."""
+    """One node, or two that were made alike of one (for another device, from the boundaries of shards); a copy for the
+    backward is as good as what it was made of, while that is not written."""
     a, b = (n.args[0] if n.target is SNAPSHOT else n for n in (a, b))
     if a is b:
         return True
-    made = "packpass" in a.meta and "packpass" in b.meta and a.target == b.target and len(a.args) == len(b.args)
-    if not made or a.args[1:] != b.args[1:] or a.kwargs != b.kwargs:
+    if not (_is_made(a) and _is_made(b)) or (a.op, a.target) != (b.op, b.target):
+        return False
+    if len(a.args) != len(b.args) or a.args[1:] != b.args[1:] or a.kwargs != b.kwargs:
         return False
     return _same_boundaries(a.args[0], b.args[0])
 
 
+def _is_made(node: fx.Node) -> bool:
+    """Computed from another tensor, and from nothing else?"""
+    if node.op not in ("call_function", "call_method") or len(node.all_input_nodes) != 1:
+        return False
+    return node.all_input_nodes[0] is node.args[0] and effects_of(node).pure
+
+
 def _made_from(cu: Any) -> tuple[fx.Node, ...]:
-    """The boundaries and what the rewrites made them from."""
-    return (cu, *_made_from(cu.args[0])) if "packpass" in cu.meta or cu.target is SNAPSHOT else (cu,)
+    """The boundaries and what they were made from."""
+    return (cu, *_made_from(cu.args[0])) if cu.target is SNAPSHOT or _is_made(cu) else (cu,)
 
 
 def exchanges(graph: fx.Graph, members: list[Member]) -> list[Exchange]:
@@ -184,8 +195,11 @@ def _may_join(graph: fx.Graph, member: Member, exchange: Exchange) -> bool:
         return False
     if _slots(member) != _slots(exchange.members[0]) or grad_mode_changes(first, op):
         return False
-    sources = (*_made_from(cu), member.source)
-    return not any(mutated_after(graph, node, first, op) for node in sources)
+    if mutated_after(graph, member.source, first, op):
+        return False
+    ours, theirs = _made_from(cu), _made_from(op.args[1])
+    since = min([first, *set(ours).symmetric_difference(theirs)])  # what was made twice was made of the same values
+    return not any(mutated_after(graph, node, since, op) for node in {*ours, *theirs})
 
 
 def _slots(member: Member) -> Any:

@@ -22,12 +22,14 @@ log = logging.getLogger("packpass.report")
 
 @dataclasses.dataclass(frozen=True)
 class Claims:
-    """What a rewrite asks of those who run its graph. (``Rewrite.details`` are for people, nothing is decided by them.)
+    """What a rewrite says to the rest of packpass. (``Rewrite.details`` are for people, nothing is decided by them.)
 
     ``captured_loop``: a loop over documents, as capture had it traced, is gone. ``separate_inputs``: the inputs of the
     graph, by name, that it takes to share no memory, because it writes one of them. ``reordered``: sums are added up in
     another order.
     ``agreement``: what every rank must have found as well, about the process group ``group`` (None: about every group).
+    ``boundary_source``: where its boundaries came from. ``collectives_saved``: how many collectives are gone from a
+    forward graph after its collectives were counted.
     """
 
     captured_loop: bool = False
@@ -35,6 +37,8 @@ class Claims:
     reordered: bool = False
     agreement: tuple[str, ...] = ()
     group: str | None = None
+    boundary_source: str = ""
+    collectives_saved: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

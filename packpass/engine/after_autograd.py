@@ -56,7 +56,7 @@ def _run_and_record(graph: fx.Graph, p: Pass, settings: Options, known: int | No
     with traced_transaction() as tx:
         for item in results:
             if isinstance(item, Rewrite):
-                less = min(moved, item.details["collectives_saved"])
-                details = {**item.details, "collectives_saved": item.details["collectives_saved"] - less}
-                item, moved = dataclasses.replace(item, details=details), moved - less
+                less = min(moved, item.claims.collectives_saved)
+                claims = dataclasses.replace(item.claims, collectives_saved=item.claims.collectives_saved - less)
+                item, moved = dataclasses.replace(item, claims=claims), moved - less
             tx.record(item)

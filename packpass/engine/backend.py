@@ -75,9 +75,10 @@ class Backend:
             with traced_transaction():  # the inner backend, too, may have Dynamo trace the frame again
                 outcome.commit()
                 agreed = agreement(gm, outcome.rewrites, settings)
-                packed = gm.meta.pop(passes.load().eliminate_padding.META, None)
-                names = outcome.packing if settings.verify else ""
-                compiled = inner(gm, example_inputs) if packed is None else unpadded(packed, gm, inner, names)
+                if outcome.packed is None:
+                    compiled = inner(gm, example_inputs)
+                else:
+                    compiled = unpadded(outcome.packed, gm, inner, outcome.packing if settings.verify else "")
             for stage in outcome.stages:
                 compiled = verified(stage.before, stage.after, compiled, stage.rewrites, frame.not_replayable)
             if outcome.separate_inputs:

@@ -11,8 +11,9 @@ from torch import fx
 
 from packpass import markers
 from packpass._options import Options
-from packpass._passes import Pass
+from packpass._passes import Pass, names_of_tiers
 from packpass.capture.state import FrameState, Mode, react
+from packpass.decisions.packed_form import PackedForm
 from packpass.decisions.records import GraphRecord, PassRun, Refusal, Rewrite, active
 from packpass.engine import passes
 from packpass.engine.counting import count, graph_modules
@@ -64,6 +65,8 @@ class Outcome:
     """What ``verify`` compares; empty without it."""
     capturing: bool
     """Was the frame traced in a loop mode? Then a graph without a rewrite differs from what stock torch traces."""
+    packed: PackedForm | None = None
+    """What computes real tokens only, beside the graph."""
 
     @property
     def rewrites(self) -> list[Rewrite]:
@@ -77,7 +80,7 @@ class Outcome:
     @property
     def packing(self) -> str:
         """The rewrite that gave the graph a packed form, for messages."""
-        return "; ".join(f"{r.rule} at {r.location}" for r in self.rewrites if r.rule == "eliminate_padding")
+        return "; ".join(f"{r.rule} at {r.location}" for r in self.rewrites if r.rule in names_of_tiers("numerics"))
 
     @property
     def separate_inputs(self) -> list[tuple[str, ...]]:
@@ -138,7 +141,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     remove_boundary_markers(gm)
     stages.close()
     final = count(gm) if capturing or any(run.rewrites for run in runs) else before
-    sources = [str(r.details["source"]) for r in results if isinstance(r, Rewrite) and "source" in r.details]
+    sources = [r.claims.boundary_source for r in results if isinstance(r, Rewrite) and r.claims.boundary_source]
     record = GraphRecord(
         nodes_before=before[0],
         nodes_after=final[0],
@@ -150,7 +153,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
         boundary_sources=tuple(dict.fromkeys(sources)),
         layout=layout or "",
     )
-    return Outcome(results, record, left, stages.done, capturing)
+    return Outcome(results, record, left, stages.done, capturing, context.products.packed)
 
 
 def _run_one(p: Pass, gm: fx.GraphModule, context: Any, stages: Stages) -> list[Rewrite | Refusal]:

@@ -21,7 +21,7 @@ from packpass.layout.names import example, op_name
 from packpass.ops._pack_plan import pack_plan_op
 
 if TYPE_CHECKING:
-    from passes.eliminate_padding.unpadded import Unpadded
+    from packpass.decisions.packed_form import PackedForm
 
 log = logging.getLogger("packpass.unpadded")
 
@@ -31,7 +31,7 @@ FULL = 0.95
 Inner = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
-def unpadded(found: Unpadded, padded: fx.GraphModule, inner: Inner, names: str = "") -> Callable[..., Any]:
+def unpadded(found: PackedForm, padded: fx.GraphModule, inner: Inner, names: str = "") -> Callable[..., Any]:
     """A callable for ``padded`` that computes real tokens only, where that pays.
 
     ``names``: of the rewrite, to compare the two graphs before every call that runs packed (``packpass.verify``).
@@ -76,7 +76,7 @@ def _dynamic(value: Any) -> frozenset[int] | None:
     return None
 
 
-def _read(found: Unpadded, mask: Tensor, labels: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def _read(found: PackedForm, mask: Tensor, labels: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """Which tokens are real, bool ``[B, S]``, and 0-d bools that must all be True."""
     mask = mask.reshape(mask.shape[0], mask.shape[-1])
     flags = []

@@ -78,7 +78,7 @@ class Report:
     @property
     def collectives_after(self) -> int:
         graphs = sum(graph.collectives_after for graph in self.graph_records)
-        return graphs - sum(_joined_after_autograd(rewrite) for rewrite in self.rewrites)
+        return graphs - sum(rewrite.claims.collectives_saved for rewrite in self.rewrites)
 
     @property
     def kernels(self) -> int | None:
@@ -111,7 +111,7 @@ class Report:
             "host_syncs": self.host_syncs,
             "compile_seconds": self.compile_seconds,
             "boundary_sources": self.boundary_sources,
-            "rewrites": [dataclasses.asdict(item) for item in self.rewrites],
+            "rewrites": [_for_people(item) for item in self.rewrites],
             "refusals": [dataclasses.asdict(item) for item in self.refusals],
             "graph_records": [dataclasses.asdict(item) for item in self.graph_records],
             "generated": [dataclasses.asdict(item) for item in self.generated],
@@ -140,10 +140,9 @@ class Report:
         )
 
 
-def _joined_after_autograd(rewrite: Rewrite) -> int:
-    """Collectives that a rewrite of a forward graph took away after the Dynamo graph was counted."""
-    details = rewrite.details
-    return int(details.get("collectives_saved", 0)) if details.get("stage") == "forward" else 0
+def _for_people(rewrite: Rewrite) -> dict[str, Any]:
+    """A rewrite without what it says to the rest of packpass."""
+    return {name: value for name, value in dataclasses.asdict(rewrite).items() if name != "claims"}
 
 
 def traced_transaction() -> contextlib.AbstractContextManager[Transaction]:

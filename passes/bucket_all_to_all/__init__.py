@@ -39,7 +39,7 @@ from packpass._compat import process_group_of
 from packpass._links import Link, link_of
 from packpass._options import Options
 from packpass.decisions.location import location_of_node
-from packpass.decisions.records import Refusal, Rewrite
+from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.bucket_all_to_all.cost import estimate, worth_joining
 from passes.bucket_all_to_all.find import KNOWN, NAME, Left, Member, find, namespace_of
 from passes.bucket_all_to_all.find import is_collective as is_collective
@@ -145,7 +145,9 @@ def _join(graph: fx.Graph, members: Sequence[Member], link: Link, stage: str) ->
         "bandwidth_gbs": link.bandwidth_gbs,
         "copy_gbs": link.copy_gbs,
     }
-    return [Rewrite(NAME, places[0], f"{len(members)} all_to_all_single ({stage})", "1 all_to_all_single", details)]
+    claims = Claims(collectives_saved=len(members) - 1 if stage == "forward" else 0)
+    before = f"{len(members)} all_to_all_single ({stage})"
+    return [Rewrite(NAME, places[0], before, "1 all_to_all_single", details, claims)]
 
 
 def _too_large(members: Sequence[Member], link: Link) -> Refusal:

@@ -39,6 +39,7 @@ import logging
 from torch import fx
 
 from packpass.decisions.location import location_of_node
+from packpass.decisions.packed_form import PackedForm
 from packpass.decisions.records import Refusal, Rewrite
 from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
@@ -46,7 +47,6 @@ from passes.eliminate_padding import rules_attention, rules_general, rules_losse
 from passes.eliminate_padding.find import FUSED, Found, find, mask_of
 from passes.eliminate_padding.machine import RULES, Machine
 from passes.eliminate_padding.prologue import prologue
-from passes.eliminate_padding.unpadded import META, Unpadded
 from passes.eliminate_padding.writes import is_random, name_of
 from passes.refused import Refused
 
@@ -55,13 +55,14 @@ log = logging.getLogger("packpass.passes.eliminate_padding")
 
 
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
-    """Put the packed form of ``gm`` into ``gm.meta`` if there is one; the graph itself stays as it is."""
+    """Make the packed form of ``gm`` if there is one; the graph itself stays as it is."""
     found = find(gm.graph)
     if found is None:
         return _hidden_attention(gm)
     site = next(iter(found.sites))
     try:
-        return [_pack(gm, found)]
+        rewrite, context.products.packed = _pack(gm, found)
+        return [rewrite]
     except Refused as refused:
         node = refused.node or site
         return [Refusal(NAME, refused.code, refused.reason, location_of_node(node) or "<unknown>")]
@@ -83,7 +84,7 @@ def _hidden_attention(gm: fx.GraphModule) -> list[Rewrite | Refusal]:
     return []
 
 
-def _pack(gm: fx.GraphModule, found: Found) -> Rewrite:
+def _pack(gm: fx.GraphModule, found: Found) -> tuple[Rewrite, PackedForm]:
     if not found.hidden:
         raise Refused("mask-not-padding", "an attention's mask is not known to hide padding, and only padding")
     seeds = found.seeds
@@ -106,7 +107,7 @@ def _pack(gm: fx.GraphModule, found: Found) -> Rewrite:
         node.meta.pop("example_value", None)
     packed = fx.GraphModule(gm, graph)
     packed.graph.lint()
-    gm.meta[META] = Unpadded(
+    form = PackedForm(
         packed,
         first,
         found.inverted,
@@ -115,7 +116,7 @@ def _pack(gm: fx.GraphModule, found: Found) -> Rewrite:
         random,
     )
     attentions = len(machine.attentions)
-    return Rewrite(
+    rewrite = Rewrite(
         NAME,
         location_of_node(machine.attentions[0]) or "<unknown>",
         f"{attentions} attention(s) over padded rows, mask {found.mask.name}",
@@ -129,3 +130,4 @@ def _pack(gm: fx.GraphModule, found: Found) -> Rewrite:
             "conditions": [c.kind for c in machine.conditions],
         },
     )
+    return rewrite, form

@@ -142,7 +142,7 @@ def _run_one(gm: fx.GraphModule, loop: LoopFound, size: int, context: PassContex
     if separate:
         details["separate_inputs"] = separate
     before = f"{decided.collectives} all_to_all_single per document"
-    claims = Claims(captured_loop=True, separate_inputs=tuple(separate), agreement=said, group=decided.group)
+    claims = Claims(True, tuple(separate), agreement=said, group=decided.group, boundary_source="loop")
     return Rewrite(NAME, where, before, ", ".join(dict.fromkeys(op for op, _ in made)), details, claims)
 
 

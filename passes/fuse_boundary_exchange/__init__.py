@@ -61,6 +61,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph that sends messages."""
     results: list[Rewrite | Refusal] = []
     rewritten: list[tuple[str, dict[str, Any], Claims]] = []
+    before = set(gm.graph.nodes)
     groups = groups_seen(gm.graph)
     for loop in find(gm.graph):
         if not has_messages(loop):
@@ -77,18 +78,19 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
             continue
         rolls, said = _facts(decided)
         facts = {"source": "loop", "boundaries": decided.cu.name, **made.facts, "group_size": decided.group.size}
-        claims = dataclasses.replace(made.claims, agreement=(said,))
+        claims = dataclasses.replace(made.claims, agreement=(said,), boundary_source="loop")
         rewritten.append((location, {**facts, "fields": rolls, "agreement": said}, claims))
     if not rewritten:
         return results
-    found = cp_rolls.exchanges(gm.graph, cp_rolls.find(gm.graph, NAME))
+    ours = set(gm.graph.nodes) - before
+    found = cp_rolls.exchanges(gm.graph, cp_rolls.find(gm.graph, ours))
     for i, exchange in enumerate(found):
         cp_rolls.put_together(gm.graph, exchange, found[i + 1 :])
     gm.graph.lint()
     gm.recompile()
     after = f"cp_packed_roll, {len(found)} exchange{'s' if len(found) > 1 else ''} in the graph"
-    before = "messages per document"
-    return results + [Rewrite(NAME, where, before, after, facts, claims) for where, facts, claims in rewritten]
+    what = "messages per document"
+    return results + [Rewrite(NAME, where, what, after, facts, claims) for where, facts, claims in rewritten]
 
 
 def operations() -> frozenset[str]:

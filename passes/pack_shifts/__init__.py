@@ -47,7 +47,7 @@ from torch import fx
 
 from packpass._compat import hint_of
 from packpass.decisions.location import location_of_node
-from packpass.decisions.records import Refusal, Rewrite
+from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import Layouts, analyze, subgraphs
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.sources import BOUNDARY_NAMES, last_name, source_name
@@ -315,7 +315,8 @@ def _reported(found: Found | LossFound, before: str, after: str, shift: int, dim
         "dim": dim,
     }
     location = location_of_node(found.origin) or "<unknown>"
-    return Rewrite(NAME, location, before, after, {k: v for k, v in details.items() if v is not None})
+    details = {k: v for k, v in details.items() if v is not None}
+    return Rewrite(NAME, location, before, after, details, Claims(boundary_source=packing.text))
 
 
 def remove_declarations(gm: fx.GraphModule) -> bool:

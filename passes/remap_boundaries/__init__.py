@@ -55,7 +55,7 @@ from typing import Any
 from torch import fx
 
 from packpass.decisions.location import location_of_node
-from packpass.decisions.records import Refusal, Rewrite
+from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import analyze
 from packpass.layout.attention import is_boundaries
 from packpass.layout.axes import Axes, Axis
@@ -307,4 +307,5 @@ def _reported(found: Found, proof: Evidence) -> Rewrite:
         f"{boundaries.cu.name}, which counts tokens before expansion, cuts the expanded row in {len(cutting)} call(s)",
         f"remap_cu_seqlens({boundaries.cu.name}, {expansion.widths.node.name})",
         {key: value for key, value in details.items() if value is not None},
+        Claims(boundary_source=proof.text),
     )

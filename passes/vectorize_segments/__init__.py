@@ -32,6 +32,7 @@ leave the loop (``leaked-local``), rows of different lengths (``row-lengths``), 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable
@@ -133,4 +134,5 @@ def run_one(graph: fx.Graph, decision: Callable[[], Decided], location: str) -> 
         **made.facts,
     }
     after = ", ".join(dict.fromkeys(op for op in ops if op != "check_cu_seqlens")) or "elementwise ops on the whole row"
-    return Rewrite(NAME, location, "loop over documents", after, details, made.claims)
+    claims = dataclasses.replace(made.claims, boundary_source="loop")
+    return Rewrite(NAME, location, "loop over documents", after, details, claims)

@@ -112,7 +112,7 @@ def test_help_says_what_to_write(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("verify=on", ("packpass.verify", True)),
         ("packpass.fix_shifts=off", ("packpass.fix_shifts", "off")),
-        ("disable=pack_shifts,fuse_all_to_all", ("packpass.disable", ("pack_shifts", "fuse_all_to_all"))),
+        ("disable=pack_shifts,fuse_all_to_all", ("packpass.disable", ("fuse_all_to_all", "pack_shifts"))),
         ("max_autotune=True", ("max_autotune", True)),
         ("triton.cudagraphs=0", ("triton.cudagraphs", 0)),
         ("cpp.something=text", ("cpp.something", "text")),
