@@ -217,6 +217,10 @@ def _counters() -> Any:
     return _compat.dynamo_counters("packpass")
 
 
+class VerificationError(RuntimeError):
+    """A rewrite changed a result. Please report it with the program; ``disable`` the named pass meanwhile."""
+
+
 class RefusedError(RuntimeError):
     """A refusal under ``{"packpass.on_refusal": "raise"}``; ``refusal`` is the record."""
 

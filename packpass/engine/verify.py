@@ -3,7 +3,8 @@
 Both run eagerly on copies of the inputs, so that a difference is packpass's own and not a compiler's rounding; what the
 caller gets is the compiled result. Passes that change results on purpose (naive shifts made boundary-aware) are not
 compared, what the others do before and after them is. A model that runs on its real tokens is compared at these, to
-rounding: what it returns at padding is 0, on purpose.
+rounding: what it returns at padding is 0, on purpose. Passes over Inductor's own graphs compare there, forward and
+backward (`packpass.ops._must_equal`).
 """
 
 from __future__ import annotations
@@ -18,13 +19,10 @@ from torch import fx
 from torch.utils._pytree import tree_flatten
 
 from packpass.decisions.records import Rewrite
+from packpass.decisions.records import VerificationError as VerificationError
 from packpass.engine.replay import NotReplayable, reference
 
 log = logging.getLogger("packpass.verify")
-
-
-class VerificationError(RuntimeError):
-    """A rewrite changed a result. Please report it with the program; ``disable`` the named pass meanwhile."""
 
 
 def copy_graph(gm: fx.GraphModule) -> fx.GraphModule:

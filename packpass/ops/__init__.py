@@ -8,6 +8,7 @@ from packpass.ops import (  # noqa: F401  (registers ops that only passes use)
     _boundaries_or_row,
     _documents_only,
     _expanded_boundaries,
+    _must_equal,
     _packed,
     _packed_flip,
     _segment_argmax,

@@ -67,6 +67,7 @@ def uuid(settings: Options) -> str:
     """Changes with the sources of this pass and with all that its decisions depend on besides the graph."""
     figures = (
         settings.bucket_bytes,
+        settings.verify,
         settings.collective_latency_us,
         settings.collective_bandwidth_gbs,
         settings.copy_bandwidth_gbs,
@@ -100,7 +101,7 @@ def bucket(
         if len(small) < len(members):
             results.append(_too_large([member for member in members if member not in small], link))
         for part in _parts(small, settings.bucket_bytes):
-            results += _join(graph, part, link, stage)
+            results += _join(graph, part, link, stage, settings.verify)
     if any(isinstance(result, Rewrite) for result in results):
         graph.lint()
     return results
@@ -121,7 +122,7 @@ def _parts(members: Sequence[Member], limit: int) -> Iterator[list[Member]]:
         yield part
 
 
-def _join(graph: fx.Graph, members: Sequence[Member], link: Link, stage: str) -> list[Rewrite | Refusal]:
+def _join(graph: fx.Graph, members: Sequence[Member], link: Link, stage: str, verify: bool) -> list[Rewrite | Refusal]:
     if len(members) < 2:
         return []
     first, size = members[0], members[0].group_size
@@ -130,7 +131,7 @@ def _join(graph: fx.Graph, members: Sequence[Member], link: Link, stage: str) ->
         return [_too_large(members, link)]
     places = [location_of_node(member.node) or "<unknown>" for member in members]
     try:
-        join(graph, members)
+        join(graph, members, f"{NAME} at {places[0]}" if verify else "")
     except NotJoined as reason:
         return [Left("emit", f"the joined collective cannot be built: {reason}", first.node).refusal()]
     details = {

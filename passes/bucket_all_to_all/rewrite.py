@@ -15,14 +15,19 @@ from packpass._compat import fake_mode_of, size_oblivious, suppress_guards
 from passes.bucket_all_to_all.find import A2A, NAME, WAIT, Member
 
 aten = torch.ops.aten
+MUST_EQUAL = torch.ops.packpass.must_equal.default
 
 
 class NotJoined(Exception):
     """The joined form cannot be built, say for sizes that depend on data."""
 
 
-def join(graph: fx.Graph, members: Sequence[Member]) -> None:
+def join(graph: fx.Graph, members: Sequence[Member], beside: str = "") -> None:
     """Replace ``members`` (of one level) by one all-to-all where the last of them is.
+
+    Args:
+        beside: if not empty, the members stay beside it, and the graph raises an error with this name in it where a
+            result differs.
 
     Raises:
         NotJoined: a size is not known well enough; the graph is as it was.
@@ -76,9 +81,19 @@ def join(graph: fx.Graph, members: Sequence[Member]) -> None:
     for m, result in zip(members, results, strict=True):
         m.wait.replace_all_uses_with(result)
     _delay(first, set(made), made[-1])
+    if beside:
+        _compare(graph, [(result, m.wait) for m, result in zip(members, results, strict=True)], beside)
+        return
     for m in members:
         graph.erase_node(m.wait)
         graph.erase_node(m.node)
+
+
+def _compare(graph: fx.Graph, pairs: Sequence[tuple[fx.Node, fx.Node]], name: str) -> None:
+    """Hold every result against what the member itself gives."""
+    for result, wait in pairs:
+        with graph.inserting_after(max(result, wait)):
+            graph.call_function(MUST_EQUAL, (result, wait, name))
 
 
 def _delay(start: fx.Node, made: set[fx.Node], end: fx.Node) -> None:
