@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from passes.context import PassContext as PassContext
-from passes.pack_shifts import mentions_boundaries as mentions_boundaries
+from passes.mentions import mentions_boundaries as mentions_boundaries
 from passes.pack_shifts import wants_boundaries as wants_boundaries
 
 PACKPASS = True

@@ -22,11 +22,10 @@ from torch import fx
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import example, op_name
 from packpass.ops._cp_packed_roll import LONGEST
-from packpass.semantics.effects import effects_of
+from packpass.semantics.effects import effects_of, grad_mode_changes
 from passes.building import Builder
 from passes.nodes import SNAPSHOT, snapshot_of
 from passes.prune import prune
-from passes.vectorize_segments.rewrite import grad_mode_changes
 
 CP_ROLL = torch.ops.packpass.cp_packed_roll.default
 

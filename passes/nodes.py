@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
 
 from packpass.layout.mutation import mutated_after
+from packpass.semantics.build import Builder
 
 SNAPSHOT = torch.ops.packpass.snapshot.default
+KNOWN = frozenset({"aten", "prims", "prim", "inductor_prims", "packpass"})
+"""Namespaces whose ops do what their schema says and nothing else; any other op may hold collectives of its own."""
+
+
+def namespace_of(target: Any) -> str | None:
+    """The namespace of an op (overload or not), None for anything else."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace
+    return str(target).split(".")[0] if isinstance(target, torch._ops.OpOverloadPacket) else None
 
 
 def copy_of(graph: fx.Graph) -> fx.Graph:
@@ -17,6 +28,11 @@ def copy_of(graph: fx.Graph) -> fx.Graph:
     copy = fx.Graph()
     copy.output(copy.graph_copy(graph, {}))
     return copy
+
+
+def call(graph: fx.Graph, rule: str, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
+    """One node at the graph's insertion point, with its fake value."""
+    return Builder(graph, rule=rule).call(target, *args, method=method, **kwargs)
 
 
 def snapshot_of(cu: fx.Node, before: fx.Node, call: Callable[..., fx.Node]) -> fx.Node:

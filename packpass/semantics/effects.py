@@ -217,6 +217,16 @@ def changes_grad_mode(node: fx.Node) -> bool:
     return node.op == "call_function" and op_name(node) == "torch._C._set_grad_enabled"
 
 
+def grad_mode_changes(start: fx.Node, stop: fx.Node) -> bool:
+    """Is gradient recording switched between two nodes?"""
+    node = start
+    while node is not stop and node.op != "root":
+        if "grad_enabled" in str(node.target) or "inference_mode" in str(node.target):
+            return True
+        node = node.next
+    return False
+
+
 def open_autocasts(graph: fx.Graph, before: fx.Node) -> list[tuple[Any, ...]]:
     """Arguments of the autocast regions open at a node, outermost first: device type, dtype, enabled, cache."""
     opened: dict[fx.Node, tuple[Any, ...]] = {}

@@ -40,10 +40,12 @@ from packpass._links import Link, link_of
 from packpass._options import Options
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
-from passes.bucket_all_to_all.cost import estimate, worth_joining
-from passes.bucket_all_to_all.find import KNOWN, NAME, Left, Member, find, namespace_of
+from passes import exchange_cost, nodes
+from passes.bucket_all_to_all.find import NAME, Left, Member, find
 from passes.bucket_all_to_all.find import is_collective as is_collective
 from passes.bucket_all_to_all.rewrite import NotJoined, join
+from passes.exchange_cost import estimate, worth_joining
+from passes.nodes import KNOWN, namespace_of
 
 
 def could_matter(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
@@ -79,7 +81,8 @@ def uuid(settings: Options) -> str:
 
 @functools.cache
 def _sources() -> str:
-    files = [*sorted(pathlib.Path(__file__).parent.glob("*.py")), pathlib.Path(_links.__file__)]
+    others = (pathlib.Path(str(module.__file__)) for module in (_links, exchange_cost, nodes))
+    files = [*sorted(pathlib.Path(__file__).parent.glob("*.py")), *others]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 

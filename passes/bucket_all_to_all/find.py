@@ -14,7 +14,8 @@ from torch.utils.flop_counter import flop_registry
 from packpass._compat import hint_of, statically_known_true
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal
-from passes.bucket_all_to_all.cost import Exchange
+from passes.exchange_cost import Exchange
+from passes.nodes import KNOWN, namespace_of
 
 NAME = "bucket_all_to_all"
 
@@ -22,9 +23,6 @@ A2A = torch.ops._c10d_functional.all_to_all_single.default
 WAIT = torch.ops._c10d_functional.wait_tensor.default
 
 COLLECTIVES = frozenset({"_c10d_functional", "c10d", "_c10d_functional_autograd"})
-KNOWN = frozenset({"aten", "prims", "prim", "inductor_prims", "packpass"})
-"""Namespaces whose ops do what their schema says and nothing else; any other op may hold collectives of its own."""
-
 DTYPES = frozenset(
     {
         *(torch.float64, torch.float32, torch.bfloat16, torch.float16),
@@ -68,13 +66,6 @@ class Found:
 
     buckets: list[list[Member]]
     refusals: list[Refusal]
-
-
-def namespace_of(target: Any) -> str | None:
-    """The namespace of an op (overload or not), None for anything else."""
-    if isinstance(target, torch._ops.OpOverload):
-        return target.namespace
-    return str(target).split(".")[0] if isinstance(target, torch._ops.OpOverloadPacket) else None
 
 
 def is_collective(node: fx.Node) -> bool:

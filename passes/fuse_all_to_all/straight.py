@@ -18,7 +18,7 @@ adds up its gradients, maybe in another order.)
 Does not handle: collectives that need each other's results, uneven splits, different groups, dtypes or devices, some
 with gradients and some without, asynchronous ones, one output buffer for two, an input that is changed in place between
 them, inputs that cannot be computed earlier (random numbers, host reads). Large ones are left alone where copies cost
-more than a collective saves (`passes.bucket_all_to_all.cost`).
+more than a collective saves (`passes.exchange_cost`).
 """
 
 from __future__ import annotations

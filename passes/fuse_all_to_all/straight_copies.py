@@ -12,7 +12,7 @@ from torch import fx
 
 from packpass._compat import hint_of, is_collective, statically_known_true
 from packpass.layout.names import example, op_name
-from passes.bucket_all_to_all.cost import Exchange
+from passes.exchange_cost import Exchange
 
 ROW_MAJOR = frozenset(
     {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as", "contiguous"}

@@ -19,7 +19,7 @@ from packpass._compat import is_collective
 from packpass.layout.mutation import written_inputs
 from packpass.layout.names import call_name, example, op_name
 from packpass.semantics.effects import effects_of
-from passes.bucket_all_to_all.find import KNOWN, namespace_of
+from passes.nodes import KNOWN, namespace_of
 
 _KNOWN = KNOWN | {"packpass_capture"}
 """Namespaces of ops that do what their schemas say, and nothing else."""

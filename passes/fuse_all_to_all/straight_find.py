@@ -19,7 +19,7 @@ from torch import fx
 from packpass._compat import free_unbacked_symbols, qualified_name, statically_known_true
 from packpass.decisions.location import location_of_node
 from packpass.layout.names import argument, example, op_name
-from passes.bucket_all_to_all.cost import Exchange
+from passes.exchange_cost import Exchange
 from passes.fuse_all_to_all.straight_copies import exchange_of, is_row_major
 from passes.refused import Refused
 

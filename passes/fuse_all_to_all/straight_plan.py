@@ -16,7 +16,7 @@ from packpass._links import Link, link_of
 from packpass._options import Options
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
-from passes.bucket_all_to_all.cost import estimate, worth_joining
+from passes.exchange_cost import estimate, worth_joining
 from passes.fuse_all_to_all.straight_find import EXCHANGE, Member
 from passes.fuse_all_to_all.straight_schedule import Schedule
 from passes.refused import Refused

@@ -13,7 +13,7 @@ from packpass.layout.names import example
 from passes.fuse_all_to_all.straight_effects import body_of
 from passes.fuse_all_to_all.straight_find import EXCHANGE, Member
 from passes.fuse_all_to_all.straight_schedule import Schedule
-from passes.pack_shifts.rewrite import call
+from passes.nodes import call
 
 NAME = "fuse_all_to_all"
 GROUP = torch.ops.packpass.all_to_all_group.default

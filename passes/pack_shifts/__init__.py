@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,8 +49,8 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import Layouts, analyze, subgraphs
 from packpass.layout.names import argument, example, op_name
-from packpass.layout.sources import BOUNDARY_NAMES, last_name, source_name
 from passes.context import PassContext
+from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
 from passes.pack_shifts import choosing, structural, writing  # noqa: F401  (they register their rules)
 from passes.pack_shifts.decide import CHOICES, check, corrected, point
@@ -109,31 +108,8 @@ def may_shift(gm: fx.GraphModule) -> bool:
     return mentions_boundaries(gm) and any(op_name(node) in _SHIFTING for m in _modules(gm) for node in m.graph.nodes)
 
 
-def mentions_boundaries(gm: fx.GraphModule) -> bool:
-    """Does any input or call look as if it knew where documents end?"""
-    return any(_names_boundaries(node) for m in _modules(gm) for node in m.graph.nodes)
-
-
 def _modules(gm: fx.GraphModule) -> list[fx.GraphModule]:
     return [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
-
-
-_CU = re.compile("cum?_seq")
-
-
-def _names_boundaries(node: fx.Node) -> bool:
-    """Could this node say where documents end?"""
-    if node.op == "placeholder":
-        # Dynamo makes the name of an input from its source: the source itself is only asked where that fits.
-        return "cu_" in node.name and last_name(source_name(node) or "") in BOUNDARY_NAMES
-    if node.op != "call_function":
-        return False
-    target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        if target.namespace in ("aten", "prims"):
-            return False
-        return target.namespace == "packpass" or any(_CU.match(a.name) for a in target._schema.arguments)
-    return "varlen" in getattr(target, "__name__", "") or any(_CU.match(key) for key in node.kwargs)
 
 
 def _doubts(gm: Any, layouts: Layouts) -> list[Rewrite | Refusal]:

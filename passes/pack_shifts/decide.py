@@ -13,11 +13,11 @@ from packpass.layout.losses import LOSSES
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.rules import ELEMENTWISE, apply
+from packpass.semantics.effects import grad_mode_changes
 from passes.pack_shifts.interpret import Found, Interpreter
 from passes.pack_shifts.pieces import ZERO, Source
 from passes.pack_shifts.shards import refused_shards
 from passes.pack_shifts.values import Left, View
-from passes.vectorize_segments.rewrite import grad_mode_changes
 
 _TOKEN_DTYPES = (torch.int32, torch.int64)
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isin"})

@@ -11,8 +11,8 @@ from torch import fx
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import example, op_name
 from packpass.layout.sources import Packing, root_of
-from packpass.semantics.build import Builder
 from packpass.semantics.effects import effects_of
+from passes.nodes import call
 from passes.pack_shifts.interpret import Found, storage
 from passes.pack_shifts.shards import roll_shards, shards_of
 from passes.pack_shifts.values import Left
@@ -27,11 +27,6 @@ class Shifted(Protocol):
     def packing(self) -> Packing: ...
     @property
     def user(self) -> fx.Node: ...
-
-
-def call(graph: fx.Graph, rule: str, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
-    """One node at the graph's insertion point, with its fake value."""
-    return Builder(graph, rule=rule).call(target, *args, method=method, **kwargs)
 
 
 class Rewriter:

@@ -62,8 +62,8 @@ from packpass.layout.axes import Axes, Axis
 from packpass.layout.names import example, op_name, storage
 from packpass.layout.sources import DOUBTFUL, root_of
 from passes.context import PassContext
+from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
-from passes.pack_shifts import mentions_boundaries
 from passes.refused import Refused
 from passes.remap_boundaries.derived import DERIVED, made_of
 from passes.remap_boundaries.evidence import (

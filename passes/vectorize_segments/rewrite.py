@@ -15,6 +15,7 @@ from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.decisions.records import Claims
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import call_name
+from packpass.semantics.effects import grad_mode_changes
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
@@ -234,16 +235,6 @@ def _keeps_tail(
         mutated_before(graph, row.node, decided)
         or mutated_after(graph, source.node, row.node.next, begin, ignore=decided.loop.nodes)
     )
-
-
-def grad_mode_changes(start: fx.Node, stop: fx.Node) -> bool:
-    """Is gradient recording switched between two nodes?"""
-    node = start
-    while node is not stop and node.op != "root":
-        if "grad_enabled" in str(node.target) or "inference_mode" in str(node.target):
-            return True
-        node = node.next
-    return False
 
 
 def _point_filled(emitter: Emitter, new: fx.Node, store: Store, row: Row) -> fx.Node:

@@ -28,8 +28,8 @@ from tests.dist.naive import AllToAll
 packpass.backend  # noqa: B018  (loads what the passes need)
 passes = passes.load()
 from passes import bucket_all_to_all as b  # noqa: E402
-from passes.bucket_all_to_all.cost import Exchange, estimate, worth_joining  # noqa: E402
 from passes.bucket_all_to_all.find import A2A, WAIT  # noqa: E402
+from passes.exchange_cost import Exchange, estimate, worth_joining  # noqa: E402
 
 SIZE = 4
 aten = torch.ops.aten
