@@ -77,13 +77,14 @@ def join(graph: fx.Graph, members: Sequence[Member], beside: str = "") -> None:
         raise NotJoined(str(error).split("\n")[0]) from error
 
     # === Transform ===
-    first = members[0].node
-    for m, result in zip(members, results, strict=True):
-        m.wait.replace_all_uses_with(result)
-    _delay(first, set(made), made[-1])
-    if beside:
-        _compare(graph, [(result, m.wait) for m, result in zip(members, results, strict=True)], beside)
-        return
+    pairs = [(result, m.wait) for m, result in zip(members, results, strict=True)]
+    for result, wait in pairs:
+        wait.replace_all_uses_with(result)
+    _delay(members[0].node, set(made), made[-1])
+    _compare(graph, pairs, beside) if beside else _erase(graph, members)
+
+
+def _erase(graph: fx.Graph, members: Sequence[Member]) -> None:
     for m in members:
         graph.erase_node(m.wait)
         graph.erase_node(m.node)
@@ -93,7 +94,8 @@ def _compare(graph: fx.Graph, pairs: Sequence[tuple[fx.Node, fx.Node]], name: st
     """Hold every result against what the member itself gives."""
     for result, wait in pairs:
         with graph.inserting_after(max(result, wait)):
-            graph.call_function(MUST_EQUAL, (result, wait, name))
+            check = graph.call_function(MUST_EQUAL, (result, wait, name))
+        check.meta["val"] = None
 
 
 def _delay(start: fx.Node, made: set[fx.Node], end: fx.Node) -> None:

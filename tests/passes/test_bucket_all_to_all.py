@@ -104,6 +104,18 @@ def test_independent_ones() -> None:
         assert "val" in node.meta or node.op == "output"
 
 
+def test_verify_keeps_the_members_beside_what_is_joined() -> None:
+    program = lambda x: (a2a(x) + 1, a2a(x * 2))  # noqa: E731
+    graph, (rewrite,) = run(program, rows(3), verify=True)
+    assert len(sent(graph)) == 3
+    checks = [n for n in graph.nodes if n.target is torch.ops.packpass.must_equal.default]
+    assert len(checks) == 2
+    assert all(n.args[1].target is WAIT and n.args[2].startswith("bucket_all_to_all at ") for n in checks)
+    assert all(set(n.args[1].users) == {n} for n in checks)
+    assert rewrite.claims.collectives_saved == 1
+    assert b.uuid(Options(verify=True)) != b.uuid(Options())
+
+
 def test_each_gets_its_part_in_memory_of_its_own() -> None:
     graph, _ = run(lambda x, y: (a2a(x), a2a(y)), rows(3), rows(5))
     output = graph.find_nodes(op="output")[0]
