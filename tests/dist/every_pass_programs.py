@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,17 @@ def side_by_side(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.stack(parts) + 1
 
 
+class Warnings(logging.Handler):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "fuse_all_to_all": (side_by_side, {"packpass.inner_backend": "eager"}),
     "fuse_boundary_exchange": (p2p_programs.requests, {"packpass.inner_backend": "eager"}),
@@ -47,10 +59,15 @@ def judge(name: str, wrong: bool = False, **options: Any) -> tuple[bool, bool, s
     for key, value in options.items():
         given[f"packpass.{key}"] = [*needed.get("packpass.disable", []), *value] if key == "disable" else value
     plant = planted_after_autograd() if name == "bucket_all_to_all" else planted(name)
+    warnings = Warnings()
+    log = logging.getLogger("packpass.verify")
+    log.addHandler(warnings)
     try:
         with plant if wrong else contextlib.nullcontext(), torch._inductor.utils.fresh_cache():
             report = packpass.explain(program, options=given)(x.clone(), cu, group)
     except VerificationError as error:
         return True, False, str(error)
+    finally:
+        log.removeHandler(warnings)
     rules = {r.rule for r in report.rewrites} | {r.rule for r in report.refusals}
-    return name in rules, torch.equal(report.result, want), ""
+    return name in rules, torch.equal(report.result, want), "".join(warnings.said)
