@@ -42,6 +42,7 @@ from torch import fx
 
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
+from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
 from passes.refused import Refused
 from passes.vectorize_segments.find import Decided, LoopFound, decide, find
@@ -67,10 +68,11 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
 
 
 def operations() -> frozenset[str]:
-    """The operations that loops over documents have a rule for."""
+    """The operations with a rule; what has none is taken by its meaning."""
     from passes.vectorize_segments.rules import DOCUMENTS, RULES, TOKENWISE
 
-    return frozenset(RULES) | frozenset(TOKENWISE) | frozenset(DOCUMENTS)
+    known = frozenset(op.name for op in known_operations())
+    return known | frozenset(RULES) | frozenset(TOKENWISE) | frozenset(DOCUMENTS) - {"*"}
 
 
 def numbered(graph: fx.Graph, number: int) -> LoopFound:
