@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import packpass.ops  # noqa: F401  (registers the operators that the passes put into graphs)
 from passes.context import PassContext as PassContext
 from passes.mentions import mentions_boundaries as mentions_boundaries
 from passes.pack_shifts import wants_boundaries as wants_boundaries
