@@ -15,6 +15,7 @@ from packpass.semantics.meaning import (
     FLIPPED,
     KEPT,
     ONE,
+    UNKNOWN,
     Axis,
     Cut,
     Entry,
@@ -105,7 +106,7 @@ def _bound(at: Any, size: Any, default: Any) -> Any:
 
 
 def _read(call: Call) -> Meaning | None:
-    """``x[...]``"""
+    """``x[...]``: each axis is kept, cut, selected, or looked up by a tensor of integers."""
     if not isinstance(value_of(call.arguments["input"]), torch.Tensor):
         return _item(call)
     base = call.operands[0].value
@@ -146,10 +147,7 @@ def index_axes(relating: Relating, entries: Sequence[Item], base: Any, shape: li
     axes: list[Axis] = [Axis((), Selected(value_of(e.item))) for e in entries if e.axis is not None]
     for e, loops in zip(order, relating.result, strict=True):
         if e is not None and e.axis is not None:
-            read = _slice_axis(e.item, base.shape[e.axis], loops)
-            if read is None:
-                return None
-            axes[e.axis] = read
+            axes[e.axis] = _slice_axis(e.item, base.shape[e.axis], loops)
     looked = [loops for e, loops in zip(order, relating.result, strict=True) if e is None]
     for k, e in zip(given, tensors, strict=True):
         assert e.axis is not None
@@ -160,11 +158,11 @@ def index_axes(relating: Relating, entries: Sequence[Item], base: Any, shape: li
     return tuple(axes)
 
 
-def _slice_axis(item: slice, size: Any, loops: tuple[int, ...]) -> Axis | None:
-    """How a slice reads an axis of that size."""
+def _slice_axis(item: slice, size: Any, loops: tuple[int, ...]) -> Axis:
+    """How a slice reads an axis of that size; where it cannot be told, nothing is known of this axis alone."""
     taken = cut(item, size)
     if taken is None:
-        return None
+        return Axis((), UNKNOWN)
     start, stop, step = taken
     if is_one(size) and start == 0:
         return ONE
@@ -214,16 +212,12 @@ def _narrowed(call: Call) -> Meaning | None:
         stop = None if call.op.startswith("narrow") else value_of(call.get("end"))
         if call.op.startswith("narrow"):
             length = value_of(call.get("length"))
-            whole = same_size(length, size)
             first = _bound(start, size, 0)
-            how = Axis(relating.result[dim]) if whole else Axis(relating.result[dim], Cut(first))
-            if first is None:
-                return None
+            how = Axis((), UNKNOWN) if first is None else Axis(relating.result[dim], Cut(first))
+            how = Axis(relating.result[dim]) if same_size(length, size) else how
             _others(relating, dim, ONE if is_one(size) else how, dim)
         else:
             read = _slice_axis(slice(start, stop, call.get("step")), size, relating.result[dim])
-            if read is None:
-                return None
             _others(relating, dim, read, dim)
     return meaning(FAMILY, relating.done(), _ZERO)
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from packpass.semantics.binding import value_of
 from packpass.semantics.call import Call
-from packpass.semantics.indexing import cut, entries_of
+from packpass.semantics.indexing import Item, cut, entries_of
 from packpass.semantics.meaning import (
-    KEPT,
     ONE,
+    UNKNOWN,
     Addressed,
     Axis,
     Entry,
-    How,
     Joined,
     Meaning,
     Relating,
@@ -35,46 +35,66 @@ def _written(call: Call) -> Meaning | None:
     base = call.of("input")
     if base is None or call.operands[0] is not base:
         return None
-    entries = entries_of(call.arguments["index"], base.rank)
-    if entries is None or any(isinstance(value_of(e.item), torch.Tensor) for e in entries):
+    if call.op == "index_put":
+        index: Any = tuple(slice(None) if i is None else i for i in call.arguments["indices"])
+    else:
+        index = call.arguments["index"]
+    entries = entries_of(index, base.rank)
+    if entries is None:
         return _masked_write(call)
     relating = Relating(call)
     relating.from_result(base.value.shape)
     relating.axes[0] = tuple(Axis(loops) for loops in relating.result)
     for e in entries:
-        if e.axis is not None and e.item != slice(None):
+        if e.axis is not None and not (isinstance(e.item, slice) and e.item == slice(None)):
             _address(relating, e.axis)
-    value = call.of("value")
+    by = tuple(k for k, o in enumerate(call.operands) if o.argument in ("index", "indices"))
+    for k in by:
+        relating.axes[k] = tuple(Axis((), Sent(by)) for _ in call.operands[k].value.shape)
+    places = _places(relating, entries, by)
+    value = next((k for k, o in enumerate(call.operands) if o.argument in ("value", "values")), None)
     if value is not None:
-        places: list[tuple[tuple[int, ...], How] | None] = []
-        for e in entries:
-            if e.axis is None:
-                places.append(None)
-            elif isinstance(e.item, slice):
-                taken = cut(e.item, base.value.shape[e.axis])
-                if taken is None:
-                    return None
-                whole = same_size(taken[0], 0) and same_size(taken[1], base.value.shape[e.axis]) and taken[2] == 1
-                places.append((relating.result[e.axis], KEPT if whole else Joined(taken[0], taken[2])))
-        if value.rank > len(places):
+        shape = call.operands[value].value.shape
+        if places is None or len(shape) > len(places):
             return None
-        axes = []
-        for size, place in zip(value.value.shape, places[len(places) - value.rank :], strict=True):
-            if is_one(size) or place is None:
-                axes.append(ONE)
-            elif place[1] == KEPT:
-                axes.append(relating.along(size, place[0]))
-            else:
-                axes.append(Axis(place[0], place[1]))
-        k = next(k for k, o in enumerate(call.operands) if o is value)
-        relating.axes[k] = tuple(axes)
-    return meaning(FAMILY, relating.done())
+        relating.axes[value] = tuple(
+            ONE if is_one(size) or place is None else place
+            for size, place in zip(shape, places[len(places) - len(shape) :], strict=True)
+        )
+    raises = frozenset({"index", "indices"}) if by else frozenset()
+    return meaning(FAMILY, relating.done(), Traits(raises=raises, reorders=bool(by)))
+
+
+def _places(relating: Relating, entries: Sequence[Item], by: tuple[int, ...]) -> list[Axis | None] | None:
+    """Where the axes of a value would go that has them all; None for an axis that the index makes."""
+    picked = max((relating.call.operands[k].rank for k in by), default=0)
+    left = [e for e in entries if e.axis is None or isinstance(value_of(e.item), (slice, torch.Tensor))]
+    at = [i for i, e in enumerate(left) if isinstance(value_of(e.item), torch.Tensor)]
+    together = not at or at[-1] - at[0] + 1 == len(at)
+    if not together and any(relating.call.operands[k].rank == 0 for k in by):
+        return None  # torch may take a tensor of one integer for that integer
+    found: list[Axis | None] = []
+    for e in left:
+        if e.axis is None:
+            found.append(None)
+        elif isinstance(e.item, slice):
+            size, loops = relating.call.operands[0].value.shape[e.axis], relating.result[e.axis]
+            taken = cut(e.item, size)
+            if taken is None:
+                found.append(Axis((), UNKNOWN))
+                continue
+            whole = same_size(taken[0], 0) and same_size(taken[1], size) and taken[2] == 1
+            found.append(Axis(loops) if whole else Axis(loops, Joined(taken[0], taken[2])))
+    if at:
+        place = at[0] if together else 0
+        found[place:place] = [Axis((), Sent(by))] * picked
+    return found
 
 
 def _masked_write(call: Call) -> Meaning | None:
     """``x[mask] = 0`` with a mask of the leading axes."""
     mask, base = call.of("index"), call.operands[0]
-    value = value_of(call.arguments["value"])
+    value = value_of(call.get("value"))
     if mask is None or mask.value.dtype is not torch.bool or mask.rank > base.rank:
         return None
     if isinstance(value, torch.Tensor) and value.dim() > 0:
@@ -168,7 +188,7 @@ def _address(relating: Relating, dim: int) -> None:
 
 
 ENTRIES: dict[str, Entry] = {
-    "setitem": _written,
+    **dict.fromkeys(("setitem", "index_put"), _written),
     **dict.fromkeys(("copy", "fill", "zero"), _copied),
     **dict.fromkeys(("select_scatter", "slice_scatter"), _part_replaced),
     **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill"), _sent),

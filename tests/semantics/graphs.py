@@ -14,14 +14,12 @@ def node_of(
 ) -> fx.Node:
     """A node that calls a function (or the method of that name) on tensors, which become placeholders."""
     graph = fx.Graph()
-    known: dict[int, fx.Node] = {}
 
     def leaf(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            if id(value) not in known:
-                known[id(value)] = graph.placeholder(f"x{len(known)}")
-                known[id(value)].meta["example_value"] = value
-            return known[id(value)]
+            place = graph.placeholder("x")  # one for each, so that they can be changed one by one
+            place.meta["example_value"] = value
+            return place
         if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
             return type(value)(leaf(v) for v in value)
         return slice(leaf(value.start), leaf(value.stop), leaf(value.step)) if isinstance(value, slice) else value
