@@ -16,7 +16,7 @@ def prune(graph: fx.Graph, candidates: Iterable[fx.Node]) -> int:
         node = stack.pop()
         if node in erased or node.users or node.op not in ("call_function", "call_method"):
             continue
-        if not effects_of(node).removable:
+        if not effects_of(node).repeatable:
             continue
         inputs = node.all_input_nodes
         graph.erase_node(node)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout import rules, shape_rules  # noqa: F401  (its rules register themselves)
+from packpass.layout import rules
 from packpass.layout.axes import Axes, Axis, value_of
 from packpass.layout.blank import blank_nodes
 from packpass.layout.inner_graphs import subgraphs

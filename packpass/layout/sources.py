@@ -20,6 +20,7 @@ from packpass.layout.attention import attention, is_boundaries
 from packpass.layout.axes import Axis
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import example, op_name
+from packpass.semantics.memory import copied
 
 KINDS = ("declared", "loop", "attention", "input")
 """In order of precedence."""
@@ -141,13 +142,9 @@ def _attention(node: fx.Node) -> Iterator[tuple[Axis, Packing]]:
                 yield Axis(other, found.dim), packing
 
 
-_COPIES = ("clone", "detach", "contiguous", "to", "long", "int", "type", "packpass::snapshot", "alias", "cpu", "cuda")
-
-
 def root_of(node: fx.Node) -> fx.Node:
     """The tensor that a copy of boundaries was made of: two casts of one ``cu_seqlens`` are the same boundaries."""
-    while op_name(node) in _COPIES and node.args and isinstance(node.args[0], fx.Node):
-        source = node.args[0]
+    while isinstance(source := node.args[0] if op_name(node) == "packpass::snapshot" else copied(node), fx.Node):
         if not is_boundaries(example(source)) or mutated_after(node.graph, source, node):
             break
         if mutated_after(node.graph, node, node.next):

@@ -67,9 +67,10 @@ class Effects:
         )
 
     @property
-    def removable(self) -> bool:
-        """May it go if nobody uses its result? (A read on the host may.)"""
-        return self.pure or (self.host and dataclasses.replace(self, host=False).pure)
+    def repeatable(self) -> bool:
+        """May it be computed elsewhere, again, or not at all, as long as its inputs are the same? (A read on the host
+        may: it gives the same number.)"""
+        return dataclasses.replace(self, host=False).pure
 
 
 PURE = Effects()

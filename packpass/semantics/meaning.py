@@ -140,6 +140,9 @@ class Contracted(Role):
 class Mixed(Role):
     """Every slot may depend on every other."""
 
+    together: bool = False
+    """Do slots of one place belong together for all that: keys and values, slots that are filled in order?"""
+
 
 @dataclasses.dataclass(frozen=True)
 class Addressed(Role):

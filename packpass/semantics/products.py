@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
@@ -196,7 +197,7 @@ def _tensordot(call: Call) -> Meaning | None:
 def _attention(call: Call) -> Meaning | None:
     """Slot l of the result belongs to query l; keys go with values."""
     names = [o.argument for o in call.operands]
-    if names[:3] != ["query", "key", "value"] or len(call.operands) > 4 or float(call.get("dropout_p") or 0):
+    if names[:3] != ["query", "key", "value"] or len(call.operands) > 4:
         return None
     # In groups of heads, which heads of the query go with one of the keys is told by their numbers.
     heads, kv = ("...h", "...g") if call.get("enable_gqa") else ("...", "...")
@@ -207,7 +208,10 @@ def _attention(call: Call) -> Meaning | None:
     for back in ([-2] if call.get("is_causal") else []) + ([-3] if call.get("enable_gqa") else []):
         for loop in relating.result[back]:
             relating.roles[loop] = Addressed(call.op)
-    return meaning(FAMILY, relating.done(), _REORDERS)
+    for loop in relating.axes[1][-2].loops:
+        relating.roles[loop] = Mixed(call.op, together=True)
+    random = float(call.get("dropout_p") or 0) > 0
+    return meaning(FAMILY, relating.done(), dataclasses.replace(_REORDERS, random=random))
 
 
 def _convolved(call: Call) -> Meaning | None:

@@ -158,7 +158,7 @@ def _tried(call: Call, arguments: Arguments, shapes: Mapping[int, Sequence[Any]]
             target: Any = node.target
             on = getattr(args[0], target) if node.op == "call_method" else target
             node.meta["example_value"] = on(*(args[1:] if node.op == "call_method" else args), **kwargs)
-    except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError):
+    except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError, AssertionError):
         return None  # it does not take operands of these ranks
     return call_of(node)
 

@@ -17,7 +17,9 @@ from packpass.semantics.meaning import (
     Axis,
     Entry,
     Joined,
+    Looked,
     Meaning,
+    Mixed,
     Relating,
     Sent,
     Traits,
@@ -108,6 +110,24 @@ def _masked_write(call: Call) -> Meaning | None:
     return meaning(FAMILY, relating.done())
 
 
+def _filled_in_order(call: Call) -> Meaning | None:
+    """``masked_scatter``: every slot that the mask holds for gets the next one of the source."""
+    source = call.of("source")
+    mask = next((k for k, o in enumerate(call.operands) if o.argument == "mask"), None)
+    if source is None or mask is None:
+        return None
+    relating = Relating(call)
+    relating.from_result()
+    for k, operand in enumerate(call.operands):
+        if operand is source:
+            relating.axes[k] = tuple(Axis((), Looked((mask,))) for _ in operand.value.shape)
+        else:
+            relating.aligned(k)
+    for loop in range(len(relating.sizes)):
+        relating.roles[loop] = Mixed(call.op, together=True)
+    return meaning(FAMILY, relating.done(), Traits(raises=frozenset({"mask"})))
+
+
 def _copied(call: Call) -> Meaning | None:
     """``copy_``, ``fill_``, ``zero_``: all slots are written."""
     relating = Relating(call)
@@ -189,6 +209,7 @@ def _address(relating: Relating, dim: int) -> None:
 
 ENTRIES: dict[str, Entry] = {
     **dict.fromkeys(("setitem", "index_put"), _written),
+    "masked_scatter": _filled_in_order,
     **dict.fromkeys(("copy", "fill", "zero"), _copied),
     **dict.fromkeys(("select_scatter", "slice_scatter"), _part_replaced),
     **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill"), _sent),

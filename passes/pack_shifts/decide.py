@@ -12,8 +12,9 @@ from packpass.layout.axes import Axes, Axis
 from packpass.layout.losses import LOSSES
 from packpass.layout.mutation import mutated_after
 from packpass.layout.names import argument, example, op_name
-from packpass.layout.rules import ELEMENTWISE, apply
+from packpass.layout.rules import apply
 from packpass.semantics.effects import grad_mode_changes
+from packpass.semantics.pointwise import slot_by_slot
 from passes.pack_shifts.interpret import Found, Interpreter
 from passes.pack_shifts.pieces import ZERO, Source
 from passes.pack_shifts.shards import refused_shards
@@ -24,7 +25,7 @@ _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isin"})
 _DIFFERENCES = frozenset({"sub", "rsub", "xor", "bitwise_xor", "logical_xor"})
 _COUNTS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
 _RUNNING = _COUNTS | frozenset({"arange", "searchsorted", "bucketize", "sort", "argsort"})
-_WALK_THROUGH = ELEMENTWISE | {"getitem", "view", "reshape", "unsqueeze", "squeeze", "expand", "roll", "transpose"}
+_MOVES = frozenset({"getitem", "view", "reshape", "unsqueeze", "squeeze", "expand", "roll", "transpose"})
 CHOICES = frozenset(
     {"where", "masked_fill", "masked_fill_", "setitem", "index_fill", "index_fill_", "index_put", "index_put_"}
 )
@@ -138,7 +139,7 @@ def _running(node: fx.Node) -> fx.Node | None:
         name = op_name(at)
         if name in _RUNNING:
             return at
-        if name in _WALK_THROUGH or name.rstrip("_") in _WALK_THROUGH:
+        if name in _MOVES or slot_by_slot(at):
             tensors = [n for n in at.all_input_nodes if isinstance(example(n), torch.Tensor)]
             stack += [n for n in tensors if not (name in CHOICES and example(n).dtype == torch.bool)]
     return None
@@ -154,7 +155,7 @@ def _counted(found: Found) -> fx.Node | None:
         name = op_name(at)
         if name in _COUNTS:
             return at
-        if at not in seen and (name in _WALK_THROUGH or name.rstrip("_") in _WALK_THROUGH):
+        if at not in seen and (name in _MOVES or slot_by_slot(at)):
             seen.add(at)
             stack += at.users
     return None

@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true as known
 from packpass.layout.names import argument, example, op_name
-from packpass.layout.shape_rules import kept_whole, permutation
+from packpass.semantics.views import kept_whole, permutation_of
 from passes.pack_shifts.interpret import Interpreter, storage
 from passes.pack_shifts.pieces import UNKNOWN, ZERO, Const, Pieces, Pos, crop, joined, rolled, whole
 from passes.pack_shifts.registry import rule
@@ -245,7 +245,7 @@ def _shape(run: Interpreter, node: fx.Node) -> Any:
     if name == "packpass::packed":
         to: int | None = view.dim
     elif name in ("unsqueeze", "squeeze", "transpose", "t", "permute", "movedim", "getattr"):
-        order = permutation(node)
+        order = permutation_of(node)
         to = order.index(view.dim) if order is not None and view.dim in order else None
     elif name in ("expand", "expand_as"):
         to = view.dim + example(node).dim() - example(base).dim()

@@ -65,7 +65,7 @@ from passes.context import PassContext
 from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
 from passes.refused import Refused
-from passes.remap_boundaries.derived import DERIVED, made_of
+from passes.remap_boundaries.derived import derives, made_of
 from passes.remap_boundaries.evidence import (
     Boundaries,
     Evidence,
@@ -176,7 +176,7 @@ def rows_of(
 def by_documents(expansion: Expansion, boundaries: Boundaries) -> bool:
     """Are the widths the lengths of these boundaries' own documents? They count the row that this makes."""
     widths = {expansion.widths.node, root_of(expansion.widths.node)}
-    return any(made_of(node, set(boundaries.roots), lambda n: op_name(n) in DERIVED) for node in widths) or any(
+    return any(made_of(node, set(boundaries.roots), derives) for node in widths) or any(
         made_of(root, widths, lambda n: is_boundaries(example(n))) for root in boundaries.roots
     )
 

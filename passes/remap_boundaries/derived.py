@@ -9,21 +9,18 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true as known
-from packpass.layout import rules
 from packpass.layout.attention import is_boundaries
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.sources import root_of
+from packpass.semantics.effects import effects_of
+from packpass.semantics.pointwise import slot_by_slot
 
-_RANDOM = frozenset({"rand_like", "randn_like", "dropout", "alpha_dropout", "feature_alpha_dropout"})
-DERIVED = (
-    frozenset(
-        """
-        getitem select narrow diff cat stack unsqueeze squeeze view reshape flatten max min amax amin unbind flip pad
-        expand sum mean prod std var cumsum any all packpass::snapshot
-        """.split()  # noqa: SIM905
-    )
-    | rules.ELEMENTWISE
-) - _RANDOM
+_DERIVING = frozenset(
+    """
+    getitem select narrow diff cat stack unsqueeze squeeze view reshape flatten max min amax amin unbind flip pad
+    expand sum mean prod std var cumsum any all packpass::snapshot
+    """.split()  # noqa: SIM905
+)
 FRESH = frozenset({"zeros_like", "ones_like", "full_like", "empty_like"})
 _ONE_NUMBER = frozenset({"new_zeros", "new_ones", "new_full", "new_tensor", "zeros", "ones", "full", "tensor"})
 _SCALED = frozenset({"mul", "div", "floor_divide", "floordiv", "remainder", "mod", "fmod", "rshift", "lshift", "pow"})
@@ -31,9 +28,14 @@ _ENDS = (slice(1, None), slice(None, -1), slice(1, -1))
 COMPARISONS = frozenset({"lt", "le", "gt", "ge"})
 
 
+def derives(node: fx.Node) -> bool:
+    """Is this a call that what is made of boundaries is made by, and could be made again by?"""
+    return (op_name(node) in _DERIVING or slot_by_slot(node)) and not effects_of(node).random
+
+
 def is_derived(node: fx.Node, derived: Container[fx.Node]) -> bool:
     """Is this made of ``derived`` values and numbers only?"""
-    if op_name(node) not in DERIVED:
+    if not derives(node):
         return False
     tensors = [n for n in node.all_input_nodes if not isinstance(example(n), (int, torch.SymInt))]
     return all(n in derived or _is_constant(n, derived) for n in tensors)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout import rules
 from packpass.layout.attention import parameter_names
 from packpass.layout.axes import Axis
-from packpass.layout.names import example, op_name, storage
+from packpass.layout.names import example, storage
+from packpass.semantics.effects import effects_of
 from passes.building import Builder
 from passes.refused import Refused
 from passes.remap_boundaries.evidence import Boundaries, Evidence
@@ -20,17 +20,6 @@ from passes.remap_boundaries.memory import writes_between
 from passes.remap_boundaries.uses import Side, Uses, longest
 
 _ops = torch.ops.packpass
-_RANDOM = frozenset({"rand_like", "randn_like", "dropout", "alpha_dropout", "feature_alpha_dropout"})
-_PURE = (
-    frozenset(
-        """
-        zeros ones full empty arange new_zeros new_ones new_full new_empty cumsum repeat_interleave getitem select
-        narrow unsqueeze squeeze view reshape flatten expand expand_as size sym_size sum max min numel cat stack pad
-        index_select gather embedding tensor permute transpose where linear floordiv packpass::packed any all
-        """.split()  # noqa: SIM905
-    )
-    | rules.ELEMENTWISE
-) - _RANDOM
 
 
 def needed_early(gm: Any, target: fx.Node, anchor: fx.Node) -> list[fx.Node]:
@@ -45,7 +34,7 @@ def needed_early(gm: Any, target: fx.Node, anchor: fx.Node) -> list[fx.Node]:
         node = stack.pop()
         if node < anchor or node in found:
             continue
-        if node is anchor or op_name(node) not in _PURE:
+        if node is anchor or not effects_of(node).repeatable:
             raise Refused("boundaries-late", "how wide tokens become is known only after the boundaries are used", node)
         if any(writes_between(gm, storage(n), anchor.prev, node) for n in node.all_input_nodes):
             raise Refused("boundaries-late", "what says how wide tokens become is written in place", node)

@@ -7,14 +7,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout import rules
-from packpass.layout.names import example, op_name, storage
+from packpass.layout.names import example, storage
+from packpass.semantics import call_of, meaning_of
+from packpass.semantics.effects import effects_of
+from packpass.semantics.meaning import Uninitialised
 from passes.remap_boundaries.positions import Row
-
-_REPEATABLE = (
-    frozenset({"getitem", "select", "cumsum", "view", "reshape", "squeeze", "unsqueeze", "flatten", "expand"})
-    | rules.ELEMENTWISE
-) - {"rand_like", "randn_like", "dropout", "alpha_dropout", "feature_alpha_dropout", "empty_like"}
 
 
 def same_row(a: Row, b: Row, written: frozenset[Any]) -> bool:
@@ -32,9 +29,14 @@ def _same(a: Any, b: Any, written: frozenset[Any], depth: int = 0) -> bool:
         if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
             return len(a) == len(b) and all(_same(x, y, written, depth) for x, y in zip(a, b, strict=True))
         return type(a) is type(b) and not isinstance(a, fx.Node) and bool(a == b)
-    if depth > 24 or a.target != b.target or op_name(a) not in _REPEATABLE or a.kwargs.keys() != b.kwargs.keys():
+    if depth > 24 or a.target != b.target or a.kwargs.keys() != b.kwargs.keys() or not effects_of(a).repeatable:
         return False
-    if op_name(a).endswith("_") or not isinstance(example(a), torch.Tensor):
+    values = example(a), example(b)
+    if not all(isinstance(v, torch.Tensor) for v in values) or values[0].dtype != values[1].dtype:
+        return False  # autocast may have made two calls out of one
+    call = call_of(a)
+    meaning = meaning_of(call) if call is not None else None
+    if meaning is not None and meaning.contents == Uninitialised():
         return False
     parts = [*zip(a.args, b.args, strict=False), *((a.kwargs[k], b.kwargs[k]) for k in a.kwargs)]
     return len(a.args) == len(b.args) and all(_same(x, y, written, depth + 1) for x, y in parts)

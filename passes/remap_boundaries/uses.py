@@ -25,6 +25,7 @@ from packpass.layout.axes import Axes, Axis, value_of
 from packpass.layout.mutation import written_inputs
 from packpass.layout.names import argument, example, op_name
 from packpass.layout.sources import last_name, root_of, source_name
+from packpass.semantics.pointwise import slot_by_slot
 from passes.refused import Refused
 from passes.remap_boundaries.derived import (
     FRESH,
@@ -221,7 +222,7 @@ def _strangers(node: fx.Node, call: AttentionCall, derived: dict[fx.Node, None],
 
 def _counts(node: fx.Node, name: str) -> bool:
     """A number of tokens that is used as a number: a mean over them, say."""
-    return name in rules.ELEMENTWISE or name.removesuffix("_") in rules.ELEMENTWISE or name == "item"
+    return slot_by_slot(node) or name == "item"
 
 
 def _is_positional(node: fx.Node, name: str) -> bool:
