@@ -14,16 +14,9 @@ from torch import fx
 
 from packpass.layout.inner_graphs import subgraphs
 from packpass.layout.mutation import written_inputs
-from packpass.layout.names import call_name, example, storage
+from packpass.layout.names import example, storage
 from packpass.layout.sources import belongs_to_module, source_name
-
-LIKE = frozenset(
-    {
-        *("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "randint_like"),
-        *("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"),
-    }
-)
-"""Calls that take nothing but a shape, a dtype or a device from their operand."""
+from packpass.semantics import read_inputs
 
 
 def blank_nodes(gm: Any) -> frozenset[fx.Node]:
@@ -48,9 +41,9 @@ def _holds_tokens(node: fx.Node, outer: fx.Node | None, full: set[fx.Node]) -> b
     if node.op == "placeholder":
         source = source_name(node)
         return source is None or not belongs_to_module(source)
-    if node.op == "get_attr" or call_name(node) in LIKE:
+    if node.op == "get_attr":
         return False
-    return any(n in full for n in node.all_input_nodes if _is_data(example(n)))
+    return any(n in full for n in read_inputs(node) if _is_data(example(n)))
 
 
 def _is_data(value: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx
 
-from packpass.layout.names import op_name
+from packpass.semantics import op_name
 
 
 def subgraphs(

@@ -13,7 +13,8 @@ import torch
 from torch import fx
 
 from packpass.layout.axes import Axes, Axis
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example
+from packpass.semantics import op_name
 
 LOSSES = frozenset({"cross_entropy", "nll_loss", "cross_entropy_loss"})
 

@@ -18,8 +18,8 @@ from torch import fx
 from packpass._registry import registrar
 from packpass.layout.attention import attention
 from packpass.layout.axes import Axes, Axis, value_of
-from packpass.layout.names import example, op_name
-from packpass.semantics import Call, Relation, call_of, meaning_of
+from packpass.layout.names import example
+from packpass.semantics import Call, Relation, call_of, meaning_of, op_name
 from packpass.semantics.meaning import KEPT, Addressed, Meaning, Mixed, Reduced, Rolled
 
 LayoutRule = Callable[[Axes, fx.Node], None]

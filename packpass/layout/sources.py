@@ -19,7 +19,8 @@ from packpass.decisions.location import location_of_node
 from packpass.layout.attention import attention, is_boundaries
 from packpass.layout.axes import Axis
 from packpass.layout.mutation import mutated_after
-from packpass.layout.names import example, op_name
+from packpass.layout.names import example
+from packpass.semantics import op_name
 from packpass.semantics.memory import copied
 
 KINDS = ("declared", "loop", "attention", "input")

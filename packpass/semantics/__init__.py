@@ -11,9 +11,21 @@
 To add an operation, add its entry to a family; `tests/semantics` then compares it with torch.
 """
 
-from packpass.semantics.call import Call, Operand, call_of
+from packpass.semantics.call import Call, Operand, call_of, read_inputs
 from packpass.semantics.meaning import Meaning, Relation
 from packpass.semantics.names import op_name
-from packpass.semantics.registry import meaning_of
+from packpass.semantics.registry import contents_of, family_of, meaning_of, ways
 
-__all__ = ["Call", "Meaning", "Operand", "Relation", "call_of", "meaning_of", "op_name"]
+__all__ = [
+    "Call",
+    "Meaning",
+    "Operand",
+    "Relation",
+    "call_of",
+    "contents_of",
+    "family_of",
+    "meaning_of",
+    "op_name",
+    "read_inputs",
+    "ways",
+]

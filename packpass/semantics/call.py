@@ -21,6 +21,7 @@ _CASTS = {
 }
 _UNREAD = {
     # Arguments that give a dtype, a device or a shape; their contents are not read.
+    **{"numel": ("input",), "dim": ("input",), "stride": ("input",)},
     **{"type_as": ("other",), "to": ("other",), "view_as": ("other",), "reshape_as": ("other",)},
     **{"expand_as": ("other",), "resize_as_": ("the_template",), "sym_size": ("input",), "size": ("input",)},
 }
@@ -76,6 +77,16 @@ class Call:
         return next((self.arguments[name] for name in names if name in self.arguments), default)
 
 
+def read_inputs(node: fx.Node) -> list[fx.Node]:
+    """The inputs of a node whose contents it may read: not those that only give it a shape, a dtype or a device."""
+    call = call_of(node)
+    if call is None or not call.unread:
+        return node.all_input_nodes
+    lent = {o.node for o in call.operands if o.argument in call.unread}
+    lent -= {o.node for o in call.operands if o.argument not in call.unread}
+    return [n for n in node.all_input_nodes if n not in lent]
+
+
 _CALLS: weakref.WeakKeyDictionary[fx.Node, tuple[tuple[Any, ...], Call | None]] = weakref.WeakKeyDictionary()
 
 
@@ -115,7 +126,7 @@ def _call_of(node: fx.Node) -> Call | None:
         tuple(value) if several else (value,),
         several,
         overload,
-        _unread(op, arguments),
+        _unread(op, arguments, value),
     )
 
 
@@ -158,6 +169,8 @@ def _unparsed(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> di
             kind = "dtype" if isinstance(value, torch.dtype) else "dim" if isinstance(value, int) else "device"
             bound[kind] = value
         return {**bound, **given}
+    if name == "new_tensor" and len(rest) == 1:
+        return {**bound, "data": rest[0], **given}
     if name == "to":
         for value in rest:
             value_type = type(value_of(value))
@@ -180,8 +193,8 @@ def _spelled(op: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]] |
     return ("to" if op == "type_as" else op), arguments
 
 
-def _unread(op: str, arguments: Mapping[str, Any]) -> frozenset[str]:
-    if op.endswith("_like") or op.startswith("new_"):
+def _unread(op: str, arguments: Mapping[str, Any], value: Any) -> frozenset[str]:
+    if op.endswith("_like") or op.startswith("new_") or (op == "getattr" and not isinstance(value, torch.Tensor)):
         return frozenset({"input"} & arguments.keys())
     return frozenset(name for name in _UNREAD.get(op, ()) if name in arguments)
 

@@ -33,7 +33,9 @@ _HOST = frozenset(
 _MODES = frozenset(
     {"torch._C._set_grad_enabled", "torch.amp.autocast_mode._enter_autocast", "torch.amp.autocast_mode._exit_autocast"}
 )
-_CHECKS = frozenset({"assert_async", "_assert_scalar", "_check", "_check_is_size", "_assert_tensor_metadata"})
+_CHECKS = frozenset(
+    {"assert_async", "_assert_scalar", "_check", "_check_is_size", "_check_tensor_all", "_assert_tensor_metadata"}
+)
 # Functions of Python around random numbers, which have no tag of their own.
 _RANDOM = frozenset({"gumbel_softmax", "rrelu", "seed", "manual_seed", "initial_seed", "bernoulli", "normal"})
 _ATTRIBUTES = frozenset(

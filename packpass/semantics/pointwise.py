@@ -35,6 +35,10 @@ LINEAR = frozenset(
 )
 COPIES = frozenset(_words("clone detach alias contiguous to"))
 """The values of their input, perhaps as another dtype, on another device, or in another memory."""
+ORDERINGS = frozenset(_words("lt le gt ge"))
+"""Comparisons that ask which of two is larger."""
+SCALING = frozenset(_words("mul div floor_divide remainder fmod pow bitwise_left_shift bitwise_right_shift"))
+"""What makes k numbers, or one in k, of one."""
 _CHOOSING = {"where": ("input", "other"), "masked_fill": ("input", "value")}
 DIVIDING = frozenset(_words("div floor_divide remainder fmod"))
 

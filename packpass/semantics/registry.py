@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import fx
 
 from packpass.semantics import (
     creation,
@@ -19,8 +22,8 @@ from packpass.semantics import (
     views,
     writes,
 )
-from packpass.semantics.call import Call
-from packpass.semantics.meaning import Entry, Meaning
+from packpass.semantics.call import Call, call_of
+from packpass.semantics.meaning import Entry, How, Meaning
 
 FAMILIES: dict[str, Mapping[str, Entry]] = {
     module.FAMILY: module.ENTRIES
@@ -59,3 +62,28 @@ def meaning_of(call: Call) -> Meaning | None:
         entry = entry_of(call.op)
         _MEANINGS[call] = entry(call) if entry is not None else None
     return _MEANINGS[call]
+
+
+def contents_of(node: fx.Node) -> Any:
+    """What a call makes without looking at any tensor: `Uniform`, `Iota`, `Uninitialised`; None if anything else."""
+    call = call_of(node)
+    meaning = meaning_of(call) if call is not None else None
+    return meaning.contents if meaning is not None else None
+
+
+def family_of(node: fx.Node) -> str:
+    """The family of what a node calls; "" without a meaning."""
+    call = call_of(node)
+    meaning = meaning_of(call) if call is not None else None
+    return meaning.family if meaning is not None else ""
+
+
+def ways(node: fx.Node) -> Iterator[tuple[fx.Node, How]]:
+    """The operands of a call that has a meaning, with the ways in which their axes are read."""
+    call = call_of(node)
+    meaning = meaning_of(call) if call is not None else None
+    if call is None or meaning is None:
+        return
+    for relation in meaning.relations:
+        for operand, axes in zip(call.operands, relation.operands, strict=True):
+            yield from ((operand.node, axis.how) for axis in axes or ())

@@ -59,8 +59,9 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import analyze
 from packpass.layout.attention import is_boundaries
 from packpass.layout.axes import Axes, Axis
-from packpass.layout.names import example, op_name, storage
+from packpass.layout.names import example, storage
 from packpass.layout.sources import DOUBTFUL, root_of
+from packpass.semantics import op_name
 from passes.context import PassContext
 from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
@@ -78,7 +79,7 @@ from passes.remap_boundaries.evidence import (
     named,
     stray,
 )
-from passes.remap_boundaries.expansions import Expansion, expansions, link_more
+from passes.remap_boundaries.expansions import Expansion, expansions
 from passes.remap_boundaries.memory import writes_between, written
 from passes.remap_boundaries.positions import Reader
 from passes.remap_boundaries.rewrite import Remapper, move, needed_early
@@ -109,8 +110,6 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     layouts = analyze(gm)
     axes = layouts.axes
     found = list(expansions(gm.graph, axes, Reader(memory)))
-    for graph in layouts.graphs:
-        link_more(graph, axes)
     axes.settle()
     if not found:
         return []
@@ -208,13 +207,14 @@ def _remap(
     if named(gm.graph, boundaries, rows, Side.AFTER) and not named(gm.graph, boundaries, rows, Side.BEFORE):
         return None  # the row of the inputs is the one that is made
     found = Found(boundaries, family[0], rows, uses)
-    anchor = min(use.node for use in uses.on(Side.AFTER))
+    cut = {use.node for use in uses.on(Side.AFTER)}
+    anchor = min(cut)
     try:
         proof = check(gm, found, context)
         if proof is None:
             return None
-        early = needed_early(gm, found.expansion.widths.node, anchor)
-        early += needed_early(gm, found.expansion.after.node, anchor)
+        early = needed_early(gm, found.expansion.widths.node, anchor, cut)
+        early += needed_early(gm, found.expansion.after.node, anchor, cut)
     except Refused as refused:
         doubt(uses)
         where = location_of_node(refused.node or found.expansion.origin) or "<unknown>"

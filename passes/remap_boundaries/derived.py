@@ -10,27 +10,26 @@ from torch import fx
 
 from packpass._compat import statically_known_true as known
 from packpass.layout.attention import is_boundaries
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example
 from packpass.layout.sources import root_of
+from packpass.semantics import contents_of, family_of, op_name, read_inputs, ways
 from packpass.semantics.effects import effects_of
-from packpass.semantics.pointwise import slot_by_slot
+from packpass.semantics.meaning import KEPT, Iota, Uninitialised
+from packpass.semantics.memory import copied
+from packpass.semantics.names import base_name
+from packpass.semantics.pointwise import ORDERINGS, SCALING
 
-_DERIVING = frozenset(
-    """
-    getitem select narrow diff cat stack unsqueeze squeeze view reshape flatten max min amax amin unbind flip pad
-    expand sum mean prod std var cumsum any all packpass::snapshot
-    """.split()  # noqa: SIM905
-)
-FRESH = frozenset({"zeros_like", "ones_like", "full_like", "empty_like"})
-_ONE_NUMBER = frozenset({"new_zeros", "new_ones", "new_full", "new_tensor", "zeros", "ones", "full", "tensor"})
-_SCALED = frozenset({"mul", "div", "floor_divide", "floordiv", "remainder", "mod", "fmod", "rshift", "lshift", "pow"})
+_FAMILIES = frozenset({"pointwise", "views", "indexing", "joins", "reductions"})
+"""Operations that make numbers about the same documents of numbers about documents."""
 _ENDS = (slice(1, None), slice(None, -1), slice(1, -1))
-COMPARISONS = frozenset({"lt", "le", "gt", "ge"})
 
 
 def derives(node: fx.Node) -> bool:
     """Is this a call that what is made of boundaries is made by, and could be made again by?"""
-    return (op_name(node) in _DERIVING or slot_by_slot(node)) and not effects_of(node).random
+    name = op_name(node)
+    if name == "repeat_interleave" or not effects_of(node).repeatable:
+        return False  # one for every slot of a document is a row
+    return name in ("getitem", "packpass::snapshot") or family_of(node) in _FAMILIES
 
 
 def is_derived(node: fx.Node, derived: Container[fx.Node]) -> bool:
@@ -42,10 +41,14 @@ def is_derived(node: fx.Node, derived: Container[fx.Node]) -> bool:
 
 
 def _is_constant(node: fx.Node, derived: Container[fx.Node]) -> bool:
+    """One number, or a tensor of the form of a derived one, of whatever the call was given."""
     value = example(node)
-    if op_name(node) in FRESH:
-        return node.args[0] in derived
-    return op_name(node) in _ONE_NUMBER and isinstance(value, torch.Tensor) and all(_one(n) for n in value.shape)
+    if not isinstance(value, torch.Tensor) or not effects_of(node).repeatable or read_inputs(node):
+        return False
+    if node.op != "placeholder" and all(_one(n) for n in value.shape):
+        return contents_of(node) != Uninitialised()
+    formed = [n for n, how in ways(node) if how == KEPT]
+    return bool(formed) and all(n in derived for n in formed)
 
 
 def _one(size: Any) -> bool:
@@ -54,7 +57,7 @@ def _one(size: Any) -> bool:
 
 def is_scaled(node: fx.Node) -> bool:
     """``5 * cu`` is how code says by itself that five slots come of every token."""
-    return op_name(node) in _SCALED
+    return base_name(op_name(node)) in SCALING
 
 
 def stays_behind(node: fx.Node, before: Any, after: Any) -> bool:
@@ -124,10 +127,20 @@ def boundaries_behind(node: Any) -> fx.Node | None:
             index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
             if any(e is not None and e is not Ellipsis and e != slice(None) and e not in _ENDS for e in index):
                 return None
-        elif name not in ("unsqueeze", "view", "reshape", "to", "long", "int"):
+        elif not isinstance(source, fx.Node) or (copied(node) is not source and not _same_slots(node, source)):
             return None
         node = source
     return None
+
+
+def _same_slots(node: fx.Node, source: fx.Node) -> bool:
+    """Is this a view of all slots of another?"""
+    values = example(node), example(source)
+    return (
+        family_of(node) == "views"
+        and all(isinstance(v, torch.Tensor) for v in values)
+        and known(values[0].numel() == values[1].numel())
+    )
 
 
 def lengths_behind(node: Any) -> fx.Node | None:
@@ -148,7 +161,7 @@ def lengths_behind(node: Any) -> fx.Node | None:
 
 def compared(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     """``(slots, boundaries)`` of ``arange(n)[:, None] >= cu``, whichever side they stand on."""
-    if op_name(node) not in COMPARISONS or len(node.args) != 2:
+    if op_name(node) not in ORDERINGS or len(node.args) != 2:
         return None
     for slots, cu in (node.args, node.args[::-1]):
         behind = boundaries_behind(cu)
@@ -158,11 +171,15 @@ def compared(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 
 
 def _is_slots(node: fx.Node) -> bool:
-    while op_name(node) in ("unsqueeze", "view", "reshape", "to", "getitem", "expand") and node.args:
-        if not isinstance(node.args[0], fx.Node):
+    """``arange(n)``, in whatever form."""
+    while contents_of(node) != Iota(0, 1):
+        source = node.args[0] if node.args else None
+        if not isinstance(source, fx.Node) or not (
+            copied(node) is source or op_name(node) == "getitem" or family_of(node) == "views"
+        ):
             return False
-        node = node.args[0]
-    return op_name(node) == "arange" and len(node.args) == 1
+        node = source
+    return True
 
 
 def repeated(node: fx.Node) -> tuple[Any, fx.Node] | None:

@@ -12,7 +12,7 @@ from packpass.decisions.location import location_of_node
 from packpass.layout import subgraphs
 from packpass.layout.attention import attention, is_boundaries, named_arguments
 from packpass.layout.axes import Axis
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example
 from packpass.layout.sources import (
     BOUNDARY_NAMES,
     DOUBTFUL,
@@ -23,6 +23,7 @@ from packpass.layout.sources import (
     source_name,
     well_known,
 )
+from packpass.semantics import op_name
 from passes.refused import Refused
 from passes.remap_boundaries.derived import boundaries_behind, compared, repeated
 from passes.remap_boundaries.uses import Rows, Side, Uses

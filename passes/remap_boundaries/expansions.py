@@ -20,9 +20,11 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
-from packpass._registry import registrar
 from packpass.layout.axes import Axes, Axis
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example
+from packpass.semantics import family_of, op_name, ways
+from packpass.semantics.meaning import Sent
+from packpass.semantics.names import base_name
 from passes.remap_boundaries.positions import Positions, Reader, Row
 
 
@@ -54,24 +56,32 @@ def several_rows(row: Row) -> bool:
 
 Found = tuple[Positions, Axis]
 Form = Callable[[Reader, Axes, fx.Node], Found | None]
-_FORMS: dict[str, Form] = {}
 
 
-form = registrar(_FORMS)
-"""Registers a form under plain op names."""
+def _form_of(node: fx.Node) -> Form | None:
+    """What may make a longer row, by the family of the call and how it is told where slots go."""
+    name, family = base_name(op_name(node)), family_of(node)
+    if name == "repeat_interleave":
+        return _repeated
+    if name in ("searchsorted", "bucketize"):
+        return _searched
+    if name in ("setitem", "index_put"):
+        return _assigned
+    if family == "writes" and any(isinstance(how, Sent) for _, how in ways(node)):
+        return _copied if name.startswith("index_") else _scattered
+    return None
 
 
 def expansions(graph: fx.Graph, axes: Axes, reader: Reader) -> Iterator[Expansion]:
     """Every expansion of a graph. Links axes that these calls keep together, which the layout rules leave apart."""
     for node in graph.nodes:
-        fn = _FORMS.get(op_name(node))
+        fn = _form_of(node)
         found = fn(reader, axes, node) if fn is not None else None
         if found is not None:
             at, after = found
             yield Expansion(node, at.widths, at.plus, at.summed, after)
 
 
-@form("repeat_interleave")
 def _repeated(reader: Reader, axes: Axes, node: fx.Node) -> Found | None:
     x, repeats = argument(node, 0, "input"), argument(node, 1, "repeats")
     if not isinstance(x, fx.Node):
@@ -103,7 +113,6 @@ def _repeated(reader: Reader, axes: Axes, node: fx.Node) -> Found | None:
     return Positions(widths, 0, node), Axis(node, to)
 
 
-@form("searchsorted", "bucketize")
 def _searched(reader: Reader, axes: Axes, node: fx.Node) -> Found | None:
     """How many tokens end at or before each slot: the number of the slot's token."""
     at = (0, 1) if op_name(node) == "searchsorted" else (1, 0)
@@ -120,7 +129,6 @@ def _searched(reader: Reader, axes: Axes, node: fx.Node) -> Found | None:
     return found, Axis(node, example(node).dim() - 1)
 
 
-@form("setitem", "index_put", "index_put_")
 def _assigned(reader: Reader, axes: Axes, node: fx.Node) -> Found | None:
     """``base[..., p] = values``, ``base[b, p] = values``."""
     base, index = node.args[0], argument(node, 1, "indices")
@@ -154,7 +162,6 @@ def _assigned(reader: Reader, axes: Axes, node: fx.Node) -> Found | None:
     return positions, Axis(base, dim)
 
 
-@form("index_copy", "index_copy_", "index_add", "index_add_", "index_fill", "index_fill_")
 def _copied(reader: Reader, axes: Axes, node: fx.Node) -> Found | None:
     """``base.index_copy(dim, p, values)``."""
     base, dim, index = argument(node, 0, "input"), argument(node, 1, "dim"), argument(node, 2, "index")
@@ -169,7 +176,6 @@ def _copied(reader: Reader, axes: Axes, node: fx.Node) -> Found | None:
     return positions, Axis(base, dim % rank)
 
 
-@form("scatter", "scatter_", "scatter_add", "scatter_add_")
 def _scattered(reader: Reader, axes: Axes, node: fx.Node) -> Found | None:
     """``base.scatter(dim, p[:, None].expand_as(values), values)``."""
     base, dim, index = argument(node, 0, "input"), argument(node, 1, "dim"), argument(node, 2, "index")
@@ -206,43 +212,3 @@ def link_target(axes: Axes, node: fx.Node, base: fx.Node) -> None:
     if isinstance(example(node), torch.Tensor):
         for d in range(example(base).dim()):
             axes.same(base, d, node, d)
-
-
-def link_more(graph: fx.Graph, axes: Axes) -> None:
-    """Links that hold by an op's meaning, but that only matter for boundaries: what is looked up for each slot of a
-    row, and the rows and columns of an attention mask."""
-    for node in graph.nodes:
-        name = op_name(node)
-        if name in ("searchsorted", "bucketize"):
-            slots = argument(node, 0 if name == "bucketize" else 1, "input")
-            if isinstance(slots, fx.Node) and isinstance(example(slots), torch.Tensor):
-                for back in range(1, example(slots).dim() + 1):
-                    axes.same(slots, -back, node, -back)
-        elif name in ("index_put", "index_copy", "index_fill", "scatter", "index_add", "scatter_add") and node.args:
-            base = node.args[0]
-            if isinstance(base, fx.Node) and isinstance(example(base), torch.Tensor):
-                link_target(axes, node, base)
-        elif name == "getitem":
-            _link_lookup(axes, node)
-        elif name == "index_select":
-            dim, index = argument(node, 1, "dim"), argument(node, 2, "index")
-            if isinstance(dim, int) and isinstance(index, fx.Node):
-                axes.same(index, 0, node, dim)
-        elif name == "scaled_dot_product_attention":
-            q, k, mask = (argument(node, i, n) for i, n in ((0, "query"), (1, "key"), (3, "attn_mask")))
-            if isinstance(mask, fx.Node) and isinstance(example(mask), torch.Tensor) and example(mask).dim() >= 2:
-                axes.same(q, -2, mask, -2)
-                axes.same(k, -2, mask, -1)
-
-
-def _link_lookup(axes: Axes, node: fx.Node) -> None:
-    """``table[index]``: one entry of the table for each slot of the index, where the index stands first."""
-    base, index = node.args
-    if not isinstance(base, fx.Node) or not isinstance(example(base), torch.Tensor):
-        return
-    if isinstance(index, tuple) and len(index) == 1:
-        index = index[0]
-    if isinstance(index, fx.Node) and isinstance(example(index), torch.Tensor):
-        if example(index).dtype is not torch.bool and isinstance(example(node), torch.Tensor):
-            for d in range(example(index).dim()):
-                axes.same(index, d, node, d)

@@ -14,16 +14,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout import rules
-from packpass.layout.axes import Axes, Axis
-from packpass.layout.names import argument, example, op_name, storage
-
-CASTS = frozenset({"to", "long", "int", "type", "clone", "contiguous", "detach", "alias"})
-_VIEWS = frozenset(
-    {"view", "reshape", "flatten", "squeeze", "unsqueeze", "expand", "expand_as", "select", "getitem", "movedim"}
-    | {"transpose", "t", "permute", "broadcast_to", "repeat", "ravel"}
-)
-_ZEROS = frozenset({"zeros", "new_zeros", "zeros_like"})
+from packpass.layout.axes import Axis
+from packpass.layout.names import argument, example, storage
+from packpass.semantics import call_of, contents_of, meaning_of, op_name
+from packpass.semantics.meaning import Iota, Uniform
+from packpass.semantics.memory import copied
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +145,7 @@ class Reader:
             if not isinstance(parts, (tuple, list)) or len(parts) != 2 or along not in (-1, example(node).dim() - 1):
                 return None
             zero, x = parts
-            if op_name(zero) in _ZEROS and example(zero).shape[-1] == 1 and storage(zero) not in self.written:
+            if contents_of(zero) == Uniform(0) and example(zero).shape[-1] == 1 and storage(zero) not in self.written:
                 return (x, -1) if isinstance(x, fx.Node) else None
         return None
 
@@ -183,7 +178,7 @@ class Reader:
                     self._summed.setdefault(row, node)
                     return Counter({_Term("sum", row): 1}), 0
             return None
-        if name == "arange" and _from_zero(node):
+        if contents_of(node) == Iota(0, 1):
             return Counter({_Term("slots", None): 1}), 0
         before = self._exclusive(node, dim)
         if before is not None:  # what stands before a token: the sum without it
@@ -206,33 +201,28 @@ def _combined(a: Terms | None, b: Terms | None, sign: int) -> Terms | None:
     return terms, a[1] + sign * b[1]
 
 
-def _from_zero(node: fx.Node) -> bool:
-    """``arange(n)``"""
-    counted = len(node.args) == 1 or (len(node.args) == 2 and isinstance(node.args[0], int) and node.args[0] == 0)
-    return counted and not {"start", "end", "step", "out"} & set(node.kwargs)
-
-
 def same_values(row: Row) -> Row | None:
     """The row that a copy, a cast between integers or a view was made of; None for any other call."""
     node, source = row.node, row.node.args[0] if row.node.args else None
-    name = op_name(node)
     if not isinstance(source, fx.Node) or not isinstance(example(source), torch.Tensor):
         return None
-    if name in CASTS:
+    if copied(node) is source:
         kinds = {example(n).dtype.is_floating_point for n in (source, node)}
         narrow = example(node).dtype not in (torch.int64, torch.int32) and example(node).dtype != example(source).dtype
         return Row(source, row.dim) if kinds == {False} and not narrow else None
-    if name not in _VIEWS:
+    call = call_of(node)
+    meaning = meaning_of(call) if call is not None else None
+    if call is None or meaning is None or meaning.family not in ("views", "indexing") or call.several:
         return None
-    axes = Axes()
-    rules.apply(axes, node)
-    at = axes.find(row.axis)
-    rank = example(source).dim()
-    for dim in range(rank):
+    (relation,) = meaning.relations
+    for loop, to, axes in relation.kept():
+        dim = next((a for k, a in axes if k == 0), None)
+        if dim is None or to != row.axis.dim or loop in relation.roles:
+            continue
         others = [n for d, n in enumerate(example(source).shape) if d != dim]
         # Other dimensions of more than one slot may hold other numbers.
-        if axes.find(Axis(source, dim)) == at and (name != "select" or all(n == 1 for n in others)):
-            return Row(source, dim - rank)
+        if call.op != "select" or all(n == 1 for n in others):
+            return Row(source, dim - example(source).dim())
     return None
 
 

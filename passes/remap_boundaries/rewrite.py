@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import torch
@@ -22,8 +22,9 @@ from passes.remap_boundaries.uses import Side, Uses, longest
 _ops = torch.ops.packpass
 
 
-def needed_early(gm: Any, target: fx.Node, anchor: fx.Node) -> list[fx.Node]:
-    """The calls that have to move before ``anchor`` for ``target`` to be known there.
+def needed_early(gm: Any, target: fx.Node, anchor: fx.Node, cut: Container[fx.Node]) -> list[fx.Node]:
+    """The calls that have to move before ``anchor`` for ``target`` to be known there. Those of ``cut`` are about to get
+    other boundaries: what they say comes too late.
 
     Raises:
         Refused: one of them may have an effect, or reads what is written in between.
@@ -34,7 +35,7 @@ def needed_early(gm: Any, target: fx.Node, anchor: fx.Node) -> list[fx.Node]:
         node = stack.pop()
         if node < anchor or node in found:
             continue
-        if node is anchor or not effects_of(node).repeatable:
+        if node in cut or not effects_of(node).repeatable:
             raise Refused("boundaries-late", "how wide tokens become is known only after the boundaries are used", node)
         if any(writes_between(gm, storage(n), anchor.prev, node) for n in node.all_input_nodes):
             raise Refused("boundaries-late", "what says how wide tokens become is written in place", node)

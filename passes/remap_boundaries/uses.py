@@ -23,12 +23,15 @@ from packpass.layout import rules, subgraphs
 from packpass.layout.attention import AttentionCall, attention, named_arguments
 from packpass.layout.axes import Axes, Axis, value_of
 from packpass.layout.mutation import written_inputs
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example
 from packpass.layout.sources import last_name, root_of, source_name
+from packpass.semantics import op_name, read_inputs, ways
+from packpass.semantics.effects import effects_of
+from packpass.semantics.meaning import Looked, Sent
+from packpass.semantics.names import base_name
 from packpass.semantics.pointwise import slot_by_slot
 from passes.refused import Refused
 from passes.remap_boundaries.derived import (
-    FRESH,
     compared,
     is_derived,
     is_scaled,
@@ -37,16 +40,6 @@ from passes.remap_boundaries.derived import (
     stays_behind,
 )
 
-_SIZES = frozenset({"size", "sym_size", "numel", "dim", "getattr", "len", "new_zeros", "new_ones", "new_full"} | FRESH)
-_CHECKS = frozenset({"assert_async", "_assert_scalar", "_check", "_check_tensor_all"})
-_COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "where", "and_", "or_", "bitwise_and", "logical_and"})
-_LOOKED_UP = frozenset(
-    """
-    getitem setitem index_select gather take_along_dim index_fill index_fill_ index_copy index_copy_ index_put
-    index_put_ scatter scatter_
-    """.split()  # noqa: SIM905
-)
-_TABLES = frozenset({"getitem", "index_select", "gather", "take_along_dim"})
 _BY_TOTAL = frozenset({"packpass::position_ids", "packpass::segment_ids", "packpass::window_mask"})
 _LONGEST = re.compile(r"max_?(seq_?lens?|length|q|k|kv|s)(_\w+)?")
 
@@ -157,7 +150,7 @@ def collect(gm: Any, roots: Iterable[fx.Node], rows: Rows, skip: str) -> Uses:
         if use is not None:
             found.uses.append(use)
         # A scaled length may be looked up for every slot; as places in the row, scaled boundaries are other boundaries.
-        table = node.args[0] if op_name(node) in _TABLES else None
+        table = _table(node)
         old = next((n for n in own if n in behind or (n in scaled and n is not table)), None)
         if use is not None and use.side is Side.AFTER and old is not None:
             what = "the expanded row is cut by boundaries that are scaled, or mixed with the row's old length"
@@ -170,10 +163,13 @@ def collect(gm: Any, roots: Iterable[fx.Node], rows: Rows, skip: str) -> Uses:
 def _use(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found: Uses, skip: str) -> Use | None:
     """One use; None for what says nothing about rows."""
     name = op_name(node)
-    if name in _CHECKS and Side.AFTER in {rows.by_length(n) for n in numbers_behind(node, derived)}:
+    checks = effects_of(node).checks
+    if checks and Side.AFTER in {rows.by_length(n) for n in numbers_behind(node, derived)}:
         return Use(node, Side.AFTER, False)  # do documents fill the expanded row?
-    if node.op == "output" or node.target is markers.BOUNDARIES or name in _SIZES | _CHECKS | {"packpass::packed"}:
+    if node.op == "output" or node.target is markers.BOUNDARIES or checks or name == "packpass::packed":
         return None
+    if not any(n in derived for n in read_inputs(node)):
+        return None  # their size is asked for
     if name in ("item", "tolist"):
         on_the_host(gm, node, rows)
         return None
@@ -203,7 +199,7 @@ def _use(gm: Any, node: fx.Node, derived: dict[fx.Node, None], rows: Rows, found
         found.unclear += _strangers(node, call, derived, rows)
     if side is Side.AFTER and not cuts and not _is_positional(node, name):
         raise Refused("expansion-use", f"what {name or node.name} makes of boundaries is not understood", node)
-    looked_up = name in _LOOKED_UP and side is Side.BEFORE
+    looked_up = _looks_up(node) and side is Side.BEFORE
     return Use(node, side, cuts or looked_up)
 
 
@@ -229,7 +225,22 @@ def _is_positional(node: fx.Node, name: str) -> bool:
     """Does this call take boundaries for places in the row?"""
     value = example(node)
     whole = isinstance(value, torch.Tensor) and not value.is_floating_point()
-    return name in _COMPARED or name in _LOOKED_UP or (name in ("add", "sub") and whole)
+    told = slot_by_slot(node) and whole and value.dtype is torch.bool
+    return told or name == "where" or _looks_up(node) or (name in ("add", "sub") and whole)
+
+
+def _looks_up(node: fx.Node) -> bool:
+    """Does a call take numbers for places: an index, or where slots go?"""
+    name = base_name(op_name(node))
+    moves = any(isinstance(how, (Looked, Sent)) for _, how in ways(node))
+    return moves or name == "getitem" or name in ("setitem", "index_put")
+
+
+def _table(node: fx.Node) -> fx.Node | None:
+    """What a call looks numbers up in."""
+    if op_name(node) == "getitem" and isinstance(node.args[0], fx.Node):
+        return node.args[0]
+    return next((n for n, how in ways(node) if isinstance(how, Looked)), None)
 
 
 def _mixed_numbers(uses: list[Use], derived: dict[fx.Node, None], rows: Rows) -> Iterator[Refused]:
@@ -257,7 +268,7 @@ def number_users(gm: Any, number: fx.Node) -> Iterator[fx.Node]:
     stack, seen = [(gm, user, number) for user in number.users], set[fx.Node]()
     while stack:
         at, user, operand = stack.pop()
-        if user in seen or op_name(user) in _CHECKS or user.op == "output":
+        if user in seen or effects_of(user).checks or user.op == "output":
             continue
         inside = subgraphs(at, user) if op_name(user).startswith("higher_order::") else []
         for sub, inputs, _ in inside:

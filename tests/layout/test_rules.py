@@ -112,6 +112,8 @@ KEPT: list[tuple[str, Callable[[Tensor], Any], tuple[int, ...], int, list[int]]]
     ("flip features", lambda x: x.flip(-1), HIDDEN, 1, [1]),
     ("dropout", lambda x: F.dropout(x, 0.5), HIDDEN, 1, [1]),
     ("attention", lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), HIDDEN, 1, [1]),
+    ("attention with dropout", lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), HIDDEN, 1, [1]),
+    ("filled in order", lambda x: x.masked_scatter(x > 0, torch.zeros(1, T, D)), HIDDEN, 1, [1]),
     ("own roll", lambda x: packpass.ops.packed_roll(x, CU, 1, 1, 0), HIDDEN, 1, [1]),
     ("checkpoint", lambda x: checkpoint(lambda h: F.linear(h, W), x, use_reentrant=False), HIDDEN, 1, [1]),
 ]
@@ -131,6 +133,7 @@ LOST: list[tuple[str, Callable[[Tensor], Any], tuple[int, ...], int]] = [
     ("regrouped", lambda x: x.reshape(1, D, T), HIDDEN, 1),
     ("repeated", lambda x: x.repeat_interleave(2, 1), HIDDEN, 1),
     ("gather tokens", lambda x: x.gather(1, torch.zeros(1, T, D, dtype=torch.long)), HIDDEN, 1),
+    ("read in order", lambda x: torch.zeros(1, T, D).masked_scatter(torch.ones(1, T, D) > 0, x), HIDDEN, 1),
     ("index of tokens", lambda x: x[:, torch.arange(T)], HIDDEN, 1),
     ("convolution", lambda x: F.conv1d(x.transpose(1, 2), torch.ones(2, D, 3), padding=1), HIDDEN, 1),
     ("scores of all pairs", lambda x: x @ x.transpose(1, 2), HIDDEN, 1),

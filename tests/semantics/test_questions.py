@@ -1,0 +1,75 @@
+"""Questions that a pass asks of one call: what it reads, what it makes, where it takes slots from."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from packpass.semantics import contents_of, family_of, read_inputs, ways
+from packpass.semantics.effects import effects_of
+from packpass.semantics.meaning import Iota, Looked, Sent, Uniform, Uninitialised
+from tests.semantics.graphs import method_node, node_of
+
+X, IDS = torch.randn(6, 5), torch.tensor([0, 2, 2])
+
+
+@pytest.mark.parametrize(
+    ("node", "read"),
+    [
+        (node_of(torch.add, X, X), [0, 1]),
+        (method_node("type_as", X, IDS), [0]),
+        (method_node("to", X, IDS), [0]),
+        (method_node("to", X, torch.int64), [0]),
+        (node_of(torch.zeros_like, X), []),
+        (method_node("new_full", X, (2, 3), 1.0), []),
+        (method_node("size", X), []),
+        (method_node("numel", X), []),
+        (node_of(getattr, X, "shape"), []),
+        (node_of(getattr, X, "T"), [0]),
+        (method_node("tolist", X), [0]),
+    ],
+    ids=lambda value: value.name if isinstance(value, fx.Node) else "",
+)
+def test_what_is_read(node: fx.Node, read: list[int]) -> None:
+    places = [n for n in node.graph.nodes if n.op == "placeholder"]
+    assert read_inputs(node) == [places[k] for k in read]
+
+
+@pytest.mark.parametrize(
+    ("node", "contents"),
+    [
+        (node_of(torch.arange, 5), Iota(0, 1)),
+        (node_of(torch.arange, 0, 5), Iota(0, 1)),
+        (node_of(torch.arange, 1, 6, 2), Iota(1, 2)),
+        (node_of(torch.zeros_like, X), Uniform(0)),
+        (method_node("new_ones", X, (3,)), Uniform(1)),
+        (node_of(torch.full, (3,), -100), Uniform(-100)),
+        (node_of(torch.empty, 3), Uninitialised()),
+        (node_of(torch.rand, 3), None),
+        (node_of(torch.neg, X), None),
+    ],
+    ids=lambda value: value.name if isinstance(value, fx.Node) else "",
+)
+def test_what_is_made(node: fx.Node, contents: Any) -> None:
+    assert contents_of(node) == contents
+
+
+def test_where_slots_come_from_and_go_to() -> None:
+    looked = node_of(operator.getitem, X, IDS)
+    sent = method_node("index_copy", X, 0, torch.tensor([0, 3, 1]), torch.randn(3, 5))
+    assert [n.name for n, how in ways(looked) if isinstance(how, Looked)] == [looked.args[0].name]  # type: ignore[union-attr]
+    assert any(isinstance(how, Sent) for _, how in ways(sent)) and family_of(sent) == "writes"
+    assert not list(ways(node_of(torch.unique, IDS)))
+    assert all(not isinstance(how, (Looked, Sent)) for _, how in ways(node_of(F.one_hot, IDS, 4)))
+
+
+def test_what_may_be_computed_again() -> None:
+    assert effects_of(node_of(operator.getitem, X, X > 0)).repeatable
+    assert effects_of(method_node("item", X[0, 0])).repeatable
+    assert not effects_of(node_of(torch.rand_like, X)).repeatable
+    assert not effects_of(method_node("add_", X.clone(), 1)).repeatable
