@@ -16,7 +16,7 @@ from packpass.layout.axes import Axes, Axis
 from packpass.layout.names import argument, example
 from packpass.semantics import op_name
 
-LOSSES = frozenset({"cross_entropy", "nll_loss", "cross_entropy_loss"})
+LOSSES = frozenset({"cross_entropy", "nll_loss"})
 
 
 def shifted_targets(axes: Axes, graph: fx.Graph) -> list[tuple[Axis, Axis]]:

@@ -14,7 +14,7 @@ To add an operation, add its entry to a family; `tests/semantics` then compares 
 from packpass.semantics.call import Call, Operand, call_of, read_inputs
 from packpass.semantics.meaning import Meaning, Relation
 from packpass.semantics.names import op_name
-from packpass.semantics.registry import contents_of, family_of, meaning_of, ways
+from packpass.semantics.registry import contents_of, family_of, family_of_name, kept_axis, meaning_of, scans, ways
 
 __all__ = [
     "Call",
@@ -24,8 +24,11 @@ __all__ = [
     "call_of",
     "contents_of",
     "family_of",
+    "family_of_name",
+    "kept_axis",
     "meaning_of",
     "op_name",
     "read_inputs",
+    "scans",
     "ways",
 ]

@@ -19,9 +19,12 @@ _CASTS = {
     **{"long": torch.int64, "int": torch.int32, "short": torch.int16, "char": torch.int8, "byte": torch.uint8},
     **{"bool": torch.bool, "cfloat": torch.complex64, "cdouble": torch.complex128},
 }
+_UNPARSED = frozenset({"cpu", "cuda", "type", "requires_grad_", "size", "stride", "dim", "numel", "item", "tolist"})
+"""Methods that torch has no schema of for every form."""
 _UNREAD = {
     # Arguments that give a dtype, a device or a shape; their contents are not read.
     **{"numel": ("input",), "dim": ("input",), "stride": ("input",)},
+    **{"sym_stride": ("input",), "sym_storage_offset": ("input",)},
     **{"type_as": ("other",), "to": ("other",), "view_as": ("other",), "reshape_as": ("other",)},
     **{"expand_as": ("other",), "resize_as_": ("the_template",), "sym_size": ("input",), "size": ("input",)},
 }
@@ -164,7 +167,18 @@ def _unparsed(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> di
         return None
     rest, given = list(args[1:]), dict(kwargs)
     bound: dict[str, Any] = {"input": args[0]}
-    if name in _CASTS or name in ("cpu", "cuda", "type", "requires_grad_", "size", "dim", "numel", "item", "tolist"):
+    if name in _CASTS or name in (
+        "cpu",
+        "cuda",
+        "type",
+        "requires_grad_",
+        "size",
+        "stride",
+        "dim",
+        "numel",
+        "item",
+        "tolist",
+    ):
         for value in rest:
             kind = "dtype" if isinstance(value, torch.dtype) else "dim" if isinstance(value, int) else "device"
             bound[kind] = value

@@ -21,6 +21,7 @@ from packpass.semantics.meaning import (
 )
 
 FAMILY = "lookups"
+SEARCHES = frozenset({"bucketize", "searchsorted"})
 
 
 def _embedding(call: Call) -> Meaning | None:

@@ -145,7 +145,10 @@ def _in_its_own_module(target: Any) -> str:
     home, name = getattr(target, "__module__", None), getattr(target, "__name__", None)
     if not isinstance(home, str) or not isinstance(name, str) or home.partition(".")[0] != "torch":
         return ""
-    return f"{home}.{name}" if vars(sys.modules.get(home, object)).get(name) is target else ""
+    if vars(sys.modules.get(home, object)).get(name) is not target:
+        return ""
+    # Dynamo writes torch._refs.tensor for a tensor that is made of sizes.
+    return _one_name(name) if home == "torch._refs" else f"{home}.{name}"
 
 
 def op_name(node: fx.Node) -> str:

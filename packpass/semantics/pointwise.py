@@ -37,6 +37,10 @@ COPIES = frozenset(_words("clone detach alias contiguous to"))
 """The values of their input, perhaps as another dtype, on another device, or in another memory."""
 ORDERINGS = frozenset(_words("lt le gt ge"))
 """Comparisons that ask which of two is larger."""
+COMPARISONS = ORDERINGS | {"eq", "ne"}
+DIFFERENCES = frozenset(_words("sub rsub bitwise_xor logical_xor"))
+"""0, or False, where two operands are the same."""
+NEGATIONS = frozenset(_words("bitwise_not logical_not"))
 SCALING = frozenset(_words("mul div floor_divide remainder fmod pow bitwise_left_shift bitwise_right_shift"))
 """What makes k numbers, or one in k, of one."""
 _CHOOSING = {"where": ("input", "other"), "masked_fill": ("input", "value")}

@@ -23,7 +23,7 @@ from packpass.semantics import (
     writes,
 )
 from packpass.semantics.call import Call, call_of
-from packpass.semantics.meaning import Entry, How, Meaning
+from packpass.semantics.meaning import Entry, How, Meaning, Scanned
 
 FAMILIES: dict[str, Mapping[str, Entry]] = {
     module.FAMILY: module.ENTRIES
@@ -76,6 +76,34 @@ def family_of(node: fx.Node) -> str:
     call = call_of(node)
     meaning = meaning_of(call) if call is not None else None
     return meaning.family if meaning is not None else ""
+
+
+def family_of_name(op: str) -> str:
+    """The family of an operation, whatever it is called with."""
+    found = next((family for family, entries in FAMILIES.items() if op in entries), "")
+    return found or (pointwise.FAMILY if pointwise.is_pointwise(op) else "")
+
+
+def scans(node: fx.Node) -> bool:
+    """Does a slot of the result depend on all that come before it along some axis?"""
+    call = call_of(node)
+    meaning = meaning_of(call) if call is not None else None
+    relations = meaning.relations if meaning is not None else ()
+    return any(isinstance(role, Scanned) for relation in relations for role in relation.roles.values())
+
+
+def kept_axis(node: fx.Node, source: fx.Node, dim: int) -> int | None:
+    """The axis of the result that axis ``dim`` of an operand is, slot by slot."""
+    call = call_of(node)
+    meaning = meaning_of(call) if call is not None else None
+    if call is None or meaning is None or call.several:
+        return None
+    operand = next((k for k, o in enumerate(call.operands) if o.node is source and o.argument not in call.unread), None)
+    (relation,) = meaning.relations
+    for loop, to, axes in relation.kept():
+        if (operand, dim) in axes and loop not in relation.roles:
+            return to
+    return None
 
 
 def ways(node: fx.Node) -> Iterator[tuple[fx.Node, How]]:

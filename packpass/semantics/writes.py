@@ -30,6 +30,8 @@ from packpass.semantics.meaning import (
 )
 
 FAMILY = "writes"
+CHOICES = frozenset({"where", "masked_fill", "setitem", "index_fill", "index_put"})
+"""Calls that take some slots of one operand and the others of another, by a condition or an index."""
 
 
 def _written(call: Call) -> Meaning | None:

@@ -48,15 +48,16 @@ from packpass._compat import hint_of
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import Layouts, analyze, subgraphs
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example
+from packpass.semantics import family_of_name, op_name
 from passes.context import PassContext
 from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
 from passes.pack_shifts import choosing, structural, writing  # noqa: F401  (they register their rules)
-from passes.pack_shifts.decide import CHOICES, check, corrected, point
+from passes.pack_shifts.decide import check, chooses, corrected, point
 from passes.pack_shifts.interpret import Found, Interpreter, ignored
 from passes.pack_shifts.losses import LossFound, check_loss, find_losses, rewrite_loss
-from passes.pack_shifts.registry import STRUCTURAL
+from passes.pack_shifts.registry import operations as operations
 from passes.pack_shifts.rewrite import Boundaries, Rewriter
 from passes.pack_shifts.shards import shards_of
 from passes.pack_shifts.together import add_masked_together, with_all_they_need
@@ -65,8 +66,8 @@ from passes.pack_shifts.values import Left
 NAME = "pack_shifts"
 log = logging.getLogger(f"packpass.passes.{NAME}")
 
-_SHIFTING = frozenset({"roll", "pad", "cat", "getitem", "narrow", "setitem"})
-_FILLING = frozenset({"setitem", "getitem", "select", "narrow", "where", "masked_fill", "cat"})
+_SHIFTING = frozenset({"joins", "indexing", "writes"})
+"""Families of calls that may shift."""
 _DECLARED = torch.ops.packpass.packed.default
 
 
@@ -86,11 +87,6 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     return results
 
 
-def operations() -> frozenset[str]:
-    """The operations that are followed slot by slot, on the way from a row to its shift."""
-    return frozenset(STRUCTURAL)
-
-
 def _run_safely(gm: fx.GraphModule, layouts: Layouts) -> list[Rewrite | Refusal]:
     """A model must not fail because a shift could not be rewritten."""
     graphs = [(m, copy_of(m.graph)) for m in _modules(gm)]
@@ -105,7 +101,12 @@ def _run_safely(gm: fx.GraphModule, layouts: Layouts) -> list[Rewrite | Refusal]
 
 def may_shift(gm: fx.GraphModule) -> bool:
     """A quick look: are there boundaries, and calls that may shift? Most graphs have none, and are left at once."""
-    return mentions_boundaries(gm) and any(op_name(node) in _SHIFTING for m in _modules(gm) for node in m.graph.nodes)
+    return mentions_boundaries(gm) and any(_shifts(node) for m in _modules(gm) for node in m.graph.nodes)
+
+
+def _shifts(node: fx.Node) -> bool:
+    """May a call shift, or be a part of a shift?"""
+    return family_of_name(op_name(node)) in _SHIFTING
 
 
 def _modules(gm: fx.GraphModule) -> list[fx.GraphModule]:
@@ -136,7 +137,7 @@ class Wish:
 def wants_boundaries(gm: Any, boundaries: fx.Node | None) -> Wish:
     """Would boundaries that are an argument of the call be of use? ``boundaries`` stands in for those that are no input
     of the graph; None if they are inputs."""
-    if not any(op_name(node) in _SHIFTING for graph in _graphs(gm) for node in graph.nodes):
+    if not any(_shifts(node) for graph in _graphs(gm) for node in graph.nodes):
         return Wish(False)
     layouts = analyze(gm, boundaries=boundaries)
     doubts = tuple(r for r in _doubts(gm, layouts) if isinstance(r, Refusal))
@@ -156,7 +157,7 @@ def fix_distances(gm: Any, layouts: Layouts, most: int = 16) -> None:
         shifts = argument(node, 1, "shifts")
         for shift in shifts if isinstance(shifts, (tuple, list)) else (shifts,):
             size = example(shift)
-            filled = any(op_name(user) in _FILLING for user in node.users)
+            filled = any(_shifts(user) or chooses(user) for user in node.users)
             if isinstance(size, torch.SymInt) and filled and abs(hint_of(size) or most + 1) <= most:
                 int(size)
 
@@ -201,14 +202,14 @@ def _wrapping(run: Interpreter) -> list[Refusal]:
         if packed is not None and corrected(user, store.root, packed[1].boundaries):
             reason = "the code itself treats the slots at boundaries, by a mask or index made from them"
             out.append(Refusal(NAME, "already-bounded", reason, location))
-        elif op_name(user) not in CHOICES:  # else what wraps around may be chosen away
+        elif not chooses(user):  # else what wraps around may be chosen away
             reason = (
                 "the roll wraps around at the row's end; if it is meant to stop at documents, fill what it opens "
                 "(y[..., -1] = value) or use packpass.ops.packed_roll"
             )
             out.append(Refusal(NAME, "no-fill", reason, location))
     for store, user in run.unfilled:
-        if store.found is None and store.origin is not None and op_name(user) not in CHOICES:
+        if store.found is None and store.origin is not None and not chooses(user):
             reason = "what comes in at the row's open end is not one number, so there is nothing to fill documents with"
             out.append(Refusal(NAME, "no-fill", reason, location_of_node(store.origin) or "<unknown>"))
     return out

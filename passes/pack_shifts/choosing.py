@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import example
+from packpass.semantics import contents_of, meaning, op_name
 from passes.pack_shifts.interpret import Interpreter
 from passes.pack_shifts.pieces import (
     UNKNOWN,
@@ -29,16 +30,15 @@ from passes.pack_shifts.registry import rule
 from passes.pack_shifts.values import UNDEFINED, Uniform, View, constant, new_store, position, recast
 
 
-@rule("zeros", "ones", "full", "empty", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones")
-@rule("new_full", "new_empty", "scalar_tensor", "tensor", "as_tensor")
+@rule("filled", "tensor", "as_tensor")
 def _uniform(run: Interpreter, node: fx.Node) -> Any:
-    name = op_name(node)
-    if name in ("tensor", "as_tensor", "scalar_tensor"):
-        value = _one_number(node.args[0] if node.args else None)
-    elif "full" in name:
-        value = argument(node, 2 if name == "new_full" else 1, "fill_value")
+    contents = contents_of(node)
+    if isinstance(contents, meaning.Uniform):
+        value = contents.value
+    elif isinstance(contents, meaning.Uninitialised):
+        value = UNDEFINED
     else:
-        value = 1 if "ones" in name else UNDEFINED if "empty" in name else 0
+        value = _one_number(node.args[0] if node.args else None)
     if not (value is UNDEFINED or isinstance(value, (bool, int, float))):
         return None
     return Uniform(constant(value, example(node).dtype).value)
@@ -67,11 +67,8 @@ def _arange(run: Interpreter, node: fx.Node) -> Any:
 
 # === Conditions ==============================================================================================
 
-_TRUTH = {"eq": (0, 1, 0), "ne": (1, 0, 1), "lt": (1, 0, 0), "le": (1, 1, 0), "gt": (0, 0, 1), "ge": (0, 1, 1)}
-"""Below, at and above the number that is compared with."""
 
-
-@rule("eq", "ne", "lt", "le", "gt", "ge")
+@rule("comparisons")
 def _compare(run: Interpreter, node: fx.Node) -> Any:
     """``arange(T) == T - 1``: True and False at known places."""
     view = run.view(node.args[0])
@@ -83,12 +80,19 @@ def _compare(run: Interpreter, node: fx.Node) -> Any:
         return None
     end, q = pieces[-1].stop, at - pieces[0].content.offset
     cuts = [ZERO, min(max(q, ZERO), end), min(max(q + Pos(0, 1), ZERO), end), end]
-    flags = [Const(bool(t)) for t in _TRUTH[op_name(node)]]
+    flags = [Const(_holds(node, side)) for side in (-1, 0, 1)]  # below, at and above the number
     out = [Piece(a, b, f) for a, b, f in zip(cuts, cuts[1:], flags, strict=False) if a < b]
     return run.made(node, view.dim, view.store.size, [merged(tuple(out))], None)
 
 
-@rule("logical_not", "invert", "bitwise_not")
+def _holds(node: fx.Node, number: int) -> bool:
+    """Does the comparison hold for a number and 0?"""
+    target: Any = node.target
+    compare = getattr(torch.Tensor, target) if node.op == "call_method" else target
+    return bool(compare(torch.tensor(number), 0))
+
+
+@rule("logical_not", "bitwise_not")
 def _not(run: Interpreter, node: fx.Node) -> Any:
     view = run.view(node.args[0])
     flags = flags_of(view)
@@ -129,25 +133,39 @@ def _where(run: Interpreter, node: fx.Node) -> Any:
     return chosen(run, node, condition, then, otherwise)
 
 
-@rule("mul", "and_", "logical_and", "bitwise_and", "or_", "logical_or", "bitwise_or")
-def _masked(run: Interpreter, node: fx.Node) -> Any:
+@rule("mul")
+def _times(run: Interpreter, node: fx.Node) -> Any:
+    return _masked(run, node, "mul")
+
+
+@rule("logical_and", "bitwise_and")
+def _and(run: Interpreter, node: fx.Node) -> Any:
+    return _masked(run, node, "and")
+
+
+@rule("logical_or", "bitwise_or")
+def _or(run: Interpreter, node: fx.Node) -> Any:
+    return _masked(run, node, "or")
+
+
+def _masked(run: Interpreter, node: fx.Node, name: str) -> Any:
     """``roll(x) * keep`` and ``roll(mask) & keep`` with a mask that is known at every position."""
     if len(node.args) != 2 or node.kwargs:
         return None
-    name, dtype = op_name(node), example(node).dtype
+    dtype = example(node).dtype
     if dtype.is_floating_point or dtype.is_complex:
         return _uniform_result(run, node)  # 0 * nan is no fill
     if name != "mul" and dtype != torch.bool:
         return None
     for condition, row in (node.args, node.args[::-1]):
         if flags_of(run.view(condition), name == "mul") is not None and flags_of(run.view(row), True) is None:
-            if "or" in name:
+            if name == "or":
                 return chosen(run, node, condition, True, row)
             return chosen(run, node, condition, row, 0 if name == "mul" else False)
     return _uniform_result(run, node)
 
 
-@rule("add", "sub", "neg")
+@rule("sums")
 def _uniform_result(run: Interpreter, node: fx.Node) -> Any:
     """Numbers with a tensor of one number: ``-100 * ones_like(x)``."""
     values = [run.values.get(a) if isinstance(a, fx.Node) else a for a in node.args]

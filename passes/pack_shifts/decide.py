@@ -11,24 +11,21 @@ from packpass.layout import Layouts, Packing, subgraphs
 from packpass.layout.axes import Axes, Axis
 from packpass.layout.losses import LOSSES
 from packpass.layout.mutation import mutated_after
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example
 from packpass.layout.rules import apply
+from packpass.semantics import contents_of, family_of, op_name, scans
 from packpass.semantics.effects import grad_mode_changes
-from packpass.semantics.pointwise import slot_by_slot
+from packpass.semantics.lookups import SEARCHES
+from packpass.semantics.meaning import Iota
+from packpass.semantics.names import base_name
+from packpass.semantics.pointwise import COMPARISONS, DIFFERENCES, NEGATIONS, slot_by_slot
+from packpass.semantics.writes import CHOICES
 from passes.pack_shifts.interpret import Found, Interpreter
 from passes.pack_shifts.pieces import ZERO, Source
 from passes.pack_shifts.shards import refused_shards
 from passes.pack_shifts.values import Left, View
 
 _TOKEN_DTYPES = (torch.int32, torch.int64)
-_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isin"})
-_DIFFERENCES = frozenset({"sub", "rsub", "xor", "bitwise_xor", "logical_xor"})
-_COUNTS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
-_RUNNING = _COUNTS | frozenset({"arange", "searchsorted", "bucketize", "sort", "argsort"})
-_MOVES = frozenset({"getitem", "view", "reshape", "unsqueeze", "squeeze", "expand", "roll", "transpose"})
-CHOICES = frozenset(
-    {"where", "masked_fill", "masked_fill_", "setitem", "index_fill", "index_fill_", "index_put", "index_put_"}
-)
 
 
 def check(found: Found, run: Interpreter, layouts: Layouts) -> Left | None:
@@ -77,13 +74,13 @@ def _only_compared(found: Found) -> bool:
 def _compares(user: fx.Node, view: View, found: Found) -> bool:
     """Does this call compare a slot with its neighbour: by a comparison, as ``x - shifted``, or as ``m & ~shifted``?"""
     name, source = op_name(user), found.shift.source.node
-    if name in _COMPARISONS:
+    if name in COMPARISONS or name == "isin":
         return not _tests_fill(user, found)
     if example(source).is_floating_point():
         return False
-    if name in _DIFFERENCES:
+    if name in DIFFERENCES:
         return any(same_value(n, source) for n in user.all_input_nodes if n not in (view.base, *view.chain))
-    if name in ("invert", "bitwise_not", "logical_not"):
+    if name in NEGATIONS:
         others = [n for after in user.users for n in after.all_input_nodes if n is not user]
         return bool(others) and all(same_value(n, source) for n in others)
     return False
@@ -136,13 +133,30 @@ def _running(node: fx.Node) -> fx.Node | None:
         if at in seen:
             continue
         seen.add(at)
-        name = op_name(at)
-        if name in _RUNNING:
+        if _runs(at):
             return at
-        if name in _MOVES or slot_by_slot(at):
+        if _slot_by_slot(at):
             tensors = [n for n in at.all_input_nodes if isinstance(example(n), torch.Tensor)]
-            stack += [n for n in tensors if not (name in CHOICES and example(n).dtype == torch.bool)]
+            stack += [n for n in tensors if not (chooses(at) and example(n).dtype == torch.bool)]
     return None
+
+
+def _runs(node: fx.Node) -> bool:
+    """Does a value say where in the row a slot stands, or how many there were?"""
+    name = op_name(node)
+    return scans(node) or isinstance(contents_of(node), Iota) or name in SEARCHES or name in ("sort", "argsort")
+
+
+def _slot_by_slot(node: fx.Node) -> bool:
+    """Is a value made of others slot by slot, perhaps in another place?"""
+    name = op_name(node)
+    moves = family_of(node) in ("views", "indexing") and name != "repeat_interleave"
+    return moves or name == "roll" or slot_by_slot(node)
+
+
+def chooses(node: fx.Node) -> bool:
+    """Does a call choose between slots of its operands, by a condition or an index?"""
+    return base_name(op_name(node)) in CHOICES
 
 
 def _counted(found: Found) -> fx.Node | None:
@@ -152,10 +166,9 @@ def _counted(found: Found) -> fx.Node | None:
     stack, seen = [user for user, _ in found.uses], set[fx.Node]()
     while stack:
         at = stack.pop()
-        name = op_name(at)
-        if name in _COUNTS:
+        if scans(at):
             return at
-        if at not in seen and (name in _MOVES or slot_by_slot(at)):
+        if at not in seen and _slot_by_slot(at):
             seen.add(at)
             stack += at.users
     return None
@@ -168,7 +181,7 @@ def _bounded(found: Found) -> bool:
 
 def corrected(user: fx.Node, row: fx.Node, boundaries: fx.Node) -> bool:
     """Does ``user`` choose between the slots of ``row`` and something else by what was computed from the boundaries?"""
-    if op_name(user) not in CHOICES:
+    if not chooses(user):
         return False
     dependent = made_from(boundaries)
     return any(n in dependent for n in user.all_input_nodes if n is not row)

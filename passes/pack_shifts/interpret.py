@@ -13,15 +13,15 @@ import torch
 from torch import fx
 
 from packpass.layout import Axis, Layouts, Packing
+from packpass.layout.losses import LOSSES
 from packpass.layout.mutation import written_inputs
-from packpass.layout.names import argument, example, op_name, storage
+from packpass.layout.names import argument, example, storage
+from packpass.semantics import contents_of, op_name, read_inputs
 from passes.pack_shifts.pieces import ZERO, Pieces, Read, Shift, Source, crop, moved_part, shift_of, whole
-from passes.pack_shifts.registry import STRUCTURAL
+from passes.pack_shifts.registry import rule_of
 from passes.pack_shifts.values import Store, Uniform, View, is_plain, new_store, position, recast
 
-_NO_CONTENT = frozenset({"size", "dim", "numel", "sym_size", "sym_stride", "sym_storage_offset", "stride", "shape"})
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
-_TARGETS = frozenset({"cross_entropy", "nll_loss", "cross_entropy_loss"})
 
 
 @dataclasses.dataclass(eq=False)
@@ -76,16 +76,13 @@ class Interpreter:
             if node.op in ("placeholder", "get_attr"):
                 self.seed(node)
                 continue
-            name = op_name(node)
-            rule = None if isinstance(example(node), _NUMBERS) else STRUCTURAL.get(name)
+            rule = None if isinstance(example(node), _NUMBERS) else rule_of(node)
             if rule is not None:
                 value = rule(self, node)
                 if value is not None:
                     if isinstance(value, (View, Uniform)):
                         self.values[node] = value
                     continue
-            if name in _NO_CONTENT:
-                continue
             self.use_inputs(node)
             self.seed(node)
         return self.found
@@ -163,7 +160,7 @@ class Interpreter:
     # === Uses =================================================================================================
 
     def use_inputs(self, node: fx.Node) -> None:
-        written = written_inputs(node)
+        written, read = written_inputs(node), set(read_inputs(node))
         filled = []
         for arg in node.all_input_nodes:
             if isinstance(self.values.get(arg), Uniform) and (arg in written or storage(node) == storage(arg)):
@@ -171,11 +168,12 @@ class Interpreter:
                 filled += [arg] if arg in written and storage(node) != storage(arg) else []
             view = self.view(arg)
             if view is not None:
-                self.look(view, node)
+                if arg in read or arg in written:
+                    self.look(view, node)
                 if storage(node) == storage(arg):
                     view.store.escaped = True
         for arg in written:
-            if arg in filled and op_name(arg).startswith(("new_", "full", "zeros", "ones", "empty")):
+            if arg in filled and contents_of(arg) is not None:
                 self.seed(arg)  # tokens are put into a new row by an index: from here on it is a row of its own
             view = self.view(arg)
             if view is not None:
@@ -263,7 +261,7 @@ class Interpreter:
 
     def is_target(self, node: fx.Node, view: View) -> bool:
         """Does a loss with an ``ignore_index`` use this as its targets?"""
-        target = argument(node, 1, "target") if op_name(node) in _TARGETS else None
+        target = argument(node, 1, "target") if op_name(node) in LOSSES else None
         return isinstance(target, fx.Node) and self.values.get(target) is view
 
     # === New rows =============================================================================================

@@ -1,4 +1,4 @@
-"""Rules for the calls that move, cut, join, choose or overwrite slots, by the call's plain name.
+"""Rules for the calls that move, cut, join, choose or overwrite slots, by the call's name or by what it means.
 
 A rule is ``rule(interpreter, node) -> View | Uniform | True | None``: the value of the node, True if the call was
 understood but has no value of interest, None if it is to be taken for a call like any other (a use of its inputs).
@@ -6,16 +6,49 @@ understood but has no value of interest, None if it is to be taken for a call li
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import fx
 
 from packpass._registry import registrar
+from packpass.semantics import call_of, contents_of, family_of, op_name
+from packpass.semantics.memory import copied
+from packpass.semantics.pointwise import COMPARISONS, COPIES, LINEAR
+from packpass.semantics.registry import FAMILIES
 
 Rule = Callable[[Any, fx.Node], Any]
 STRUCTURAL: dict[str, Rule] = {}
 
 
 rule = registrar(STRUCTURAL)
-"""Registers a rule under plain op names."""
+"""Registers a rule under plain op names, or under what calls have in common (see `rule_of`)."""
+
+
+def rule_of(node: fx.Node) -> Rule | None:
+    """The rule of a call: that of its name, else one for all that fill memory, copy, show the same slots, compare, or
+    add."""
+    name = op_name(node)
+    if name in STRUCTURAL or not name:
+        return STRUCTURAL.get(name)
+    if contents_of(node) is not None:
+        return STRUCTURAL["filled"]
+    if copied(node) is not None:
+        return STRUCTURAL["copies"]
+    if family_of(node) == "views":
+        return STRUCTURAL["views"]
+    if name in COMPARISONS:
+        return STRUCTURAL["comparisons"]
+    call = call_of(node)
+    if call is not None and call.op in LINEAR and not call.in_place:
+        return STRUCTURAL["sums"]
+    return None
+
+
+def operations() -> frozenset[str]:
+    """The operations that are followed slot by slot, on the way from a row to its shift; for people."""
+    common: dict[str, Iterable[str]] = {
+        **{"views": FAMILIES["views"], "filled": FAMILIES["creation"], "copies": COPIES},
+        **{"comparisons": COMPARISONS, "sums": LINEAR},
+    }
+    return (frozenset(STRUCTURAL) - common.keys()).union(*common.values())

@@ -9,8 +9,9 @@ import torch
 from torch import fx
 
 from packpass.layout.mutation import mutated_after
-from packpass.layout.names import example, op_name
+from packpass.layout.names import example
 from packpass.layout.sources import Packing, root_of
+from packpass.semantics import op_name
 from packpass.semantics.effects import effects_of
 from passes.nodes import call
 from passes.pack_shifts.interpret import Found, storage

@@ -9,8 +9,9 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true as known
-from packpass.layout.names import argument, example, op_name
-from packpass.semantics.views import kept_whole, permutation_of
+from packpass.layout.names import argument, example
+from packpass.semantics import kept_axis, op_name
+from packpass.semantics.memory import copied
 from passes.pack_shifts.interpret import Interpreter, storage
 from passes.pack_shifts.pieces import UNKNOWN, ZERO, Const, Pieces, Pos, crop, joined, rolled, whole
 from passes.pack_shifts.registry import rule
@@ -66,15 +67,27 @@ def _pad(run: Interpreter, node: fx.Node) -> Any:
     return run.made(node, view.dim, view.store.size, [padded(p) for p in run.read(view, node) if p], node)
 
 
-@rule("cat", "hstack", "column_stack", "vstack", "row_stack")
+@rule("cat")
 def _cat(run: Interpreter, node: fx.Node) -> Any:
-    tensors, dim = argument(node, 0, "tensors"), argument(node, 1, "dim", node.kwargs.get("axis", 0))
-    if op_name(node) != "cat":
-        rank = 2 if op_name(node) in ("column_stack", "vstack", "row_stack") else 1
-        if not isinstance(tensors, (tuple, list)) or any(example(t).dim() < rank for t in tensors):
-            return None
-        dim = 0 if example(node).dim() == 1 or op_name(node) in ("vstack", "row_stack") else 1
+    return _joined_along(run, node, argument(node, 1, "dim", node.kwargs.get("axis", 0)))
+
+
+@rule("hstack", "column_stack")
+def _beside(run: Interpreter, node: fx.Node) -> Any:
+    return _joined_along(run, node, 1 if example(node).dim() > 1 else 0)
+
+
+@rule("vstack")
+def _below(run: Interpreter, node: fx.Node) -> Any:
+    return _joined_along(run, node, 0)
+
+
+def _joined_along(run: Interpreter, node: fx.Node, dim: Any) -> Any:
+    """Tensors of the rank of the result, one behind the other."""
+    tensors = argument(node, 0, "tensors")
     if not isinstance(tensors, (tuple, list)) or not isinstance(dim, int):
+        return None
+    if any(example(t).dim() != example(node).dim() for t in tensors):
         return None
     dim %= example(node).dim()
     views = [v for t in tensors if (v := run.view(t)) is not None]
@@ -234,26 +247,14 @@ def _select(run: Interpreter, node: fx.Node) -> Any:
 # === The same slots under another shape ======================================================================
 
 
-@rule("view", "reshape", "flatten", "unsqueeze", "squeeze", "transpose", "t", "permute", "movedim", "ravel")
-@rule("view_as", "reshape_as", "packpass::packed", "expand", "expand_as", "getattr")
+@rule("views", "packpass::packed")
 def _shape(run: Interpreter, node: fx.Node) -> Any:
     base = argument(node, 0, "input")
     view = run.view(base)
     if not isinstance(base, fx.Node) or view is None or view.dim is None:
         return None
-    name = op_name(node)
-    if name == "packpass::packed":
-        to: int | None = view.dim
-    elif name in ("unsqueeze", "squeeze", "transpose", "t", "permute", "movedim", "getattr"):
-        order = permutation_of(node)
-        to = order.index(view.dim) if order is not None and view.dim in order else None
-    elif name in ("expand", "expand_as"):
-        to = view.dim + example(node).dim() - example(base).dim()
-        if not known(example(node).shape[to] == example(base).shape[view.dim]):
-            return None
-    else:
-        pairs = dict(kept_whole(example(base).shape, example(node).shape))
-        to = pairs.get(view.dim)
+    declared = op_name(node) == "packpass::packed"
+    to = view.dim if declared else kept_axis(node, base, view.dim)
     if to is None:
         return None
     if storage(node) != storage(base):
@@ -266,10 +267,9 @@ def _shape(run: Interpreter, node: fx.Node) -> Any:
     return dataclasses.replace(view, dim=to, base=node, straight=straight, based=straight)
 
 
-@rule("clone", "contiguous", "detach", "to", "long", "int", "float", "bool", "half", "bfloat16", "double", "type_as")
-@rule("type", "alias", "short", "cpu", "cuda")
+@rule("copies")
 def _copy(run: Interpreter, node: fx.Node) -> Any:
-    base = node.args[0]
+    base = copied(node)
     if not isinstance(base, fx.Node):
         return None
     value = run.values.get(base)

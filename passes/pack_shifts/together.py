@@ -16,13 +16,20 @@ from typing import Any
 
 from torch import fx
 
-from packpass.layout.names import example, op_name
-from passes.pack_shifts.decide import CHOICES
+from packpass.layout.names import example
+from packpass.semantics import op_name
+from packpass.semantics.memory import copied
+from packpass.semantics.pointwise import NEGATIONS
+from passes.pack_shifts.decide import chooses
 from passes.pack_shifts.interpret import Found, Interpreter
 from passes.pack_shifts.pieces import Shift
 from passes.pack_shifts.values import Store, view_of
 
-_TESTS = frozenset({"invert", "bitwise_not", "logical_not", "bool", "to", "eq", "ne", "clone", "contiguous", "long"})
+
+def _tests(node: fx.Node) -> bool:
+    """Does a call say of every slot what its operand says, or the opposite?"""
+    name = op_name(node)
+    return copied(node) is not None or name in NEGATIONS or name in ("eq", "ne")
 
 
 def add_masked_together(run: Interpreter) -> None:
@@ -36,7 +43,7 @@ def add_masked_together(run: Interpreter) -> None:
             wraps[store] = shift
     for row, shift in wraps.items():
         first = min(users[row])
-        mask = _mask(first, row, wraps, shift) if op_name(first) in CHOICES else None
+        mask = _mask(first, row, wraps, shift) if chooses(first) else None
         if mask is not None and all(_leads_to_choices(user) for user in users[mask]):
             for store in (row, mask):
                 if store.found is None:
@@ -62,7 +69,7 @@ def with_all_they_need(found: Sequence[Found], left: dict[Found, Any]) -> list[F
 def _mask(choice: fx.Node, row: Store, wraps: dict[Store, Shift], shift: Shift) -> Store | None:
     """The rolled mask that a choice between slots of ``row`` and numbers is made by."""
     for node in choice.all_input_nodes:
-        while op_name(node) in _TESTS and node.args and isinstance(node.args[0], fx.Node):
+        while _tests(node) and node.args and isinstance(node.args[0], fx.Node):
             node = node.args[0]
         for store, other in wraps.items():
             if store is not row and store.root is node and other.by == shift.by and _whole_mask(store, row):
@@ -76,10 +83,9 @@ def _whole_mask(mask: Store, row: Store) -> bool:
 
 def _leads_to_choices(user: fx.Node) -> bool:
     """A mask that is used for nothing but choices."""
-    name = op_name(user)
-    if name in CHOICES:
+    if chooses(user):
         return True
-    return name in _TESTS and bool(user.users) and all(_leads_to_choices(after) for after in user.users)
+    return _tests(user) and bool(user.users) and all(_leads_to_choices(after) for after in user.users)
 
 
 def _add(run: Interpreter, store: Store, shift: Shift, users: list[fx.Node]) -> None:

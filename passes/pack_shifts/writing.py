@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import argument, example, op_name
+from packpass.layout.names import argument, example
+from packpass.semantics import op_name
 from passes.pack_shifts.choosing import choose, flags_of, from_right, number
 from passes.pack_shifts.interpret import Interpreter
 from passes.pack_shifts.pieces import ZERO, Const, Piece, Pieces, Pos, merged, overwritten, whole
@@ -122,13 +123,21 @@ def _at(index: Any, view: View) -> Pieces | None:
     return merged(flags)
 
 
-@rule("fill_", "zero_", "copy_")
+@rule("zero_")
+def _zero(run: Interpreter, node: fx.Node) -> Any:
+    return _filled(run, node, 0)
+
+
+@rule("fill_", "copy_")
 def _fill(run: Interpreter, node: fx.Node) -> Any:
-    base = node.args[0]
-    view = run.view(base)
+    return _filled(run, node, argument(node, 1, "value", node.kwargs.get("src")))
+
+
+def _filled(run: Interpreter, node: fx.Node, value: Any) -> Any:
+    """``row[1:].copy_(value)``"""
+    view = run.view(node.args[0])
     if view is None:
         return None
-    value: Any = 0 if op_name(node) == "zero_" else argument(node, 1, "value", node.kwargs.get("src"))
     if view.dim is None and run.view(value) is not None:
         return None
     if write(run, node, view, view.start, view.stop, value) is None:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 LEAST = 3
 LEFT = {
     "passes/vectorize_segments": 70,
-    "passes/pack_shifts": 26,
+    "passes/pack_shifts": 2,
     "passes/fuse_boundary_exchange": 9,
     "passes/fuse_all_to_all": 7,
     "passes/eliminate_padding": 4,
