@@ -38,6 +38,17 @@ def step(call: Callable[..., Tensor], x: Tensor, group: Any) -> tuple[list[Tenso
     return [out.detach(), grad], [forward, backward]
 
 
+def stock_gradients_are_right(cp: int) -> bool:
+    """Does torch.compile without packpass keep the gradient of an exchange inside an autograd.Function?"""
+    torch._dynamo.reset()
+    group = group_of(cp)
+    mixer = layer(group, GROUPS)
+    x = torch.randn(2 * ROWS * cp, BATCH, INNER // cp)
+    expected, _ = step(mixer.post_conv_ssm, x, group)
+    got, _ = step(torch.compile(mixer.post_conv_ssm, backend="eager"), x, group)
+    return all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
 def both_ways(cp: int, groups: int, inner: str) -> dict[str, Any]:
     """``pre_conv_ssm`` and ``post_conv_ssm`` in eager mode and through packpass; collectives of a step each."""
     torch._dynamo.reset()

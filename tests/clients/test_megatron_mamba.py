@@ -22,8 +22,12 @@ pytestmark = pytest.mark.dist
 @pytest.fixture(scope="module")
 def two() -> Iterator[Ranks]:
     pool = Ranks(2)
-    yield pool
-    pool.close()
+    try:
+        if not all(pool.call(programs.stock_gradients_are_right, 2, timeout_s=300)):
+            pytest.skip("torch.compile itself loses the gradient of an exchange inside an autograd.Function here")
+        yield pool
+    finally:
+        pool.close()
 
 
 @pytest.mark.parametrize(
