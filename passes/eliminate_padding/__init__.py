@@ -102,7 +102,7 @@ def _pack(gm: fx.GraphModule, found: Found) -> tuple[Rewrite, PackedForm]:
 
     # === Transform ===
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or machine.must_stay(node))
-    random = any(is_random(node) for node in graph.nodes)
+    random = any(is_random(node) for node in gm.graph.nodes)
     for node in graph.nodes:
         node.meta.pop("example_value", None)
     packed = fx.GraphModule(gm, graph)

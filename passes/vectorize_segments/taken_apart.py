@@ -146,7 +146,7 @@ def _run(machine: Machine, pieces: Pieces) -> tuple[Any, ...]:
 
     for placeholder, operand in pieces.inputs:
         machine.values[placeholder] = machine.value(operand)
-    gradients = {p for p, operand in pieces.inputs if example(p) is not None and _requires(example(p))}
+    gradients = {p for p, operand in pieces.inputs if _requires(example(operand))}
     for piece in pieces.nodes:
         # Torch's trace runs below autograd: which results need a gradient is written down here.
         if any(i in gradients for i in piece.all_input_nodes) and _differentiable(example(piece)):

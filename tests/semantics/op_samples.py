@@ -23,6 +23,7 @@ import contextlib
 import dataclasses
 import itertools
 import linecache
+import math
 import operator
 import sys
 import warnings
@@ -80,9 +81,27 @@ class OpProgram:
     layouts: tuple[tuple[int, ...], ...]
 
     def arguments(self, layout: tuple[int, ...], wide: bool = False) -> tuple[tuple[Any, ...], list[Tensor]]:
-        """Arguments of one call (in double precision), and the leaves whose gradients count."""
-        copies = [_widened(t.detach().clone(), wide).requires_grad_(t.requires_grad) for t in self.tensors]
+        """Arguments of one call (in double precision), and the leaves whose gradients count.
+
+        But for the first layout, rows go on behind the last document, with what must never be looked at.
+        """
+        given = [
+            _with_garbage(t) if row and layout != LAYOUTS[0] else t.detach().clone()
+            for t, row in zip(self.tensors, self.rows, strict=True)
+        ]
+        copies = [
+            _widened(t, wide).requires_grad_(own.requires_grad) for t, own in zip(given, self.tensors, strict=True)
+        ]
         return (torch.tensor(layout), *copies), [t for t in copies if t.requires_grad]
+
+
+def _with_garbage(row: Tensor) -> Tensor:
+    tail = row.detach()[:2].clone()
+    if row.is_floating_point() or row.is_complex():
+        tail[0], tail[1] = math.nan, math.inf
+    else:
+        tail.fill_(True if row.dtype is torch.bool else 100)
+    return torch.cat([row.detach(), tail])
 
 
 def _widened(tensor: Tensor, wide: bool) -> Tensor:
