@@ -74,7 +74,10 @@ def permutation(call: Call) -> list[int] | None:
         return None if at is None else [*order[:at], -1, *order[at:]]
     if op == "squeeze":
         dims = axis_indices(call.get("dim"), rank)
-        return None if dims is None else [d for d in order if d not in dims or not is_one(operand.value.shape[d])]
+        sizes = operand.value.shape
+        if dims is None or not all(is_one(sizes[d]) or statically_known_true(sizes[d] != 1) for d in dims):
+            return None  # whether the axis goes depends on its size
+        return [d for d in order if d not in dims or not is_one(sizes[d])]
     return None
 
 
