@@ -60,7 +60,7 @@ def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmo
     try:
         return original(tracer, node, args, kwargs, nnmodule)
     except Exception as error:
-        value = assumed.run(node, args, kwargs) if active.regions and asks_for_data(error) else None
+        value = assumed.run(node, args, kwargs) if asks_for_data(error) and active.regions else None
         if value is None:
             raise
         return value

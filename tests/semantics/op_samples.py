@@ -83,11 +83,10 @@ class OpProgram:
     def arguments(self, layout: tuple[int, ...], wide: bool = False) -> tuple[tuple[Any, ...], list[Tensor]]:
         """Arguments of one call (in double precision), and the leaves whose gradients count.
 
-        But for the first layout, rows go on behind the last document, with what must never be looked at.
+        Rows go on behind the last document, with what must never be looked at.
         """
         given = [
-            _with_garbage(t) if row and layout != LAYOUTS[0] else t.detach().clone()
-            for t, row in zip(self.tensors, self.rows, strict=True)
+            _with_garbage(t) if row else t.detach().clone() for t, row in zip(self.tensors, self.rows, strict=True)
         ]
         copies = [
             _widened(t, wide).requires_grad_(own.requires_grad) for t, own in zip(given, self.tensors, strict=True)
