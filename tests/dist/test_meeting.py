@@ -17,14 +17,14 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor, fx
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from packpass.ranks import agreement as _agreement
-from packpass.ranks import meeting
-from packpass.ranks.agreement import agreement
-from packpass.ranks.collectives import Collective, Sizes, collectives, decisions
-from packpass.ranks.meeting import AgreementError, Board, Meeting, Numbers
 from packpass._options import Options
 from packpass.decisions.records import Claims, Rewrite
 from packpass.ops import cp_packed_roll, cp_to_hp
+from packpass.ranks import agreement as _agreement
+from packpass.ranks import meeting as rooms
+from packpass.ranks.agreement import agreement
+from packpass.ranks.collectives import Collective, Sizes, collectives, decisions
+from packpass.ranks.meeting import AgreementError, Board, Meeting, Numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ STORES: dict[str, Callable[[Path], Any]] = {
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     made = STORES[request.param](tmp_path)
     with (
-        mock.patch.object(meeting, "group_store", return_value=made),
+        mock.patch.object(rooms, "group_store", return_value=made),
         mock.patch.object(dist, "get_process_group_ranks", return_value=[4, 5, 6]),
     ):
         yield made
@@ -126,7 +126,7 @@ def test_a_list_that_failed_is_not_known(store: Any) -> None:
 
 def test_a_message_about_ranks_that_have_not_come(store: Any) -> None:
     """Two ranks disagree; the third comes when both have given up, and hears of it at once."""
-    with mock.patch.object(meeting, "GRACE_S", 0.2):
+    with mock.patch.object(rooms, "GRACE_S", 0.2):
         said = meet("a", "b", "a", delays=(0, 0, 1.5))
     assert len(set(said)) == 1
     assert "\n  rank 2: no answer so far\n" in said[0]
@@ -219,7 +219,7 @@ def test_a_store_that_is_gone() -> None:
     class Gone(dist.Store):
         pass
 
-    with mock.patch.object(meeting, "group_store", return_value=Gone()):
+    with mock.patch.object(rooms, "group_store", return_value=Gone()):
         (said,) = hear(lambda: meeting(0, "a").agree([]))
     assert "the store of process group '7' does not answer" in said
 
@@ -290,13 +290,13 @@ def test_sizes_and_boundaries_of_a_call(fake_group: None) -> None:
 
 
 def test_many_boundaries_are_digested() -> None:
-    ones = torch.ones(meeting.SHOWN + 5, dtype=torch.int64)
+    ones = torch.ones(rooms.SHOWN + 5, dtype=torch.int64)
     other = ones.clone()
     other[-1] = 2
     a, b = _agreement._entries(ones), _agreement._entries(other)
     assert a is not None
     assert b is not None
-    assert len(a) == meeting.SHOWN + 1
+    assert len(a) == rooms.SHOWN + 1
     assert a[:-1] == b[:-1]
     assert a != b
 
