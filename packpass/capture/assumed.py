@@ -13,7 +13,7 @@ only a pass that proves it may use the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import sympy
@@ -22,6 +22,7 @@ from torch import fx
 
 from packpass._compat import asked, free_unbacked_symbols, sizes_of_anybody
 from packpass.capture.state import current_frame
+from packpass.semantics.call import invoke
 from packpass.semantics.sizes import Renamed
 
 EQUAL_SIZES = "parts of a document are taken to be of one length"
@@ -52,12 +53,6 @@ def run(node: fx.Node, args: Any, kwargs: Any) -> Any:
 def _writes(node: fx.Node, kwargs: Any) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return (name.endswith("_") and not name.endswith("__")) or bool(kwargs.get("inplace")) or "out" in kwargs
-
-
-def _called(node: fx.Node, args: Any, kwargs: Any, convert: Callable[[Any], Any]) -> Any:
-    given, keywords = fx.node.map_aggregate((args, dict(kwargs)), convert)
-    target: Any = node.target
-    return getattr(given[0], target)(*given[1:], **keywords) if node.op == "call_method" else target(*given, **keywords)
 
 
 def _unknown(leaves: list[Any]) -> list[torch.SymInt]:
@@ -101,7 +96,8 @@ def _run(node: fx.Node, args: Any, kwargs: Any, renamed: Renamed) -> tuple[Any, 
             return inputs[-1]
         return leaf
 
-    return _called(node, args, kwargs, convert), inputs
+    given: Any = fx.node.map_aggregate((args, dict(kwargs)), convert)
+    return invoke(node, *given), inputs
 
 
 def _aliases(results: Any, inputs: list[Any]) -> bool:

@@ -93,6 +93,12 @@ def read_inputs(node: fx.Node) -> list[fx.Node]:
 _CALLS: weakref.WeakKeyDictionary[fx.Node, tuple[tuple[Any, ...], Call | None]] = weakref.WeakKeyDictionary()
 
 
+def invoke(node: fx.Node, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """What a node calls, a function or a method, called with these arguments."""
+    target: Any = node.target
+    return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+
+
 def call_of(node: fx.Node) -> Call | None:
     """The call of a node; None if it calls nothing that has a name, or in a way that torch does not document.
 

@@ -41,6 +41,7 @@ from packpass._compat import (
     fake_mode_of,
     sizes_of_nobody,
 )
+from packpass.semantics.call import invoke
 from packpass.semantics.names import is_in_place, op_name
 from packpass.semantics.sizes import Renamed
 from packpass.semantics.spelling import respell
@@ -171,12 +172,11 @@ _REAL = 1 << 16
 
 def _call(node: fx.Node, operands: list[fx.Node]) -> Any:
     """The call as a function of its operands."""
-    target: Any = node.target
 
     def run(*given: Any) -> Any:
         env = dict(zip(operands, given, strict=True))
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), env.__getitem__)
-        out = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+        out = invoke(node, args, kwargs)
         return tuple(out) if isinstance(out, (tuple, list)) else out
 
     return run

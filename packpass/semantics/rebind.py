@@ -20,7 +20,7 @@ from torch import fx
 
 from packpass.semantics import indexing, pointwise, products
 from packpass.semantics.binding import parameters_of, value_of
-from packpass.semantics.call import Call, call_of
+from packpass.semantics.call import Call, call_of, invoke
 from packpass.semantics.meaning import How, Relation, axis_indices
 from packpass.semantics.registry import entry_of, meaning_of
 
@@ -155,9 +155,7 @@ def _tried(call: Call, arguments: Arguments, shapes: Mapping[int, Sequence[Any]]
     try:
         with torch.no_grad():
             args, kwargs = fx.map_arg((node.args, node.kwargs), value_of)
-            target: Any = node.target
-            on = getattr(args[0], target) if node.op == "call_method" else target
-            node.meta["example_value"] = on(*(args[1:] if node.op == "call_method" else args), **kwargs)
+            node.meta["example_value"] = invoke(node, args, kwargs)
     except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError, AssertionError):
         return None  # it does not take operands of these ranks
     return call_of(node)

@@ -11,11 +11,12 @@ from torch import Tensor, fx
 
 from packpass.layout.names import argument, example, storage
 from packpass.layout.sources import belongs_to_module, source_name
+from packpass.semantics import family_of
 from packpass.semantics.names import op_name
 from passes.eliminate_padding.facts import Fact, Table, facts, of_padding
 from passes.eliminate_padding.rules_scores import CASES, HIDDEN, aligned
 from passes.eliminate_padding.tile import Tile, holds, same
-from passes.eliminate_padding.writes import family_of, is_random, name_of, written
+from passes.eliminate_padding.writes import is_random, name_of, written
 
 _MASKED = frozenset({"add", "sub", "masked_fill", "where"})
 FUSED = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from packpass.layout.names import example, storage
-from packpass.semantics import call_of, meaning_of
+from packpass.semantics import call_of, family_of, meaning_of
 from packpass.semantics.binding import parameters_of
 from packpass.semantics.memory import writes_of
 from packpass.semantics.names import base_name, is_in_place, op_name
@@ -20,13 +20,6 @@ def name_of(node: fx.Node) -> str:
     """The operation that a node calls, without its spellings: ``add`` for ``add_``, ``to`` for ``float``."""
     call = call_of(node)
     return call.op if call is not None else base_name(op_name(node))
-
-
-def family_of(node: fx.Node) -> str:
-    """The family that the meaning of a call belongs to; "" for none."""
-    call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
-    return meaning.family if meaning is not None else ""
 
 
 def heavy(node: fx.Node) -> bool:
