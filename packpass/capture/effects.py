@@ -133,12 +133,17 @@ def compile_subgraph(original: Any, self: Any, tx: Any, reason: Any, *args: Any,
     return original(self, tx, reason, *args, **kwargs)
 
 
+NAMESPACES = frozenset({"locals", "vars", "dir", "eval", "exec"})
+"""Builtins that read variables by name: what looks dead to Dynamo may be read by them."""
+
+
 def _check_survivors(tx: Any) -> None:
     """Sequences over documents and what a loop has assigned: known while the frame is traced, and to nobody after."""
     roots: list[Any] = []
     frame = tx
     while frame is not None:
-        frame.prune_dead_locals()
+        if not NAMESPACES.intersection(frame.f_code.co_names):
+            frame.prune_dead_locals()
         roots += [*frame.stack, *dict(frame.symbolic_locals).values()]
         frame = frame.parent
     effects = tx.output.side_effects

@@ -326,24 +326,24 @@ class Body:
         rest = [self.scalar(a) if a is not tensors[0] else None for a in args]
         names = [str(b.target) for b in (forward, backward)]  # type: ignore[union-attr]
 
-        first_only = all(op_name(user) == "getitem" and user.args[1] == 0 for user in node.users)
+        first_only = all(_takes_first(user) for user in node.users)
 
-        def once(start: Blocks) -> tuple[Blocks, list[Any]]:
-            """The one result that is used, and what the backward gets after its gradient: nothing for the others that
-            older torch returns, and integers."""
+        def once(start: Blocks) -> tuple[list[Any], list[Any]]:
+            """The results, of which one tensor is used, and what the backward gets after its gradient: nothing for the
+            others that older torch returns, and integers."""
             given = [start if a is tensors[0] else r for a, r in zip(args, rest, strict=True)]
             results, saved = self.call(names[0], given)
             if any(isinstance(v, Blocks) for v in saved):
                 raise NotMovement("a function that keeps tensors for its backward")
-            several = results if isinstance(results, (tuple, list)) and first_only else (results,)
-            return _single(several[:1]), [UNKNOWN] * (len(several) - 1) + list(saved)
+            several = list(results) if isinstance(results, (tuple, list)) and first_only else [results]
+            return [_single(several[:1]), *several[1:]], [UNKNOWN] * (len(several) - 1) + list(saved)
 
-        moved, saved = once(trial)
+        (moved, *_), saved = once(trial)
         grads = self.call(names[1], [B.fresh(moved.dims, self.cp), *saved])
         if not B.inverse(moved, _single(grads), trial):
             raise NotMovement("a backward that is not the gradient of the forward")
         self.exchanged.add(node)
-        return (once(value)[0],)
+        return tuple(once(value)[0])
 
     # --- memory ---------------------------------------------------------------------------------------------
 
@@ -364,6 +364,11 @@ class Body:
             # Whoever reads the buffer from here on reads what was exchanged.
             self.exchanged.add(node.args[0])  # type: ignore[arg-type]
         return target
+
+
+def _takes_first(user: fx.Node) -> bool:
+    """The first result of a function, or a number that older torch returns beside it."""
+    return op_name(user) == "getitem" and (user.args[1] == 0 or not isinstance(example(user), torch.Tensor))
 
 
 def _fills(node: fx.Node, buffer: fx.Node) -> bool:

@@ -21,6 +21,7 @@ from packpass.capture import Mode
 from packpass.decisions.records import collecting
 from packpass.engine import backend
 from packpass.reports.report import Report
+from tests.stock import codes, traced
 from tests.tiers import mostly_slow
 
 from .support import Recorder, boundaries, compiled, equal, graphs, hold, reported, row
@@ -586,9 +587,9 @@ CASES = [(code, fn) for code, fns in REFUSED.items() for fn in fns]
 def test_refused_and_equal_to_eager(case: tuple[str, Callable[..., Any]]) -> None:
     code, fn = case
     report = reported(fn, row(), boundaries(4))
-    assert code in {r.code for r in report.refusals}
-    assert {r.rule for r in report.refusals if r.code == code} == {"capture"}
-    (refusal, *_) = (r for r in report.refusals if r.code == code)
+    found = [r for r in report.refusals if r.code in codes(code)]
+    assert {r.rule for r in found} == {"capture"}
+    refusal = found[0]
     assert refusal.location.rpartition(":")[0].endswith("test_capture.py")
     assert not [r for r in report.rewrites if r.rule == "vectorize_segments"]
     equal(fn(row(), boundaries(4)), report.result)
@@ -608,6 +609,8 @@ def test_an_error_of_ours_does_not_fail_the_model(monkeypatch: pytest.MonkeyPatc
         return right(gm, settings, frame)
 
     monkeypatch.setattr(backend, "run_passes", wrong)
+    if fullgraph and not traced(flip_each, row(), boundaries(4)):
+        pytest.skip("torch.compile itself cannot trace the loop here")
     report = Report()
     call = compiled(flip_each, fullgraph=fullgraph)
     with collecting(report):
@@ -625,7 +628,8 @@ def test_a_loop_under_vmap() -> None:
         return torch.vmap(lambda part: flip_each(part[None], cu)[0])(x)
 
     report = reported(fn, row(), boundaries(4))
-    assert [r.code for r in report.refusals] == ["frame-not-compiled"]
+    (refusal,) = report.refusals
+    assert refusal.code in codes("frame-not-compiled")
     hold(fn, compiled(fn), [5, 3])
 
 
@@ -642,7 +646,8 @@ def test_a_refusal_at_the_end_of_the_loop_leaves_nothing_behind() -> None:
     for _ in range(2):
         report = reported(fn, row(), boundaries(4), on_refusal="ignore")
         assert [r.code for r in report.refusals] == ["carried-state"]
-    equal(fn(row(), boundaries(4)), compiled(fn, fullgraph=True)(row(), boundaries(4)))
+    if traced(fn, row(), boundaries(4)):
+        equal(fn(row(), boundaries(4)), compiled(fn, fullgraph=True)(row(), boundaries(4)))
 
 
 def test_every_code_of_capture_has_a_program() -> None:

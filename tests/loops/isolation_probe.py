@@ -115,6 +115,19 @@ def _dynamo(fn: Callable[..., Tensor], **options: Any) -> dict[str, Any]:
     }
 
 
+def _generated(fn: Callable[..., Tensor], backend: str) -> dict[str, Any]:
+    """The code of a backend and the result; the error if this torch has a bug there."""
+    compiled = torch.compile(fn, backend=backend)
+    try:
+        with inductor_config.patch(force_disable_caches=True):
+            result, code = run_and_get_code(compiled, *_args(3, 24))
+    except Exception as error:
+        return {"error": type(error).__name__}
+    # the id in the code counts the compiles of the process
+    code = [re.sub(r"# AOT ID: .*", "", text) for text in code]
+    return {"code": code, "stats": dict(counters["stats"]), "sum": result.sum().item()}
+
+
 def probe(mode: str) -> dict[str, Any]:
     """Everything that must not depend on packpass."""
     seen: dict[str, Any] = {}
@@ -146,13 +159,7 @@ def probe(mode: str) -> dict[str, Any]:
                 _fresh()
                 _use_packpass(fn, "eager")
             _fresh()
-            compiled = torch.compile(fn, backend=backend)
-            with inductor_config.patch(force_disable_caches=True):
-                result, code = run_and_get_code(compiled, *_args(3, 24))
-            # the id in the code counts the compiles of the process
-            code = [re.sub(r"# AOT ID: .*", "", text) for text in code]
-            stats = dict(counters["stats"])
-            seen[f"{fn.__name__}, {backend}"] = {"code": code, "stats": stats, "sum": result.sum().item()}
+            seen[f"{fn.__name__}, {backend}"] = _generated(fn, backend)
     seen["config"] = [
         torch._dynamo.config.capture_scalar_outputs,
         torch._dynamo.config.capture_dynamic_output_shape_ops,

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from einops import rearrange
 from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import packpass
 from tests.dist import a2a_fuzz, a2a_hard_programs, a2a_programs
+from tests.stock import traced
 from tests.tiers import mostly_slow
 
 EAGER: dict[str, Any] = {"packpass.inner_backend": "eager"}
@@ -86,6 +88,8 @@ def explain_hard(case: a2a_hard_programs.Hard, cp: int) -> packpass.Report:
 
 @pytest.mark.parametrize("name", mostly_slow(a2a_hard_programs.REWRITTEN, 2))
 def test_rewrites_hard(name: str) -> None:
+    if name == "with_einops" and not traced(rearrange, torch.zeros(2, 2), "a b -> b a"):
+        pytest.skip("einops is closed to Dynamo here")
     case = a2a_hard_programs.REWRITTEN[name]
     report = explain_hard(case, 8)
     assert (report.graphs, report.graph_breaks, report.collectives_after) == (1, 0, case.exchanges)

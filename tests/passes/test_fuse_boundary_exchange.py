@@ -30,6 +30,7 @@ from passes.fuse_boundary_exchange.values import (
 from passes.refused import Refused
 from tests.dist import p2p_leave, p2p_programs
 from tests.dist.p2p_checks import Recorder
+from tests.stock import codes
 from tests.tiers import mostly_slow
 
 ROLL = torch.ops.packpass.cp_packed_roll.default
@@ -179,7 +180,7 @@ def test_another_group_is_another_graph() -> None:
 @pytest.mark.parametrize("name", p2p_leave.LEAVE)
 def test_refused_on_every_rank(name: str, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     program, code = p2p_leave.LEAVE[name]
-    assert refusal(program, *sample(4), join(4, rank)) == code
+    assert refusal(program, *sample(4), join(4, rank)) in codes(code)
 
 
 def test_gradients_are_left_to_eager() -> None:

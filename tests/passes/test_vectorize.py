@@ -134,7 +134,7 @@ def test_user_checks_survive_the_rewrite() -> None:
     good, bad = torch.tensor([0, 4, 8, 12]), torch.tensor([0, 8, 9, 12])
     x = torch.randn(12)
     assert torch.equal(compiled(x, good), checked(x, good))
-    assert recorder.count("packed_roll") == 1 and recorder.count("_assert_async") == 2
+    assert recorder.count("packed_roll") == 1 and recorder.count("_assert_async") >= 2
     with pytest.raises(Exception, match="assert"):
         compiled(x, bad)
 
