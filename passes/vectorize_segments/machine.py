@@ -161,8 +161,8 @@ class Machine:
         self.skip: tuple[int, dict[Any, tuple[Term, int]]] | None = None
         """Documents shorter than this are left as they were at that point of the body."""
         self.split_of: list[fx.Node] = []
-        self.depth = 0
-        """How many calls are being taken apart (`taken_apart`), one within the other."""
+        self.taken_apart: list[Any] = []
+        """What the calls that are being taken apart (`taken_apart`), one within the other, are calls of."""
         self.defined = 0
         """How many kernels were replaced by torch's definitions of them while that was done."""
 

@@ -42,24 +42,22 @@ from passes.vectorize_segments.terms import (
 )
 
 log = logging.getLogger("packpass.passes.vectorize_segments")
-_DEEPEST = 8
-"""Definitions within definitions."""
 
 
 def taken_apart(machine: Machine, node: fx.Node, refused: Refused) -> Any:
     """The value of a call that no rule understands; raises ``refused`` if its pieces are not understood either."""
-    if machine.depth >= _DEEPEST or node.target in markers.MARKERS or node.target in markers.SHADOWS:
-        raise refused
+    if node.target in machine.taken_apart or node.target in markers.MARKERS or node.target in markers.SHADOWS:
+        raise refused  # or torch's definition leads back to the call
     grads = _differentiated(node)
     values = [machine.value(arg) for arg in node.all_input_nodes]
     if not any(isinstance(v, (Segment, *PER_DOCUMENT)) for v in values):
         raise refused
-    machine.depth += 1
+    machine.taken_apart.append(node.target)
     try:
         whole = _as_whole(machine, node)
         return whole if whole is not None else _as_pieces(machine, node, grads, refused)
     finally:
-        machine.depth -= 1
+        machine.taken_apart.pop()
 
 
 def shared(machine: Machine, node: fx.Node) -> Any:
