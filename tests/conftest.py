@@ -8,6 +8,13 @@ from unittest import mock
 import pytest
 import torch._dynamo.guards
 
+from tests.tiers import mark_slow
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_slow(items)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def guards_without_a_stopwatch() -> Iterator[None]:

@@ -20,6 +20,20 @@ def codes(code: str) -> set[str]:
     return {code, *OTHER_WORDS.get(code, ())}
 
 
+def is_one_node(fn: Callable[..., Any], *args: Any) -> bool:
+    """Does Dynamo write a call of this function as it is, instead of the ops that it runs?"""
+    found: list[bool] = []
+
+    def backend(gm: torch.fx.GraphModule, _: Any) -> Any:
+        found.append(any(node.target is fn for node in gm.graph.nodes))
+        return gm.forward
+
+    torch._dynamo.reset()
+    torch.compile(lambda: fn(*args), backend=backend)()
+    torch._dynamo.reset()
+    return any(found)
+
+
 def traced(fn: Callable[..., Any], *args: Any) -> bool:
     """Does torch.compile trace the call as one graph?"""
     torch._dynamo.reset()

@@ -22,7 +22,6 @@ from packpass.decisions.records import collecting
 from packpass.engine import backend
 from packpass.reports.report import Report
 from tests.stock import codes, traced
-from tests.tiers import mostly_slow
 
 from .support import Recorder, boundaries, compiled, equal, graphs, hold, reported, row
 
@@ -583,7 +582,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
 CASES = [(code, fn) for code, fns in REFUSED.items() for fn in fns]
 
 
-@pytest.mark.parametrize("case", mostly_slow(CASES, 2), ids=[fn.__name__ for _, fn in CASES])
+@pytest.mark.parametrize("case", CASES, ids=[fn.__name__ for _, fn in CASES])
 def test_refused_and_equal_to_eager(case: tuple[str, Callable[..., Any]]) -> None:
     code, fn = case
     report = reported(fn, row(), boundaries(4))

@@ -21,7 +21,6 @@ from torch._dynamo.utils import counters
 import packpass
 from packpass.ops import varlen_attention
 from perf.models.batches import largest_gradient_error
-from tests.tiers import mostly_slow
 
 transformers = pytest.importorskip("transformers")
 
@@ -124,7 +123,7 @@ LENGTHS = [[5, 1, 9, 17], [30], [2, 2, 3, 1, 1, 20, 4], [12, 11]]
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("plain_labels", mostly_slow([False, True], 2), ids=["collator's labels", "ids as labels"])
+@pytest.mark.parametrize("plain_labels", [False, True], ids=["collator's labels", "ids as labels"])
 def test_packed_equals_one_by_one(name: str, plain_labels: bool) -> None:
     """Compiled once for four batches, with other numbers of documents and of slots."""
     model = model_of(name)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import packpass
 from packpass.engine import unpadded
-from tests.tiers import mostly_slow
 
 transformers = pytest.importorskip("transformers")
 
@@ -105,7 +104,7 @@ def count_compiles(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-@pytest.mark.parametrize("attention", mostly_slow(["sdpa", "eager"], 2))
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", MODELS)
 def test_packs(name: str, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three batches of other lengths; two graphs at most, as dynamic shapes need."""

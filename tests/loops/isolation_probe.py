@@ -1,4 +1,4 @@
-"""What stock torch.compile does with a few functions, as JSON: ``python -m tests.loops.isolation_probe MODE``.
+"""What stock torch.compile does with a few functions, as JSON: ``python -m tests.loops.isolation_probe MODE [NAME..]``.
 
 MODE is ``plain`` (packpass is never imported), ``imported``, ``used`` (packpass compiled and ran loops before) or
 ``interleaved`` (packpass compiles the same function right before stock torch.compile does). The four must agree.
@@ -128,25 +128,26 @@ def _generated(fn: Callable[..., Tensor], backend: str) -> dict[str, Any]:
     return {"code": code, "stats": dict(counters["stats"]), "sum": result.sum().item()}
 
 
-def probe(mode: str) -> dict[str, Any]:
+def probe(mode: str, names: list[str]) -> dict[str, Any]:
     """Everything that must not depend on packpass."""
     seen: dict[str, Any] = {}
+    functions = [fn for fn in FUNCTIONS if not names or fn.__name__ in names]
     if mode != "plain":
         import packpass
 
         assert packpass.backend is not None  # resolves the lazy attribute: the hooks are in
     if mode == "used":
-        for fn in FUNCTIONS:
+        for fn in functions:
             _use_packpass(fn, "eager")
         _use_packpass(device_bounds, "inductor")
-    for fn in FUNCTIONS:
+    for fn in functions:
         for label, options in {"": {}, ", fullgraph": {"fullgraph": True}, ", dynamic": {"dynamic": True}}.items():
             if mode == "interleaved":
                 _fresh()
                 _use_packpass(fn, "eager")
             _fresh()
             seen[fn.__name__ + label] = _dynamo(fn, **options)
-    for fn in FUNCTIONS:  # scalar outputs switched on by the user: what fails today must fail the same way
+    for fn in functions:  # scalar outputs switched on by the user: what fails today must fail the same way
         if mode == "interleaved":
             _fresh()
             _use_packpass(fn, "eager")
@@ -154,7 +155,7 @@ def probe(mode: str) -> dict[str, Any]:
         with torch._dynamo.config.patch(capture_scalar_outputs=True):
             seen[fn.__name__ + ", scalar outputs"] = _dynamo(fn)
     for backend in ("aot_eager", "inductor"):
-        for fn in INDUCTOR:
+        for fn in [fn for fn in functions if fn in INDUCTOR]:
             if mode == "interleaved":
                 _fresh()
                 _use_packpass(fn, "eager")
@@ -174,4 +175,4 @@ def probe(mode: str) -> dict[str, Any]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    print("PROBE" + json.dumps(probe(sys.argv[1]), sort_keys=True))
+    print("PROBE" + json.dumps(probe(sys.argv[1], sys.argv[2:]), sort_keys=True))

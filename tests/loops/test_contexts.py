@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import packpass
-from tests.tiers import mostly_slow
 
 from .compiling import compiled, fresh, hold_against_eager
 from .harness import COUNTED, Program, Shape, build, compare, outcome
@@ -62,7 +61,7 @@ def test_bad_boundaries_are_eager_or_an_error(name: str, bad: str, inner: str) -
     compare(want, got, prog.exact)
 
 
-@pytest.mark.parametrize("name", mostly_slow(PLAIN, 3))
+@pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("keywords", [{"dynamic": True}, {"dynamic": False}, {"fullgraph": True}], ids=str)
 def test_compile_keywords(name: str, keywords: dict[str, Any]) -> None:
     fresh()

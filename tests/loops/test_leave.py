@@ -6,8 +6,6 @@ import re
 
 import pytest
 
-from tests.tiers import mostly_slow
-
 from .compiling import RULE, compiled, explained, fresh, hold_against_eager
 from .harness import Program
 from .programs_leave import PROGRAMS
@@ -26,7 +24,7 @@ THROUGH_INDUCTOR = [
 STOCK_FAILS = ("lengths_as_list_accumulated",)
 
 
-@pytest.mark.parametrize("prog", mostly_slow(EVERY, 3), ids=str)
+@pytest.mark.parametrize("prog", EVERY, ids=str)
 def test_equals_eager(prog: Program) -> None:
     """At every third size: unrolled loops are compiled anew for each. The test of the odd sizes takes all of them.
 
@@ -62,7 +60,7 @@ def test_refusal_has_a_reason(prog: Program) -> None:
         assert refusal.location.rpartition(":")[2].isdigit()
 
 
-@pytest.mark.parametrize("name", mostly_slow(THROUGH_INDUCTOR, 4))
+@pytest.mark.parametrize("name", THROUGH_INDUCTOR)
 def test_through_inductor(name: str) -> None:
     fresh()
     prog = PROGRAMS[name]

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.tiers import mostly_slow
-
 from .compiling import RULE, compiled, explained, fresh, graphs, hold_against_eager, located
 from .harness import COUNTED, Program, Shape, build, outcome
 from .programs_rewrite import PROGRAMS
@@ -26,7 +24,7 @@ THROUGH_INDUCTOR = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("prog", mostly_slow(EVERY, 2), ids=str)
+@pytest.mark.parametrize("prog", EVERY, ids=str)
 def test_equals_eager(prog: Program) -> None:
     fresh()
     hold_against_eager(prog, compiled(prog), prog.inputs())
@@ -54,7 +52,7 @@ def test_is_rewritten(prog: Program) -> None:
     assert after == 0, f"{after} host reads are left in the rewritten graph"
 
 
-@pytest.mark.parametrize("prog", mostly_slow(DEMANDED, 3), ids=str)
+@pytest.mark.parametrize("prog", DEMANDED, ids=str)
 def test_two_graphs_at_most(prog: Program) -> None:
     fresh()
     fn = compiled(prog)
@@ -85,7 +83,7 @@ def _shapes_or_error(prog: Program, fn: Callable[..., Any], shape: Shape) -> lis
     return [t.shape for _, t in result.outputs if isinstance(t, torch.Tensor)]
 
 
-@pytest.mark.parametrize("name", mostly_slow(THROUGH_INDUCTOR, 4))
+@pytest.mark.parametrize("name", THROUGH_INDUCTOR)
 def test_through_inductor(name: str) -> None:
     fresh()
     prog = PROGRAMS[name]

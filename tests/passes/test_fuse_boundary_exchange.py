@@ -31,7 +31,6 @@ from passes.refused import Refused
 from tests.dist import p2p_leave, p2p_programs
 from tests.dist.p2p_checks import Recorder
 from tests.stock import codes
-from tests.tiers import mostly_slow
 
 ROLL = torch.ops.packpass.cp_packed_roll.default
 
@@ -176,7 +175,7 @@ def test_another_group_is_another_graph() -> None:
 # === Leaves alone ============================================================================================
 
 
-@pytest.mark.parametrize("rank", mostly_slow([3, 0, 1], 3))
+@pytest.mark.parametrize("rank", [3, 0, 1])
 @pytest.mark.parametrize("name", p2p_leave.LEAVE)
 def test_refused_on_every_rank(name: str, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     program, code = p2p_leave.LEAVE[name]

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 import packpass
-from tests.tiers import mostly_slow
 
 from .tokenwise_bodies import BODIES, Body, Params
 
@@ -96,7 +95,7 @@ def agree(want: list[Tensor | None], got: list[Tensor | None], rtol: float = 1e-
         assert torch.allclose(a, b, rtol=rtol, atol=rtol, equal_nan=True), f"{'result' if not k else f'gradient {k}'}"
 
 
-@pytest.mark.parametrize("name", mostly_slow(BODIES, 2))
+@pytest.mark.parametrize("name", BODIES)
 def test_rewritten_and_equal(name: str) -> None:
     body = BODIES[name]
     fn = looped(body)

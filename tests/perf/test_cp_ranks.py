@@ -19,7 +19,6 @@ from perf.cp.work import HAND, NAIVE, PACKPASS, measure, prepare
 from tests.dist import cp_programs, naive
 from tests.ops import reference
 from tests.perf import cp_steps
-from tests.tiers import mostly_slow
 
 pytestmark = pytest.mark.dist
 
@@ -111,7 +110,7 @@ def heads(row: Tensor, sections: list[int], cp: int, rank: int) -> Tensor:
 
 
 @pytest.mark.parametrize("form", ["naive", "by_hand", "ops"])
-@pytest.mark.parametrize("dtype", mostly_slow(["float32", "bfloat16"], 2))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_cp_to_hp_and_back_by_definition(pair: Started, form: str, dtype: str) -> None:
     setup = Setup("cp_to_hp", 2, 5, dtype, total=400, features=200)
     cu = documents(setup).tolist()
