@@ -102,7 +102,7 @@ def _lost(tx: Any, frame: FrameState, text: str) -> Iterator[Refusal]:
             if name is not None:
                 what = f"{stopped}, in a function with a loop, which may be one over documents with boundaries {name}"
                 yield missing.refusal(loops, what, location)
-        elif frame.mode is Mode.PROBE and (name := _element_read(tx)) is not None:
+        elif frame.mode is Mode.PROBE and _goes_over_numbers(tx) and (name := _element_read(tx)) is not None:
             what = f"{stopped}: a loop that reads numbers of {name} was not recognised as one over documents"
             yield missing.refusal(loops, what, location)
     messages = _group("p2p")
@@ -128,6 +128,19 @@ def _may_loop(code: types.CodeType) -> bool:
         not _WALKS.isdisjoint(inner.co_names) or any(i.opname == "FOR_ITER" for i in dis.get_instructions(inner))
         for inner in _codes(code)
     )
+
+
+def _goes_over_numbers(tx: Any) -> bool:
+    """Is tracing inside a loop, or where a whole tensor is read? One number in front of a loop, such as the total, is
+    read as in stock torch."""
+    instructions = tx.instructions
+    place = {id(instruction): i for i, instruction in enumerate(instructions)}
+    here = place.get(id(tx.current_instruction), 0)
+    for i, instruction in enumerate(instructions):
+        if instruction.opname == "FOR_ITER" and i <= here < place.get(id(instruction.target), 0):
+            return True
+    line = [i for i in instructions if i.starts_line == tx.lineno or getattr(i.positions, "lineno", None) == tx.lineno]
+    return any(instruction.argval == "tolist" for instruction in line)
 
 
 def _is_vector(value: Any) -> bool:
@@ -156,7 +169,7 @@ def _element_read(tx: Any) -> str | None:
         if op_name(node) not in _ELEMENT_OF or not isinstance(source, torch.fx.Node):
             return None
         node = source
-    return last_name(source_name(node) or "") if _is_vector(node.meta.get("example_value")) else None
+    return last_name(source_name(node) or "") or "a tensor" if _is_vector(node.meta.get("example_value")) else None
 
 
 def _sends(tx: Any, text: str) -> bool:

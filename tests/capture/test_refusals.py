@@ -82,6 +82,31 @@ def test_nothing_to_say_about_what_is_rewritten(on_refusal: str) -> None:
     assert graphs() == 1
 
 
+def by_key(data: dict[str, Tensor]) -> Tensor:
+    """The number in front of the loop decides in Python what the loop is about."""
+    cu, out = data["cu"], data["row"].clone()
+    n = cu[-1].item()
+    for value in data.values():
+        if value.numel() == 2 * n:
+            for i in range(len(cu) - 1):
+                out[:, cu[i] : cu[i + 1]] = value[:, cu[i] : cu[i + 1]].flip(1)
+    return out
+
+
+def test_a_number_read_in_front_of_a_loop_is_no_sign_of_dead_hooks() -> None:
+    """The graph breaks there as in stock torch."""
+    call, codes = compiled(by_key, on_refusal="warn"), []
+    for n in (4, 5, 6):
+        cu = boundaries(n)
+        data = {"row": row()[:, : int(cu[-1])], "cu": cu}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            equal(by_key(data), call(data))
+        codes += [str(w.message) for w in caught if "packpass" in str(w.message)]
+    assert codes
+    assert not [text for text in codes if "hooks-dead" in text]
+
+
 def test_after_an_error_the_next_model_compiles() -> None:
     with pytest.raises(RefusedError):
         compiled(by_capture, on_refusal="raise")(row(), boundaries(4))
