@@ -62,11 +62,13 @@ def test_every_group_has_a_canary_and_a_consequence() -> None:
     assert {group for canary in CANARIES for group in canary.proves} == set(GROUPS) == set(CONSEQUENCES)
 
 
+@pytest.mark.slow
 def test_every_canary_can_fail() -> None:
     names = {canary.name for canary in CANARIES}
     assert failed("off gate") == failed("dead all") == names
 
 
+@pytest.mark.slow  # `make test-matrix` runs the canaries, and those that fail make it fail
 @pytest.mark.parametrize("how", ["off", "dead"])
 @pytest.mark.parametrize(
     ("group", "canaries"),

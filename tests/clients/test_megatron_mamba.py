@@ -30,10 +30,11 @@ def two() -> Iterator[Ranks]:
         pool.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("groups", "inner"),
     # One group: its state is repeated.
-    [(4, "aot_eager"), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, "aot_eager"), (4, "inductor")))],
+    [(4, "aot_eager"), (1, "aot_eager"), (4, "inductor")],
 )
 def test_five_become_one(two: Ranks, groups: int, inner: str) -> None:
     for counts in two.call(programs.both_ways, 2, groups, inner, timeout_s=300):

@@ -218,6 +218,7 @@ def test_the_auxiliary_losses_are_scaled(by_class: bool) -> None:
 # === Logging =================================================================================================
 
 
+@pytest.mark.slow
 def test_losses_are_logged_inside_the_compiled_step() -> None:
     model, data = model_of(), TEXT[0]
     expected = backward_one_by_one(model, data).losses[1:]

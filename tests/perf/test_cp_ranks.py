@@ -157,6 +157,7 @@ def test_documents_fill_the_row_in_chunks() -> None:
         documents(Setup("cp_to_hp", 4, 64, total=1024))
 
 
+@pytest.mark.slow
 def test_a_race_on_ranks_counts_and_checks(pair: Started) -> None:
     setup = Setup("cp_to_hp", 2, 3, total=400, features=200)
     naive_found, hand, ours = (pair.call(prepare, setup, way, timeout_s=120) for way in (NAIVE, HAND, PACKPASS))

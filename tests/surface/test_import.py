@@ -77,6 +77,7 @@ print(len(packpass.explain(roll_documents, options=EAGER)(torch.arange(12), torc
     assert run_python(code).splitlines()[-1] == "1"
 
 
+@pytest.mark.slow
 def test_ops_that_are_registered_late_are_still_compiled_to_kernels() -> None:
     """Inductor copies its decomposition table at its first compile."""
     code = """
