@@ -44,15 +44,19 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
     value = machine.value(base)
     if isinstance(value, tuple) and isinstance(index, int):
         return value[index]  # one of the results of an op
-    if isinstance(value, Segment) and isinstance(index, tuple) and any(e is None for e in index):
-        return _with_new_dims(machine, node, value, index)
     if isinstance(value, Outside) and node.all_input_nodes == [base]:
         return machine.computed((node.target, False, (value, frozen_args(index)), ()), example(node))
     if not isinstance(example(base), torch.Tensor):
         raise Refused("no-rule", f"what {label(base)} returns has no rule", node)
+    entries = index if isinstance(index, tuple) else (index,)
+    if any(entry is None for entry in entries):
+        return _with_new_dims(machine, node, base, entries)
     owned = outer_row(machine, base, index, node) or outer_slot(machine, base, index, node)
-    if owned is not None:
-        return owned
+    return owned if owned is not None else _part(machine, node, base, index, example(node).dim())
+
+
+def _part(machine: Machine, node: fx.Node, base: fx.Node, index: Any, rank: int) -> Any:
+    """``base[index]``, of ``rank`` dimensions."""
     found = locate(machine, node, base, index)
     if isinstance(found, Affine):
         return found
@@ -71,25 +75,26 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
         at = segment.rank + segment.dim
         dim = kept.index(at) - len(kept)
         term = Apply(operator.getitem, False, (machine.read(segment, node), frozen_args(tuple(entries))), (), dim)
-        return machine.view(term, example(node).dim(), segment)
+        return machine.view(term, rank, segment)
     part = Segment(segment.store, window, segment.rank)
-    return part if example(node).dim() == segment.rank else Slot(part)
+    return part if rank == segment.rank else Slot(part)
 
 
-def _with_new_dims(machine: Machine, node: fx.Node, segment: Segment, index: tuple[Any, ...]) -> Segment:
-    """``segment[:, None]``: a view with dimensions of size 1 in between."""
-    if any(entry is not None and entry is not Ellipsis and entry != slice(None) for entry in index):
-        raise Refused("no-rule", "index a segment with None and with other things in two steps", node)
-    entries = list(index)
-    if Ellipsis not in entries:
-        entries.append(Ellipsis)
-    at = entries.index(Ellipsis)
-    given = sum(entry is not None for entry in entries) - 1
-    entries[at : at + 1] = [slice(None)] * (segment.rank - given)
-    positions = [i for i, entry in enumerate(entries) if entry is not None]
-    dim = positions[segment.rank + segment.dim] - len(entries)
-    term = Apply(operator.getitem, False, (machine.read(segment, node), frozen_args(tuple(entries))), (), dim)
-    return machine.view(term, len(entries), segment)
+def _with_new_dims(machine: Machine, node: fx.Node, base: fx.Node, index: tuple[Any, ...]) -> Segment:
+    """``x[None, s:e]``: what the other entries select, with dimensions of size 1 in between."""
+    new = sum(entry is None for entry in index)
+    if Ellipsis not in index:
+        index = (*index, Ellipsis)
+    at = index.index(Ellipsis)
+    rest = [slice(None)] * (example(base).dim() - (len(index) - new - 1))
+    index = (*index[:at], *rest, *index[at + 1 :])
+    part = _part(machine, node, base, tuple(e for e in index if e is not None), example(node).dim() - new)
+    entries = [e if e is None else slice(None) for e in index if e is None or isinstance(e, slice)]
+    if not isinstance(part, Segment) or len(entries) != example(node).dim():
+        raise Refused("no-rule", "index with None and for slots by their number in two steps", node)
+    dim = [i for i, e in enumerate(entries) if e is not None][part.rank + part.dim] - len(entries)
+    term = Apply(operator.getitem, False, (machine.read(part, node), frozen_args(tuple(entries))), (), dim)
+    return machine.view(term, len(entries), part)
 
 
 @rule("setitem")

@@ -433,3 +433,23 @@ def user_torch_check(x: Tensor, cu: Tensor) -> Tensor:
     for i in range(len(cu) - 1):
         out[:, cu[i] : cu[i + 1]] = x[:, cu[i] : cu[i + 1]].roll(-1, -1)
     return out
+
+
+# ---------------------------------------------------------------- new dimensions
+
+
+@program("f[2,T] cu")
+def batch_dimension_in_the_slice(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[:, s:e] = x[None, :, s:e].roll(-1, -1)[0]
+    return out
+
+
+@program("f[T,3] cu")
+def new_dimensions_everywhere(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for i in range(len(cu) - 1):
+        part = x[None, cu[i] : cu[i + 1], None, ..., None]
+        out[cu[i] : cu[i + 1]] = part.flip(1)[0, :, 0, :, 0] + x[cu[i] : cu[i + 1], 1, None]
+    return out
