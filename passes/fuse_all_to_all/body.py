@@ -368,7 +368,7 @@ class Body:
 
 def _takes_first(user: fx.Node) -> bool:
     """The first result of a function, or a number that older torch returns beside it."""
-    return op_name(user) == "getitem" and (user.args[1] == 0 or not isinstance(example(user), torch.Tensor))
+    return op_name(user) == "getitem" and bool(user.args[1] == 0 or not isinstance(example(user), torch.Tensor))
 
 
 def _fills(node: fx.Node, buffer: fx.Node) -> bool:
