@@ -22,10 +22,12 @@ class PassContext:
 
     ``locations``: captured loop id -> the user's ``file.py:123``. ``user_checks``: the graph holds assertions that the
     user wrote outside captured loops; they look like Dynamo's own and must stay. ``options``: the user's.
-    ``products``: filled by the passes.
+    ``products``: filled by the passes. ``branches``: captured loop id -> the line of a branch on data that was followed
+    both ways, as true in one of the traced iterations and as false in the other.
     """
 
     locations: Mapping[int, str] = dataclasses.field(default_factory=dict)
     user_checks: bool = False
     options: Options = dataclasses.field(default_factory=Options)
     products: Products = dataclasses.field(default_factory=Products)
+    branches: Mapping[int, str] = dataclasses.field(default_factory=dict)

@@ -3,7 +3,10 @@
 Every instruction is traced by a function in a table; the ones here are put around some of those. Two forms of branches
 have a meaning without knowing the data: ``if cond: continue`` (and its mirror, a body that is one ``if``) skips the
 rest of the body for some documents, and ``assert cond`` checks every document. Both are written into the graph as
-markers; any other branch on data fails as in stock Dynamo, which refuses the loop.
+markers. Any other branch is followed both ways: taken as true in the first of the two traced iterations and as false
+in the second. A loop whose iterations must leave the same, which the passes check anyway, is then one in which it
+does not matter. With a second condition in one body there would be pairs of outcomes that nobody has traced: such a
+branch fails as in stock Dynamo, which refuses the loop.
 """
 
 from __future__ import annotations
@@ -25,9 +28,10 @@ from packpass.capture.dynamo import (
     SymNodeVariable,
     TensorVariable,
     Unsupported,
+    constant,
 )
 from packpass.capture.region import CollectedItems, Region, TrackedLocals
-from packpass.capture.state import LOOP_MODES, Mode, active
+from packpass.capture.state import LOOP_MODES, Mode, active, location_of
 from packpass.capture.watch import watch_items
 
 _FILLERS = ("NOP", "RESUME", "CACHE")
@@ -90,14 +94,32 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
         elif active.frame is not None and active.regions:
             value = self.stack[-1].realize()
             if _on_data(value):
-                self.pop()
-                if _write_down(self, instruction, value, jumps_if, active.regions[-1]):
-                    return
-                self.push(value)
+                if instruction.opname.startswith("POP"):
+                    self.pop()
+                    if _write_down(self, instruction, value, jumps_if, active.regions[-1]):
+                        return
+                    self.push(value)
+                _follow(self, value, jumps_if, active.regions[-1])
         original(self, instruction)
 
     jump.__packpass_original__ = original  # type: ignore[attr-defined]
     return jump
+
+
+def _follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
+    """Put the outcome that this iteration follows in place of a condition on the stack.
+
+    ``a and b`` leaves the condition itself below the copy that is looked at.
+    """
+    if not isinstance(value, SymNodeVariable) or _is_assert(tx, jumps_if):
+        return
+    condition = value.sym_num if isinstance(value.sym_num, torch.SymBool) else value.sym_num != 0
+    outcome = region.follow(condition.node.expr, location_of(tx))
+    if outcome is None:
+        return
+    for at in range(len(tx.stack) - 1, max(len(tx.stack) - 3, -1), -1):
+        if tx.stack[at].realize() is value:
+            tx.stack[at] = constant(outcome)
 
 
 # === Iteration, indexing, attributes =========================================================================
@@ -208,7 +230,8 @@ _LATE_READS: dict[str, Callable[[Any, Any, Any], None]] = {"LOAD_ATTR": _load_at
 def _jumps() -> dict[str, bool]:
     """The conditional jumps of this Python: name -> does it jump if the value is true?"""
     names = [n for n in dis.opmap if n.startswith("POP_JUMP") and n.endswith(("IF_TRUE", "IF_FALSE"))]
-    return {name: name.endswith("IF_TRUE") for name in names}
+    names += [n for n in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP") if n in dis.opmap]
+    return {name: "IF_TRUE" in name for name in names}
 
 
 def _tables() -> list[list[Any]]:

@@ -272,6 +272,8 @@ class Region:
         self.lists: list[CollectedItems] = []
         self.skips = False
         """Are some documents skipped? Then a list may have fewer entries than there are documents."""
+        self.followed: dict[int, Any] = {}
+        """Iteration -> the condition of its branches that is followed both ways."""
         self._scope = contextlib.ExitStack()
         self._scope.enter_context(enter_new_scope())
         self.cells = Accesses()
@@ -296,6 +298,16 @@ class Region:
     @property
     def _key(self) -> Any:
         return self.tx.f_code, self.head.offset
+
+    def follow(self, condition: Any, location: str) -> bool | None:
+        """The outcome of a branch on data in this iteration; None if it cannot be followed both ways."""
+        assert active.frame is not None
+        outcome = self.iteration == 0
+        known = self.followed.setdefault(self.iteration, condition)
+        if known == condition:
+            active.frame.branches[self.id] = location
+            return outcome
+        return not outcome if known == ~condition else None
 
     def note_skip(self) -> None:
         """Some documents skip the rest of the body."""

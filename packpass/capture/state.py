@@ -78,6 +78,8 @@ class FrameState:
     dynamic_sources: set[str] = dataclasses.field(default_factory=set)
     sites: dict[int, str] = dataclasses.field(default_factory=dict)
     """Loop id -> user location."""
+    branches: dict[int, str] = dataclasses.field(default_factory=dict)
+    """Loop id -> the user's line with a branch on data that its two traced iterations followed both ways."""
     user_checks: bool = False
     """Did the user check data outside a captured loop? Then the assertions in the graph are not all Dynamo's own."""
     not_replayable: str = ""

@@ -33,6 +33,7 @@ CODES: dict[str, str] = {
     "frame-not-compiled": "a function with loops over documents or shifts is not compiled; it runs as in stock torch",
     "not-captured": "the loop was not traced twice, so that nothing can be proven about it",
     "not-generic": "two iterations of the loop do different things",
+    "length-branch": "the body branches on a document's length, number or data, and the branches differ",
     "check": "the body checks something that has no vectorised form",
     # parts of packpass that are not there
     "hooks-off": "the hook group that would capture this is switched off, or does not fit this torch",

@@ -115,7 +115,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     before = count(gm)
     results: list[Rewrite | Refusal] = []
     runs: list[PassRun] = []
-    context = passes.load().PassContext(dict(frame.sites), frame.user_checks, settings)
+    context = passes.load().PassContext(dict(frame.sites), frame.user_checks, settings, branches=dict(frame.branches))
     capturing = frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED)
     left = 0
     layout: str | None = None

@@ -27,7 +27,8 @@ Does not handle (each refused by a stable code): ops without a rule (``no-rule``
 used in a way that is not understood (``index-as-number``), loops that skip documents (``partial-coverage``), slices
 beyond one document (``not-a-segment``), aliasing (``aliasing``, ``write-through-view``, ``stale-view``), values that
 leave the loop (``leaked-local``), rows of different lengths (``row-lengths``), two sets of boundaries in one loop
-(``two-boundaries``), conditions other than "the document is empty" (``skip-condition``).
+(``two-boundaries``), conditions other than "the document is empty" (``skip-condition``), branches on lengths or data of which both ways
+do not leave the same (``length-branch``).
 """
 
 from __future__ import annotations
@@ -83,9 +84,13 @@ def numbered(graph: fx.Graph, number: int) -> LoopFound:
 
 def run_loop(graph: fx.Graph, number: int, context: PassContext) -> Rewrite | Refusal:
     """Rewrite one captured loop. An earlier loop may have made the documents that this one takes from its list."""
-    return run_one(
-        graph, functools.partial(decide, graph, numbered(graph, number)), context.locations.get(number, "<unknown>")
-    )
+    location = context.locations.get(number, "<unknown>")
+    result = run_one(graph, functools.partial(decide, graph, numbered(graph, number)), location)
+    if isinstance(result, Refusal) and result.code == "not-generic" and number in context.branches:
+        where = context.branches[number]
+        reason = f"what the loop does for a document depends on its length or its data: the branch at {where} matters"
+        return dataclasses.replace(result, code="length-branch", reason=reason)
+    return result
 
 
 def run_unrolled(graph: fx.Graph, context: PassContext) -> list[Rewrite | Refusal]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from . import rewrite_bodies, rewrite_forms, rewrite_offsets, rewrite_outputs
+from . import rewrite_bodies, rewrite_branches, rewrite_forms, rewrite_offsets, rewrite_outputs
 from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
-__all__ = ["PROGRAMS", "rewrite_bodies", "rewrite_forms", "rewrite_offsets", "rewrite_outputs"]
+__all__ = ["PROGRAMS", "rewrite_bodies", "rewrite_branches", "rewrite_forms", "rewrite_offsets", "rewrite_outputs"]

@@ -1,0 +1,97 @@
+"""Loops that must be rewritten: a branch on a document's length, or on data, that leads to the same both ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .harness import program
+
+
+class Layer(nn.Module):
+    is_causal = False
+
+
+LAYER = Layer()
+
+
+def attention_forward(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool | None = None
+) -> tuple[Tensor, None]:
+    """The wrapper that libraries put around attention: it asks how many queries there are before anything else."""
+    is_causal = is_causal if is_causal is not None else module.is_causal
+    is_causal = query.shape[2] > 1 and mask is None and is_causal
+    if torch.jit.is_tracing() and isinstance(is_causal, Tensor):
+        is_causal = bool(is_causal.item())
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=is_causal)
+    return out.transpose(1, 2).contiguous(), None
+
+
+@program("f[2,T,4] cu", tail=False, exact=False)
+def attention_wrapper(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu[1:] - cu[:-1]
+    splits = [torch.split(t.unsqueeze(0), lengths.tolist(), dim=2) for t in (x, x + 1, x - 1)]
+    outputs = [attention_forward(LAYER, q, k, v, None)[0] for q, k, v in zip(*splits)]
+    return torch.cat(outputs, dim=1)[0]
+
+
+@program("f[2,T] cu")
+def both_spellings_of_a_flip(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part = x[:, s:e].flip(1) if e - s > 2 else x[:, s:e].flip(-1)
+        out[:, s:e] = part
+    return out
+
+
+@program("f[T] cu")
+def one_token_needs_no_flip(x: Tensor, cu: Tensor) -> Tensor:
+    """The difference is one of work, not of meaning; here it is written so that both do the work."""
+    out = x.clone()
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        if part.shape[0] <= 1:
+            out[cu[i] : cu[i + 1]] = part.flip(0)
+        else:
+            out[cu[i] : cu[i + 1]] = torch.flip(part, (0,))
+    return out
+
+
+@program("f[2,T] cu")
+def the_same_question_twice(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        n = e - s
+        part = x[:, s:e]
+        if n > 3:
+            part = part * 2
+        if n <= 3:
+            part = part * 2
+        out[:, s:e] = part + 1 if not n > 3 else part + 1
+    return out
+
+
+def scaled(part: Tensor, scale: Any = None) -> Tensor:
+    if part.numel() and scale is not None:
+        return part * scale
+    return part
+
+
+@program("f[T] cu")
+def truth_of_a_size(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = scaled(x[s:e]).flip(0)
+    return out
+
+
+@program("f[T] cu")
+def first_document_is_like_all(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for i in range(len(cu) - 1):
+        begin = 0 if i == 0 else cu[i] - cu[i]
+        out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]].flip(0) + begin
+    return out
