@@ -27,8 +27,8 @@ Does not handle (each refused by a stable code): ops without a rule (``no-rule``
 used in a way that is not understood (``index-as-number``), loops that skip documents (``partial-coverage``), slices
 beyond one document (``not-a-segment``), aliasing (``aliasing``, ``write-through-view``, ``stale-view``), values that
 leave the loop (``leaked-local``), rows of different lengths (``row-lengths``), two sets of boundaries in one loop
-(``two-boundaries``), conditions other than "the document is empty" (``skip-condition``), branches on lengths or data of which both ways
-do not leave the same (``length-branch``).
+(``two-boundaries``), conditions other than "the document is empty" (``skip-condition``), branches on lengths or data
+of which both ways do not leave the same (``length-branch``).
 """
 
 from __future__ import annotations
