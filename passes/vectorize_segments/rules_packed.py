@@ -10,6 +10,7 @@ from torch import fx
 
 from packpass.layout.names import call_name, function_name
 from passes.refused import Refused
+from passes.vectorize_segments.documents import as_term, is_per_document, spread
 from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Segment, example
 from passes.vectorize_segments.op_names import argument, label
 from passes.vectorize_segments.rules import outside_call, rule
@@ -272,8 +273,8 @@ def _create(machine: Machine, node: fx.Node) -> Any:
     sizes, tail = (args[0], args[1:]) if isinstance(args[0], (tuple, list)) else (args, ())
     if takes_fill and not isinstance(args[0], (tuple, list)):
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
-    if any(isinstance(t, fx.Node) for t in tail):
-        raise Refused("index-as-number", f"{label(node)} with a value that is not a constant has no rule", node)
+    if any(isinstance(t, fx.Node) for t in (*tail, node.kwargs.get("fill_value"))):
+        return _filled_by_document(machine, node, sizes, tail[0] if tail else node.kwargs["fill_value"])
     if all(isinstance(s, int) for s in sizes):
         if isinstance(machine.value(node.args[0]) if method else None, Segment):
             fake = example(node)  # a segment lends only its dtype and device
@@ -294,6 +295,21 @@ def _create(machine: Machine, node: fx.Node) -> Any:
         head = (machine.read(base, node) if isinstance(base, Segment) else base,)
     term = Apply(node.target, method, (*head, shape, *tail), tuple(sorted(node.kwargs.items())), dim)
     return machine.fresh(term, len(shape))
+
+
+def _filled_by_document(machine: Machine, node: fx.Node, sizes: Any, fill: fx.Node) -> Any:
+    """``full((e - s,), i)``: a number that every document has one of, in all of its slots."""
+    value, fake = machine.value(fill), example(node)
+    if not is_per_document(value) or fake.dtype == torch.bool or fake.requires_grad:
+        raise Refused("index-as-number", f"{label(node)} with a value that is not a constant has no rule", node)
+    shape, dim = shape_with_length(machine, sizes, node)
+    if any(isinstance(s, Outside) for s in shape):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    number = machine.intern(Apply("to", True, (as_term(machine, fill, node), fake.dtype), (), 0))
+    kwargs = (("device", fake.device), ("dtype", fake.dtype))
+    zeros = machine.intern(Apply(torch.zeros, False, (shape,), kwargs, dim))
+    term = Apply(torch.add, False, (zeros, spread(machine, number, (), dim, node)), (), dim)
+    return machine.fresh(machine.intern(term), len(shape))
 
 
 @rule("expand", "expand_as", "view_as")

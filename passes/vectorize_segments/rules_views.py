@@ -28,6 +28,9 @@ def _size(machine: Machine, node: fx.Node) -> Any:
 def _is_length(machine: Machine, arg: Any) -> bool:
     value = machine.affine(arg)
     length = value.length_of() if value is not None and not value.is_const else None
+    if value is not None and length is not None and length[1] == 0 and machine.boundaries is None:
+        # Nothing was cut yet: the document is the one that has this length.
+        machine.use((length[0], min(atom.k for atom, _ in value.atoms if isinstance(atom, Bound))), arg)
     return (
         length is not None and length[1] == 0 and machine.boundaries is not None and length[0] == machine.boundaries[0]
     )

@@ -450,3 +450,25 @@ def loop_over_ranks(x: Tensor, cu: Tensor) -> Tensor:
     for r in range(n):
         out[:, r * size : (r + 1) * size] = x[:, r * size : (r + 1) * size].flip(-1)
     return out
+
+
+@leave("f[T] cu", must_refuse=True, why="each document gets a slot more than it has")
+def numbers_of_longer_documents(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = (cu[1:] - cu[:-1]).tolist()
+    return torch.cat([x[:0], *(torch.full((n + 1,), i) for i, n in enumerate(lengths))])
+
+
+@leave("f[T] cu")
+def truth_of_document_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[s:e] = torch.where(torch.full((e - s,), i, dtype=torch.bool), x[s:e], -x[s:e])
+    return out
+
+
+@leave("f[T] cu", min_len=1)
+def first_token_in_every_slot(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = torch.full((e - s,), x[s].item())
+    return out

@@ -357,3 +357,29 @@ def list_then_stacked_sum(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1], cu[1:]):
         sums.append(x[:, s:e].sum(-1))
     return torch.stack(sums, dim=-1) if sums else x
+
+
+# ---------------------------------------------------------------- a number per document, in all of its slots
+
+
+@program("f[T] cu", tail=False)
+def document_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = (cu[1:] - cu[:-1]).tolist()
+    return x * torch.cat([torch.full((n,), i) for i, n in enumerate(lengths)])
+
+
+@program("f[T] cu")
+def document_numbers_in_place(x: Tensor, cu: Tensor) -> Tensor:
+    ids = torch.zeros(x.shape[0], dtype=torch.int32)
+    for i in range(len(cu) - 1):
+        ids[cu[i] : cu[i + 1]] = torch.full((cu[i + 1] - cu[i],), i + 1, dtype=torch.int32)
+    return x + ids
+
+
+@program("f[2,T] cu")
+def lengths_in_every_slot(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        scale = torch.full((1, e - s), e - s, dtype=torch.float32)
+        out[:, s:e] = x[:, s:e] * scale + x.new_full((2, e - s), fill_value=i)
+    return out
