@@ -89,7 +89,7 @@ def run_loop(graph: fx.Graph, number: int, context: PassContext) -> Rewrite | Re
     if isinstance(result, Refusal) and result.code == "not-generic" and number in context.branches:
         where = context.branches[number]
         reason = f"what the loop does for a document depends on its length or its data: the branch at {where} matters"
-        return dataclasses.replace(result, code="length-branch", reason=reason)
+        return Refusal(NAME, "length-branch", reason, location)
     return result
 
 

@@ -297,7 +297,7 @@ def _create(machine: Machine, node: fx.Node) -> Any:
     return machine.fresh(term, len(shape))
 
 
-def _filled_by_document(machine: Machine, node: fx.Node, sizes: Any, fill: fx.Node) -> Any:
+def _filled_by_document(machine: Machine, node: fx.Node, sizes: Any, fill: Any) -> Any:
     """``full((e - s,), i)``: a number that every document has one of, in all of its slots."""
     value, fake = machine.value(fill), example(node)
     if not is_per_document(value) or fake.dtype == torch.bool or fake.requires_grad:
