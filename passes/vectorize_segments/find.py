@@ -17,6 +17,7 @@ from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)
     rules_indexing,
     rules_lookups,
     rules_losses,
+    rules_orders,
     rules_packed,
     rules_products,
     rules_reductions,

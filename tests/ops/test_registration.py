@@ -18,6 +18,7 @@ NAMES = [
     "boundaries_passed", "check_cu_seqlens", "host_check_cu_seqlens", "host_packed_roll", "packed_flip", "packed_roll",
     "must_equal", "position_ids", "segment_ids", "window_mask",
     "host_segment_spread", "segment_argmax", "segment_pad", "segment_put", "segment_recurrence", "segment_reduce",
+    "segment_median", "segment_pick", "segment_sort",
     "segment_scan", "segment_softmax", "segment_softmax_backward", "segment_spread", "segment_take", "segment_unpad",
     "check_shards", "cp_packed_roll", "cp_to_hp", "host_check_shards", "host_zigzag_rows", "hp_to_cp", "zigzag_rows",
 ]  # fmt: skip
@@ -47,6 +48,9 @@ def test_schemas() -> None:
         "segment_take": "(Tensor x, Tensor cu_seqlens, Tensor positions, int dim) -> Tensor",
         "segment_spread": "(Tensor values, Tensor cu_seqlens, SymInt total) -> Tensor",
         "segment_scan": "(Tensor x, Tensor cu_seqlens, str op, int dim, bool reverse=False) -> Tensor",
+        "segment_sort": "(Tensor x, Tensor cu_seqlens, bool descending, bool stable, int dim) -> (Tensor, Tensor)",
+        "segment_pick": "(Tensor x, Tensor cu_seqlens, str op, int k, int dim) -> Tensor",
+        "segment_median": "(Tensor x, Tensor cu_seqlens, bool ignore_nan) -> Tensor",
         "segment_softmax": "(Tensor x, Tensor cu_seqlens, int dim, bool log) -> Tensor",
         "segment_pad": "(Tensor x, Tensor cu_seqlens, int dim, Scalar fill, bool left=False) -> Tensor",
         "zigzag_rows": "(Tensor cu_seqlens, SymInt local, int group_size, bool inverse) -> Tensor",

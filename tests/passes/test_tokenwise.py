@@ -310,8 +310,8 @@ def _chunks_of_the_document(x: Tensor, i: Tensor, p: Params) -> Tensor:
     return torch.cat(x.chunk(2, 0)[::-1], 0)
 
 
-def _sorted_tokens(x: Tensor, i: Tensor, p: Params) -> Tensor:
-    return x.sort(0).values
+def _half_a_document_sorted(x: Tensor, i: Tensor, p: Params) -> Tensor:
+    return torch.cat((x[:1], x[1:].sort(0).values))
 
 
 def _masked_select(x: Tensor, i: Tensor, p: Params) -> Tensor:
@@ -349,7 +349,7 @@ LEFT_ALONE: dict[str, Body] = {
     for fn in (
         _two_packed, _gram, _einsum_pairs, _batch_norm, _group_norm, _max_norm, _scaled_by_frequency, _dropout,
         _interpolated, _tril, _outer_pairs, _flattened_packed, _repeated_packed, _chunks_of_the_document,
-        _sorted_tokens, _masked_select, _one_row_table, _written_chunk, _stale_chunk, _half_a_table,
+        _half_a_document_sorted, _masked_select, _one_row_table, _written_chunk, _stale_chunk, _half_a_table,
         _max_norm_of_a_table,
     )
 }  # fmt: skip
