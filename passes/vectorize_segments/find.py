@@ -27,13 +27,13 @@ from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)
     rules_tokenwise,
     rules_views,
 )
-from passes.vectorize_segments.documents import as_term, document, document_view, is_per_document, read_cell
+from passes.vectorize_segments.appended import Common, appended_value
+from passes.vectorize_segments.documents import read_cell
 from passes.vectorize_segments.machine import (
     Check,
     Document,
     Machine,
     Segment,
-    Slot,
     Store,
     example,
     storage,
@@ -143,19 +143,6 @@ def interpret(
     return machine, appended
 
 
-def appended_value(machine: Machine, source: fx.Node, collect: fx.Node) -> Any:
-    """The value that is appended; slots and integers as the documents' values they are."""
-    value = machine.value(source)
-    if not is_per_document(value):
-        return value
-    if machine.skips_empty:
-        raise Refused("skip-condition", "a list has no entry for the documents that are skipped", collect)
-    term = as_term(machine, source, collect)
-    if isinstance(value, Document):
-        return value
-    return document_view(machine, term, value) if isinstance(value, Slot) else document(machine, term)
-
-
 def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     """Check every condition; raises `Refused`."""
     if len(loop.iterations) != 2:
@@ -244,6 +231,11 @@ def _check_document(
     read_cell(value.cell, collect)
     while memory.parent is not None:
         memory = memory.parent[0]
+    begin = loop.iterations[0][0]
+    if isinstance(memory.term, Common) and any(
+        mutated_after(graph, node, begin) for node in _outside_nodes([memory.term])
+    ):
+        raise Refused("aliasing", "a list holds a tensor that is changed before they are stacked", collect)
     if memory.outer is not None and (memory.version or mutated_after(graph, memory.outer.node, loop.iterations[0][0])):
         raise Refused("aliasing", "a list holds views of a tensor that is changed before they are stacked", collect)
     for user in collect.users:

@@ -19,8 +19,9 @@ from packpass.layout.mutation import mutated_after, written_inputs
 from packpass.layout.names import call_name
 from passes.prune import prune
 from passes.refused import Refused
+from passes.vectorize_segments.appended import appended_value
 from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
-from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, appended_value, conclude
+from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, conclude
 from passes.vectorize_segments.machine import Document, Machine, example, storage
 from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.rules import step
