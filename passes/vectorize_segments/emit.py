@@ -199,9 +199,13 @@ class Emitter:
             return shifted
         base = self.node(value.base)
         new = self.fitted(value.value, base)
-        if value.window == FULL:
+        if value.window == FULL and not self._lends_its_gradient(base, new):
             return new if isinstance(new, fx.Node) else self.call(torch.full_like, base, new)
         return self.choose(value.window, new, base, value.dim)
+
+    def _lends_its_gradient(self, base: fx.Node, new: Any) -> bool:
+        """Is a tensor with a gradient overwritten by one without? Its gradient is 0 then, and still asked for."""
+        return bool(example(base).requires_grad) and not (isinstance(new, fx.Node) and example(new).requires_grad)
 
     def fitted(self, value: Any, base: fx.Node) -> Any:
         """``value`` as an assignment to ``base`` would store it: in its dtype and shape (a scalar stays a scalar)."""

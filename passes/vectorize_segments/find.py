@@ -19,6 +19,7 @@ from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)
     rules_losses,
     rules_orders,
     rules_packed,
+    rules_places,
     rules_products,
     rules_reductions,
     rules_scans,

@@ -80,7 +80,8 @@ _DIMENSIONAL = frozenset(
     alpha_dropout feature_alpha_dropout interpolate scaled_dot_product_attention tril triu diff masked_select nonzero
     polar view_as_complex view_as_real complex nanmedian renorm adaptive_avg_pool1d avg_pool1d max_pool1d
     conv1d bincount unique histc scatter scatter_add index_add index_copy index_fill index_put take diagonal diag
-    trace kron cross dot vdot rot90 unfold trapezoid t moveaxis msort kthvalue quantile nanquantile
+    trace kron cross dot vdot rot90 unfold trapezoid t moveaxis msort kthvalue quantile nanquantile fill
+    zero put index_reduce sum_to_size log_sigmoid_forward _safe_softmax
     """.split()  # noqa: SIM905
 )
 

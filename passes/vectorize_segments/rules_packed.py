@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import fx
 from packpass.layout.names import call_name, function_name
 from passes.refused import Refused
 from passes.vectorize_segments.documents import as_term, is_per_document, spread
+from passes.vectorize_segments.emit_documents import _flattened
 from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Segment, example
 from passes.vectorize_segments.op_names import argument, label
 from passes.vectorize_segments.rules import outside_call, rule
@@ -26,6 +28,7 @@ from passes.vectorize_segments.terms import (
     Outside,
     Positions,
     Roll,
+    Term,
     Window,
 )
 
@@ -34,6 +37,23 @@ def _whole(machine: Machine, node: fx.Node, value: Any) -> Segment:
     if not isinstance(value, Segment) or value.window != FULL or not value.store.exact:
         raise Refused("no-rule", f"{label(node)} of a part of a document has no rule", node)
     return value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FlatRoll(Term):
+    """All numbers of a document, in the order of its rows, rolled around its end."""
+
+    of: Term
+    shift: int
+    dim: int
+
+    def emit(self, emitter: Any) -> fx.Node:
+        """A roll of the flattened row, by boundaries that count numbers."""
+        row = emitter.node(self.of)
+        x, cu, _ = _flattened(emitter, self.of, self.dim, tuple(range(self.dim + 1, 0)))
+        rolled = emitter.call(torch.ops.packpass.packed_roll.default, x, cu, self.shift, 0, None, None)
+        made: fx.Node = emitter.call("view_as", rolled, row, method=True)
+        return made
 
 
 @rule("roll")
@@ -46,8 +66,12 @@ def _roll(machine: Machine, node: fx.Node) -> Any:
     shifts = [shifts] if isinstance(shifts, int) else list(shifts)
     dims = [dims] if isinstance(dims, int) else list(dims or ())
     if not dims:
-        if segment.rank != 1 or len(shifts) != 1:
-            raise Refused("no-rule", "roll without dims flattens the document with its other dimensions", node)
+        if segment.dim != -segment.rank or len(shifts) != 1 or not isinstance(shifts[0], int):
+            raise Refused("no-rule", "roll without dims flattens a document whose slots are not its rows", node)
+        if segment.rank > 1:
+            return machine.fresh(
+                machine.intern(FlatRoll(machine.read(segment, node), shifts[0], segment.dim)), segment.rank
+            )
         dims = [0]
     if len(dims) != len(shifts) or not all(isinstance(v, int) for v in (*shifts, *dims)):
         raise Refused("no-rule", "roll by an amount that depends on data has no rule", node)

@@ -385,7 +385,7 @@ def _argmax(machine: Machine, node: fx.Node) -> Any:
 # === Products over the slots =================================================================================
 
 
-@rule("matmul", "__matmul__", "dot")
+@rule("matmul", "__matmul__", "dot", "inner", "vdot")
 def _contraction(machine: Machine, node: fx.Node) -> Any:
     """``weights @ segment`` with ``weights`` [L] and ``segment`` [L, H]: a weighted sum over the document."""
     unknown = Refused("no-rule", f"{label(node)} of these segments has no rule", node)
@@ -394,7 +394,12 @@ def _contraction(machine: Machine, node: fx.Node) -> Any:
         return outside_call(machine, node)
     if not (isinstance(left, Segment) and isinstance(right, Segment)) or len(node.args) != 2 or node.kwargs:
         raise unknown
-    if left.rank != 1 or right.rank not in (1, 2) or right.dim != -right.rank or left.window != right.window:
+    if (
+        left.rank != 1
+        or right.rank not in ((1,) if name_of(node) in ("inner", "vdot") else (1, 2))
+        or right.dim != -right.rank
+        or left.window != right.window
+    ):
         raise unknown
     if not (left.store.exact and right.store.exact) or not example(node).dtype.is_floating_point:
         raise unknown
@@ -402,6 +407,8 @@ def _contraction(machine: Machine, node: fx.Node) -> Any:
     want = example(node).dtype
     exact = exact_type(want)
     a, b = cast(machine, a, want, exact), cast(machine, b, want, exact)
+    if example(node).requires_grad:  # a gradient of 0 times the NaN of a slot that nobody asked for
+        a, b = (machine.intern(Guard(t, left.window, t.dim)) for t in (a, b))
     if right.rank == 2:
         a = machine.intern(Apply(torch.unsqueeze, False, (a, -1), (), -2))
     product = machine.intern(Apply(torch.mul, False, (a, b), (), right.dim))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import fx
 
 from passes.refused import Refused
+from passes.vectorize_segments.documents import spread
 from passes.vectorize_segments.machine import OPAQUE, Machine, example
 from passes.vectorize_segments.op_names import argument, label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, highest, lowest, over
-from passes.vectorize_segments.terms import Scan, Softmax, Term
+from passes.vectorize_segments.terms import FULL, Apply, Positions, Roll, Scan, Softmax, Term
 
 _SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min", "logcumsumexp": "logsumexp"}
 
@@ -36,6 +38,25 @@ def _softmax(machine: Machine, node: fx.Node) -> Any:
     return machine.fresh(term, found.segment.rank, found.segment.window)
 
 
+@rule("_safe_softmax")
+def _safe_softmax(machine: Machine, node: fx.Node) -> Any:
+    """A softmax that is 0 where all slots of a document are -inf."""
+    found = _along(machine, node)
+    if found is None:
+        return outside_call(machine, node)
+    row = found.to(example(node).dtype)
+    lowest_ = row.apply(torch.eq, row.reduce("amax"), -math.inf, dim_of_term=0)
+    none = spread(machine, row.with_dims(lowest_), _shape(row), found.segment.dim, node)
+    inside = row.of(row.apply(torch.where, none, 0.0, row.term))
+    softmax = machine.intern(Softmax(inside.filled(-math.inf), False, found.segment.dim))
+    return machine.fresh(row.apply(torch.where, none, 0.0, softmax), found.segment.rank, found.segment.window)
+
+
+def _shape(row: Over) -> list[Any]:
+    """The document's sizes with the packed dimension gone."""
+    return [1 if d - row.segment.rank == row.segment.dim else size for d, size in enumerate(row.shape)]
+
+
 @rule(*_SCANS)
 def _scan(machine: Machine, node: fx.Node) -> Any:
     """Slots before the window must not be counted; those after it are too late to matter."""
@@ -45,7 +66,21 @@ def _scan(machine: Machine, node: fx.Node) -> Any:
     fake, op = example(node), _SCANS[name_of(node) or ""]
     row = found.to((fake[0] if isinstance(fake, (tuple, list)) else fake).dtype)
     identities = {"sum": 0, "prod": 1, "max": lowest(row.dtype), "min": highest(row.dtype), "logsumexp": -math.inf}
-    term: Term = Scan(row.filled(identities[op]), op, found.segment.dim)
+    term: Term = machine.intern(Scan(row.filled(identities[op]), op, found.segment.dim))
     values = machine.fresh(term, found.segment.rank, found.segment.window)
-    # Which of equal slots is the largest so far has no packed form: whoever uses the indices is refused.
-    return (values, OPAQUE) if op in ("max", "min") else values
+    return (values, _where_set(row, term, op, identities[op])) if op in ("max", "min") else values
+
+
+def _where_set(row: Over, extreme: Term, op: str, start: Any) -> Any:
+    """The place of the last slot that set, or equalled, the extreme so far: as torch, a NaN is beyond all numbers."""
+    machine, segment = row.machine, row.segment
+    if segment.window != FULL or row.dtype == torch.bool:
+        return OPAQUE  # whoever uses the places is refused
+    before = machine.intern(Roll(extreme, 1, start, segment.dim))
+    sets = row.apply(torch.ge if op == "max" else torch.le, row.term, before)
+    if row.dtype.is_floating_point:
+        sets = row.apply(torch.logical_or, sets, row.apply(torch.isnan, row.term))
+    here = machine.intern(Positions(True, 0, torch.int64, example(row.node)[1].device))
+    for _ in range(-segment.dim - 1):
+        here = machine.intern(Apply(torch.unsqueeze, False, (here, -1), (), here.dim - 1))
+    return machine.fresh(machine.intern(Scan(row.apply(torch.where, sets, here, 0), "max", segment.dim)), segment.rank)

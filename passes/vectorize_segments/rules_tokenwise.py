@@ -277,6 +277,19 @@ def refuse_because(reason: str) -> Rule:
     return rule
 
 
+@tokenwise("diff")
+def _diff(machine: Machine, node: fx.Node) -> Any:
+    """No difference at all is a copy."""
+    value, n = machine.value(node.args[0]) if node.args else None, argument(node, 1, "n", 1)
+    others = [a for a in node.all_input_nodes if a is not node.args[0]]
+    if n != 0 or type(n) is not int or others or not isinstance(value, Segment):
+        raise Refused("no-rule", f"{label(node)}: it combines neighbouring slots", node)
+    return exactly(
+        machine.fresh(Apply(torch.clone, False, (machine.read(value, node),), (), value.dim), value.rank, value.window),
+        [value],
+    )
+
+
 _REFUSED: dict[str, str] = {
     **dict.fromkeys(
         ("group_norm", "instance_norm", "batch_norm"), "its statistics are taken over several slots of a document"
@@ -284,7 +297,7 @@ _REFUSED: dict[str, str] = {
     **dict.fromkeys(("dropout1d", "dropout2d", "alpha_dropout", "feature_alpha_dropout"), "random numbers in a loop"),
     **dict.fromkeys(("masked_select", "nonzero", "unique"), "its length depends on values"),
     **dict.fromkeys(("tril", "triu"), "there is no rule for masks over pairs of slots"),
-    **dict.fromkeys(("interpolate", "unfold", "diff"), "it combines neighbouring slots"),
+    **dict.fromkeys(("interpolate", "unfold"), "it combines neighbouring slots"),
 }
 for _name, _reason in _REFUSED.items():
     tokenwise(_name)(refuse_because(_reason))

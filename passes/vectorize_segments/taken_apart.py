@@ -117,7 +117,13 @@ def _as_whole(machine: Machine, node: fx.Node) -> Any:
 
 def _as_pieces(machine: Machine, node: fx.Node, grads: bool, refused: Refused) -> Any:
     """What the pieces make in place of the call."""
-    pieces = expand(node, True, _slots(machine, node))
+    from passes.vectorize_segments.documents import require_slots
+
+    slots = _slots(machine, node)
+    pieces = expand(node, True, slots)
+    if pieces is None and slots and fails_when_empty(node, slots):
+        pieces = expand(node, True, slots, least=1)
+        require_slots(machine, _operands(machine, node)[0].window, 1, f"{label(node)} of a document without slots")
     if pieces is None or (grads and not pieces.composite) or open_autocasts(node.graph, node):
         log.debug("%s: no pieces with a gradient of their own", node)
         raise refused
