@@ -194,7 +194,8 @@ def _reduced_at(machine: Machine, node: fx.Node) -> Any:
     found = _places(machine, node, given, given.get("index"), wraps=False)
     if found is None:
         return outside_call(machine, node)
-    combine = {"prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum}.get(str(given.get("reduce")))
+    how = given.get("reduce")
+    combine = torch.mul if how == "prod" else {"amax": torch.maximum, "amin": torch.minimum}.get(str(how))
     if combine is None or found.count != 1 or given.get("include_self", True) is not True:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     hit, source = found.hit(0), _part(found, machine.value(given.get("source")), 0, found.segment.dim)
