@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from packpass.semantics.call import Call
-from packpass.semantics.meaning import Entry, Meaning, Traits, meaning
+from packpass.semantics.meaning import Entry, Meaning, Traits, meaning, same_size
 from packpass.semantics.products import formula
 
 FAMILY = "matrices"
@@ -59,26 +59,42 @@ def _entry(inputs: Sequence[str], outputs: Sequence[str], fragile: Sequence[str]
     return entry
 
 
+def _right_side(call: Call) -> tuple[tuple[str, str], str] | None:
+    """Operands and result of a system of equations. A right side with one axis less than the matrices holds a vector
+    for each of them if its sizes are theirs; else its sizes tell what it holds, and nothing is known."""
+    matrices, right = (operand.value for operand in call.operands)
+    if right.dim() == matrices.dim():
+        return ("...mn", "...nk"), "...mk"
+    if right.dim() == 1:
+        return ("...mn", "n"), "...m"
+    vectors = right.dim() == matrices.dim() - 1
+    if vectors and all(same_size(a, b) for a, b in zip(matrices.shape, right.shape, strict=False)):
+        return ("...mn", "...n"), "...m"
+    return None
+
+
 def _solve(call: Call) -> Meaning | None:
-    """A second operand of fewer axes holds vectors or matrices as its sizes happen to be: only one axis is clear."""
     if len(call.operands) != 2 or len(call.results) != 1:
         return None
-    a, b = (operand.rank for operand in call.operands)
-    if b not in (1, a):
+    found = _right_side(call)
+    if found is None:
         return None
-    inputs, output = (("...mn", "n"), "...m") if b == 1 else (("...mn", "...nk"), "...mk")
     traits = Traits(raises=frozenset({call.operands[0].argument}), reorders=True)
-    return formula(call, inputs, output, mixed="mnk", family=FAMILY, traits=traits)
+    return formula(call, *found, mixed="mnk", family=FAMILY, traits=traits)
 
 
 def _solve_ex(call: Call) -> Meaning | None:
     """The same, with a number for every matrix that says whether it has an inverse."""
-    if len(call.operands) != 2 or len(call.results) != 2 or call.operands[0].rank != call.operands[1].rank:
+    if len(call.operands) != 2 or len(call.results) != 2:
         return None
+    sides = _right_side(call)
+    if sides is None:
+        return None
+    inputs, solution = sides
     traits = Traits(raises=frozenset({call.operands[0].argument}), reorders=True)
     found = [
-        formula(call, ("...mn", "...nk"), out, mixed="mnk", family=FAMILY, traits=traits, item=item)
-        for item, out in enumerate(("...mk", "..."))
+        formula(call, inputs, out, mixed="mnk", family=FAMILY, traits=traits, item=item)
+        for item, out in enumerate((solution, "..."))
     ]
     return meaning(FAMILY, [f.relations[0] if f else None for f in found], traits)
 

@@ -81,7 +81,7 @@ _DIMENSIONAL = frozenset(
     polar view_as_complex view_as_real complex nanmedian renorm adaptive_avg_pool1d avg_pool1d max_pool1d
     conv1d bincount unique histc scatter scatter_add index_add index_copy index_fill index_put take diagonal diag
     trace kron cross dot vdot rot90 unfold trapezoid t moveaxis msort kthvalue quantile nanquantile fill
-    zero put index_reduce sum_to_size log_sigmoid_forward _safe_softmax
+    zero put index_reduce sum_to_size _safe_softmax
     """.split()  # noqa: SIM905
 )
 
@@ -119,6 +119,7 @@ def _names() -> dict[Any, str]:
     table[native_pad()] = "pad"
     table.update({torch.linalg.vector_norm: "vector_norm", torch.linalg.norm: "linalg_norm"})
     table.update({operator.matmul: "matmul", getattr: "getattr"})
+    table[torch.masked.logsumexp] = "masked_logsumexp"
     table.update({torch.special.softmax: "softmax", torch.special.logsumexp: "logsumexp"})
     for skip in markers.LOOP_SKIP:
         table[skip] = "loop_skip"

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics.meaning import is_one
 from passes.refused import Refused
 from passes.vectorize_segments.documents import cast, document, length, lifted, require_slots, spread
 from passes.vectorize_segments.machine import Document, Machine, Segment, example
@@ -185,6 +186,24 @@ def _sum(machine: Machine, node: fx.Node) -> Any:
     return found.done(found.to(example(node).dtype).reduce("sum"))
 
 
+@rule("sum_to_size")
+def _sum_to_size(machine: Machine, node: fx.Node) -> Any:
+    """The sum over the dimensions that become 1, or go."""
+    sizes: Any = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], (tuple, list)) else node.args[1:]
+    before = list(example(node.args[0]).shape)
+    gone = len(before) - len(sizes)
+    if not sizes or node.kwargs or gone < 0 or not all(type(s) is int for s in sizes):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    summed = [d for d in range(len(before)) if d < gone or (sizes[d - gone] == 1 and not is_one(before[d]))]
+    found = over(machine, node, summed, True)
+    if found is None:
+        return outside_call(machine, node)
+    term = found.with_dims(found.to(example(node).dtype).reduce("sum"))
+    for _ in range(gone):
+        term = found.apply(torch.squeeze, term, 1, dim_of_term=0)
+    return document(machine, term)
+
+
 @rule("mean")
 def _mean(machine: Machine, node: fx.Node) -> Any:
     found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
@@ -317,7 +336,11 @@ def _logsumexp(machine: Machine, node: fx.Node) -> Any:
     found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
     if found is None:
         return outside_call(machine, node)
-    exact = found.to(exact_type(example(node).dtype)).guarded()
+    return _log_of_powers(found.to(exact_type(example(node).dtype)))
+
+
+def _log_of_powers(found: Over) -> Document:
+    exact = found.guarded()
     highest_ = exact.apply(torch.detach, exact.reduce("amax"), dim_of_term=0)
     finite = exact.apply(torch.isfinite, highest_, dim_of_term=0)
     shift = exact.apply(torch.where, finite, highest_, 0.0, dim_of_term=0)
@@ -327,6 +350,22 @@ def _logsumexp(machine: Machine, node: fx.Node) -> Any:
     total = exact.of(powers).reduce("sum")
     result = exact.apply(torch.add, exact.apply(torch.log, total, dim_of_term=0), shift, dim_of_term=0)
     return exact.done(result, exact.dtype)
+
+
+@rule("masked_logsumexp")
+def _masked_logsumexp(machine: Machine, node: fx.Node) -> Any:
+    """``torch.masked.logsumexp``: what is masked out is -inf."""
+    mask = machine.value(node.kwargs.get("mask"))
+    found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
+    if found is None or not found.dtype.is_floating_point or example(node).dtype != exact_type(found.dtype):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    if mask is None:
+        return _log_of_powers(found)
+    same = isinstance(mask, Segment) and mask.dim == found.segment.dim and mask.rank == found.segment.rank
+    if not same or mask.window != found.segment.window or not mask.store.exact:
+        raise Refused("no-rule", f"{label(node)} with this mask has no rule", node)
+    kept = machine.read(mask, node)
+    return _log_of_powers(found.of(found.apply(torch.where, kept, found.term, -math.inf)))
 
 
 # === Largest and smallest ====================================================================================

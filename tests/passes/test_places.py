@@ -58,6 +58,12 @@ BODIES: dict[str, tuple[Body, str, int]] = {
     "safe_softmax_of_nothing": (
         lambda x: torch.ops.aten._safe_softmax.default(x.masked_fill(x > -9, float("-inf")), 0), "cat", 0,
     ),
+    "summed_to_one_row": (lambda x: x.sum_to_size(1, 4), "cat", 0),
+    "summed_to_a_row_less": (lambda x: x.sum_to_size(4), "stack", 0),
+    "masked_logsumexp": (lambda x: torch.masked.logsumexp(x[:, 0], 0, mask=x[:, 1] > 0), "stack", 1),
+    "solved_for_vectors": (
+        lambda x: torch.linalg.solve(torch.eye(4) * 3 + x[:, :, None] * 0.1, x * 2), "cat", 0,
+    ),
     "emptied": (lambda x: (x * 1).zero_(), "cat", 0),
     "masked_argmax": (lambda x: torch.masked.argmax(x[:, 0], mask=x[:, 1] > -9), "stack", 1),
     "cosine_embedding": (
@@ -137,6 +143,8 @@ LEFT_ALONE: dict[str, tuple[Callable[..., Any], str]] = {
     "without_itself": (lambda x: x.index_reduce(0, ONE, ROWS[:1], "amax", include_self=False), "cat"),
     "trace_of_a_part": (lambda x: x[1:].trace(), "stack"),
     "products_of_rows": (lambda x: torch.inner(x[:, 0], x.t()), "stack"),
+    "summed_to_other_columns": (lambda x: x.sum_to_size(len(x), 1), "cat"),
+    "masked_logsumexp_by_one_mask": (lambda x: torch.masked.logsumexp(x, 0, mask=ROWS[0] > 1), "stack"),
     "flags_so_far": (lambda x: (x > 0).cummax(0).indices, "cat"),
     "places_in_a_part": (lambda x: torch.cat([x[:1], x[1:].cummax(0).indices + 0.0]), "cat"),
     "columns_rolled_flat": (lambda x: x.t().roll(3).t(), "cat"),
