@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,12 @@ OTHER_WORDS: dict[str, set[str]] = {
     "frame-not-compiled": {"graph-break"},
 }
 """Refusals that it comes to instead where Dynamo raises an error of its own earlier (torch 2.11; README names them)."""
+
+
+def everyday_torch() -> bool:
+    """Is this the release that `constraints.txt` pins?"""
+    pins = (pathlib.Path(__file__).parents[1] / "constraints.txt").read_text(encoding="utf-8").split()
+    return f"torch=={torch.__version__.partition('+')[0]}" in pins
 
 
 def codes(code: str) -> set[str]:

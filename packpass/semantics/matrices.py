@@ -74,6 +74,7 @@ def _right_side(call: Call) -> tuple[tuple[str, str], str] | None:
 
 
 def _solve(call: Call) -> Meaning | None:
+    """...mn, ...nk -> ...mk; with a vector for each matrix ...mn, ...n -> ...m"""
     if len(call.operands) != 2 or len(call.results) != 1:
         return None
     found = _right_side(call)

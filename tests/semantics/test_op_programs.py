@@ -10,6 +10,8 @@ import collections
 import pytest
 from torch.testing._internal.common_methods_invocations import op_db
 
+from tests.stock import everyday_torch
+
 from . import op_programs
 from .op_programs import Verdict, judge, programs
 from .op_samples import LeftOut, OpProgram, programs_of, without_seeds
@@ -71,6 +73,8 @@ def first_program(name: str) -> OpProgram:
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_rewrites(name: str) -> None:
     verdict = judge(first_program(name))
+    if verdict.code == "frame-not-compiled" and "Could not guard" in verdict.reason and not everyday_torch():
+        pytest.skip(f"this torch asks for sizes of documents in {name}")
     assert verdict.status == "vectorised", verdict
 
 
