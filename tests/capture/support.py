@@ -35,6 +35,11 @@ def row(grad: bool = False) -> Tensor:
     return x.requires_grad_(grad)
 
 
+def no_rule(part: Tensor, dim: int) -> Tensor:
+    """An operation along documents that no pass has a rule for: a loop around it stays a loop."""
+    return torch.fft.fftshift(part, dim)
+
+
 class Recorder(Backend):
     """packpass, keeping what it was given: graphs as captured, and what capture was set to meanwhile."""
 
