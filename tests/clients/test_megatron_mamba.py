@@ -44,6 +44,7 @@ def test_five_become_one(two: Ranks, groups: int, inner: str) -> None:
         }
 
 
+@pytest.mark.slow
 def test_a_layer(two: Ranks) -> None:
     """The exchange back depends on the five: it stays one of its own."""
     for eager, ours in two.call(programs.whole_layer, 2, "aot_eager", timeout_s=300):

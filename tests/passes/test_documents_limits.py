@@ -60,15 +60,6 @@ class TestLeavesAlone:
 
         assert refused(f, torch.randn(12), CU) == "no-rule"
 
-    def test_indices_of_a_running_maximum(self) -> None:
-        def f(x: Tensor, cu: Tensor) -> Tensor:
-            out = torch.zeros(12, dtype=torch.int64)
-            for s, e in spans(cu):
-                out[s:e] = x[s:e].cummax(0).indices
-            return out
-
-        assert refused(f, torch.randn(12), CU) in ("index-as-number", "no-rule")
-
     def test_list_without_the_skipped_documents(self) -> None:
         def f(x: Tensor, cu: Tensor) -> Tensor:
             ys = []

@@ -103,7 +103,8 @@ def test_leaves_alone_hard(name: str) -> None:
     assert (FUSE, case.code) in [(r.rule, r.code) for r in report.refusals]
 
 
-@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cp", [2, 4])
 def test_rewrites_random_programs(cp: int) -> None:
     """However a program is spelled, sections, dtypes and dimensions: one exchange."""
     dist.init_process_group("fake", store=FakeStore(), rank=cp - 1, world_size=cp)

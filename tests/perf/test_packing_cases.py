@@ -220,6 +220,7 @@ def test_pack_ops_runs(tmp_path: pathlib.Path) -> None:
     assert [value for name, value in figures.items() if "kernels" in name] == [1, 1]
 
 
+@pytest.mark.slow
 def test_expansion_runs(tmp_path: pathlib.Path) -> None:
     figures = ran("expansion", tmp_path)
     for count in (1, 4, 16):
