@@ -215,6 +215,7 @@ def test_every_loop_is_rewritten(model: nn.Module) -> None:
     assert (report.graphs, report.graph_breaks) == (1, 0)
 
 
+@pytest.mark.slow
 def test_the_loss_scale_of_the_class_is_read_by_the_backward(model: nn.Module) -> None:
     """Megatron's schedules set it after the forward, in shape [1]."""
     call, data = compiled(step_of(model)), BATCHES[0]
@@ -230,6 +231,7 @@ def test_the_loss_scale_of_the_class_is_read_by_the_backward(model: nn.Module) -
     assert largest_gradient_error(found[0], found[2]) > 1e-2
 
 
+@pytest.mark.slow
 def test_losses_are_logged(model: nn.Module) -> None:
     tracker = mtp.MTPLossLoggingHelper.tracker
     step_of(model)(*BATCHES[0])

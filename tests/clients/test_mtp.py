@@ -243,5 +243,6 @@ def _log_in_a_group(rank: int, store: str) -> None:
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_losses_are_reduced_over_a_group(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(_log_in_a_group, (str(tmp_path / "store"),), nprocs=2)

@@ -91,6 +91,7 @@ def test_accumulation() -> None:
     train(half=half).check(WHOLE)
 
 
+@pytest.mark.slow
 def test_the_whole_step_compiled_with_compiled_autograd() -> None:
     """The step breaks at ``backward()``; its graph of the backward pass is compiled by the same backend."""
 
