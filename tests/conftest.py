@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 import pytest
+import torch
 import torch._dynamo.guards
 
 from tests.tiers import mark_slow
@@ -29,3 +30,10 @@ def guards_without_a_stopwatch() -> Iterator[None]:
 
     with mock.patch.object(torch._dynamo.guards, "profile_guard_manager", no_time):
         yield
+
+
+@pytest.fixture(autouse=True)
+def the_same_numbers_every_time() -> None:
+    """A test that fails fails again: how far compiled and eager lie apart depends on the numbers drawn (two rows that
+    nearly agree have a standard deviation whose gradient is mostly rounding)."""
+    torch.manual_seed(0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from tests.matrix.cells import REFERENCE
 
 OTHER_WORDS: dict[str, set[str]] = {
     "outer-iterator": {"body-not-traceable"},
@@ -17,9 +18,8 @@ OTHER_WORDS: dict[str, set[str]] = {
 
 
 def everyday_torch() -> bool:
-    """Is this the release that `constraints.txt` pins?"""
-    pins = (pathlib.Path(__file__).parents[1] / "constraints.txt").read_text(encoding="utf-8").split()
-    return f"torch=={torch.__version__.partition('+')[0]}" in pins
+    """Is this the release that all others are compared with?"""
+    return torch.__version__.partition("+")[0] == REFERENCE.torch
 
 
 def codes(code: str) -> set[str]:

@@ -133,13 +133,11 @@ def _may_loop(code: types.CodeType) -> bool:
 def _goes_over_numbers(tx: Any) -> bool:
     """Is tracing inside a loop, or where a whole tensor is read? One number in front of a loop, such as the total, is
     read as in stock torch."""
-    instructions = tx.instructions
-    place = {id(instruction): i for i, instruction in enumerate(instructions)}
-    here = place.get(id(tx.current_instruction), 0)
-    for i, instruction in enumerate(instructions):
-        if instruction.opname == "FOR_ITER" and i <= here < place.get(id(instruction.target), 0):
+    here = tx.indexof[tx.current_instruction]
+    for i, instruction in enumerate(tx.instructions):
+        if instruction.opname == "FOR_ITER" and i <= here < tx.indexof[instruction.target]:
             return True
-    line = [i for i in instructions if i.starts_line == tx.lineno or getattr(i.positions, "lineno", None) == tx.lineno]
+    line = (i for i in tx.instructions if tx.lineno in (i.starts_line, getattr(i.positions, "lineno", None)))
     return any(instruction.argval == "tolist" for instruction in line)
 
 

@@ -33,6 +33,7 @@ from passes.vectorize_segments.terms import (
     Guard,
     Outside,
     PointRead,
+    Positions,
     Spread,
     Take,
     Term,
@@ -149,6 +150,14 @@ def spread(machine: Machine, term: Term, shape: Any, dim: int, node: fx.Node) ->
             "whole-row-operand", "a per-document value with an extent along the packed dimension meets a segment", node
         )
     return machine.intern(Spread(term, len(shape), dim))
+
+
+def own_slots(machine: Machine, device: torch.device, dim: int) -> Term:
+    """int64: each slot's place in its document, lined up with a segment of packed ``dim``."""
+    here: Term = machine.intern(Positions(True, 0, torch.int64, device))
+    for _ in range(-dim - 1):
+        here = machine.intern(Apply(torch.unsqueeze, False, (here, -1), (), getattr(here, "dim", 0) - 1))
+    return here
 
 
 # === Elementwise =============================================================================================

@@ -13,6 +13,7 @@ from packpass._compat import hint_of, statically_known_true
 from packpass.layout.mutation import mutated_after, written_inputs
 from passes.refused import Refused
 from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)
+    rules_created,
     rules_documents,
     rules_indexing,
     rules_lookups,

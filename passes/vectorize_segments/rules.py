@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from packpass._registry import registrar
+from packpass.semantics import call_of
 from passes.refused import Refused
 from passes.vectorize_segments.by_meaning import by_meaning
 from passes.vectorize_segments.machine import (
@@ -105,6 +106,14 @@ def _by_rule(machine: Machine, node: fx.Node) -> Any:
     if fn is None:
         raise Refused("no-rule", f"there is no rule for {label(node)} in a loop over documents", node)
     return fn(machine, node)
+
+
+def bound_arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call by the names that torch has for them."""
+    call = call_of(node)
+    if call is None:
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    return dict(call.arguments)
 
 
 # === Integers ================================================================================================

@@ -230,7 +230,7 @@ def _sizes(node: fx.Node) -> Any:
 
 def packed_dim(machine: Machine, node: fx.Node) -> int | None:
     """The dimension (negative) that gets the document's length, by the arguments; None if there is none."""
-    from passes.vectorize_segments.rules_views import _is_length
+    from passes.vectorize_segments.rules_views import takes_length
 
     if name_of(node) == "expand_as":
         like = machine.value(node.args[1])
@@ -238,8 +238,8 @@ def packed_dim(machine: Machine, node: fx.Node) -> int | None:
             return like.dim
         raise Refused("no-rule", "this expand_as has no rule", node)
     sizes = _sizes(node)
-    found = [d - len(sizes) for d, s in enumerate(sizes) if isinstance(s, fx.Node) and _is_length(machine, s)]
-    if any(isinstance(s, fx.Node) and not _is_length(machine, s) for s in sizes) or len(found) > 1:
+    found = [d - len(sizes) for d, s in enumerate(sizes) if isinstance(s, fx.Node) and takes_length(machine, s)]
+    if any(isinstance(s, fx.Node) and not takes_length(machine, s) for s in sizes) or len(found) > 1:
         raise Refused("no-rule", f"{label(node)} to a size that is not understood has no rule", node)
     return found[0] if found else None
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics.indexing import entries_of
 from passes.refused import Refused
 from passes.vectorize_segments.boundaries import boundary_vector, element, lengths_of
 from passes.vectorize_segments.documents import as_term, is_per_document, spread
@@ -48,9 +49,8 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
         return machine.computed((node.target, False, (value, frozen_args(index)), ()), example(node))
     if not isinstance(example(base), torch.Tensor):
         raise Refused("no-rule", f"what {label(base)} returns has no rule", node)
-    entries = index if isinstance(index, tuple) else (index,)
-    if any(entry is None for entry in entries):
-        return _with_new_dims(machine, node, base, entries)
+    if index is None or (isinstance(index, tuple) and any(entry is None for entry in index)):
+        return _with_new_dims(machine, node, base, index)
     owned = outer_row(machine, base, index, node) or outer_slot(machine, base, index, node)
     return owned if owned is not None else _part(machine, node, base, index, example(node).dim())
 
@@ -80,16 +80,12 @@ def _part(machine: Machine, node: fx.Node, base: fx.Node, index: Any, rank: int)
     return part if rank == segment.rank else Slot(part)
 
 
-def _with_new_dims(machine: Machine, node: fx.Node, base: fx.Node, index: tuple[Any, ...]) -> Segment:
+def _with_new_dims(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Segment:
     """``x[None, s:e]``: what the other entries select, with dimensions of size 1 in between."""
-    new = sum(entry is None for entry in index)
-    if Ellipsis not in index:
-        index = (*index, Ellipsis)
-    at = index.index(Ellipsis)
-    rest = [slice(None)] * (example(base).dim() - (len(index) - new - 1))
-    index = (*index[:at], *rest, *index[at + 1 :])
-    part = _part(machine, node, base, tuple(e for e in index if e is not None), example(node).dim() - new)
-    entries = [e if e is None else slice(None) for e in index if e is None or isinstance(e, slice)]
+    items = [entry.item for entry in entries_of(index, example(base).dim()) or ()]
+    entries = [e if e is None else slice(None) for e in items if e is None or isinstance(e, slice)]
+    rest = tuple(e for e in items if e is not None)
+    part = _part(machine, node, base, rest, example(node).dim() - items.count(None)) if items else None
     if not isinstance(part, Segment) or len(entries) != example(node).dim():
         raise Refused("no-rule", "index with None and for slots by their number in two steps", node)
     dim = [i for i, e in enumerate(entries) if e is not None][part.rank + part.dim] - len(entries)

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import call_of
 from passes.refused import Refused
 from passes.vectorize_segments.documents import document, require_slots
 from passes.vectorize_segments.emit_documents import _flattened
 from passes.vectorize_segments.machine import OPAQUE, Machine, example
 from passes.vectorize_segments.op_names import label, name_of
-from passes.vectorize_segments.rules import outside_call, rule
+from passes.vectorize_segments.rules import bound_arguments, outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, over
 from passes.vectorize_segments.terms import FULL, Apply, Take, Term
 
@@ -132,19 +131,12 @@ def _as_torch_chooses(found: Over, stable: bool = False) -> bool:
     return False
 
 
-def _bound(node: fx.Node) -> dict[str, Any]:
-    call = call_of(node)
-    if call is None:
-        raise Refused("no-rule", f"this {label(node)} has no rule", node)
-    return dict(call.arguments)
-
-
 # === Sorts ===================================================================================================
 
 
 @rule("sort", "msort")
 def _sort(machine: Machine, node: fx.Node) -> Any:
-    name, given = name_of(node), _bound(node)
+    name, given = name_of(node), bound_arguments(node)
     found = _whole(machine, node, 0 if name == "msort" else given.get("dim", -1))
     if found is None:
         return outside_call(machine, node)
@@ -154,7 +146,7 @@ def _sort(machine: Machine, node: fx.Node) -> Any:
 
 @rule("argsort")
 def _argsort(machine: Machine, node: fx.Node) -> Any:
-    given = _bound(node)
+    given = bound_arguments(node)
     found = _whole(machine, node, given.get("dim", -1))
     if found is None:
         return outside_call(machine, node)
@@ -179,7 +171,7 @@ def _in_order(machine: Machine, found: Over, given: dict[str, Any]) -> tuple[Any
 
 @rule("topk")
 def _topk(machine: Machine, node: fx.Node) -> Any:
-    given = _bound(node)
+    given = bound_arguments(node)
     k = given.get("k")
     found = _whole(machine, node, given.get("dim", -1))
     if found is None:
@@ -192,7 +184,7 @@ def _topk(machine: Machine, node: fx.Node) -> Any:
 
 @rule("kthvalue")
 def _kthvalue(machine: Machine, node: fx.Node) -> Any:
-    given = _bound(node)
+    given = bound_arguments(node)
     k = given.get("k")
     found = _whole(machine, node, given.get("dim", -1), bool(given.get("keepdim")))
     if found is None:
@@ -205,7 +197,7 @@ def _kthvalue(machine: Machine, node: fx.Node) -> Any:
 
 @rule("median", "nanmedian")
 def _median(machine: Machine, node: fx.Node) -> Any:
-    given, name = _bound(node), name_of(node) or ""
+    given, name = bound_arguments(node), name_of(node) or ""
     dim = given.get("dim")
     found = _whole(machine, node, dim, bool(given.get("keepdim")))
     if found is None:
@@ -244,7 +236,7 @@ _ROUNDED = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}
 @rule("quantile", "nanquantile")
 def _quantile(machine: Machine, node: fx.Node) -> Any:
     """One quantile of every document, as torch computes it: between its neighbours in the sorted document."""
-    given = _bound(node)
+    given = bound_arguments(node)
     q: Any = given.get("q")
     how: Any = given.get("interpolation", "linear")
     found = _whole(machine, node, given.get("dim"), bool(given.get("keepdim")))
@@ -264,11 +256,9 @@ def _quantile(machine: Machine, node: fx.Node) -> Any:
 
     if how in _ROUNDED:
         return found.done(at(found.apply(_ROUNDED[how], rank, dim_of_term=0)))
-    below, above = at(found.apply(torch.floor, rank, dim_of_term=0)), at(found.apply(torch.ceil, rank, dim_of_term=0))
-    part: Any = 0.5
-    if how == "linear":
-        part = found.apply(torch.sub, rank, found.apply(torch.floor, rank, dim_of_term=0), dim_of_term=0)
-    return found.done(found.apply(torch.lerp, below, above, part, dim_of_term=0))
+    low, high = (found.apply(rounded, rank, dim_of_term=0) for rounded in (torch.floor, torch.ceil))
+    part = found.apply(torch.sub, rank, low, dim_of_term=0) if how == "linear" else 0.5
+    return found.done(found.apply(torch.lerp, at(low), at(high), part, dim_of_term=0))
 
 
 def _rank(found: Over, q: float, ignore_nan: bool) -> Term:

@@ -15,14 +15,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import call_of
 from passes.refused import Refused
-from passes.vectorize_segments.documents import document, spread
+from passes.vectorize_segments.documents import document, own_slots, spread
 from passes.vectorize_segments.machine import Machine, Segment, example
 from passes.vectorize_segments.op_names import label, name_of
-from passes.vectorize_segments.rules import outside_call, rule
+from passes.vectorize_segments.rules import bound_arguments, outside_call, rule
 from passes.vectorize_segments.rules_reductions import over
-from passes.vectorize_segments.terms import FULL, Apply, Guard, Outside, Positions, Take, Term
+from passes.vectorize_segments.terms import FULL, Apply, Guard, Outside, Take, Term
 
 _MOST = 16
 """Places that are told apart; every one of them is an op of its own."""
@@ -41,8 +40,9 @@ class Place(Term):
     def emit(self, emitter: Any) -> fx.Node:
         """The node, and the check that every document has such a slot."""
         given = emitter.call("reshape", emitter.node(self.at), -1, method=True)
+        one = emitter.call("to", emitter.call(torch.select, given, 0, self.item), torch.int64, method=True)
         lengths = emitter.call("to", emitter.lengths(), torch.int64, method=True)
-        place = emitter.call(torch.add, emitter.call(torch.zeros_like, lengths), self._one(emitter, given))
+        place = emitter.call(torch.add, emitter.call(torch.zeros_like, lengths), one)
         if self.wraps:
             behind = emitter.call(torch.add, place, lengths)
             place = emitter.call(torch.where, emitter.call(operator.lt, place, 0), behind, place)
@@ -52,11 +52,6 @@ class Place(Term):
         message = "packpass: an index lies outside of a document"
         emitter.call(torch._assert_async, emitter.for_every_document(inside, self.least), message)
         made: fx.Node = place
-        return made
-
-    def _one(self, emitter: Any, given: fx.Node) -> fx.Node:
-        one = emitter.call("to", emitter.call(torch.select, given, 0, self.item), torch.int64, method=True)
-        made: fx.Node = one
         return made
 
 
@@ -85,20 +80,10 @@ class Places:
         """A row that is true at one place of every document."""
         dim = self.segment.dim
         there = spread(self.machine, self.place(item), (), dim, self.node)
-        here: Term = self.machine.intern(Positions(True, 0, torch.int64, example(self.node).device))
-        for _ in range(-dim - 1):
-            here = self.machine.intern(Apply(torch.unsqueeze, False, (here, -1), (), here.dim - 1))
-        return self.apply(torch.eq, here, there)
+        return self.apply(torch.eq, own_slots(self.machine, example(self.node).device, dim), there)
 
     def done(self, term: Term) -> Segment:
         return self.machine.fresh(term, self.segment.rank)
-
-
-def _arguments(node: fx.Node) -> dict[str, Any]:
-    call = call_of(node)
-    if call is None:
-        raise Refused("no-rule", f"this {label(node)} has no rule", node)
-    return dict(call.arguments)
 
 
 def _places(machine: Machine, node: fx.Node, given: dict[str, Any], index: Any, wraps: bool) -> Places | None:
@@ -126,7 +111,7 @@ def _places(machine: Machine, node: fx.Node, given: dict[str, Any], index: Any, 
 
 @rule("index_select", "take")
 def _taken(machine: Machine, node: fx.Node) -> Any:
-    given, several = _arguments(node), name_of(node) == "take"
+    given, several = bound_arguments(node), name_of(node) == "take"
     found = _places(machine, node, given, given.get("index"), wraps=several)
     if found is None:
         return outside_call(machine, node)
@@ -146,7 +131,7 @@ def _taken(machine: Machine, node: fx.Node) -> Any:
 
 @rule("index_fill")
 def _filled(machine: Machine, node: fx.Node) -> Any:
-    given = _arguments(node)
+    given = bound_arguments(node)
     found = _places(machine, node, given, given.get("index"), wraps=True)
     if found is None:
         return outside_call(machine, node)
@@ -161,7 +146,7 @@ def _filled(machine: Machine, node: fx.Node) -> Any:
 
 @rule("index_copy", "index_add")
 def _at_places(machine: Machine, node: fx.Node) -> Any:
-    given = _arguments(node)
+    given = bound_arguments(node)
     found = _places(machine, node, given, given.get("index"), wraps=False)
     if found is None:
         return outside_call(machine, node)
@@ -171,7 +156,7 @@ def _at_places(machine: Machine, node: fx.Node) -> Any:
 
 @rule("put", "index_put")
 def _put_at(machine: Machine, node: fx.Node) -> Any:
-    given = _arguments(node)
+    given = bound_arguments(node)
     flat = name_of(node) == "put"
     index: Any = given.get("index") if flat else given.get("indices")
     if not flat:
@@ -190,7 +175,7 @@ def _put_at(machine: Machine, node: fx.Node) -> Any:
 @rule("index_reduce")
 def _reduced_at(machine: Machine, node: fx.Node) -> Any:
     """The product, or the larger or smaller one, of a slot and a number."""
-    given = _arguments(node)
+    given = bound_arguments(node)
     found = _places(machine, node, given, given.get("index"), wraps=False)
     if found is None:
         return outside_call(machine, node)
@@ -252,11 +237,8 @@ def _trace(machine: Machine, node: fx.Node) -> Any:
     if not isinstance(width, int):
         raise Refused("no-rule", f"{label(node)} of a document of dynamic width has no rule", node)
     device = example(node).device
-    here = machine.intern(Positions(True, 0, torch.int64, device))
     columns: Any = machine.intern(Apply(torch.arange, False, (width,), (("device", device),), dim))
-    if dim == -2:
-        here = machine.intern(Apply(torch.unsqueeze, False, (here, -1), (), -2))
-    else:
+    if dim == -1:
         columns = machine.intern(Apply(torch.unsqueeze, False, (columns, -1), (), dim))
-    kept = found.apply(torch.where, found.apply(torch.eq, here, columns), found.term, 0)
+    kept = found.apply(torch.where, found.apply(torch.eq, own_slots(machine, device, dim), columns), found.term, 0)
     return found.done(found.of(kept).to(example(node).dtype).reduce("sum"))

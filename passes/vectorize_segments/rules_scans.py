@@ -9,12 +9,12 @@ import torch
 from torch import fx
 
 from passes.refused import Refused
-from passes.vectorize_segments.documents import spread
+from passes.vectorize_segments.documents import own_slots, spread
 from passes.vectorize_segments.machine import OPAQUE, Machine, example
 from passes.vectorize_segments.op_names import argument, label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, highest, lowest, over
-from passes.vectorize_segments.terms import FULL, Apply, Positions, Roll, Scan, Softmax, Term
+from passes.vectorize_segments.terms import FULL, Roll, Scan, Softmax, Term
 
 _SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min", "logcumsumexp": "logsumexp"}
 
@@ -80,7 +80,5 @@ def _where_set(row: Over, extreme: Term, op: str, start: Any) -> Any:
     sets = row.apply(torch.ge if op == "max" else torch.le, row.term, before)
     if row.dtype.is_floating_point:
         sets = row.apply(torch.logical_or, sets, row.apply(torch.isnan, row.term))
-    here = machine.intern(Positions(True, 0, torch.int64, example(row.node)[1].device))
-    for _ in range(-segment.dim - 1):
-        here = machine.intern(Apply(torch.unsqueeze, False, (here, -1), (), here.dim - 1))
+    here = own_slots(machine, example(row.node)[1].device, segment.dim)
     return machine.fresh(machine.intern(Scan(row.apply(torch.where, sets, here, 0), "max", segment.dim)), segment.rank)

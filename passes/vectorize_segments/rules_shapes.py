@@ -14,7 +14,7 @@ from passes.vectorize_segments.op_names import argument, label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_splits import first_input, otherwise
 from passes.vectorize_segments.rules_tokenwise import known_keywords, made, slot_by_slot, unwritable, whole_row
-from passes.vectorize_segments.rules_views import _is_length
+from passes.vectorize_segments.rules_views import takes_length
 from passes.vectorize_segments.terms import LENGTH, Apply, Invariant, Outside
 
 
@@ -30,7 +30,7 @@ def _sizes(machine: Machine, node: fx.Node) -> list[Any] | None:
         single = value.single() if value is not None else None
         if value is not None and value.is_const:
             sizes.append(value.const)
-        elif _is_length(machine, size):
+        elif takes_length(machine, size):
             sizes.append(LENGTH)
         elif single is not None and isinstance(single[0], Invariant) and not single[1]:
             sizes.append(machine.intern(Outside(single[0].node)))

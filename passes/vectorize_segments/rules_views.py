@@ -25,15 +25,20 @@ def _size(machine: Machine, node: fx.Node) -> Any:
     return Affine.of(fake) if isinstance(fake, int) and not isinstance(fake, bool) else OPAQUE
 
 
-def _is_length(machine: Machine, arg: Any) -> bool:
+def first_bound(length: Affine) -> int:
+    """``k`` of the boundary ``i + k`` at which a document of this length begins."""
+    return min(atom.k for atom, _ in length.atoms if isinstance(atom, Bound))
+
+
+def takes_length(machine: Machine, arg: Any) -> bool:
+    """Is ``arg`` the length of the document? The first length that is met says which documents there are."""
     value = machine.affine(arg)
     length = value.length_of() if value is not None and not value.is_const else None
-    if value is not None and length is not None and length[1] == 0 and machine.boundaries is None:
-        # Nothing was cut yet: the document is the one that has this length.
-        machine.use((length[0], min(atom.k for atom, _ in value.atoms if isinstance(atom, Bound))), arg)
-    return (
-        length is not None and length[1] == 0 and machine.boundaries is not None and length[0] == machine.boundaries[0]
-    )
+    if value is None or length is None or length[1]:
+        return False
+    if machine.boundaries is None:
+        machine.use((length[0], first_bound(value)), arg)
+    return bool(length[0] == machine.boundaries[0])
 
 
 def shape_with_length(machine: Machine, sizes: Any, node: fx.Node) -> tuple[tuple[Any, ...], int]:
@@ -43,7 +48,7 @@ def shape_with_length(machine: Machine, sizes: Any, node: fx.Node) -> tuple[tupl
     for d, size in enumerate(sizes):
         if isinstance(size, int):
             out.append(size)
-        elif _is_length(machine, size):
+        elif takes_length(machine, size):
             if at is not None:
                 raise Refused("no-rule", f"{label(node)} with two packed dimensions has no rule", node)
             out.append(LENGTH)
