@@ -74,14 +74,16 @@ def run(ctx: Context, result: CaseResult) -> None:
     }
     report, first_calls = Report(), {}
     torch._dynamo.reset()
-    for name, backend in ((PACKPASS, Backend()), (STOCK, "inductor")):
-        ctx.progress(f"compiling: {name}")
-        call = compile_afresh(model, backend, {"fullgraph": True})
-        with _compat.empty_compile_caches(), collecting(report if name == PACKPASS else Report()):
-            started = time.perf_counter()
-            backward(call, batch)
-            first_calls[name] = time.perf_counter() - started
-        ways[name] = (call, backward)
+    with _compat.empty_compile_caches():  # stock, the second, finds kernels in them that both have
+        for name, backend in ((PACKPASS, Backend()), (STOCK, "inductor")):
+            ctx.progress(f"compiling: {name}")
+            call = compile_afresh(model, backend, {"fullgraph": True})
+            with collecting(report if name == PACKPASS else Report()):
+                started = time.perf_counter()
+                backward(call, batch)
+                first_calls[name] = time.perf_counter() - started
+            ways[name] = (call, backward)
+    del first_calls[STOCK]
 
     errors = _check(result, model, ways, batch)
     ctx.progress("timing")

@@ -59,7 +59,9 @@ RULES = [
     Rule("last token", lambda x: x[-1], stacked=True),
     Rule("mean pooling", lambda x: x.mean(0), stacked=True),
 ]
-TYPICAL = ("sum", "norm", "log_softmax", "flip", "mean pooling")
+EVERY_KERNEL = ("sum", "var", "softmax", "cumsum", "cummax", "flip", "positions", "last token", "mean pooling")
+"""Measured for numbers; the others, which run the same kernels, only with ``--full``."""
+TYPICAL = ("sum", "log_softmax", "flip", "mean pooling")
 """Measured for hidden states, too; the others only with ``--full``."""
 
 
@@ -94,8 +96,9 @@ def _rules_on(ctx: Context, result: CaseResult, name: str, shape: tuple[int, ...
     cu = boundaries(DOCUMENTS, TOTAL, ctx.device)
     rows, worst_loop, worst_whole = [], [], []
     rules = RULES[:: 5 if ctx.quick else 1]
-    if not ctx.full and len(shape) > 1:
-        rules = [rule for rule in rules if rule.name in TYPICAL]
+    if not ctx.full:
+        wanted = TYPICAL if len(shape) > 1 else EVERY_KERNEL
+        rules = [rule for rule in rules if rule.name in wanted]
     for rule in rules:
         ctx.progress(f"{name}: {rule.name}")
         line, over_loop, over_whole = _measure(ctx, result, rule, x, cu)
