@@ -14,6 +14,7 @@ from packpass.ops import (  # noqa: F401  (registers ops that only passes use)
     _segment_argmax,
     _segment_order,
     _segment_pad,
+    _segment_places,
     _segment_reduce,
     _segment_scan,
     _segment_softmax,
