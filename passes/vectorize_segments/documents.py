@@ -34,6 +34,7 @@ from passes.vectorize_segments.terms import (
     Outside,
     PointRead,
     Positions,
+    Row,
     Spread,
     Take,
     Term,
@@ -104,7 +105,7 @@ def as_term(machine: Machine, arg: fx.Node, node: fx.Node) -> Term:
 def _slot(machine: Machine, slot: Slot, node: fx.Node) -> Term:
     store = slot.segment.store
     if slot.position is not None:
-        assert store.outer is not None
+        assert isinstance(store.outer, Row)
         if store.version:
             raise Refused("aliasing", "a slot of a tensor that the loop writes is read by its number in the row", node)
         return machine.intern(PointRead(store.outer, slot.position, machine.least))

@@ -31,6 +31,7 @@ from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)
 )
 from passes.vectorize_segments.appended import Common, appended_value
 from passes.vectorize_segments.documents import read_cell
+from passes.vectorize_segments.elsewhere import Elsewhere
 from passes.vectorize_segments.machine import (
     Check,
     Document,
@@ -43,7 +44,9 @@ from passes.vectorize_segments.machine import (
 from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.rules import step
 from passes.vectorize_segments.terms import (
+    FULL,
     Affine,
+    Assign,
     Boundaries,
     DocRow,
     Index,
@@ -80,7 +83,7 @@ class Decided:
 
     loop: LoopFound
     boundaries: Boundaries
-    writes: tuple[tuple[Row, Store], ...]
+    writes: tuple[tuple[Row | Elsewhere, Store], ...]
     rows: tuple[tuple[DocRow, Term], ...]
     """Outer tensors with one row per document, and what is written there."""
     appended: tuple[tuple[fx.Node, Segment | Document], ...]
@@ -245,6 +248,13 @@ def _check_document(
             raise Refused("list-use", "a list of per-document values is used by something else than stack or cat", user)
 
 
+def overwriting(term: Term, row: Row | Elsewhere) -> Any:
+    """What a loop leaves in an outer row: the value that it writes over all of it, or else the term."""
+    if isinstance(term, Assign) and term.window == FULL and term.base is row:
+        return term.value
+    return term
+
+
 def same_length(a: Any, b: Any) -> bool:
     """Are two sizes equal? Torch gives inputs of varying length one symbol each, even where their sizes agree; a loop
     that cuts both is the place to settle that they do (by a guard, as adding the two tensors would)."""
@@ -311,12 +321,13 @@ def all_documents(machine: Machine, loop: LoopFound) -> Boundaries:
 
 
 def _rows(decided: Decided, machine: Machine) -> list[Row]:
-    rows: dict[Row, None] = {row: None for row, _ in decided.writes}
+    rows: dict[Row, None] = {row: None for row, _ in decided.writes if isinstance(row, Row)}
     for term in decided.terms:
         rows.update({t: None for t in walk(term) if isinstance(t, Row)})
     if not rows:
-        rows.update({store.outer: None for store in machine.outer.values() if store.outer is not None})
-    if not rows and not any(isinstance(value, Segment) for _, value in decided.appended):
+        rows.update({store.outer: None for store in machine.outer.values() if isinstance(store.outer, Row)})
+    segments = any(isinstance(value, Segment) for _, value in decided.appended)
+    if not rows and not segments and not any(isinstance(row, Elsewhere) for row, _ in decided.writes):
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")
     return list(rows)
 
@@ -343,11 +354,17 @@ def separate_inputs(graph: fx.Graph, decided: Decided) -> list[str]:
 def _no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
     """A tensor that the loop writes may be read only as the very same row, and never holds the boundaries."""
     boundaries = decided.boundaries
-    written: list[Row | DocRow] = [*(row for row, _ in decided.writes), *(row for row, _ in decided.rows)]
-    read = {t: None for term in decided.terms for t in walk(term) if isinstance(t, DocRow)}
-    parts: list[Row | DocRow] = [*rows, *(dict.fromkeys((*read, *(row for row, _ in decided.rows))))]
+    written: list[Row | DocRow | Elsewhere] = [
+        *(row for row, _ in decided.writes),
+        *(row for row, _ in decided.rows),
+    ]
+    read = {t: None for term in decided.terms for t in walk(term) if isinstance(t, (DocRow, Elsewhere))}
+    parts: list[Row | DocRow | Elsewhere] = [*rows, *(dict.fromkeys((*read, *(row for row, _ in decided.rows))))]
     whole = _outside_nodes(decided.terms) | machine.vectors
     used = whole | {row.node for row in parts} | {boundaries.node}
+    for row, store in decided.writes:
+        if isinstance(row, Elsewhere) and not row.per_row and row in walk(overwriting(store.term, row)):
+            raise Refused("aliasing", "documents that may overlap are read and written in one loop", row.node)
     for target in written:
         memory = storage(target.node)
         if boundaries.node is target.node:
@@ -367,7 +384,7 @@ def _no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
             raise Refused("aliasing", "the loop writes a tensor whose elements share memory (expanded)", target.node)
 
 
-def _disjoint(a: Row | DocRow, b: Row | DocRow) -> bool:
+def _disjoint(a: Row | DocRow | Elsewhere, b: Row | DocRow | Elsewhere) -> bool:
     """Do two selections of one tensor never overlap? Proven by two different integers in one position."""
     if len(a.index) != len(b.index):
         return False

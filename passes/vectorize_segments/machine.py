@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -41,6 +41,9 @@ from passes.vectorize_segments.terms import (
     walk,
 )
 
+if TYPE_CHECKING:
+    from passes.vectorize_segments.elsewhere import Elsewhere
+
 OPAQUE = object()
 """Value of a symbolic integer that only assertions look at."""
 
@@ -51,7 +54,7 @@ class Store:
 
     term: Term
     domain: Window = FULL
-    outer: Row | None = None
+    outer: Row | Elsewhere | None = None
     """Set for a tensor from outside the loop: the row it is cut from."""
     parent: tuple[Store | Cell, int] | None = None
     """Set for a view with another shape, or a result that may alias: may be read while the parent is unchanged."""

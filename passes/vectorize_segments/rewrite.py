@@ -19,8 +19,9 @@ from packpass.semantics.effects import grad_mode_changes
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
+from passes.vectorize_segments.elsewhere import Elsewhere
 from passes.vectorize_segments.emit import Emitter
-from passes.vectorize_segments.find import Decided, content, separate_inputs
+from passes.vectorize_segments.find import Decided, content, overwriting, separate_inputs
 from passes.vectorize_segments.machine import Segment, Store, example, storage
 from passes.vectorize_segments.rules_tokenwise import adds_up
 from passes.vectorize_segments.terms import (
@@ -115,7 +116,9 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
             emit_documents.write_rows(emitter, target_row, new)
         for row, _, new in news:
             if (row, new) not in functional:
-                target = row.node if not row.index else emitter.node(row)
+                target = row.node
+                if row.index:
+                    target = emitter.call(operator.getitem, row.node, emitter.arguments(row.index))
                 emitter.call("copy_", target, new, method=True)
     nodes = loop.nodes - set(decided.hoisted)
     inputs = [n for node in nodes for n in node.all_input_nodes if n not in nodes]
@@ -184,11 +187,13 @@ def _cats(decided: Decided) -> list[fx.Node]:
 # === What the loop leaves in its tensors =====================================================================
 
 
-def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Row, store: Store) -> fx.Node:
+def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Row | Elsewhere, store: Store) -> fx.Node:
     """The whole new content of an outer row, its tail included."""
-    term = store.term
-    value: Any = term.value if isinstance(term, Assign) and term.window == FULL and term.base is row else term
+    value = overwriting(store.term, row)
     base = emitter.node(row)
+    if isinstance(row, Elsewhere):
+        new = emitter.fitted(value, base)
+        return row.written(emitter, new if isinstance(new, fx.Node) else emitter.call(torch.full_like, base, new))
     if isinstance(value, (Term, Outside)):
         new = emitter.node(value)
         if store.point_fill is None and _keeps_tail(emitter, graph, decided, row, value, new, base):
@@ -260,7 +265,7 @@ def _point_filled(emitter: Emitter, new: fx.Node, store: Store, row: Row) -> fx.
     return emitter.call(torch.where, hit, fill, new)
 
 
-def _may_replace(graph: fx.Graph, decided: Decided, row: Row, new: fx.Node) -> bool:
+def _may_replace(graph: fx.Graph, decided: Decided, row: Row | Elsewhere, new: fx.Node) -> bool:
     """May later uses of the outer tensor simply use the new one? Only if nothing else can see the old memory."""
     node = row.node
     if row.index or call_name(node) not in _FRESH:

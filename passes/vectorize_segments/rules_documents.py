@@ -28,6 +28,7 @@ from passes.vectorize_segments.documents import (
     reinterpreted,
     spread,
 )
+from passes.vectorize_segments.elsewhere import elsewhere
 from passes.vectorize_segments.machine import (
     Cell,
     Document,
@@ -41,6 +42,7 @@ from passes.vectorize_segments.machine import (
 from passes.vectorize_segments.op_names import BASE, ELEMENTWISE, argument, label, name_of
 from passes.vectorize_segments.rules import DOCUMENTS, RULES, documents
 from passes.vectorize_segments.terms import LENGTH, Apply, DocAssign, DocGuard, Outside, Term
+from passes.vectorize_segments.windows import expand_index
 
 # Rules of other files that know per-document values, or refuse them by name.
 _SHARED = frozenset(
@@ -168,6 +170,8 @@ def _order(node: fx.Node, name: str, rank: int) -> list[int]:
 @documents("getitem", "select", "narrow")
 def _part(machine: Machine, node: fx.Node) -> Any:
     """A constant part of a per-document value."""
+    if name_of(node) == "getitem" and (moved := part_of_row(machine, node)) is not None:
+        return moved
     value, term, rank = source(machine, node)
     name = name_of(node)
     if len(node.all_input_nodes) != 1:
@@ -184,6 +188,18 @@ def _part(machine: Machine, node: fx.Node) -> Any:
         (argument(node, 2, "index"),) if name == "select" else (argument(node, 2, "start"), argument(node, 3, "length"))
     )
     return document_view(machine, Apply(getattr(torch, name or ""), False, (term, dim, *rest), (), 0), value)
+
+
+def part_of_row(machine: Machine, node: fx.Node) -> Segment | None:
+    """``rows[i][:n]``, read or written: the document's slots in its row of a padded tensor."""
+    value = machine.value(node.args[0])
+    row = value.cell.outer if isinstance(value, Document) and not value.cell.version else None
+    index: Any = node.args[1]
+    if row is None or row.index or row.k or index is None or (isinstance(index, tuple) and None in index):
+        return None
+    entries = expand_index(index, example(row.node).dim() - 1, node)
+    at = example(row.node).dim() + row.dim
+    return elsewhere(machine, row.node, [*entries[:at], None, *entries[at:]], at)
 
 
 @documents("expand", "expand_as", "repeat")

@@ -24,7 +24,7 @@ from passes.vectorize_segments.machine import (
 )
 from passes.vectorize_segments.op_names import argument, label
 from passes.vectorize_segments.rules import rule
-from passes.vectorize_segments.rules_documents import assign_document
+from passes.vectorize_segments.rules_documents import assign_document, part_of_row
 from passes.vectorize_segments.terms import FULL, Affine, Apply, Boundaries, Index, Outside, Window
 from passes.vectorize_segments.windows import (
     constant_entry,
@@ -118,6 +118,10 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
         if slot.position is not None and slot.where is None:
             raise Refused("outer-tensor-write", "a slot is written by its number in the row", node)
         assign(machine, slot.segment, slot.where or slot.segment.window, new, node, slot=True)
+        return OPAQUE
+    moved = part_of_row(machine, node)
+    if moved is not None:
+        assign(machine, moved, moved.window, machine.value(value), node)
         return OPAQUE
     row = slot if isinstance(slot, Document) else outer_row(machine, base, index, node)
     if row is not None:

@@ -10,6 +10,7 @@ from torch import fx
 
 from passes.refused import Refused
 from passes.vectorize_segments.boundaries import element
+from passes.vectorize_segments.elsewhere import elsewhere
 from passes.vectorize_segments.machine import (
     Cell,
     Document,
@@ -142,6 +143,9 @@ def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
         return value, window
     if not isinstance(value, Outside) or value.node is None:
         raise Refused("no-rule", f"{label(node)} of this value has no rule", node)
+    moved = elsewhere(machine, value.node, entries)
+    if moved is not None:
+        return moved, FULL
     packed_at: int | None = None
     where: Window | str | None = None
     for d, entry in enumerate(entries):

@@ -1,0 +1,89 @@
+"""Look-alikes of documents that lie elsewhere: documents that overlap, rows that are too short, other rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+
+
+@leave("f[T] cu")
+def later_documents_win(x: Tensor, cu: Tensor) -> Tensor:
+    """All documents are written over each other."""
+    out = x.new_zeros(400)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i : i + e - s] = x[s:e]
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="documents that overlap are added up")
+def overlap_and_add(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.new_zeros(400)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i : i + e - s] += x[s:e]
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="each document reads what the one before has written")
+def reads_what_was_written(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.cat((x, x))
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i + 1 : i + 1 + e - s] = out[i : i + e - s] * 0.5
+    return out
+
+
+@leave("f[T] cu")
+def added_to_padded_rows(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.ones(cu.shape[0] - 1, 200)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i, : e - s] += x[s:e]
+    return out
+
+
+@leave("f[T] cu")
+def the_row_after(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.new_zeros(cu.shape[0], 200)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i + 1, : e - s] = x[s:e]
+    return out
+
+
+@leave("f[T] cu")
+def all_in_one_row(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.new_zeros(2, 200)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[1, : e - s] = x[s:e]
+    return out
+
+
+@leave("f[T] cu", min_len=1)
+def all_but_the_last_token(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.new_zeros(cu.shape[0] - 1, 200)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i, : e - s - 1] = x[s : e - 1]
+    return out
+
+
+@leave("f[T] cu")
+def zeroed_and_filled(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.ones(cu.shape[0] - 1, 200)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i] = 0
+        out[i, : e - s] = x[s:e]
+    return out
+
+
+@leave("f[T] cu")
+def columns_instead_of_rows(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.new_zeros(200, cu.shape[0] - 1)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[: e - s, i] = x[s:e]
+    return out
+
+
+@leave("f[T] cu", min_len=1, tail=False)
+def rows_of_a_view(x: Tensor, cu: Tensor) -> Tensor:
+    """Rows of another tensor's, some of which are of no document."""
+    rows = x.sum() * torch.arange(400.0).reshape(-1, 200)[:, 10:190].repeat(30, 1)
+    return torch.cat([rows[i, : e - s] for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist()))])

@@ -1,0 +1,133 @@
+"""Loops that must be rewritten: documents that lie elsewhere in another tensor, such as the rows of a padded batch
+(`passes.vectorize_segments.elsewhere`)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .harness import program
+
+
+@program("f[T,2] cu", min_len=1, tail=False, reads=1, graphs=3)
+def into_padded_rows(x: Tensor, cu: Tensor) -> Tensor:
+    n = cu.shape[0] - 1
+    out = x.new_zeros(n, int((cu[1:] - cu[:-1]).max()), 2)
+    for i in range(n):
+        s, e = cu[i], cu[i + 1]
+        out[i, : e - s] = x[s:e]
+    return out
+
+
+@program("f[T] cu")
+def into_rows_of_a_constant_length(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.full((cu.shape[0] - 1, 200), -1.0)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i, : e - s] = x[s:e].flip(0)
+    return out
+
+
+@program("f[T] cu")
+def to_the_right_of_padded_rows(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.new_zeros(cu.shape[0] - 1, 200)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i, 200 - (e - s) : 200] = x[s:e]
+    return out
+
+
+@program("f[T] cu")
+def rows_first_then_slots(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.new_zeros(cu.shape[0] - 1, 200)
+    for i in range(cu.shape[0] - 1):
+        n = cu[i + 1] - cu[i]
+        out[i][:n] = x[cu[i] : cu[i + 1]] * 2
+    return out
+
+
+@program("f[T,3] f[N,200] cu", graphs=3)
+def packed_from_padded_rows(x: Tensor, rows: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[s:e] = rows[i, : e - s].unsqueeze(1) * x[s:e]
+    return out
+
+
+@program("f[N,200] cu", tail=False, graphs=3)
+def list_of_unpadded_rows(rows: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    return torch.cat([rows[i, :n] for i, n in enumerate(lengths)])
+
+
+@program("f[T,2] cu")
+def other_gaps_between_documents(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu[1:] - cu[:-1]
+    padded = F.pad(((lengths + 3) // 4 * 4).cumsum(0), (1, 0))
+    out = x.new_zeros(400, 2)
+    for i in range(cu.shape[0] - 1):
+        out[padded[i] : padded[i] + lengths[i]] = x[cu[i] : cu[i + 1]]
+    return out
+
+
+@program("f[T] cu")
+def gaps_by_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    begins = (cu[:-1] * 2).tolist()
+    out = x.new_zeros(400)
+    for b, s, e in zip(begins, cu[:-1].tolist(), cu[1:].tolist()):
+        out[b : b + e - s] = x[s:e].flip(0)
+    return out
+
+
+@program("f[T] cu", lead_empty=False)
+def a_number_in_every_row(x: Tensor, cu: Tensor) -> Tensor:
+    mask = torch.zeros(cu.shape[0] - 1, 200)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        mask[i, : e - s] = 1
+    return mask * x.sum()
+
+
+@program("f[T] cu", depends=False)
+def there_and_back(x: Tensor, cu: Tensor) -> Tensor:
+    rows = x.new_zeros(cu.shape[0] - 1, 200)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        rows[i, : e - s] = x[s:e]
+    rows = rows * 2 + 1
+    out = torch.zeros_like(x)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[s:e] = rows[i, : e - s]
+    return out
+
+
+@program("f[T,2] cu", min_len=1, tail=False, reads=1, graphs=3)
+def longest_read_before(x: Tensor, cu: Tensor) -> Tensor:
+    n = len(cu) - 1
+    longest = int((cu[1:] - cu[:-1]).max())
+    out = x.new_zeros(n, longest, 2)
+    for i in range(n):
+        s, e = cu[i], cu[i + 1]
+        out[i, : e - s] = x[s:e]
+    return out
+
+
+@program("f[T,2] cu", tail=False, reads=1)
+def padded_to_multiples(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu[1:] - cu[:-1]
+    padded = F.pad(((lengths + 3) // 4 * 4).cumsum(0), (1, 0))
+    out = x.new_zeros(int(padded[-1]), 2)
+    for i in range(len(cu) - 1):
+        out[padded[i] : padded[i] + lengths[i]] = x[cu[i] : cu[i + 1]]
+    return out
+
+
+@program("f[T] cu", min_len=1, tail=False)
+def last_tokens_of_each(x: Tensor, cu: Tensor) -> Tensor:
+    """Windows that end before the document does, taken from a row of twice the length."""
+    values, halves = torch.cat((x, x * 2)), (cu[1:] - cu[:-1] + 1) // 2
+    parts = [values[e - n : e] for n, e in zip(halves.tolist(), cu[1:].tolist())]
+    return torch.cat(parts)
+
+
+@program("f[T] cu", tail=False)
+def boundaries_of_numpy(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.cpu().numpy().tolist()
+    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])])
