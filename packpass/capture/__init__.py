@@ -41,7 +41,17 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.hooks import GROUPS, Group, Hook, HookState, group_is_on, hook_states, install_group, switched_off
 from packpass.capture.inputs import Client
-from packpass.capture.state import LOOP_MODES, Mode, Trace, active, current_frame, frame_state, note, refuse
+from packpass.capture.state import (
+    LOOP_MODES,
+    Mode,
+    Trace,
+    active,
+    current_frame,
+    frame_state,
+    leave_to_stock,
+    note,
+    refuse,
+)
 from packpass.capture.watch import watch_items
 from packpass.decisions.location import shorten
 from packpass.decisions.records import RefusedError
@@ -162,6 +172,8 @@ def _refused(tx: Any, error: Exception, loops: bool) -> Exception | None:
         return refuse("body-not-traceable", reason, active.regions[-1].location)
     if loops and active.frame is not None:
         where = next(iter(active.frame.sites.values()), shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno))
+        if active.frame.only_numbers and not active.frame.sites:
+            return leave_to_stock("a number made from boundaries cannot be captured")
         return refuse("frame-not-compiled", f"a frame with a captured loop failed to compile: {what}", where)
     return None
 

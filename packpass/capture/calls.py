@@ -6,6 +6,8 @@ Each function here gives the value that the call is replaced by, or None if the 
 
 from __future__ import annotations
 
+import builtins
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,8 @@ from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
     ListVariable,
+    LocalGeneratorObjectVariable,
+    NumpyNdarrayVariable,
     SliceVariable,
     SymNodeVariable,
     TensorVariable,
@@ -26,9 +30,10 @@ from packpass.capture.dynamo import (
     constant,
     emit,
     example,
+    is_side_effect_safe,
 )
-from packpass.capture.region import CollectedItems
-from packpass.capture.sequences import collect, documents_of, is_collected, is_documents, refuse_use
+from packpass.capture.lists import CollectedItems
+from packpass.capture.sequences import collect, documents_of, is_collected, is_documents, numbers_of, refuse_use
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
 from packpass.capture.watch import is_scalar, is_unknown, is_vector, watch_item
 
@@ -42,8 +47,14 @@ def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any
 def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A method of a tensor."""
     tensor, name, mode = method.obj.realize(), method.name, current_frame().mode
+    if isinstance(tensor, ListVariable) and name == "extend" and active.regions and len(args) == 1 and not kwargs:
+        return _extend(tensor, args[0].realize())
     if not isinstance(tensor, TensorVariable):
         return None
+    if isinstance(tensor, NumpyNdarrayVariable):
+        if name != "tolist" or not is_vector(tensor):
+            return None
+        tensor = call(tx, torch.from_numpy, tensor)  # the same numbers, as a list
     if mode is Mode.PROBE:
         if name == "item" and is_scalar(tensor):
             watch_item(tx, tensor)
@@ -56,73 +67,129 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     return None if replacement is None else replacement(tx, tensor, *args, **kwargs)
 
 
+def _extend(items: ListVariable, more: Any) -> Any:
+    """``parts.extend([a, b])`` of a list from outside the loop. Dynamo changes it before it asks whether it may."""
+    if items.mutation_type is None or is_side_effect_safe(items.mutation_type):
+        return None
+    if not isinstance(more, (ListVariable, TupleVariable)):
+        return None
+    if isinstance(more.items, CollectedItems) or not active.regions[-1].adopt_list(items):
+        return None
+    items.items.extend(more.items)
+    return constant(None)
+
+
 def _call_cat(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
-    found = _collected(tx, tensors)
-    if found is None:
+    items = _collected(tx, tensors)
+    if items is None:
         return None
     dim = kwargs.get("axis", dim)
     at = 0 if dim is None else dim.realize().as_python_constant()
-    proxy, length, fake = found
+    collected = items.joined(torch.cat, at)
+    fake = example(collected)
     if fake.dim() and not is_unknown(fake.shape[at]):
-        _needs_every_document(tensors)
-        return emit(tx, markers.LIST_JOIN, proxy, at, length)
-    return emit(tx, markers.RAGGED_CAT, proxy, at)
+        _needs_every_document(items)
+        return emit(tx, markers.LIST_JOIN, collected.as_proxy(), at, items.region.length.as_proxy())
+    return emit(tx, markers.RAGGED_CAT, collected.as_proxy(), at)
 
 
-def _needs_every_document(tensors: Any) -> None:
+def _needs_every_document(items: CollectedItems) -> None:
     """The result has one entry per document by its shape: not what a replay makes of a list that lacks some."""
-    value = tensors.realize()
-    if isinstance(value, ListVariable) and isinstance(value.items, CollectedItems) and value.items.region.skips:
+    if items.region.skips:
         current_frame().not_replayable = "a list that lacks the skipped documents is stacked, padded or joined"
 
 
-def _collected(tx: Any, tensors: Any) -> tuple[Any, Any, Any] | None:
-    """``(proxy of the list, number of documents, fake of one part)`` of a list that a loop over documents filled."""
+def _collected(tx: Any, tensors: Any) -> CollectedItems | None:
+    """The entries of a list that a loop over documents has filled."""
     if tensors is None:
         return None
     value = tensors.realize()
     if is_documents(value):
         value = collect(tx, value)
-    if not isinstance(value, ListVariable) or not isinstance(value.items, CollectedItems):
-        return None
-    items = value.items
-    if items.collected is None:
-        raise items.refusal()
-    proxy: Any = items.collected.as_proxy()
-    return proxy, items.region.length.as_proxy(), proxy.node.meta["example_value"]
+    known = isinstance(value, ListVariable) and isinstance(value.items, CollectedItems)
+    return value.items if known else None
 
 
 def _call_stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
-    """``torch.stack`` of values that documents have one of each."""
-    found = _collected(tx, tensors)
-    if found is None or set(kwargs) - {"axis"}:
+    """``torch.stack`` of values that documents have one of each, or as many."""
+    items = _collected(tx, tensors)
+    if items is None or set(kwargs) - {"axis"}:
         return None
     dim = kwargs.get("axis", dim)
-    at = 0 if dim is None else dim.realize().as_python_constant()
-    proxy, length, fake = found
-    _needs_every_document(tensors)
-    if any(is_unknown(s) for s in fake.shape):
+    return _stack(tx, items, 0 if dim is None else dim.realize().as_python_constant())
+
+
+def _stack(tx: Any, items: CollectedItems, at: int) -> Any:
+    collected = items.collected() if items.each == 1 else items.joined(torch.stack, at)
+    _needs_every_document(items)
+    if any(is_unknown(s) for s in example(collected).shape):
         raise refuse("list-use", "documents of different lengths cannot be stacked", location_of(tx))
-    return emit(tx, markers.LIST_STACK, proxy, at, length)
+    op = markers.LIST_STACK if items.each == 1 else markers.LIST_JOIN
+    return emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy())
 
 
 def _call_pad(
     tx: Any, tensors: Any = None, batch_first: Any = None, padding_value: Any = None, padding_side: Any = None
 ) -> Any:
     """``pad_sequence`` of segments."""
-    found = _collected(tx, tensors)
-    if found is None:
+    items = _collected(tx, tensors)
+    if items is None:
         return None
-    _needs_every_document(tensors)
-    proxy, length, _ = found
+    _needs_every_document(items)
     given = (batch_first, padding_value, padding_side)
     constants: list[Any] = [
         default if v is None else v.realize().as_python_constant()
         for v, default in zip(given, (False, 0.0, "right"), strict=True)
     ]
     first, number, side = constants
-    args = (proxy, length, first, float(number), side)
+    args = (items.collected().as_proxy(), items.region.length.as_proxy(), first, float(number), side)
     return emit(tx, markers.LIST_PAD, *args)
+
+
+def _call_sum(tx: Any, items: Any = None, start: Any = None) -> Any:
+    """``sum(losses)`` of a list with one entry per document, ``sum(lengths)`` of a list of numbers."""
+    value = None if items is None else items.realize()
+    if isinstance(value, LocalGeneratorObjectVariable):
+        listed = call(tx, plain.collected, value)
+        return _call_sum(tx, listed, start) or call(tx, sum, listed, *([] if start is None else [start]))
+    numbers = _numbers(tx, value)
+    if numbers is not None:
+        total = call(tx, plain.total, numbers)
+        return total if start is None else call(tx, operator.add, start, total)
+    entries = _collected(tx, value)
+    if entries is None:
+        return None
+    stacked = _stack(tx, entries, 0)
+    dtype = torch.int64 if example(stacked).dtype is torch.bool else example(stacked).dtype
+    share = stacked.call_method(tx, "sum", [constant(0)], {"dtype": constant(dtype)})
+    return call(tx, operator.add, constant(0) if start is None else start, share)
+
+
+def _numbers(tx: Any, value: Any) -> Any:
+    """The sequence over documents, if a value is one of numbers that are the entries of a tensor."""
+    value = numbers_of(value) if is_collected(value) else value
+    if value is None or not is_documents(value) or attribute(tx, value, "origin").is_python_constant():
+        return None
+    return value
+
+
+def _call_extreme(function: Any) -> Callable[..., Any]:
+    """``max(lengths)`` of a list of numbers."""
+
+    def replacement(tx: Any, items: Any = None, *rest: Any, **kwargs: Any) -> Any:
+        numbers = _numbers(tx, items.realize()) if items is not None and not rest and not kwargs else None
+        return None if numbers is None else call(tx, function, numbers)
+
+    return replacement
+
+
+def _call_len(tx: Any, items: Any = None) -> Any:
+    """The number of entries in a list that a loop over documents has filled."""
+    value: Any = items.realize() if items is not None else None
+    if not is_collected(value) or value.items.region.skips:
+        return None
+    length = value.items.region.length
+    return length if value.items.each == 1 else call(tx, operator.mul, length, constant(value.items.each))
 
 
 def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None, dim: Any = None, **kwargs: Any) -> Any:
@@ -134,8 +201,8 @@ def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None,
     if sizes is None or tensor is None:
         return None
     lengths = sizes.realize()
-    if is_collected(lengths) and lengths.items.numbers is not None:
-        lengths = lengths.items.numbers
+    if numbers_of(lengths) is not None:
+        lengths = numbers_of(lengths)
     if not is_documents(lengths):
         return None
     origin = attribute(tx, lengths, "origin")
@@ -189,14 +256,24 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     if scalars:
         entries[scalars[0]] = entries[scalars[0]].call_method(tx, "item", [], {})
     rest = [entry for i, entry in enumerate(entries) if i != unknown[0]]
-    ellipsis = [i for i, e in enumerate(entries) if e.is_python_constant() and e.as_python_constant() is Ellipsis]
-    integers = [i for i, e in enumerate(entries) if e.is_python_constant() and type(e.as_python_constant()) is int]
+    # To ask a slice or a number that is data whether it is a constant is to make it one.
+    known = {i: e.as_python_constant() for i, e in enumerate(entries) if _is_constant(e)}
+    ellipsis = [i for i, value in known.items() if value is Ellipsis]
+    integers = [i for i, value in known.items() if type(value) is int]
     understood = {*unknown, *ellipsis, *integers}
     if not all(i in understood or isinstance(e, SliceVariable) for i, e in enumerate(entries)):
         return None
     dim = unknown[0] - sum(i < unknown[0] for i in integers)
     if ellipsis and ellipsis[0] < unknown[0]:
         dim += fake.dim() - (len(entries) - 1) - 1
+    if any(isinstance(e, SliceVariable) and not _is_constant_slice(e) for e in rest):
+        # The document's own row first, and then its slots.
+        at = unknown[0] + (fake.dim() - len(entries) if ellipsis and ellipsis[0] < unknown[0] else 0)
+        row = self.call_method(tx, "select", [ConstantVariable.create(at), entries[unknown[0]]], {})
+        index = TupleVariable(rest)
+        if name == "__getitem__":
+            return row.call_method(tx, "__getitem__", [index], {})
+        return row.call_method(tx, "__setitem__", [index, args[1]], {})
     full = SliceVariable([ConstantVariable.create(None)] * 3, tx)
     index = TupleVariable([full if i == unknown[0] else entry for i, entry in enumerate(entries)])
     view = self
@@ -208,10 +285,18 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     return slot.call_method(tx, "__setitem__", [ConstantVariable.create(Ellipsis), args[1]], {})
 
 
+def _is_constant(entry: Any) -> bool:
+    return not isinstance(entry, (SliceVariable, SymNodeVariable, TensorVariable)) and entry.is_python_constant()
+
+
+def _is_constant_slice(entry: Any) -> bool:
+    return all(isinstance(v, ConstantVariable) for v in entry.items)
+
+
 def _is_full_slice(entry: Any) -> bool:
     if isinstance(entry, SliceVariable):
-        return all(v.is_python_constant() and v.as_python_constant() is None for v in entry.items)
-    return entry.is_python_constant() and entry.as_python_constant() is Ellipsis
+        return all(isinstance(v, ConstantVariable) and v.as_python_constant() is None for v in entry.items)
+    return _is_constant(entry) and entry.as_python_constant() is Ellipsis
 
 
 def _get_item(tx: Any, self: Any, *args: Any) -> Any:
@@ -235,12 +320,16 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.stack: _call_stack,
     torch._C._nn.pad_sequence: _call_pad,
     **dict.fromkeys((torch.split, torch.functional.split), _call_split),
+    builtins.sum: _call_sum,
+    builtins.max: _call_extreme(plain.largest),
+    builtins.min: _call_extreme(plain.smallest),
+    builtins.len: _call_len,
     torch.roll: _call_roll,
     torch._check: _note_check,
     **{function: _shadowed(function) for function in shadows.SHADOWED},
     **{function: _divided(name) for function, name in divisible.FUNCTIONS.items()},
 }
-"""Function of torch -> ``replacement(tx, *args, **kwargs)``."""
+"""Function of torch or Python -> ``replacement(tx, *args, **kwargs)``."""
 
 _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": _get_item,

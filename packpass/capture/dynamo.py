@@ -66,6 +66,7 @@ from torch._dynamo.variables import (
     ContextWrappingVariable,
     GetAttrVariable,
     ListVariable,
+    NumpyNdarrayVariable,
     SliceVariable,
     SymNodeVariable,
     TensorVariable,

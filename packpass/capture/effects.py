@@ -102,8 +102,18 @@ def check_iterators(*values: Any) -> None:
     if active.regions:
         for value in values:
             value = value.realize() if isinstance(value, VariableTracker) else value
-            if is_iterator(value) and _is_from_outside(value):
+            if is_iterator(value) and _is_from_outside(value) and not _drives(value):
                 refuse_advance()
+
+
+def _drives(iterator: Any) -> bool:
+    """Is it the generator in which the open loop is, so that its next entry is the loop's next iteration?"""
+    tx = active.regions[-1].tx
+    while tx in active.trace.consumers:
+        if getattr(iterator, "inline_tracer", None) is tx:
+            return True
+        tx = active.trace.consumers[tx]
+    return False
 
 
 # === Ops of the body =========================================================================================

@@ -88,28 +88,22 @@ def stepped(tx: InstructionTranslatorBase, lengths: str, steps: Steps) -> Any:
     return vector
 
 
-def list_of(tx: InstructionTranslatorBase, values: list[Any], indices: list[fx.Node]) -> Any:
-    """The tensor variable of a list with one number made from a length per document; None if that is not what
-    ``values``, those of the traced iterations, are."""
-    nodes = [_node(value) for value in values]
-    made = {length_of(node, index) if node is not None else None for node, index in zip(nodes, indices, strict=True)}
-    found = made.pop() if len(made) == 1 else None
-    vector = stepped(tx, *found) if found is not None else None
-    return None if vector is None else emit(tx, "clone", vector, method=True)
-
-
 class Running:
-    """An offset while the loop is traced again. Not usable (``boundaries`` None) if the lengths are not found."""
+    """An offset while the loop is traced again. Not ``ready`` if the lengths are not found."""
 
-    def __init__(self, tx: InstructionTranslatorBase, offset: Offset) -> None:
-        self.tx, self.offset = tx, offset
-        self.boundaries: Any = None
+    def __init__(self, tx: InstructionTranslatorBase, offset: Offset, documents: Any) -> None:
+        self.tx, self.offset, self.documents = tx, offset, documents
         lengths = stepped(tx, offset.lengths, offset.steps)
-        if lengths is not None:
+        self.ready = lengths is not None
+        if self.ready:
             ends = emit(tx, torch.cumsum, lengths, 0)
             self.boundaries = emit(tx, torch.nn.functional.pad, ends.as_proxy(), (1, 0))
             if offset.first:
                 self.boundaries = emit(tx, operator.add, self.boundaries.as_proxy(), offset.first)
+
+    def after(self) -> Any:
+        """Where the last document ends."""
+        return self._read(self.documents)
 
     def begin(self, index: Any) -> None:
         """The local's value for the document ``index`` is ``start``."""

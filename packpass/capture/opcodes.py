@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +26,16 @@ from packpass.capture import calls, effects, late_reads, sequences
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     ListVariable,
+    LocalGeneratorObjectVariable,
+    SliceVariable,
     SymNodeVariable,
     TensorVariable,
     Unsupported,
+    call,
     constant,
 )
-from packpass.capture.region import CollectedItems, Region, TrackedLocals
+from packpass.capture.lists import CollectedItems
+from packpass.capture.region import Region, TrackedLocals
 from packpass.capture.state import LOOP_MODES, Mode, active, location_of
 from packpass.capture.watch import watch_items
 
@@ -141,7 +146,13 @@ def _get_iter(original: Any, self: Any, instruction: Any) -> None:
 
 
 def _get_item(original: Any, self: Any, instruction: Any) -> None:
-    """``x[s]`` and ``x[:, e - 1]`` with a number that is data."""
+    """``x[s]`` and ``x[:, e - 1]`` with a number that is data; an entry, or a part, of a list of numbers."""
+    found = sequences.numbers_of(self.stack[-2])
+    if found is not None:
+        key = self.pop()
+        self.pop()
+        self.push(call(self, operator.getitem, found, key))
+        return
     _indexed(original, self, instruction, "__getitem__", 2)
 
 
@@ -178,10 +189,24 @@ def _load_attr(original: Any, self: Any, instruction: Any) -> None:
 
 
 def _slice(original: Any, self: Any, instruction: Any) -> None:
-    """``x[: cu[-1]]`` reads a number from the boundaries."""
+    """``x[: cu[-1]]`` reads a number from the boundaries; ``bounds[:-1]`` of a list of numbers."""
+    found = sequences.numbers_of(self.stack[-3]) if instruction.opname == "BINARY_SLICE" else None
+    if found is not None:
+        start, stop = self.popn(2)
+        self.pop()
+        self.push(call(self, operator.getitem, found, SliceVariable([start, stop, constant(None)], self)))
+        return
     if active.frame is not None and active.frame.mode is Mode.PROBE:
         watch_items(self, self.stack[-3:] if instruction.opname == "BUILD_SLICE" else self.stack[-2:])
     original(self, instruction)
+
+
+def _for_iter(original: Any, self: Any, instruction: Any) -> None:
+    """A loop, which may be what runs a generator."""
+    value = self.stack[-1]
+    if isinstance(value, LocalGeneratorObjectVariable):
+        active.trace.consumers[value.inline_tracer] = self
+    _goes_through(1)(original, self, instruction)
 
 
 def _goes_through(depth: int) -> Callable[..., None]:
@@ -215,8 +240,9 @@ _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
     "BINARY_SUBSCR": _get_item,
     "STORE_SUBSCR": _set_item,
     "LOAD_FAST_AND_CLEAR": _set_aside,
+    "FOR_ITER": _for_iter,
     **dict.fromkeys(
-        ("FOR_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "CONTAINS_OP"),
+        ("UNPACK_SEQUENCE", "UNPACK_EX", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "CONTAINS_OP"),
         _goes_through(1),
     ),
     **dict.fromkeys(("CALL_FUNCTION_EX", "SEND", "YIELD_FROM"), _goes_through(2)),

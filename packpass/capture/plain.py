@@ -179,6 +179,29 @@ def of_tolist(x: Any) -> Any:
     return Documents(x.size(0), lambda i: numbers[i].item(), list, False, numbers)
 
 
+def total(documents: Any) -> Any:
+    """``sum(numbers)``."""
+    return documents.origin.sum().item()
+
+
+def largest(documents: Any) -> Any:
+    """``max(numbers)``."""
+    return documents.origin.max().item()
+
+
+def smallest(documents: Any) -> Any:
+    """``min(numbers)``."""
+    return documents.origin.min().item()
+
+
+def collected(iterator: Any) -> Any:
+    """``list(iterator)``, of a generator."""
+    out = []
+    for entry in iterator:
+        out.append(entry)
+    return out
+
+
 def of_split(x: Any, lengths: Any, dim: Any) -> Any:
     """``torch.split(x, lengths, dim)``, where ``lengths`` is the ``tolist()`` of a tensor."""
     return Documents(lengths.length, lambda i: markers.SPLIT_GET(x, lengths.origin, i, dim), tuple)

@@ -14,21 +14,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from packpass import markers
-from packpass.capture import plain
+from packpass.capture.carried import Carried, learn
 from packpass.capture.dynamo import (
     ContextWrappingVariable,
     GenericContextWrappingVariable,
     ListVariable,
-    SymNodeVariable,
-    TensorVariable,
     ValueMutationNew,
     VariableTracker,
-    call,
     emit,
     enter_new_scope,
 )
-from packpass.capture.offsets import Running, learn, list_of
-from packpass.capture.state import Restart, active, refuse, restart
+from packpass.capture.lists import CollectedItems
+from packpass.capture.state import Restart, active, caller_of, refuse, restart
 
 if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase
@@ -39,6 +36,7 @@ ITERATIONS = 2
 
 ALIVE = frozenset({"store_attr", "check_allowed_side_effect", "create_proxy", "run_node"})
 """Hooks that were called when the sequence was made that is looped over, if they are ever called."""
+_CLEANING_UP = (["COPY"], ["SWAP"], ["CALL_INTRINSIC_1"])
 _RAISES_AGAIN = ("einops",)
 """Packages whose handlers only add to the message, or compute the same in another way."""
 
@@ -46,12 +44,17 @@ _RAISES_AGAIN = ("einops",)
 class Poison(VariableTracker):
     """Value of a name that a closed loop assigned: that of a traced iteration, not of the last one.
 
-    Reading it, or a graph break that would have to rebuild it, refuses the loop.
+    Reading it, or a graph break that would have to rebuild it, refuses the loop, unless it can be made (``make``).
     """
 
-    def __init__(self, name: str, location: str, **kwargs: Any) -> None:
+    def __init__(self, name: str, location: str, make: Callable[[], Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.name, self.location = name, location
+        self.name, self.location, self.make = name, location, make
+
+    def made(self) -> Any:
+        if self.make is None:
+            raise self.refuse()
+        return self.make()
 
     def refuse(self) -> Restart:
         return refuse(
@@ -121,7 +124,8 @@ class TrackedLocals(dict[str, Any]):
         if self._silent:
             return value
         if isinstance(value, Poison):
-            raise value.refuse()
+            value = value.made()
+            dict.__setitem__(self, name, value)
         for watcher in self.watchers:
             watcher.read(name)
         return value
@@ -154,68 +158,6 @@ class TrackedLocals(dict[str, Any]):
         return value
 
 
-class CollectedItems(list[Any]):
-    """Stands in for the items of a Python list that a loop body appends to.
-
-    While the loop is traced only ``append`` is allowed; afterwards the passes see one ``list_collect`` node and any
-    access to the elements refuses the loop.
-    """
-
-    def __init__(self, region: Region) -> None:
-        super().__init__()
-        self.region = region
-        self.values: list[VariableTracker] = []
-        self.collected: VariableTracker | None = None
-        self.numbers: Any = None
-        """The list, where its entries are no tensors but numbers made from lengths: ``[n // 2 for n in lengths]``."""
-
-    def append(self, value: VariableTracker) -> None:
-        region = self.region
-        if not active.regions or active.regions[-1] is not region:
-            raise refuse(
-                "list-use", "a list filled by the loop over documents is appended to again after it", region.location
-            )
-        if len(self.values) != region.iteration:
-            raise refuse("list-append", "the list must be appended to exactly once per document", region.location)
-        value = value.realize()
-        if not isinstance(value, (TensorVariable, SymNodeVariable)):
-            raise self._refuse_entry(value)
-        self.values.append(value)
-
-    def close(self) -> None:
-        """The loop is over: its entries become one value."""
-        region = self.region
-        if all(isinstance(value, TensorVariable) for value in self.values):
-            proxies = [value.as_proxy() for value in self.values]
-            self.collected = emit(region.tx, markers.LIST_COLLECT, *proxies, region.id)
-            return
-        lengths = None if region.skips else list_of(region.tx, self.values, region.indices)
-        if lengths is None:
-            raise self._refuse_entry(self.values[0])
-        self.numbers = call(region.tx, plain.of_tolist, lengths)
-
-    def _refuse_entry(self, value: VariableTracker) -> Restart:
-        reason = f"only tensors may be appended per document, not {value.python_type_name()}"
-        return refuse("list-append", reason, self.region.location)
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise self.refusal()
-
-    def refusal(self) -> Restart:
-        """For uses that need the entries."""
-        return refuse(
-            "list-use",
-            "a list filled by the loop over documents may only be concatenated (torch.cat), stacked, padded or "
-            "looped over again",
-            self.region.location,
-        )
-
-    if not TYPE_CHECKING:
-        __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __add__ = __iadd__ = _refuse
-        __bool__ = __reversed__ = __mul__ = __eq__ = extend = insert = pop = clear = copy = reverse = _refuse
-        remove = index = count = sort = _refuse
-
-
 def catches_exceptions(tx: Any, outermost: Any = None) -> bool:
     """Is the current instruction of this frame, or of a caller, inside ``try`` or a ``with`` that may swallow errors?
 
@@ -225,14 +167,15 @@ def catches_exceptions(tx: Any, outermost: Any = None) -> bool:
     own, generic = ContextWrappingVariable, GenericContextWrappingVariable
     while tx is not None:
         if str(tx.f_globals.get("__name__", "")).partition(".")[0] in _RAISES_AGAIN:
-            tx = getattr(tx, "parent", None) if tx is not outermost else None
+            tx = caller_of(tx) if tx is not outermost else None
             continue
         entry = tx.current_instruction.exn_tab_entry
         while entry is not None:
             at = tx.indexof[entry.target]
             opnames = [instruction.opname for instruction in tx.instructions[at : at + 3]]
-            # COPY begins the clean-up of a handler, SWAP that of an inlined comprehension (3.12): both raise again.
-            if "WITH_EXCEPT_START" not in opnames and opnames[:1] not in (["COPY"], ["SWAP"]):
+            # COPY begins the clean-up of a handler, SWAP that of an inlined comprehension (3.12), CALL_INTRINSIC_1 that
+            # of a generator (3.12): they raise again.
+            if "WITH_EXCEPT_START" not in opnames and opnames[:1] not in _CLEANING_UP:
                 return True
             entry = entry.target.exn_tab_entry if entry.target.exn_tab_entry is not entry else None
         for block in tx.block_stack:
@@ -242,7 +185,7 @@ def catches_exceptions(tx: Any, outermost: Any = None) -> bool:
                     return True
             elif isinstance(manager, generic) or not isinstance(manager, own):
                 return True
-        tx = getattr(tx, "parent", None) if tx is not outermost else None
+        tx = caller_of(tx) if tx is not outermost else None
     return False
 
 
@@ -285,15 +228,12 @@ class Region:
             accesses = Accesses()
             frame.symbolic_locals.watchers.append(accesses)
             self._frames.append((frame, accesses))
-            frame = getattr(frame, "parent", None)
+            frame = caller_of(frame)
         self.indices: list[Any] = []
         self._before = dict(tx.symbolic_locals)
         self._after: list[dict[str, Any]] = []
         """Locals of the loop's own frame: before it, and after each iteration."""
-        self.offsets: dict[str, Running] = {}
-        for name, offset in active.frame.offsets.get(self._key, {}).items():
-            alike = [running for running in self.offsets.values() if running.offset == offset]
-            self.offsets[name] = alike[0] if alike else Running(tx, offset)
+        self.known = Carried(self, active.frame.carried.get(self._key, {}), self._before)
 
     @property
     def _key(self) -> Any:
@@ -312,27 +252,20 @@ class Region:
     def note_skip(self) -> None:
         """Some documents skip the rest of the body."""
         self.skips = True
-        if active.frame is not None and any(len(items.values) > self.iteration for items in self.lists):
+        if active.frame is not None and any(items.holds(self.iteration) for items in self.lists):
             active.frame.not_replayable = "a list is appended to before documents are skipped"
 
     def begin_iteration(self) -> None:
         self.index = emit(self.tx, markers.LOOP_BEGIN, self.length.as_proxy(), self.id, self.iteration)
         self.indices.append(self.index.as_proxy().node)
-        for running in dict.fromkeys(self.offsets.values()):
-            if running.boundaries is None:
-                raise self._refuse_carried(list(self.offsets))
-            running.begin(self.index)
-        for name, running in self.offsets.items():
-            self.tx.symbolic_locals[name] = running.start
+        if unknown := self.known.begin():
+            raise self._refuse_carried(unknown)
 
     def end_iteration(self) -> None:
         for items in self.lists:
-            if len(items.values) != self.iteration + 1:
-                raise refuse("list-append", "the list must be appended to exactly once per document", self.location)
-        for running in dict.fromkeys(self.offsets.values()):
-            names = [name for name, other in self.offsets.items() if other is running]
-            if self.skips or not running.has_grown([dict.get(self.tx.symbolic_locals, name) for name in names]):
-                raise self._refuse_carried(names)
+            items.end_iteration(self.iteration)
+        if changed := self.known.end():
+            raise self._refuse_carried(changed)
         self._after.append(dict(self.tx.symbolic_locals))
         args = (self.index.as_proxy(), self.id, self.iteration)
         self.tx.output.create_proxy("call_function", markers.LOOP_END, args, {})
@@ -346,13 +279,16 @@ class Region:
         carried = [name for _, accesses in self._frames for name in accesses.carried()]
         carried += [cell.local_name or "a closure variable" for cell in self.cells.carried()]
         if carried:
-            self._learn_offsets(carried)
+            self._learn(carried)
             raise self._refuse_carried(carried)
+        after = {name: Poison(name, self.location, make) for name, make in self.known.numbers().items()}
+        after |= self.known.totals()
         for frame, accesses in self._frames:
             frame.symbolic_locals.watchers.remove(accesses)
             for name in accesses.written:
                 if dict.__contains__(frame.symbolic_locals, name) and not frame.symbolic_locals.is_unbound(name):
-                    dict.__setitem__(frame.symbolic_locals, name, Poison(name, self.location))
+                    value = after.get(name) if frame is self.tx else None
+                    dict.__setitem__(frame.symbolic_locals, name, value or Poison(name, self.location))
         side_effects = self.tx.output.side_effects
         for cell in self.cells.written:
             side_effects.store_attr_mutations[cell]["cell_contents"] = Poison(
@@ -365,19 +301,16 @@ class Region:
         reason = f"{', '.join(sorted(set(names)))} carries a value from one document to the next"
         return refuse("carried-state", reason, self.location)
 
-    def _learn_offsets(self, carried: list[str]) -> None:
-        """If all that is carried are offsets (`packpass.capture.offsets`), trace the frame again with them known."""
+    def _learn(self, carried: list[str]) -> None:
+        """If every document can do without what is carried (`packpass.capture.carried`), trace the frame again."""
         frame = active.frame
         elsewhere = set(carried) - set(self._frames[0][1].carried())
-        if frame is None or self.skips or self._key in frame.offsets or elsewhere:
+        if frame is None or self.skips or self._key in frame.carried or elsewhere:
             return
-        learned = {
-            name: learn(self._before.get(name), [after.get(name) for after in self._after], self.indices)
-            for name in set(carried)
-        }
-        if all(offset is not None for offset in learned.values()):
-            frame.offsets[self._key] = learned
-            raise restart(f"{', '.join(sorted(learned))} counts on by documents")
+        learned = learn(self._before, self._after, self.indices, set(carried))
+        if all(how is not None for how in learned.values()):
+            frame.carried[self._key] = learned
+            raise restart(f"{', '.join(sorted(learned))} can be made from the documents' numbers")
 
     def abandon(self) -> None:
         self._scope.close()

@@ -18,6 +18,8 @@ import sympy
 from packpass.capture import plain
 from packpass.capture.dynamo import (
     ListVariable,
+    LocalGeneratorObjectVariable,
+    NumpyNdarrayVariable,
     SliceVariable,
     SymNodeVariable,
     TensorVariable,
@@ -29,9 +31,10 @@ from packpass.capture.dynamo import (
     constant,
     variable,
 )
-from packpass.capture.region import ITERATIONS, CollectedItems, Region
-from packpass.capture.state import Mode, active, current_frame, location_of, refuse
-from packpass.capture.watch import enter_loop_mode, is_vector, loop_mode_for_symint, static_sizes
+from packpass.capture.lists import CollectedItems
+from packpass.capture.region import ITERATIONS, Region
+from packpass.capture.state import LOOP_MODES, Mode, active, current_frame, location_of, refuse, resumes
+from packpass.capture.watch import enter_loop_mode, is_vector, loop_mode_for_symint, made_from, static_sizes
 from packpass.decisions.location import is_library
 
 if TYPE_CHECKING:
@@ -58,6 +61,10 @@ def documents_of(tx: Translator, value: Any) -> Any:
         return value
     if isinstance(value, ListVariable) and isinstance(value.items, CollectedItems):
         return of_collected(tx, value.items)
+    if isinstance(value, NumpyNdarrayVariable):
+        if is_vector(value) and made_from(value.as_proxy().node) is not None:
+            raise refuse_use(tx, "going over a numpy array of boundaries, instead of their tolist(),")
+        return None
     if isinstance(value, TensorVariable) and is_vector(value) and current_frame().mode is not Mode.STOCK:
         size = value.as_proxy().node.meta["example_value"].shape[0]
         if isinstance(size, int) or size.node.expr.is_number:
@@ -71,16 +78,20 @@ def of_collected(tx: Translator, items: CollectedItems) -> Any:
     """A list that an earlier loop over documents filled, looped over again."""
     if items.numbers is not None:
         return items.numbers
-    if items.collected is None:
-        raise items.refusal()
+    collected = items.collected()
     if items.region.skips:
         current_frame().not_replayable = "a list that lacks the skipped documents is looped over again"
-    return call(tx, plain.of_collected, items.collected, items.region.length)
+    return call(tx, plain.of_collected, collected, items.region.length)
 
 
 def is_collected(value: Any) -> bool:
     """A finished list with one entry per document: nothing can change it any more, so that a copy is the list."""
     return isinstance(value, ListVariable) and isinstance(value.items, CollectedItems) and not active.regions
+
+
+def numbers_of(value: Any) -> Any:
+    """The sequence over documents that a list of numbers is, which a loop over documents has filled; or None."""
+    return value.items.numbers if is_collected(value) else None
 
 
 def expression(value: Any) -> Any:
@@ -105,7 +116,7 @@ def _advance(tx: Translator, iterator: Value) -> Value:
     user: Any = tx.parent
     location = location_of(tx)
     driven = user is not None and user.current_instruction.opname == "FOR_ITER"
-    if not driven or user.stack[-1].realize() is not iterator or user.f_code.co_flags & inspect.CO_GENERATOR:
+    if not driven or user.stack[-1].realize() is not iterator or not _is_run_by_a_loop(user):
         raise refuse("iterator-use", "the sequence of documents is advanced outside a plain for loop", location)
     region = active.trace.regions.get(iterator)
     if region is None:
@@ -124,6 +135,15 @@ def _advance(tx: Translator, iterator: Value) -> Value:
             return constant(None)
     region.begin_iteration()
     return region.index
+
+
+def _is_run_by_a_loop(tx: Any) -> bool:
+    """If this frame is a generator's: is it a loop that runs it, so that its iterations are those of that loop?"""
+    while tx is not None and tx.f_code.co_flags & inspect.CO_GENERATOR:
+        if tx not in active.trace.consumers:
+            return False
+        tx = active.trace.consumers[tx]
+    return True
 
 
 def _in_range(key: Any, length: Any) -> bool:
@@ -240,6 +260,8 @@ def _zip(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return None
     if len(known) != len(found):
         reason = "zip of a sequence with one entry per document and one of constant length"
+        if resumes(tx):
+            reason += ", perhaps a list of numbers made before a graph break: that break is what to look at"
         raise refuse("unequal-lengths", reason, location_of(tx))
     strict = "strict" in kwargs and bool(kwargs["strict"].as_python_constant())
     length = _shortest(tx, known, "zip", strict)
@@ -296,6 +318,18 @@ def _list(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return call(tx, plain.listed, args[0], variable(tx, list)) if is_once(args[0]) else args[0]
 
 
+def _list_or_generator(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and isinstance(args[0], LocalGeneratorObjectVariable) and current_frame().mode in LOOP_MODES:
+        return call(tx, plain.collected, args[0])
+    return _list(tx, args, kwargs)
+
+
+def _tuple(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    out = _list_or_generator(tx, args, kwargs)
+    # The entries of a list over documents are only looked at together.
+    return call(tx, tuple, out) if type(out) is ListVariable and not is_collected(out) else out
+
+
 def _iter(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or is_documents(args[0]):
         return None  # our own __iter__
@@ -332,8 +366,8 @@ FUNCTIONS: dict[Any, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     builtins.map: _map,
     builtins.enumerate: _enumerate,
     itertools.pairwise: _pairwise,
-    builtins.list: _list,
-    builtins.tuple: _list,
+    builtins.list: _list_or_generator,
+    builtins.tuple: _tuple,
     builtins.iter: _iter,
     builtins.isinstance: _isinstance,
 }

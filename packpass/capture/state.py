@@ -80,13 +80,15 @@ class FrameState:
     """Loop id -> user location."""
     branches: dict[int, str] = dataclasses.field(default_factory=dict)
     """Loop id -> the user's line with a branch on data that its two traced iterations followed both ways."""
+    only_numbers: bool = False
+    """Are scalars captured for a number in front of a loop of which it is not known whether it is over documents?"""
     user_checks: bool = False
     """Did the user check data outside a captured loop? Then the assertions in the graph are not all Dynamo's own."""
     not_replayable: str = ""
     """Why the loops of this frame must not be replayed although their two iterations are alike."""
     restarts: int = 0
-    offsets: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """Loop (code object, bytecode offset) -> its locals that count on by documents, see `packpass.capture.offsets`."""
+    carried: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """Loop (code object, bytecode offset) -> how its locals change by documents, see `packpass.capture.carried`."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
     code: types.CodeType | None = None
@@ -109,6 +111,8 @@ class Trace:
     """Point-to-point request -> the loop and its iteration that made it, and its number in the graph."""
     born: dict[Any, Region | None] = dataclasses.field(default_factory=dict)
     """Iterator or generator -> the loop in which it was made."""
+    consumers: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """Frame of a generator -> the frame with the loop that runs it."""
     alive: set[str] = dataclasses.field(default_factory=set)
     """Hooks that torch has called."""
     messages: dict[Any, Any] = dataclasses.field(default_factory=dict)
@@ -147,6 +151,18 @@ def current_frame() -> FrameState:
     return active.frame
 
 
+def caller_of(tx: Any) -> Any:
+    """The frame that runs this one, None for the outermost: a generator is run by the loop that goes over it."""
+    return active.trace.consumers.get(tx, getattr(tx, "parent", None))
+
+
+def resumes(tx: Any) -> bool:
+    """Does the frame go on after a graph break?"""
+    while tx.parent is not None:
+        tx = tx.parent
+    return str(tx.f_code.co_name).startswith("torch_dynamo_resume_in_")
+
+
 def location_of(tx: Any) -> str:
     """``file.py:123`` of the line of the user's that ``tx`` is tracing."""
     while tx.parent is not None and is_library(tx.f_code.co_filename):
@@ -163,12 +179,17 @@ def restart(reason: str) -> Restart:
     return Restart(restart_reason=f"packpass: {reason}")
 
 
-def refuse(code: str, reason: str, location: str) -> Restart:
-    """Record why the loop at ``location`` is not captured; the frame goes on as stock torch."""
+def leave_to_stock(reason: str) -> Restart:
+    """The frame goes on as stock torch; there was nothing to refuse."""
     if active.frame is not None:
         active.frame.mode = Mode.STOCK
+    return restart(reason)
+
+
+def refuse(code: str, reason: str, location: str) -> Restart:
+    """Record why the loop at ``location`` is not captured; the frame goes on as stock torch."""
     note(code, reason, location)
-    return restart(f"{code}: {reason}")
+    return leave_to_stock(f"{code}: {reason}")
 
 
 def note(code: str, reason: str, location: str) -> None:

@@ -8,6 +8,7 @@ Functions named after what they wrap are ``replacement(original, *args)`` for th
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import torch
@@ -99,17 +100,46 @@ def watch_items(tx: Any, values: list[Any]) -> None:
 
 
 def watch_item(tx: Any, scalar: Any) -> None:
-    """``cu[3].item()`` of a small boundary vector: a loop with a constant number of documents, perhaps; capture the
-    scalars and let the passes look. Above the limit, unrolling would cost more than it can gain."""
-    node = scalar.as_proxy().node
-    source = node.args[0] if node.args else None
-    while source is not None and getattr(source, "op", "") != "placeholder":
-        source = source.args[0] if getattr(source, "args", ()) else None
-    value = source.meta.get("example_value") if source is not None else None
-    if not isinstance(value, torch.Tensor) or value.dim() != 1 or value.dtype not in _INDEX_DTYPES:
+    """A number is read from boundaries: before a loop, or one by one.
+
+    ``int(cu.diff().max())`` would end the graph in front of the loop over documents, and what the loop needs to know of
+    the numbers with it: capture the scalars. ``cu[3].item()`` of a small vector may be a loop with a constant number of
+    documents: let the passes look. Above the limit, unrolling would cost more than it can gain.
+    """
+    vector = made_from(scalar.as_proxy().node)
+    if vector is None:
         return
-    if isinstance(value.shape[0], int) and value.shape[0] <= UNROLL_LIMIT:
-        frame = current_frame()
-        symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
+    size = vector.meta["example_value"].shape[0]
+    frame = current_frame()
+    symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
+    if isinstance(size, int) and size <= UNROLL_LIMIT:
         frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
         raise restart("boundaries are read one by one")
+    if symbolic and _loop_ahead(tx):
+        frame.mode, frame.only_numbers = Mode.SYMBOLIC, True
+        raise restart("a number made from boundaries is read in front of a loop")
+
+
+def made_from(node: Any) -> Any:
+    """The one input that a value is made from, if that is a vector of integers."""
+    seen, queue, inputs = {node}, [node], []
+    while queue:
+        here = queue.pop()
+        if here.op == "placeholder" and isinstance(here.meta.get("example_value"), torch.Tensor):
+            inputs.append(here)
+        queue += [source for source in here.all_input_nodes if source not in seen]
+        seen.update(here.all_input_nodes)
+    if len(inputs) != 1:
+        return None
+    value = inputs[0].meta["example_value"]
+    return inputs[0] if value.dim() == 1 and value.dtype in _INDEX_DTYPES else None
+
+
+def _loop_ahead(tx: Any) -> bool:
+    """Does the code go on to a loop, in this frame or in one that has called it?"""
+    while tx is not None:
+        ahead = tx.instructions[tx.instruction_pointer or 0 :]
+        if any(i.opname == "FOR_ITER" or isinstance(i.argval, types.CodeType) for i in ahead):
+            return True
+        tx = tx.parent
+    return False

@@ -429,23 +429,22 @@ def list_added(x: Tensor, cu: Tensor) -> Tensor:
 def list_append(x: Tensor, cu: Tensor) -> Tensor:
     parts = []
     for s, e in zip(cu[:-1], cu[1:]):
-        parts.append(x[:, s:e])
-        parts.append(x[:, s:e] * 2)
-    return torch.cat(parts, 1)
+        parts.append((x[:, s:e], x[:, s:e] * 2))
+    return torch.cat([part for pair in parts for part in pair], 1)
 
 
 def list_of_numbers(x: Tensor, cu: Tensor) -> Any:
     lengths = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        lengths.append(e - s)
+        lengths.append((e - s) ** 2)
     return x + max(lengths)
 
 
 def carried_state(x: Tensor, cu: Tensor) -> Tensor:
     out, k = x.clone(), 0
     for s, e in zip(cu[:-1], cu[1:]):
-        k = k + 1
-        out[:, s:e] *= 10 if k > 2 else 1
+        k = (k + 1) % 3
+        out[:, s:e] *= 10 if k > 1 else 1
     return out
 
 

@@ -101,10 +101,22 @@ def test_a_list_without_the_skipped_documents_is_not_replayed() -> None:
     assert torch.equal(report.result, f(x, SIZES[1])) and not report.rewrites
 
 
-def test_a_list_is_left_to_stock_torch_where_its_length_is_asked() -> None:
+def test_the_length_of_a_list_is_the_number_of_documents() -> None:
     def f(x: Tensor, cu: Tensor) -> Tensor:
         ys = [x[s:e].sum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
         return torch.stack(ys) * len(ys)
+
+    x = torch.randn(12, 4)
+    report = packpass.explain(f, options=OPTIONS)(x, SIZES[0])
+    torch.testing.assert_close(report.result, f(x, SIZES[0]))
+    assert report.rewrites
+    assert not report.refusals
+
+
+def test_a_list_is_left_to_stock_torch_where_one_entry_is_asked_for() -> None:
+    def f(x: Tensor, cu: Tensor) -> Tensor:
+        ys = [x[s:e].sum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+        return torch.stack(ys) * ys[1]
 
     x = torch.randn(12, 4)
     report = packpass.explain(f, options=OPTIONS)(x, SIZES[0])

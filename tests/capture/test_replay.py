@@ -271,7 +271,7 @@ def leaked_value(x: Tensor, cu: Tensor) -> Tensor:
 def counted_documents(x: Tensor, cu: Tensor) -> Tensor:
     out, n = x.clone(), 0
     for s, e in zip(cu[:-1], cu[1:]):
-        n = n + 1
+        n = 1 - n
         out[:, s:e] = x[:, s:e].cumsum(1) * n
     return out
 

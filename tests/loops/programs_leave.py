@@ -5,18 +5,20 @@ from __future__ import annotations
 from . import (
     leave_branches,
     leave_edges,
+    leave_elsewhere,
     leave_index,
     leave_iteration,
     leave_memory,
     leave_offsets,
     leave_python,
     leave_state,
+    leave_totals,
     leave_windows,
 )
 from .harness import LEAVE, Program
 
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
-    "PROGRAMS", "leave_branches", "leave_edges", "leave_index", "leave_iteration", "leave_memory", "leave_offsets",
-    "leave_python", "leave_state", "leave_windows",
+    "PROGRAMS", "leave_branches", "leave_edges", "leave_elsewhere", "leave_index", "leave_iteration", "leave_memory",
+    "leave_offsets", "leave_python", "leave_state", "leave_totals", "leave_windows",
 ]  # fmt: skip

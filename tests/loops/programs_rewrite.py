@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from . import rewrite_bodies, rewrite_branches, rewrite_forms, rewrite_offsets, rewrite_outputs
+from . import (
+    rewrite_bodies,
+    rewrite_branches,
+    rewrite_elsewhere,
+    rewrite_forms,
+    rewrite_offsets,
+    rewrite_outputs,
+    rewrite_totals,
+)
 from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
-__all__ = ["PROGRAMS", "rewrite_bodies", "rewrite_branches", "rewrite_forms", "rewrite_offsets", "rewrite_outputs"]
+__all__ = [
+    "PROGRAMS", "rewrite_bodies", "rewrite_branches", "rewrite_elsewhere", "rewrite_forms", "rewrite_offsets",
+    "rewrite_outputs", "rewrite_totals",
+]  # fmt: skip

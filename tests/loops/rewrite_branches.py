@@ -60,7 +60,7 @@ def one_token_needs_no_flip(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@program("f[2,T] cu")
+@program("f[2,T] cu", depends=False)
 def the_same_question_twice(x: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

@@ -1,0 +1,79 @@
+"""What a loop carries from one document to the next, where every document can do without it.
+
+Offsets (`packpass.capture.offsets`), counters and totals (`packpass.capture.totals`). The first trace of a frame learns
+how each such local changes; in the next trace its value for document i is made from i, each iteration must leave what
+was learned, and what the local holds after the loop is made from the number of documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from packpass.capture.offsets import Offset, Running
+from packpass.capture.offsets import learn as learn_offset
+from packpass.capture.totals import Adding, Count, Counting, Total, learn_count, learn_total
+
+if TYPE_CHECKING:
+    from packpass.capture.region import Region
+
+Learned = Offset | Count | Total
+
+
+def learn(before: dict[str, Any], after: list[dict[str, Any]], indices: list[Any], names: set[str]) -> dict[str, Any]:
+    """Name -> how that local changed from ``before`` the loop through ``after`` each traced iteration, None if it
+    cannot be done without."""
+
+    def of(name: str) -> Learned | None:
+        values = [before.get(name), *(local.get(name) for local in after)]
+        first, *later = [value.realize() if value is not None else None for value in values]
+        return learn_count(first, later) or learn_total(first, later) or learn_offset(first, later, indices)
+
+    return {name: of(name) for name in names}
+
+
+class Carried:
+    """The locals of one loop that are known to change in these ways, while it is traced again."""
+
+    def __init__(self, region: Region, learned: dict[str, Learned], before: dict[str, Any]) -> None:
+        self.region = region
+        self.names: list[tuple[list[str], Any]] = []
+        """Locals, and what makes their value; offsets that grow alike are one."""
+        offsets: dict[Offset, list[str]] = {}
+        for name, how in learned.items():
+            if isinstance(how, Offset) and how in offsets:
+                offsets[how].append(name)
+            elif isinstance(how, Offset):
+                offsets[how] = [name]
+                self.names.append((offsets[how], Running(region.tx, how, region.length)))
+            elif isinstance(how, Count):
+                self.names.append(([name], Counting(region, how)))
+            else:
+                self.names.append(([name], Adding(region, how, before[name].realize())))
+
+    def begin(self) -> list[str]:
+        """Give every local its value for the document that begins; names of those for which there is none."""
+        for names, made in self.names:
+            if not made.ready:
+                return names
+            made.begin(self.region.index)
+            for name in names:
+                self.region.tx.symbolic_locals[name] = made.start
+        return []
+
+    def end(self) -> list[str]:
+        """Names of locals that have not changed as was learned."""
+        for names, made in self.names:
+            held = [dict.get(self.region.tx.symbolic_locals, name) for name in names]
+            values = [None if value is None else value.realize() for value in held]
+            if self.region.skips or not made.has_grown(values):
+                return names
+        return []
+
+    def totals(self) -> dict[str, Any]:
+        """Name of every total -> its value after the loop, which may be a tensor that was added to in place."""
+        return {names[0]: made.after() for names, made in self.names if isinstance(made, Adding)}
+
+    def numbers(self) -> dict[str, Callable[[], Any]]:
+        """Name of every other local -> what makes its value after the loop, where somebody asks for it."""
+        return {name: made.after for names, made in self.names if not isinstance(made, Adding) for name in names}

@@ -1,0 +1,132 @@
+"""A list of numbers that a loop has made, one per document, as one tensor.
+
+::
+
+    bounds = [int(b) for b in cu_seqlens]
+    lengths = [e - s for s, e in zip(bounds[:-1], bounds[1:])]
+
+Each number is made from entries of tensors at the document's index; the list is made from the tensors in the same way:
+``cu_seqlens[1:] - cu_seqlens[:-1]``. Both traced iterations must say so.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+from torch import fx
+
+from packpass.capture.dynamo import SymNodeVariable, emit
+from packpass.capture.offsets import stepped
+from packpass.layout.mutation import written_inputs
+from packpass.layout.names import storage
+from packpass.markers.lengths import length_of
+
+if TYPE_CHECKING:
+    from packpass.capture.region import Region
+
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
+
+
+def list_of(region: Region, values: list[Any]) -> Any:
+    """The tensor variable that holds such a list; None if ``values``, one of each traced iteration, are no such
+    numbers."""
+    if not all(isinstance(value, SymNodeVariable) for value in values):
+        return None
+    nodes = [value.as_proxy().node for value in values]
+    made = [_made(node, index, region) for node, index in zip(nodes, region.indices, strict=True)]
+    if any(expression is None or expression != made[0] for expression in made):
+        return None
+    vector = _emit(region, made[0])
+    return None if vector is None or isinstance(vector, int) else emit(region.tx, "clone", vector, method=True)
+
+
+def _made(node: Any, index: fx.Node, region: Region) -> Any:
+    """How a number is made; None if in another way than these.
+
+    An int; ``("lengths", name, steps)``; ``("entry", tensor, ahead)``, the tensor's entry at the index plus ``ahead``;
+    ``(function, first, second)`` of such.
+    """
+    if not isinstance(node, fx.Node):
+        return node if type(node) is int else None
+    if node.target is torch.sym_int:  # int(entry)
+        return _made(node.args[0], index, region)
+    lengths = length_of(node, index)
+    if lengths is not None:
+        return ("lengths", *lengths)
+    if node.target in _ARITHMETIC and node.op == "call_function" and len(node.args) == 2:
+        parts = [_made(arg, index, region) for arg in node.args]
+        return None if any(part is None for part in parts) else (node.target, *parts)
+    read: Any = node.args[0] if node.target == "item" else None
+    if not isinstance(read, fx.Node) or read.target not in (torch.select, operator.getitem) or read.kwargs:
+        return None
+    tensor, *at = read.args
+    if read.target is torch.select:
+        at = at[1:] if at[0] == 0 else []
+    ahead = _ahead(at[0], index) if len(at) == 1 else None
+    if ahead is None or not isinstance(tensor, fx.Node) or not _is_vector(tensor) or not _is_constant(tensor, region):
+        return None
+    return ("entry", tensor, ahead)
+
+
+def _ahead(at: Any, index: fx.Node) -> int | None:
+    """k if a position is ``index + k``."""
+    if at is index:
+        return 0
+    if not isinstance(at, fx.Node) or at.target is not operator.add or len(at.args) != 2:
+        return None
+    first, second = at.args
+    number = second if first is index else first if second is index else None
+    return number if type(number) is int else None
+
+
+def _is_vector(tensor: fx.Node) -> bool:
+    fake = tensor.meta.get("example_value")
+    return isinstance(fake, torch.Tensor) and fake.dim() == 1 and not fake.dtype.is_floating_point
+
+
+def _is_constant(tensor: fx.Node, region: Region) -> bool:
+    """Was a tensor there before the loop, and does the body leave its memory alone?"""
+    begin = region.indices[0]
+    memory = storage(tensor)
+    node: Any = begin
+    while node.op != "root":
+        if any(storage(written) in (memory, None) for written in written_inputs(node)):
+            return False
+        node = node.next
+    return bool(tensor < begin)
+
+
+def _emit(region: Region, made: Any) -> Any:
+    """The proxy of all documents' numbers, or the int that they all are; None if a tensor has no such entries."""
+    if isinstance(made, int):
+        return made
+    what, first, second = made
+    if what == "lengths":
+        return stepped(region.tx, first, second)
+    if what == "entry":
+        return _cut(region, first, second)
+    parts = [_emit(region, part) for part in (first, second)]
+    if any(part is None for part in parts) or all(isinstance(part, int) for part in parts):
+        return None
+    return emit(region.tx, what, *parts).as_proxy()
+
+
+def _cut(region: Region, tensor: fx.Node, ahead: int) -> Any:
+    """``tensor[ahead : ahead + number of documents]``, as numbers of 64 bits, which hold what Python's do here."""
+    fake = tensor.meta["example_value"]
+    length: Any = region.length
+    stop = sympy.sympify(_expression(length.sym_num) + ahead - _expression(fake.shape[0]))
+    if not stop.is_Integer or stop > 0 or ahead < 0:
+        return None
+    proxy = region.tx.output.current_tracer.proxy(tensor)
+    vector = emit(region.tx, "long", proxy, method=True).as_proxy()
+    if ahead == 0 and stop == 0:
+        return vector
+    return emit(region.tx, operator.getitem, vector, slice(ahead or None, int(stop) or None)).as_proxy()
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size

@@ -1,0 +1,130 @@
+"""A Python list that the body of a loop over documents fills."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from packpass import markers
+from packpass.capture import plain
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, VariableTracker, call, emit
+from packpass.capture.entries import list_of
+from packpass.capture.state import Restart, active, refuse
+
+if TYPE_CHECKING:
+    from packpass.capture.region import Region
+
+
+class CollectedItems(list[Any]):
+    """Stands in for the items of a Python list that a loop body appends to, as often for each document.
+
+    While the loop is traced only ``append`` and ``extend`` are allowed; afterwards the passes see one ``list_collect``
+    node and any access to the elements refuses the loop.
+    """
+
+    def __init__(self, region: Region) -> None:
+        super().__init__()
+        self.region = region
+        self.values: list[list[VariableTracker]] = []
+        """What each traced iteration appends."""
+        self.numbers: Any = None
+        """The list, where its entries are no tensors but numbers made from lengths: ``[n // 2 for n in lengths]``."""
+        self._one: Any = None
+        self._joined: dict[Any, Any] = {}
+
+    def append(self, value: VariableTracker) -> None:
+        region = self.region
+        if not active.regions or active.regions[-1] is not region:
+            raise refuse(
+                "list-use", "a list filled by the loop over documents is appended to again after it", region.location
+            )
+        if not region.iteration <= len(self.values) <= region.iteration + 1:
+            raise self._refuse_count()
+        value = value.realize()
+        if not isinstance(value, (TensorVariable, SymNodeVariable)):
+            raise self._refuse_entry(value)
+        if not self.holds(region.iteration):
+            self.values.append([])
+        self.values[-1].append(value)
+
+    def extend(self, values: Any) -> None:
+        for value in values:
+            self.append(value)
+
+    def holds(self, iteration: int) -> bool:
+        """Has this iteration appended something?"""
+        return len(self.values) > iteration
+
+    def end_iteration(self, iteration: int) -> None:
+        if len(self.values) != iteration + 1 or len(self.values[-1]) != len(self.values[0]):
+            raise self._refuse_count()
+
+    @property
+    def each(self) -> int:
+        """The number of entries of one document."""
+        return len(self.values[0])
+
+    def close(self) -> None:
+        """The loop is over: its entries become one value."""
+        region = self.region
+        if all(isinstance(value, TensorVariable) for values in self.values for value in values):
+            if self.each == 1:
+                self._one = self._collect([values[0] for values in self.values])
+            return
+        made = [values[0] for values in self.values]
+        numbers = list_of(region, made) if self.each == 1 and not region.skips else None
+        if numbers is None:
+            raise self._refuse_entry(made[0])
+        self.numbers = call(region.tx, plain.of_tolist, numbers)
+
+    def _collect(self, values: list[Any]) -> Any:
+        return emit(self.region.tx, markers.LIST_COLLECT, *(value.as_proxy() for value in values), self.region.id)
+
+    def collected(self) -> Any:
+        """The entries as a value of the graph, one per document; refuses the loop if there are others."""
+        if self._one is None:
+            raise self.refusal()
+        return self._one
+
+    def joined(self, function: Any, dim: int) -> Any:
+        """The same of what ``torch.cat`` or ``torch.stack`` makes of a document's entries."""
+        if self.numbers is not None:
+            raise self.refusal()
+        known = self._joined.get((function, dim), self._one if function is torch.cat else None)
+        if known is None:
+            known = self._collect([self._join(function, dim, i) for i in range(len(self.values))])
+            self._joined[function, dim] = known
+        return known
+
+    def _join(self, function: Any, dim: int, iteration: int) -> Any:
+        """The entries of one document put together where its iteration ends."""
+        tx, index = self.region.tx, self.region.indices[iteration]
+        ends = (user for user in index.users if user.target is markers.LOOP_END)
+        with index.graph.inserting_before(next(ends)):
+            return emit(tx, function, [value.as_proxy() for value in self.values[iteration]], dim)
+
+    def _refuse_count(self) -> Restart:
+        reason = "every document must append to the list, and as often as every other"
+        return refuse("list-append", reason, self.region.location)
+
+    def _refuse_entry(self, value: VariableTracker) -> Restart:
+        reason = f"only tensors may be appended per document, not {value.python_type_name()}"
+        return refuse("list-append", reason, self.region.location)
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise self.refusal()
+
+    def refusal(self) -> Restart:
+        """For uses that need the entries."""
+        return refuse(
+            "list-use",
+            "a list filled by the loop over documents may only be concatenated (torch.cat), stacked, padded, summed or "
+            "looped over again",
+            self.region.location,
+        )
+
+    if not TYPE_CHECKING:
+        __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __add__ = __iadd__ = _refuse
+        __bool__ = __reversed__ = __mul__ = __eq__ = insert = pop = clear = copy = reverse = _refuse
+        remove = index = count = sort = _refuse

@@ -1,0 +1,217 @@
+"""Locals that add up what the documents give, and locals that count documents.
+
+::
+
+    total, row = 0.0, 0
+    for s, e in spans:
+        total = total + f(x[s:e])
+        out[row] = g(x[s:e])
+        row += 1
+
+Both are carried from one document to the next, and yet no document needs what another left. The first trace finds them
+(`learn_total`, `learn_count`) and the frame is traced again. Then a counter is made from the index; a total is a
+stand-in that each traced iteration may do nothing with but add to it. What is added is collected as a list would
+collect it, and after the loop the local is its first value plus the sum of that list. (Sums of floating point numbers
+are taken in another order than eager takes them.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass.capture.dynamo import (
+    ConstantVariable,
+    SymNodeVariable,
+    TensorVariable,
+    call,
+    constant,
+    emit,
+    example,
+    wrap_fx_proxy,
+)
+
+if TYPE_CHECKING:
+    from packpass.capture.region import Region
+
+_ADDING: dict[Any, Any] = {
+    **dict.fromkeys((operator.add, torch.add), operator.add),
+    **dict.fromkeys((operator.sub, torch.sub), operator.sub),
+    operator.iadd: operator.iadd,
+    operator.isub: operator.isub,
+}
+"""What a total may be added to with -> what adds the sum after the loop."""
+_IN_PLACE_OF = {operator.add: operator.iadd, operator.sub: operator.isub}
+_IN_PLACE_OF |= {add: add for add in (operator.iadd, operator.isub)}
+_IN_PLACE = (operator.iadd, operator.isub)
+
+
+@dataclasses.dataclass(frozen=True)
+class Total:
+    """``local = local + what the document gives``; ``sizes``, ``dtype`` and ``device`` of the local after that."""
+
+    add: Any
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """``local += step``, from ``first`` on, both numbers of the program."""
+
+    first: int
+    step: int
+
+
+def _tensor(value: Any) -> fx.Node | None:
+    return value.as_proxy().node if isinstance(value, TensorVariable) else None
+
+
+def _number(value: Any) -> Any:
+    return value.as_python_constant() if isinstance(value, ConstantVariable) else None
+
+
+def _added(value: Any, before: Any) -> tuple[Any, fx.Node] | None:
+    """``(what adds, what is added)`` if the tensor ``value`` is ``before`` plus or minus another tensor."""
+    node, known = _tensor(value), _tensor(before)
+    known = _number(before) if known is None else known
+    if node is None or type(known) not in (int, float, fx.Node) or node.kwargs or len(node.args) != 2:
+        return None
+    add = _ADDING.get(node.target) if node.op == "call_function" else None
+    first, second = node.args
+    if add is operator.add and _same(second, known):
+        first, second = second, first
+    if add is None or not _same(first, known) or not isinstance(second, fx.Node):
+        return None
+    return (add, second) if isinstance(second.meta.get("example_value"), torch.Tensor) else None
+
+
+def _same(argument: Any, known: Any) -> bool:
+    return argument is known or (type(argument) is type(known) and type(known) is not fx.Node and argument == known)
+
+
+def _described(node: fx.Node) -> tuple[tuple[int, ...], torch.dtype, torch.device] | None:
+    fake: Any = node.meta.get("example_value")
+    constant_sizes = all(type(size) is int for size in fake.shape)
+    return (tuple(fake.shape), fake.dtype, fake.device) if constant_sizes else None
+
+
+def learn_total(before: Any, after: list[Any]) -> Total | None:
+    """How a local grew in all traced iterations, if it is a total. ``after``: its value at the end of each."""
+    found = []
+    for value in after:
+        step = _added(value, before)
+        node = _tensor(value)
+        described = _described(node) if node is not None and step is not None else None
+        if step is None or described is None or _described(step[1]) is None:
+            return None
+        # What is added to a number cannot be added in place.
+        add = step[0] if isinstance(before, TensorVariable) else _IN_PLACE_OF[step[0]]
+        found.append((Total(step[0], *described), Total(add, *described)))
+        before = value
+    total = found[-1][0]
+    if any(total not in (first, other) for first, other in found):
+        return None
+    # Sums of truth values say whether there is one, which is not how many there are.
+    return None if total.dtype is torch.bool else total
+
+
+def learn_count(before: Any, after: list[Any]) -> Count | None:
+    """How a number grew in all traced iterations, if by the same number of the program."""
+    numbers = [_number(value) for value in (before, *after)]
+    if not all(type(number) is int for number in numbers):
+        return None
+    steps = {later - earlier for earlier, later in itertools.pairwise(numbers)}
+    return Count(numbers[0], steps.pop()) if len(steps) == 1 else None
+
+
+class Counting:
+    """A counter while the loop is traced again."""
+
+    ready = True
+
+    def __init__(self, region: Region, count: Count) -> None:
+        self.region, self.count = region, count
+
+    def begin(self, index: Any) -> None:
+        self.start = self._after(index)
+
+    def has_grown(self, values: list[Any]) -> bool:
+        return all(_is_sum(value, self.start, self.count.step) for value in values)
+
+    def after(self) -> Any:
+        return self._after(self.region.length)
+
+    def _after(self, documents: Any) -> Any:
+        """The counter when ``documents`` have been counted."""
+        tx, first, step = self.region.tx, self.count.first, self.count.step
+        counted = documents if step == 1 else call(tx, operator.mul, documents, constant(step))
+        return counted if first == 0 else call(tx, operator.add, counted, constant(first))
+
+
+def _is_sum(value: Any, start: Any, step: int) -> bool:
+    if not isinstance(value, SymNodeVariable) or not isinstance(start, SymNodeVariable):
+        return False
+    difference = value.sym_num.node.expr - start.sym_num.node.expr
+    return bool(difference == step)
+
+
+class Adding:
+    """A total while the loop is traced again."""
+
+    def __init__(self, region: Region, total: Total, before: Any) -> None:
+        self.region, self.total, self.before = region, total, before
+        self.added: list[fx.Node] = []
+        fake = example(before) if isinstance(before, TensorVariable) else None
+        fits = fake is None or total.add not in _IN_PLACE or (tuple(fake.shape) == total.sizes)
+        self.ready = fits and (fake is not None or type(_number(before)) in (int, float))
+        self._memory = fake.untyped_storage()._cdata if fake is not None and total.add in _IN_PLACE else None
+
+    def begin(self, index: Any) -> None:
+        """The stand-in for the total of the documents before."""
+        total, create = self.total, self.region.tx.output.create_proxy
+        keywords = {"dtype": total.dtype, "device": total.device}
+        self.start = wrap_fx_proxy(self.region.tx, create("call_function", torch.empty, (total.sizes,), keywords))
+
+    def has_grown(self, values: list[Any]) -> bool:
+        """Has this document's share been added, and nothing else been done with the total?"""
+        (value,) = values
+        step, stand_in, node = _added(value, self.start), _tensor(self.start), _tensor(value)
+        if step is None or stand_in is None or node is None or step[0] is not self.total.add:
+            return False
+        kept = [_tensor(entry) for items in self.region.lists for entries in items.values for entry in entries]
+        if list(stand_in.users) != [node] or node.users or step[1] is stand_in or {node, stand_in} & set(kept):
+            return False
+        if _described(node) != (self.total.sizes, self.total.dtype, self.total.device) or self._memory_is_used():
+            return False
+        self.added.append(step[1])
+        for done in (node, stand_in):
+            done.graph.erase_node(done)
+        return True
+
+    def _memory_is_used(self) -> bool:
+        """Does the body look at the tensor that is added to in place, which has its final value only after the loop?"""
+        node: Any = self.region.index.as_proxy().node
+        while self._memory is not None and node.op != "root":
+            for used in node.all_input_nodes:
+                fake = used.meta.get("example_value")
+                if isinstance(fake, torch.Tensor) and fake.untyped_storage()._cdata == self._memory:
+                    return True
+            node = node.next
+        return False
+
+    def after(self) -> Any:
+        tx, region = self.region.tx, self.region
+        proxies = [tx.output.current_tracer.proxy(node) for node in self.added]
+        collected = emit(tx, markers.LIST_COLLECT, *proxies, region.id)
+        stacked = emit(tx, markers.LIST_STACK, collected.as_proxy(), 0, region.length.as_proxy())
+        dtype = {"dtype": constant(self.total.dtype)}
+        share = stacked.call_method(tx, "sum", [constant(0)], dtype)
+        return call(tx, self.total.add, self.before, share)

@@ -1,0 +1,162 @@
+"""Look-alikes of totals, counters and lists: what is carried, or counted, differs by document in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+
+
+@leave("f[T] cu", must_refuse=True, why="every document reads the total of those before")
+def total_that_is_read(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    out, total = x.clone(), x.new_zeros(())
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = x[s:e] + total
+        total = total + x[s:e].sum()
+    return out, total
+
+
+@leave("f[T] cu", must_refuse=True, why="the history holds every total on the way")
+def totals_in_a_list(x: Tensor, cu: Tensor) -> Any:
+    total, history = x.new_zeros(()), [x.new_zeros(())]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = total + x[s:e].sum()
+        history.append(total)
+    return torch.stack(history)
+
+
+@leave("f[T] cu", must_refuse=True, why="what is added is the total itself as well")
+def doubling_total(x: Tensor, cu: Tensor) -> Tensor:
+    total = x.new_ones(())
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = total + (total * 0 + x[s:e].sum())
+    return total
+
+
+@leave("f[T] cu", must_refuse=True, why="a total that decays")
+def moving_average(x: Tensor, cu: Tensor) -> Tensor:
+    total = x.new_zeros(())
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = 0.5 * total + x[s:e].sum()
+    return total
+
+
+@leave("f[T] cu", must_refuse=True, why="added and taken away in turns")
+def alternating_total(x: Tensor, cu: Tensor) -> Tensor:
+    total, sign = x.new_zeros(()), 1
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = total + sign * x[s:e].sum()
+        sign = -sign
+    return total
+
+
+@leave("f[T] cu", must_refuse=True, why="the tensor that is added to in place is read in the loop under another name")
+def total_read_by_another_name(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    out, total = x.clone(), x.new_zeros(())
+    same = total.view(())
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = x[s:e] + same
+        total += x[s:e].sum()
+    return out, total
+
+
+@leave("m[T] cu")
+def any_document(mask: Tensor, cu: Tensor) -> Tensor:
+    """The sum of truth values is one, not a number."""
+    found = torch.zeros((), dtype=torch.bool)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        found = found + mask[s:e].all()
+    return found
+
+
+@leave("i[T] cu")
+def total_in_a_narrow_type(ids: Tensor, cu: Tensor) -> Tensor:
+    """128 is -128 in eight bits."""
+    total = torch.zeros((), dtype=torch.int8)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total += ids[s:e].sum() * 50
+    return total
+
+
+@leave("f[T] cu")
+def total_of_long_documents(x: Tensor, cu: Tensor) -> Tensor:
+    total = x.new_zeros(())
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s < 3:
+            continue
+        total = total + x[s:e].sum()
+    return total
+
+
+@leave("f[2,T] cu", must_refuse=True, why="the counter turns back")
+def counter_that_wraps(x: Tensor, cu: Tensor) -> Tensor:
+    out, count = x.clone(), 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[:, s:e] = x[:, s:e] * count
+        count = (count + 1) % 3
+    return out
+
+
+@leave("f[2,T] cu")
+def counter_of_long_documents(x: Tensor, cu: Tensor) -> Tensor:
+    out, count = x.clone(), 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[:, s:e] = x[:, s:e].flip(-1)
+        if e - s > 2:
+            count += 1
+    return out * count
+
+
+@leave("f[T] cu", tail=False)
+def one_more_for_long_documents(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(x[s:e])
+        if e - s > 3:
+            parts.append(x[s:e] * 2)
+    return torch.cat(parts)
+
+
+def all_but_one(x: Tensor, cu: Tensor) -> Iterator[Tensor]:
+    for i in range(len(cu) - 1):
+        yield x[cu[i] : cu[i + 1]]
+
+
+@leave("f[T] cu", min_len=1)
+def generator_left_early(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.sum()
+    for part in all_but_one(x, cu):
+        out = out + part.sum()
+        if part.shape[0] > 4:
+            break
+    return out
+
+
+@leave("f[T] cu", min_len=1, tail=False, must_refuse=True, why="the first document is taken before the loop")
+def generator_begun_before(x: Tensor, cu: Tensor) -> Tensor:
+    found = all_but_one(x, cu)
+    first = next(found)
+    out = first.sum().reshape(1)
+    for part in found:
+        out = torch.cat((out, part * 2))
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="the consumer carries the document before")
+def generator_with_memory(x: Tensor, cu: Tensor) -> Tensor:
+    before, parts = x.new_zeros(()), []
+    for part in all_but_one(x, cu):
+        parts.append(part + before)
+        before = part.sum() * 0.5 + before * 0.5
+    return torch.cat(parts) if parts else x
+
+
+@leave("f[T] cu", tail=False)
+def boundaries_changed_in_between(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = [int(b) for b in cu]
+    cu = cu.clamp(max=3)
+    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])]) + cu.sum()
