@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from packpass._compat import statically_known_true
 from passes.vectorize_segments.machine import Machine, Segment, Store, example, frozen_args
-from passes.vectorize_segments.terms import FULL, Affine, Index, Term
+from passes.vectorize_segments.terms import FULL, Affine, Index, Invariant, Term
 
 if TYPE_CHECKING:
     from passes.vectorize_segments.emit import Emitter
@@ -33,7 +34,8 @@ class Elsewhere(Term):
     """The slots of every document in an outer tensor, before the loop: from ``begin`` on along ``dim``.
 
     ``index`` selects along the other dimensions. With ``per_row``, the dimension before ``dim`` has an entry for every
-    document, in which ``begin`` is counted; ``rank`` counts neither it nor what ``index`` drops.
+    document, in which ``begin`` is counted; ``rank`` counts neither it nor what ``index`` drops. With ``at_end``,
+    ``begin`` is counted from the end; Python takes ``[-0:]`` for all there is, so that no document may be empty.
     """
 
     node: fx.Node
@@ -42,6 +44,7 @@ class Elsewhere(Term):
     rank: int
     begin: Affine
     per_row: bool
+    at_end: bool
     least: int
 
     def emit(self, emitter: Emitter) -> fx.Node:
@@ -64,11 +67,15 @@ class Elsewhere(Term):
         if not isinstance(begins, fx.Node) or not isinstance(example(begins), torch.Tensor):
             begins = emitter.call(torch.full_like, emitter.given, begins, dtype=torch.int64)
         extent = self._extent(emitter)
+        if self.at_end:
+            begins = emitter.call(torch.add, begins, extent)
         ends = emitter.call(torch.add, begins, emitter.lengths())
         inside = emitter.call(
             torch.logical_and, emitter.call(operator.ge, begins, 0), emitter.call(operator.le, ends, extent)
         )
-        fits = emitter.call(torch.logical_or, inside, emitter.call(operator.eq, emitter.lengths(), 0))
+        empty = emitter.call(operator.eq, emitter.lengths(), 0)
+        allowed = emitter.call(torch.logical_and, inside, emitter.call(torch.logical_not, empty))
+        fits = allowed if self.at_end else emitter.call(torch.logical_or, inside, empty)
         message = "packpass: a document is longer than the part of another tensor that it is read from or written to"
         emitter.call(torch._assert_async, emitter.for_every_document(fits, self.least), message)
         if self.per_row:
@@ -123,17 +130,27 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
     if cut is None or not _follows(entries, row, cut):
         return None
     begin = machine.affine(entries[cut].start) if entries[cut].start is not None else Affine()
-    end = machine.affine(entries[cut].stop) if entries[cut].stop is not None else None
-    length = end.plus(begin, -1).length_of() if begin is not None and end is not None else None
-    if begin is None or length is None or length[1]:
+    end = machine.affine(entries[cut].stop) if entries[cut].stop is not None else Affine()
+    if begin is None or end is None:
         return None
-    if row is None and _is_own(machine, begin, length[0]):
+    counted = begin if entries[cut].stop is not None else _from_end(begin, example(base).shape[cut])
+    at_end = entries[cut].stop is None and counted == begin
+    length = end.plus(counted, -1).length_of()
+    if length is None or length[1] or (row is None and _is_own(machine, begin, length[0])):
         return None
     if machine.boundaries is None:
         machine.use((length[0], 0), base)
     if machine.boundaries != (length[0], 0):
         return None
-    return _segment(machine, base, entries, cut, row, begin)
+    return _segment(machine, base, entries, cut, row, begin, at_end)
+
+
+def _from_end(begin: Affine, extent: Any) -> Affine:
+    """A number counted from the end, also where it is written ``extent - n``."""
+    known = Affine(frozenset((a, c) for a, c in begin.atoms if isinstance(a, Invariant)), begin.const)
+    single = known.single()
+    size = known.const if known.is_const else example(single[0].node) + single[1] if single else None  # type: ignore[union-attr]
+    return begin.plus(known, -1) if size is not None and statically_known_true(size == extent) else begin
 
 
 def _follows(entries: list[Any], row: int | None, cut: int) -> bool:
@@ -150,14 +167,16 @@ def _is_own(machine: Machine, begin: Affine, boundaries: Any) -> bool:
     return found is not None and (found[0].of, found[0].k, found[1]) == (boundaries, 0, 0)
 
 
-def _segment(machine: Machine, base: fx.Node, entries: list[Any], cut: int, row: int | None, begin: Affine) -> Segment:
+def _segment(
+    machine: Machine, base: fx.Node, entries: list[Any], cut: int, row: int | None, begin: Affine, at_end: bool
+) -> Segment:
     whole = [slice(None) if d in (cut, row) else entry for d, entry in enumerate(entries)]
     kept = [d for d, entry in enumerate(whole) if isinstance(entry, slice)]
     index = () if all(entry == slice(None) for entry in whole) else tuple(frozen_args(entry) for entry in whole)
     dim, rank = kept.index(cut) - len(kept), len(kept) - (row is not None)
-    key = (base, index, dim, begin, row is not None, machine.least)
+    key = (base, index, dim, begin, row is not None, at_end, machine.least)
     store = machine.outer.get(key)
     if store is None:
-        term = machine.intern(Elsewhere(base, index, dim, rank, begin, row is not None, machine.least))
+        term = machine.intern(Elsewhere(base, index, dim, rank, begin, row is not None, at_end, machine.least))
         store = machine.outer[key] = Store(term, outer=term)
     return Segment(store, FULL, rank)

@@ -87,3 +87,11 @@ def rows_of_a_view(x: Tensor, cu: Tensor) -> Tensor:
     """Rows of another tensor's, some of which are of no document."""
     rows = x.sum() * torch.arange(400.0).reshape(-1, 200)[:, 10:190].repeat(30, 1)
     return torch.cat([rows[i, : e - s] for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist()))])
+
+
+@leave("f[T] f[N,200] cu", must_refuse=True, why="the rows from where the document begins, each to its end")
+def to_the_end_of_the_row(x: Tensor, rows: Tensor, cu: Tensor) -> Tensor:
+    out = x.sum() + x.new_zeros(1)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out = torch.cat((out, rows[i, e - s :]))
+    return out

@@ -131,3 +131,20 @@ def last_tokens_of_each(x: Tensor, cu: Tensor) -> Tensor:
 def boundaries_of_numpy(x: Tensor, cu: Tensor) -> Tensor:
     bounds = cu.cpu().numpy().tolist()
     return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])])
+
+
+@program("f[T] cu", min_len=1)
+def left_padded_by_a_negative_start(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.new_zeros(cu.shape[0] - 1, 200)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i, s - e :] = x[s:e]
+    return out
+
+
+@program("f[T] cu")
+def left_padded_by_the_width(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.new_zeros(cu.shape[0] - 1, 200)
+    width = out.shape[1]
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i, width - (e - s) :] = x[s:e]
+    return out

@@ -94,6 +94,19 @@ def test_backward_through_inductor() -> None:
     torch.testing.assert_close(*grads)
 
 
+def test_an_empty_document_at_the_end_of_a_row() -> None:
+    """Python takes ``[-0:]`` for the whole row: an error is better than another result."""
+
+    def f(rows: Tensor, cu: Tensor) -> Tensor:
+        return torch.cat([rows[i, -n:] for i, n in enumerate(cu.diff().tolist())])
+
+    run = torch.compile(f, backend=packpass.backend, options=EAGER)
+    rows = torch.randn(3, 9)
+    torch.testing.assert_close(run(rows, CU), f(rows, CU))
+    with pytest.raises(RuntimeError, match="longer than the part"):
+        run(rows, torch.tensor([0, 3, 3, 12]))
+
+
 def test_overlapping_documents_are_refused() -> None:
     def f(x: Tensor, cu: Tensor) -> Tensor:
         out = x.new_zeros(20)
