@@ -35,12 +35,11 @@ from packpass.capture.dynamo import (
     constant,
 )
 from packpass.capture.lists import CollectedItems
-from packpass.capture.region import Region, TrackedLocals
+from packpass.capture.region import JUMPS, Region, TrackedLocals
 from packpass.capture.state import LOOP_MODES, Mode, active, location_of
 from packpass.capture.watch import watch_items
 
 _FILLERS = ("NOP", "RESUME", "CACHE")
-_JUMPS = ("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE", "JUMP_FORWARD")
 
 
 def _leads_to_loop(tx: Any, at: Any, head: Any) -> bool:
@@ -51,7 +50,7 @@ def _leads_to_loop(tx: Any, at: Any, head: Any) -> bool:
         if at == head:
             return True
         instruction = tx.instructions[at]
-        if instruction.opname not in _JUMPS or instruction.target is None:
+        if instruction.opname not in JUMPS or instruction.target is None:
             return False
         at = tx.indexof[instruction.target]
     return False

@@ -36,7 +36,7 @@ ITERATIONS = 2
 
 ALIVE = frozenset({"store_attr", "check_allowed_side_effect", "create_proxy", "run_node"})
 """Hooks that were called when the sequence was made that is looped over, if they are ever called."""
-_CLEANING_UP = (["COPY"], ["SWAP"], ["CALL_INTRINSIC_1"])
+JUMPS = ("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE", "JUMP_FORWARD")
 _RAISES_AGAIN = ("einops",)
 """Packages whose handlers only add to the message, or compute the same in another way."""
 
@@ -158,6 +158,27 @@ class TrackedLocals(dict[str, Any]):
         return value
 
 
+def _goes_on(tx: Any, handler: Any) -> bool:
+    """Does the program go on after this handler of exceptions, or do all its ways raise again, as after ``finally``?"""
+    opnames = [instruction.opname for instruction in tx.instructions[tx.indexof[handler] :][:3]]
+    if "WITH_EXCEPT_START" in opnames:
+        return False  # the manager decides
+    seen, queue = set(), [tx.indexof[handler]]
+    while queue:
+        at = queue.pop()
+        instruction = tx.instructions[at]
+        if at in seen or instruction.opname in ("RERAISE", "RAISE_VARARGS"):
+            continue
+        if instruction.opname.startswith("RETURN"):
+            return True
+        seen.add(at)
+        if instruction.target is not None:
+            queue.append(tx.indexof[instruction.target])
+        if instruction.target is None or instruction.opname not in JUMPS:
+            queue.append(at + 1)
+    return False
+
+
 def catches_exceptions(tx: Any, outermost: Any = None) -> bool:
     """Is the current instruction of this frame, or of a caller, inside ``try`` or a ``with`` that may swallow errors?
 
@@ -171,17 +192,14 @@ def catches_exceptions(tx: Any, outermost: Any = None) -> bool:
             continue
         entry = tx.current_instruction.exn_tab_entry
         while entry is not None:
-            at = tx.indexof[entry.target]
-            opnames = [instruction.opname for instruction in tx.instructions[at : at + 3]]
-            # COPY begins the clean-up of a handler, SWAP that of an inlined comprehension (3.12), CALL_INTRINSIC_1 that
-            # of a generator (3.12): they raise again.
-            if "WITH_EXCEPT_START" not in opnames and opnames[:1] not in _CLEANING_UP:
+            if _goes_on(tx, entry.target):
                 return True
             entry = entry.target.exn_tab_entry if entry.target.exn_tab_entry is not entry else None
         for block in tx.block_stack:
             manager = block.with_context
             if manager is None:
-                if sys.version_info < (3, 11):  # before exception tables, try pushes a block
+                # Before exception tables, try pushes a block; so does with, which names no manager in inlined code.
+                if sys.version_info < (3, 11) and block.inst.opname != "SETUP_WITH" and _goes_on(tx, block.target):
                     return True
             elif isinstance(manager, generic) or not isinstance(manager, own):
                 return True

@@ -160,3 +160,25 @@ def boundaries_changed_in_between(x: Tensor, cu: Tensor) -> Tensor:
     bounds = [int(b) for b in cu]
     cu = cu.clamp(max=3)
     return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])]) + cu.sum()
+
+
+@leave("f[T] cu", must_refuse=True, why="a handler that goes on for one kind of errors")
+def handler_that_sometimes_goes_on(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        try:
+            out[s:e] = x[s:e].flip(0)
+        except RuntimeError as error:
+            if "fit" not in str(error):
+                raise
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="a return in finally swallows what was raised")
+def return_in_finally(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    try:
+        for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+            out[s:e] = x[s:e].flip(0)
+    finally:
+        return out  # noqa: B012

@@ -185,3 +185,31 @@ def sum_of_losses_with_targets(x: Tensor, cu: Tensor) -> Any:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         total = total + F.mse_loss(x[s:e], x[s:e].detach() * 2, reduction="sum")
     return total
+
+
+def restoring(x: Tensor, cu: Tensor) -> Tensor:
+    """As libraries wrap a model's forward to collect outputs on the way."""
+    collected: list[Tensor] = []
+    try:
+        out = x.clone()
+        for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+            out[s:e] = x[s:e].flip(0)
+        return out
+    finally:
+        collected.clear()
+
+
+@program("f[T] cu", where=(restoring,))
+def inside_try_finally(x: Tensor, cu: Tensor) -> Tensor:
+    return restoring(x * 2, cu)
+
+
+@program("f[T] cu")
+def handler_that_raises_again(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    try:
+        for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+            out[s:e] = x[s:e].flip(0)
+    except RuntimeError as error:
+        raise ValueError("documents do not fit") from error
+    return out
