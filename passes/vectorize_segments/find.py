@@ -30,6 +30,7 @@ from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)
     rules_views,
 )
 from passes.vectorize_segments.appended import Common, appended_value
+from passes.vectorize_segments.blocks import Block
 from passes.vectorize_segments.documents import read_cell
 from passes.vectorize_segments.elsewhere import Elsewhere
 from passes.vectorize_segments.machine import (
@@ -58,6 +59,9 @@ from passes.vectorize_segments.terms import (
     walk,
 )
 
+Outer = Row | Elsewhere | Block
+"""What a loop may write of a tensor from outside, one part per document."""
+
 
 @dataclasses.dataclass(frozen=True)
 class LoopFound:
@@ -83,7 +87,7 @@ class Decided:
 
     loop: LoopFound
     boundaries: Boundaries
-    writes: tuple[tuple[Row | Elsewhere, Store], ...]
+    writes: tuple[tuple[Outer, Store], ...]
     rows: tuple[tuple[DocRow, Term], ...]
     """Outer tensors with one row per document, and what is written there."""
     appended: tuple[tuple[fx.Node, Segment | Document], ...]
@@ -185,10 +189,13 @@ def conclude(
         loop, boundaries, writes, doc_rows, tuple(appends), tuple(first.checks), bool(first.split_of), hoisted, sizes,
         None, 0,
     )  # fmt: skip
-    rows = _rows(found, first)
-    _no_aliasing(found, rows, first)
+    rows: list[Row | Block] = list(_rows(found, first))
+    _no_aliasing(found, [row for row in rows if isinstance(row, Row)], first)
+    rows += [row for row, _ in writes if isinstance(row, Block)]
     extents = [example(row.node).shape[_position(row)] for row in rows]
-    for other, extent in zip(rows[1:], extents[1:], strict=True):
+    squares = [row for row in rows if isinstance(row, Block)]
+    extents += [example(row.node).shape[_position(row, row.columns)] for row in squares]
+    for other, extent in zip([*rows, *squares][1:], extents[1:], strict=True):
         if not same_length(extent, extents[0]):
             raise Refused("row-lengths", "rows of different lengths are cut by the same boundaries", other.node)
     _no_escape(loop)
@@ -248,7 +255,7 @@ def _check_document(
             raise Refused("list-use", "a list of per-document values is used by something else than stack or cat", user)
 
 
-def overwriting(term: Term, row: Row | Elsewhere) -> Any:
+def overwriting(term: Term, row: Outer) -> Any:
     """What a loop leaves in an outer row: the value that it writes over all of it, or else the term."""
     if isinstance(term, Assign) and term.window == FULL and term.base is row:
         return term.value
@@ -264,12 +271,13 @@ def same_length(a: Any, b: Any) -> bool:
     return None not in hints and hints[0] == hints[1] and bool(a == b)
 
 
-def _position(row: Row) -> int:
+def _position(row: Row | Block, dim: int | None = None) -> int:
     """Index of the packed dimension in the outer tensor itself (before ``index`` drops others)."""
+    dim = row.dim if dim is None else dim
     if not row.index:
-        return example(row.node).dim() + row.dim
+        return example(row.node).dim() + dim
     kept = [d for d, entry in enumerate(row.index) if not isinstance(entry, int)]
-    return kept[row.dim]
+    return kept[dim]
 
 
 def _same_effects(first: Machine, appended: dict[Any, Any], second: Machine, again: dict[Any, Any]) -> None:
@@ -327,7 +335,7 @@ def _rows(decided: Decided, machine: Machine) -> list[Row]:
     if not rows:
         rows.update({store.outer: None for store in machine.outer.values() if isinstance(store.outer, Row)})
     segments = any(isinstance(value, Segment) for _, value in decided.appended)
-    if not rows and not segments and not any(isinstance(row, Elsewhere) for row, _ in decided.writes):
+    if not rows and not segments and not any(isinstance(row, (Elsewhere, Block)) for row, _ in decided.writes):
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")
     return list(rows)
 
@@ -354,12 +362,15 @@ def separate_inputs(graph: fx.Graph, decided: Decided) -> list[str]:
 def _no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
     """A tensor that the loop writes may be read only as the very same row, and never holds the boundaries."""
     boundaries = decided.boundaries
-    written: list[Row | DocRow | Elsewhere] = [
+    written: list[Outer | DocRow] = [
         *(row for row, _ in decided.writes),
         *(row for row, _ in decided.rows),
     ]
     read = {t: None for term in decided.terms for t in walk(term) if isinstance(t, (DocRow, Elsewhere))}
-    parts: list[Row | DocRow | Elsewhere] = [*rows, *(dict.fromkeys((*read, *(row for row, _ in decided.rows))))]
+    parts: list[Outer | DocRow] = [
+        *rows,
+        *(dict.fromkeys((*read, *(row for row, _ in decided.rows)))),
+    ]
     whole = _outside_nodes(decided.terms) | machine.vectors
     used = whole | {row.node for row in parts} | {boundaries.node}
     for row, store in decided.writes:
@@ -384,7 +395,7 @@ def _no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
             raise Refused("aliasing", "the loop writes a tensor whose elements share memory (expanded)", target.node)
 
 
-def _disjoint(a: Row | DocRow | Elsewhere, b: Row | DocRow | Elsewhere) -> bool:
+def _disjoint(a: Outer | DocRow, b: Outer | DocRow) -> bool:
     """Do two selections of one tensor never overlap? Proven by two different integers in one position."""
     if len(a.index) != len(b.index):
         return False

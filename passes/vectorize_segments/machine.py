@@ -42,6 +42,7 @@ from passes.vectorize_segments.terms import (
 )
 
 if TYPE_CHECKING:
+    from passes.vectorize_segments.blocks import Block
     from passes.vectorize_segments.elsewhere import Elsewhere
 
 OPAQUE = object()
@@ -54,7 +55,7 @@ class Store:
 
     term: Term
     domain: Window = FULL
-    outer: Row | Elsewhere | None = None
+    outer: Row | Elsewhere | Block | None = None
     """Set for a tensor from outside the loop: the row it is cut from."""
     parent: tuple[Store | Cell, int] | None = None
     """Set for a view with another shape, or a result that may alias: may be read while the parent is unchanged."""

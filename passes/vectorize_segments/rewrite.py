@@ -19,9 +19,10 @@ from packpass.semantics.effects import grad_mode_changes
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
+from passes.vectorize_segments.blocks import Block
 from passes.vectorize_segments.elsewhere import Elsewhere
 from passes.vectorize_segments.emit import Emitter
-from passes.vectorize_segments.find import Decided, content, overwriting, separate_inputs
+from passes.vectorize_segments.find import Decided, Outer, content, overwriting, separate_inputs
 from passes.vectorize_segments.machine import Segment, Store, example, storage
 from passes.vectorize_segments.rules_tokenwise import adds_up
 from passes.vectorize_segments.terms import (
@@ -187,9 +188,13 @@ def _cats(decided: Decided) -> list[fx.Node]:
 # === What the loop leaves in its tensors =====================================================================
 
 
-def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Row | Elsewhere, store: Store) -> fx.Node:
+def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Outer, store: Store) -> fx.Node:
     """The whole new content of an outer row, its tail included."""
     value = overwriting(store.term, row)
+    if isinstance(row, Block):
+        if value is store.term:
+            raise Refused("two-packed-dims", "squares of some documents only have no rule", row.node)
+        return row.written(emitter, value)
     base = emitter.node(row)
     if isinstance(row, Elsewhere):
         new = emitter.fitted(value, base)
@@ -265,7 +270,7 @@ def _point_filled(emitter: Emitter, new: fx.Node, store: Store, row: Row) -> fx.
     return emitter.call(torch.where, hit, fill, new)
 
 
-def _may_replace(graph: fx.Graph, decided: Decided, row: Row | Elsewhere, new: fx.Node) -> bool:
+def _may_replace(graph: fx.Graph, decided: Decided, row: Outer, new: fx.Node) -> bool:
     """May later uses of the outer tensor simply use the new one? Only if nothing else can see the old memory."""
     node = row.node
     if row.index or call_name(node) not in _FRESH:

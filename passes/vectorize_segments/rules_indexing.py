@@ -10,6 +10,7 @@ from torch import fx
 
 from packpass.semantics.indexing import entries_of
 from passes.refused import Refused
+from passes.vectorize_segments.blocks import write_block
 from passes.vectorize_segments.boundaries import boundary_vector, element, lengths_of
 from passes.vectorize_segments.documents import as_term, is_per_document, spread
 from passes.vectorize_segments.machine import (
@@ -118,6 +119,8 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
         if slot.position is not None and slot.where is None:
             raise Refused("outer-tensor-write", "a slot is written by its number in the row", node)
         assign(machine, slot.segment, slot.where or slot.segment.window, new, node, slot=True)
+        return OPAQUE
+    if write_block(machine, node, base, index, machine.value(value)):
         return OPAQUE
     moved = part_of_row(machine, node)
     if moved is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    rewrite_blocks,
     rewrite_bodies,
     rewrite_branches,
     rewrite_elsewhere,
@@ -15,6 +16,6 @@ from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
-    "PROGRAMS", "rewrite_bodies", "rewrite_branches", "rewrite_elsewhere", "rewrite_forms", "rewrite_offsets",
-    "rewrite_outputs", "rewrite_totals",
+    "PROGRAMS", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_elsewhere", "rewrite_forms",
+    "rewrite_offsets", "rewrite_outputs", "rewrite_totals",
 ]  # fmt: skip
