@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from packpass import markers
-from packpass.capture import divisible, plain, shadows
+from packpass._compat import native_pad, statically_known_true
+from packpass.capture import divisible, plain, shadows, widths
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
@@ -122,7 +123,9 @@ def _call_stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) ->
 def _stack(tx: Any, items: CollectedItems, at: int) -> Any:
     collected = items.collected() if items.each == 1 else items.joined(torch.stack, at)
     _needs_every_document(items)
-    if any(is_unknown(s) for s in example(collected).shape):
+    first = collected.as_proxy().node.args[0].meta["example_value"]
+    sizes = zip(example(collected).shape, first.shape, strict=True)
+    if any(is_unknown(size) and not statically_known_true(size == own) for size, own in sizes):
         raise refuse("list-use", "documents of different lengths cannot be stacked", location_of(tx))
     op = markers.LIST_STACK if items.each == 1 else markers.LIST_JOIN
     return emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy())
@@ -325,6 +328,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     builtins.min: _call_extreme(plain.smallest),
     builtins.len: _call_len,
     torch.roll: _call_roll,
+    **dict.fromkeys((torch.nn.functional.pad, native_pad()), widths.call),
     torch._check: _note_check,
     **{function: _shadowed(function) for function in shadows.SHADOWED},
     **{function: _divided(name) for function, name in divisible.FUNCTIONS.items()},

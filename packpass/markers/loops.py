@@ -16,7 +16,8 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
 execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
 ``roll``, ``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop is traced, because the
 stock fakes guard on ``numel() == 0``, which no segment of unknown length can answer; ``chunk`` and ``reshape`` do
-because they ask whether a length divides (`packpass.capture.divisible`).
+because they ask whether a length divides (`packpass.capture.divisible`), ``pad`` to a width because torch does not see
+that all documents have it then (`packpass.capture.widths`).
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _lib.define("roll(Tensor x, int[] shifts, int[] dims) -> Tensor", tags=_TAGS)
 
 _lib.define("chunk(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
 _lib.define("reshape(Tensor x, SymInt[] sizes) -> Tensor", tags=_TAGS)
+_lib.define("pad(Tensor x, SymInt[] pad, str mode, Scalar? value, SymInt width) -> Tensor", tags=_TAGS)
 _lib.define("boundaries(Tensor cu_seqlens) -> ()", tags=_TAGS)
 _lib.define("logsumexp(Tensor x, int[] dims, bool keepdim) -> Tensor", tags=_TAGS)
 _lib.define("cummax(Tensor x, int dim) -> (Tensor values, Tensor indices)", tags=_TAGS)
@@ -75,6 +77,11 @@ def scaled_dot_product_attention(
     )
 
 
+def pad(x: torch.Tensor, pad: list[int], mode: str, value: float | None, width: int) -> torch.Tensor:
+    """Torch's own; ``width`` is what the one dimension that is padded is taken to be padded to."""
+    return torch.nn.functional.pad(x, pad, mode, value)
+
+
 _ns = torch.ops.packpass_capture
 LOOP_BEGIN = _ns.loop_begin.default
 LOOP_END = _ns.loop_end.default
@@ -93,6 +100,7 @@ ROLL = _ns.roll.default
 LOGSUMEXP, CUMMAX, CUMMIN = _ns.logsumexp.default, _ns.cummax.default, _ns.cummin.default
 ATTENTION = _ns.attention.default
 CHUNK, RESHAPE = _ns.chunk.default, _ns.reshape.default
+PAD = _ns.pad.default
 SHADOWS: dict[Any, Callable[..., Any]] = {
     ATTENTION: scaled_dot_product_attention,
     ROLL: torch.roll,
@@ -101,6 +109,7 @@ SHADOWS: dict[Any, Callable[..., Any]] = {
     CUMMIN: torch.cummin,
     CHUNK: torch.chunk,
     RESHAPE: torch.reshape,
+    PAD: pad,
 }
 """Marker -> what it stands for; with the same positional arguments."""
 BOUNDARIES = _ns.boundaries.default
@@ -156,11 +165,14 @@ def _(length: int, id: int, it: int) -> torch.SymInt:
     return index
 
 
-def _ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = ()) -> torch.Tensor:
-    """An empty tensor like ``x`` whose unbacked sizes, and ``fresh_dims``, are new unknown sizes."""
+def _ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = (), other: torch.Tensor | None = None) -> torch.Tensor:
+    """An empty tensor like ``x`` whose unbacked sizes, and ``fresh_dims``, are new unknown sizes; sizes that an
+    ``other`` document has as well are those of all."""
     sizes: list[int | torch.SymInt] = []
     for d, s in enumerate(x.shape):
         unknown = isinstance(s, torch.SymInt) and bool(free_unbacked_symbols(s))
+        if unknown and other is not None and other.dim() == x.dim():
+            unknown = not statically_known_true(s == other.shape[d])
         sizes.append(_fresh_size() if unknown or d in fresh_dims else s)
     return x.new_empty(sizes)
 
@@ -171,7 +183,9 @@ torch.library.register_fake("packpass_capture::loop_end", lambda index, id, it: 
 torch.library.register_fake("packpass_capture::loop_skip", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_skip.Tensor", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_check", lambda cond, message, id, it: None, lib=_lib)
-torch.library.register_fake("packpass_capture::list_collect", lambda first, second, id: _ragged_like(first), lib=_lib)
+torch.library.register_fake(
+    "packpass_capture::list_collect", lambda first, second, id: _ragged_like(first, (), second), lib=_lib
+)
 torch.library.register_fake("packpass_capture::list_get", lambda collected, index: _ragged_like(collected), lib=_lib)
 torch.library.register_fake(
     "packpass_capture::ragged_cat", lambda collected, dim: _ragged_like(collected, (dim % collected.dim(),)), lib=_lib
@@ -218,6 +232,17 @@ def _(x: torch.Tensor, sizes: Sequence[int | torch.SymInt]) -> torch.Tensor:
 torch.library.register_fake(
     "packpass_capture::segment", lambda x, boundaries, index, dim: _ragged_like(x, (dim % x.dim(),)), lib=_lib
 )
+
+
+@torch.library.register_fake("packpass_capture::pad", lib=_lib)
+def _(x: torch.Tensor, pad: Sequence[int], mode: str, value: float | None, width: int) -> torch.Tensor:
+    sizes: list[int | torch.SymInt] = list(x.shape)
+    for i in range(len(pad) // 2):
+        if not all(type(amount) is int and amount == 0 for amount in pad[2 * i : 2 * i + 2]):
+            sizes[-1 - i] = width
+    return x.new_empty(sizes)
+
+
 # Strides of a roll are those of a fresh contiguous tensor, as in eager.
 torch.library.register_fake("packpass_capture::roll", lambda x, shifts, dims: x.new_empty(x.shape), lib=_lib)
 torch.library.register_fake(

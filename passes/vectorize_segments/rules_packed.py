@@ -14,6 +14,7 @@ from passes.refused import Refused
 from passes.vectorize_segments.emit_documents import _flattened
 from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Segment, example
 from passes.vectorize_segments.op_names import argument, label
+from passes.vectorize_segments.padded import padded_to_width
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_views import first_bound
 from passes.vectorize_segments.terms import (
@@ -224,6 +225,9 @@ def _pad(machine: Machine, node: fx.Node) -> Any:
     if isinstance(value, Outside):
         return outside_call(machine, node)
     pad, mode, fill = argument(node, 1, "pad"), argument(node, 2, "mode", "constant"), argument(node, 3, "value", None)
+    to_width = padded_to_width(machine, node, value, pad, mode, fill)
+    if to_width is not None:
+        return to_width
     if (
         not isinstance(value, Segment)
         or mode != "constant"

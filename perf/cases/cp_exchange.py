@@ -28,8 +28,8 @@ def run(ctx: Context, result: CaseResult) -> None:
     result.notes.append(
         "the floor is one all-to-all of the bytes that move and one copy of the data, twice for forward and backward; "
         "naive eager does six all-to-alls per document each way; --full adds stock "
-        "torch.compile (which runs the loop eagerly), 4 ranks, the other numbers of documents in bfloat16, and hp_to_cp "
-        "alone"
+        "torch.compile (which runs the loop eagerly), 4 ranks, the other numbers of documents in bfloat16, and "
+        "hp_to_cp alone"
     )
 
 

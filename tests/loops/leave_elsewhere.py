@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .harness import leave
@@ -95,3 +96,24 @@ def to_the_end_of_the_row(x: Tensor, rows: Tensor, cu: Tensor) -> Tensor:
     for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
         out = torch.cat((out, rows[i, e - s :]))
     return out
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="padded by the number of the document")
+def padded_by_its_number(x: Tensor, cu: Tensor) -> Tensor:
+    rows = [F.pad(x[s:e], (0, i)) for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist()))]
+    return torch.cat(rows)
+
+
+@leave("f[T] cu", tail=False)
+def padded_on_both_sides(x: Tensor, cu: Tensor) -> Tensor:
+    rows = [F.pad(x[s:e], (1, 199 - (e - s))) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.stack(rows)
+
+
+@leave("f[T] cu", tail=False)
+def padded_by_reflection(x: Tensor, cu: Tensor) -> Tensor:
+    rows = [
+        F.pad(x[None, s:e], (0, e - s - 1), mode="reflect")[0] if e - s > 1 else x[s:e]
+        for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())
+    ]
+    return torch.cat(rows)

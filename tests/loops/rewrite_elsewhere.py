@@ -148,3 +148,34 @@ def left_padded_by_the_width(x: Tensor, cu: Tensor) -> Tensor:
     for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
         out[i, width - (e - s) :] = x[s:e]
     return out
+
+
+@program("f[T] cu", min_len=1, tail=False, reads=1)
+def stack_of_padded_to_the_longest(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = (cu[1:] - cu[:-1]).tolist()
+    longest, rows = max(lengths), []
+    for n, end in zip(lengths, cu[1:].tolist()):
+        rows.append(F.pad(x[end - n : end], (0, longest - n)))
+    return torch.stack(rows)
+
+
+@program("f[T,2] cu", tail=False)
+def stack_of_padded_to_a_constant(x: Tensor, cu: Tensor) -> Tensor:
+    rows = [F.pad(x[s:e], (0, 0, 0, 200 - (e - s)), value=-1.0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.stack(rows)
+
+
+@program("f[2,T] cu", tail=False)
+def stack_of_left_padded(x: Tensor, cu: Tensor) -> Tensor:
+    rows = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        n = e - s
+        rows.append(F.pad(x[:, s:e], (200 - n, 0)))
+    return torch.stack(rows, 1)
+
+
+@program("i[T] cu", tail=False)
+def cut_off_at_a_constant(ids: Tensor, cu: Tensor) -> Tensor:
+    """A negative pad cuts: documents of more than 5 tokens lose the rest."""
+    rows = [F.pad(ids[s:e], (0, 5 - (e - s)), value=7) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.stack(rows)
