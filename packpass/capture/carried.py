@@ -33,10 +33,13 @@ def learn(before: dict[str, Any], after: list[dict[str, Any]], indices: list[Any
 
 
 class Carried:
-    """The locals of one loop that are known to change in these ways, while it is traced again."""
+    """The locals of one frame that are known to change in these ways, while the loop is traced again.
 
-    def __init__(self, region: Region, learned: dict[str, Learned], before: dict[str, Any]) -> None:
-        self.region = region
+    The frame is that of the loop, or the one that goes over a generator with the loop in it.
+    """
+
+    def __init__(self, region: Region, frame: Any, learned: dict[str, Learned], before: dict[str, Any]) -> None:
+        self.region, self.frame = region, frame
         self.names: list[tuple[list[str], Any]] = []
         """Locals, and what makes their value; offsets that grow alike are one."""
         offsets: dict[Offset, list[str]] = {}
@@ -58,13 +61,13 @@ class Carried:
                 return names
             made.begin(self.region.index)
             for name in names:
-                self.region.tx.symbolic_locals[name] = made.start
+                self.frame.symbolic_locals[name] = made.start
         return []
 
     def end(self) -> list[str]:
         """Names of locals that have not changed as was learned."""
         for names, made in self.names:
-            held = [dict.get(self.region.tx.symbolic_locals, name) for name in names]
+            held = [dict.get(self.frame.symbolic_locals, name) for name in names]
             values = [None if value is None else value.realize() for value in held]
             if self.region.skips or not made.has_grown(values):
                 return names

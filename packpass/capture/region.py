@@ -248,10 +248,11 @@ class Region:
             self._frames.append((frame, accesses))
             frame = caller_of(frame)
         self.indices: list[Any] = []
-        self._before = dict(tx.symbolic_locals)
-        self._after: list[dict[str, Any]] = []
-        """Locals of the loop's own frame: before it, and after each iteration."""
-        self.known = Carried(self, active.frame.carried.get(self._key, {}), self._before)
+        self._before = [dict(frame.symbolic_locals) for frame, _ in self._frames]
+        self._after: list[list[dict[str, Any]]] = []
+        """Locals of every live frame: before the loop, and after each iteration."""
+        owner, learned = active.frame.carried.get(self._key, (0, {}))
+        self.known = Carried(self, self._frames[owner][0], learned, self._before[owner])
 
     @property
     def _key(self) -> Any:
@@ -284,7 +285,7 @@ class Region:
             items.end_iteration(self.iteration)
         if changed := self.known.end():
             raise self._refuse_carried(changed)
-        self._after.append(dict(self.tx.symbolic_locals))
+        self._after.append([dict(frame.symbolic_locals) for frame, _ in self._frames])
         args = (self.index.as_proxy(), self.id, self.iteration)
         self.tx.output.create_proxy("call_function", markers.LOOP_END, args, {})
         for accesses in (self.cells, *(accesses for _, accesses in self._frames)):
@@ -305,7 +306,7 @@ class Region:
             frame.symbolic_locals.watchers.remove(accesses)
             for name in accesses.written:
                 if dict.__contains__(frame.symbolic_locals, name) and not frame.symbolic_locals.is_unbound(name):
-                    value = after.get(name) if frame is self.tx else None
+                    value = after.get(name) if frame is self.known.frame else None
                     dict.__setitem__(frame.symbolic_locals, name, value or Poison(name, self.location))
         side_effects = self.tx.output.side_effects
         for cell in self.cells.written:
@@ -322,12 +323,13 @@ class Region:
     def _learn(self, carried: list[str]) -> None:
         """If every document can do without what is carried (`packpass.capture.carried`), trace the frame again."""
         frame = active.frame
-        elsewhere = set(carried) - set(self._frames[0][1].carried())
-        if frame is None or self.skips or self._key in frame.carried or elsewhere:
+        owners = [i for i, (_, accesses) in enumerate(self._frames) if accesses.carried()]
+        if frame is None or self.skips or self._key in frame.carried or len(owners) != 1 or self.cells.carried():
             return
-        learned = learn(self._before, self._after, self.indices, set(carried))
+        after = [locals_of[owners[0]] for locals_of in self._after]
+        learned = learn(self._before[owners[0]], after, self.indices, set(carried))
         if all(how is not None for how in learned.values()):
-            frame.carried[self._key] = learned
+            frame.carried[self._key] = owners[0], learned
             raise restart(f"{', '.join(sorted(learned))} can be made from the documents' numbers")
 
     def abandon(self) -> None:

@@ -88,7 +88,8 @@ class FrameState:
     """Why the loops of this frame must not be replayed although their two iterations are alike."""
     restarts: int = 0
     carried: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """Loop (code object, bytecode offset) -> how its locals change by documents, see `packpass.capture.carried`."""
+    """Loop (code object, bytecode offset) -> which of its live frames has locals that change by documents, and how, see
+    `packpass.capture.carried`."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
     code: types.CodeType | None = None

@@ -8,15 +8,27 @@ would.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import sympy
 import torch
 
 from packpass import markers
-from packpass.capture.dynamo import ListVariable, SymNodeVariable, TensorVariable, TupleVariable, emit, example
+from packpass.capture.dynamo import (
+    ListVariable,
+    SymNodeVariable,
+    TensorVariable,
+    TupleVariable,
+    constant,
+    emit,
+    example,
+)
+from packpass.capture.dynamo import call as traced
 from packpass.capture.state import active, current_frame
-from packpass.capture.watch import is_unknown
+from packpass.capture.watch import is_scalar, is_unknown
+
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv)
 
 
 def call(tx: Any, tensor: Any = None, pad: Any = None, mode: Any = None, value: Any = None, **kwargs: Any) -> Any:
@@ -28,7 +40,7 @@ def call(tx: Any, tensor: Any = None, pad: Any = None, mode: Any = None, value: 
     tensor, amounts = tensor.realize(), pad.realize()
     if not isinstance(tensor, TensorVariable) or not isinstance(amounts, (ListVariable, TupleVariable)):
         return None
-    entries = [entry.realize() for entry in amounts.items]
+    entries = [_number(tx, entry.realize()) for entry in amounts.items]
     constants = [_constant(given.get(name)) for name in ("mode", "value")]
     if (
         constants[0] not in ((True, None), (True, "constant"))
@@ -42,6 +54,27 @@ def call(tx: Any, tensor: Any = None, pad: Any = None, mode: Any = None, value: 
     current_frame().not_replayable = "documents are padded to one width, which is not proven"
     proxies = [entry.as_proxy() for entry in entries]
     return emit(tx, markers.PAD, tensor.as_proxy(), proxies, "constant", constants[1][1], width)
+
+
+def _number(tx: Any, entry: Any) -> Any:
+    """An integer tensor without dimensions as the number it holds."""
+    is_tensor = isinstance(entry, TensorVariable) and is_scalar(entry)
+    return _made_again(tx, entry.as_proxy().node) if is_tensor else entry
+
+
+def _made_again(tx: Any, made: Any) -> Any:
+    """The number that a tensor without dimensions holds, from the numbers that it was made of."""
+    if isinstance(made, int):
+        return constant(made)
+    if made.target in _ARITHMETIC and len(made.args) == 2 and all(map(_is_integer, made.args)):
+        return traced(tx, made.target, *(_made_again(tx, part) for part in made.args))
+    return emit(tx, "item", tx.output.current_tracer.proxy(made), method=True)
+
+
+def _is_integer(part: Any) -> bool:
+    fake = part.meta.get("example_value") if isinstance(part, torch.fx.Node) else None
+    whole = isinstance(fake, torch.Tensor) and not fake.dim() and not fake.dtype.is_floating_point
+    return type(part) is int or whole
 
 
 def _constant(value: Any) -> tuple[bool, Any]:

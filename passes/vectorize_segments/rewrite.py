@@ -99,6 +99,10 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
     # === Transform ===
     for node in decided.dead:
         graph.erase_node(node)
+    with graph.inserting_before(begin):  # before what stands behind the loop, which may use the same nodes
+        for target_row, new in filled:
+            # Rows beyond the last document stay; the outer tensor may be an input, or seen elsewhere.
+            emit_documents.write_rows(emitter, target_row, new)
     for collect, whole in rows.items():
         for user in list(collect.users):
             with graph.inserting_before(user):
@@ -112,9 +116,6 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
         (row, new) for row, _, new in news if shared.count(new) == 1 and _may_replace(graph, decided, row, new)
     ]
     with graph.inserting_before(begin):
-        for target_row, new in filled:
-            # Rows beyond the last document stay; the outer tensor may be an input, or seen elsewhere.
-            emit_documents.write_rows(emitter, target_row, new)
         for row, _, new in news:
             if (row, new) not in functional:
                 target = row.node

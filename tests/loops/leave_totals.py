@@ -182,3 +182,24 @@ def return_in_finally(x: Tensor, cu: Tensor) -> Tensor:
             out[s:e] = x[s:e].flip(0)
     finally:
         return out  # noqa: B012
+
+
+def doubled(x: Tensor, cu: Tensor) -> Iterator[Tensor]:
+    """The generator itself adds up."""
+    total = x.new_zeros(())
+    for i in range(len(cu) - 1):
+        total = total * 0.5 + x[cu[i] : cu[i + 1]].sum()
+        yield total
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="the generator carries a moving average")
+def generator_that_carries(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack(list(doubled(x, cu)))
+
+
+@leave("f[T] cu", must_refuse=True, why="the total decides what is added to it")
+def total_in_a_condition(x: Tensor, cu: Tensor) -> Tensor:
+    total = x.new_zeros(())
+    for part in all_but_one(x, cu):
+        total = total + torch.where(total > 3, part.sum() * 2, part.sum())
+    return total

@@ -179,3 +179,9 @@ def cut_off_at_a_constant(ids: Tensor, cu: Tensor) -> Tensor:
     """A negative pad cuts: documents of more than 5 tokens lose the rest."""
     rows = [F.pad(ids[s:e], (0, 5 - (e - s)), value=7) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
     return torch.stack(rows)
+
+
+@program("f[T] cu", tail=False)
+def stack_of_padded_by_tensors(x: Tensor, cu: Tensor) -> Tensor:
+    rows = [F.pad(x[s:e] * 2, (0, 200 - (e - s)), value=-1.0) for s, e in zip(cu[:-1], cu[1:])]
+    return torch.stack(rows)

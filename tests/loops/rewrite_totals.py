@@ -213,3 +213,23 @@ def handler_that_raises_again(x: Tensor, cu: Tensor) -> Tensor:
     except RuntimeError as error:
         raise ValueError("documents do not fit") from error
     return out
+
+
+@program("f[T] cu", where=(segments,), exact=False)
+def total_over_a_generator(x: Tensor, cu: Tensor) -> tuple[Tensor, int]:
+    total, count = x.new_zeros(()), 0
+    for part in segments(x, cu):
+        total = total + part.pow(2).sum()
+        count += 1
+    return total, count
+
+
+@program("f[T] cu")
+def counted_rows_beside_a_list(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    sums, parts, row = torch.zeros(cu.shape[0]), [x.new_zeros(())], 1
+    total = x.new_zeros(())
+    for s, e in zip(cu[:-1], cu[1:]):
+        sums[row] = x[s:e].sum()
+        row += 1
+        total += x[s:e].sum()
+    return sums, total + parts[0]
