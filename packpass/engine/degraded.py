@@ -23,8 +23,8 @@ from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, record
 from packpass.engine import missing, versions
 from packpass.layout.arguments import boundary_arguments
-from packpass.layout.names import op_name
 from packpass.layout.sources import BOUNDARY_NAMES, last_name, source_name
+from packpass.semantics import op_name
 
 log = logging.getLogger("packpass.capture")
 _INDEX_DTYPES = (torch.int32, torch.int64)

@@ -13,8 +13,7 @@ import torch
 from torch import fx
 
 from packpass.layout.axes import Axes, Axis
-from packpass.layout.names import argument, example
-from packpass.semantics import op_name
+from packpass.semantics import argument, example, op_name
 
 LOSSES = frozenset({"cross_entropy", "nll_loss"})
 

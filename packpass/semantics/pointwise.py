@@ -33,7 +33,7 @@ _UNTAGGED = _words(
 LINEAR = frozenset(
     _words("add sub rsub neg positive clone detach alias contiguous to conj resolve_conj resolve_neg real imag copy")
 )
-COPIES = frozenset(_words("clone detach alias contiguous to"))
+COPIES = frozenset(_words("clone detach alias contiguous to _to_copy lift_fresh positive"))
 """The values of their input, perhaps as another dtype, on another device, or in another memory."""
 ORDERINGS = frozenset(_words("lt le gt ge"))
 """Comparisons that ask which of two is larger."""

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example, storage
 from packpass.layout.sources import belongs_to_module, source_name
-from packpass.semantics import family_of
+from packpass.semantics import argument, example, family_of, storage
 from packpass.semantics.names import op_name
 from passes.eliminate_padding.facts import Fact, Table, facts, of_padding
 from passes.eliminate_padding.rules_scores import CASES, HIDDEN, aligned

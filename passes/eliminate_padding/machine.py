@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from packpass._registry import registrar
-from packpass.layout.names import example, storage
+from packpass.semantics import example, storage
 from packpass.semantics.names import op_name
 from passes.eliminate_padding.facts import Fact, Table
 from passes.eliminate_padding.tile import Dims, Tile, at, holds, named

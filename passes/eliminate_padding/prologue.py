@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from packpass.layout.names import storage
+from packpass.semantics import storage
 from passes.eliminate_padding.values import Condition
 from passes.eliminate_padding.writes import heavy, is_random, name_of, written
 from passes.refused import Refused

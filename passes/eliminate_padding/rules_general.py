@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from packpass.layout.names import argument, example
-from packpass.semantics import call_of
+from packpass.semantics import argument, call_of, example
 from packpass.semantics.pointwise import COPIES
 from passes.eliminate_padding.machine import Machine, rule
 from passes.eliminate_padding.rules_picked import picked

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import argument, example
+from packpass.semantics import argument, example
 from passes.eliminate_padding.machine import Machine, rule
 from passes.eliminate_padding.tile import Dims, named
 from passes.eliminate_padding.values import Condition, Fill, Packed, Value

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import example, storage
-from packpass.semantics import call_of, family_of, meaning_of
+from packpass.semantics import call_of, example, family_of, meaning_of, storage
 from packpass.semantics.binding import parameters_of
 from packpass.semantics.memory import writes_of
 from packpass.semantics.names import base_name, is_in_place, op_name
@@ -30,7 +29,7 @@ def heavy(node: fx.Node) -> bool:
 def is_random(node: fx.Node) -> bool:
     """May a call draw random numbers?"""
     call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if meaning is not None:
         return meaning.traits.random
     name = name_of(node)
@@ -68,7 +67,7 @@ def elsewhere(node: fx.Node) -> bool:
 def lent_by(node: fx.Node) -> set[fx.Node]:
     """Operands of a call that give a dtype and a device only: ``x.type_as(y)``."""
     call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if call is None or meaning is None:
         return set()
     several = list(zip(call.operands, meaning.relations[0].operands, strict=True))

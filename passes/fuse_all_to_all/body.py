@@ -11,11 +11,12 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name
+from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name
+from packpass.semantics.effects import changes_grad_mode
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
 from passes.fuse_all_to_all.integers import UNKNOWN, integer, plain_name
-from passes.fuse_all_to_all.moves import FRESH, MOVES, index
+from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.refused import Refused
@@ -106,7 +107,7 @@ class Body:
                         self.values[node] = value
                 elif node.op == "output":
                     return fx.map_arg(node.args[0], self._result)
-                elif op_name(node) != "_set_grad_enabled" and "_set_grad_enabled" not in str(node.target):
+                elif not changes_grad_mode(node):
                     self.step(node)
         finally:
             self.values, self.exchanged = outer, exchanged
@@ -184,7 +185,7 @@ class Body:
             found = [self.blocks(p) for p in argument(node, 0, "tensors")]
             d = argument(node, 1, "dim", 0) % (found[0].rank + 1)
             return B.cat([B.unsqueeze(p, d) for p in found], d)
-        if name in FRESH:
+        if blank(node):  # a buffer that the body fills
             return Buffer()
         if name == "copy_":
             return self._copy(node)

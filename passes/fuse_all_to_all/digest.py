@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.layout.names import example
+from packpass.semantics import example
 from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.terms import map_args
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from packpass.layout.names import argument, op_name
+from packpass.semantics import argument, op_name
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, Size
 from passes.fuse_all_to_all.scalars import Lin

@@ -25,8 +25,8 @@ from torch import fx
 from packpass import markers
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
-from packpass.layout.mutation import mutated_after, written_inputs
-from packpass.layout.names import AUTOGRAD_FUNCTION, example, op_name, storage
+from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
+from packpass.semantics.effects import mutated_after, written_inputs
 from passes import vectorize_segments
 from passes.context import PassContext
 from passes.fuse_all_to_all.blocks import Blocks

@@ -9,15 +9,12 @@ import torch
 from torch import fx
 
 from packpass._registry import registrar
-from packpass.layout.names import argument, example
+from packpass.semantics import argument, example
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import Blocks, NotMovement, Size
 
 if TYPE_CHECKING:
     from passes.fuse_all_to_all.body import Body
-
-FRESH = ("empty_like", "zeros_like", "empty", "zeros", "new_empty", "new_zeros")
-"""Make a buffer that the body fills."""
 
 Move = Callable[["Body", fx.Node, Blocks], Any]
 MOVES: dict[str, Move] = {}

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.layout.names import example
+from packpass.semantics import example
 from passes.building import Builder
 from passes.fuse_all_to_all.blocks import TOKENS, size_of
 from passes.fuse_all_to_all.body import Source

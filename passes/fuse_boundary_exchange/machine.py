@@ -15,9 +15,9 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import is_collective
-from packpass.layout.mutation import written_inputs
-from packpass.layout.names import argument, call_name, example
-from packpass.semantics.effects import effects_of
+from packpass.semantics import argument, example, op_name
+from packpass.semantics.effects import effects_of, written_inputs
+from packpass.semantics.pointwise import COMPARISONS
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.values import (
     WHOLE,
@@ -40,8 +40,6 @@ from passes.vectorize_segments.op_names import label, name_of
 
 OPAQUE = object()
 """Value of an integer that only Dynamo's own assertions look at."""
-
-COMPARISONS = frozenset({"eq", "ne", "ge", "gt", "le", "lt"})
 
 
 @dataclasses.dataclass
@@ -82,7 +80,7 @@ class Machine:
 
     def step(self, node: fx.Node) -> None:
         """One node of the body."""
-        name = name_of(node) or call_name(node)
+        name = name_of(node) or op_name(node)
         if node.op == "get_attr" or name in ("assert_scalar", "opaque") or node.target is markers.GROUP:
             return
         if self._is_number(node):

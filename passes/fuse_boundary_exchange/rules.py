@@ -12,7 +12,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import statically_known_true
 from packpass._registry import registrar
-from packpass.layout.names import argument, example
+from packpass.semantics import argument, example
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import RULES, Machine, Message
 from passes.fuse_boundary_exchange.values import (

@@ -14,9 +14,8 @@ from torch import fx
 
 from packpass.layout import Axis, Layouts, Packing
 from packpass.layout.losses import LOSSES
-from packpass.layout.mutation import written_inputs
-from packpass.layout.names import argument, example, storage
-from packpass.semantics import contents_of, op_name, read_inputs
+from packpass.semantics import argument, contents_of, example, op_name, read_inputs, storage
+from packpass.semantics.effects import written_inputs
 from passes.pack_shifts.pieces import ZERO, Pieces, Read, Shift, Source, crop, moved_part, shift_of, whole
 from passes.pack_shifts.registry import rule_of
 from passes.pack_shifts.values import Store, Uniform, View, is_plain, new_store, position, recast

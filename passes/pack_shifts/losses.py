@@ -26,8 +26,7 @@ from torch import fx
 
 from packpass.layout import Layouts, Packing
 from packpass.layout.losses import LOSSES
-from packpass.layout.names import argument, example
-from packpass.semantics import op_name
+from packpass.semantics import argument, example, op_name
 from passes.pack_shifts.decide import Cuts, made_from
 from passes.pack_shifts.interpret import Interpreter, ignored
 from passes.pack_shifts.pieces import ZERO

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import call_name
+from packpass.semantics import example, op_name
 from passes.refused import Refused
 from passes.vectorize_segments.machine import (
     OPAQUE,
@@ -20,7 +20,6 @@ from passes.vectorize_segments.machine import (
     Number,
     Segment,
     Slot,
-    example,
 )
 from passes.vectorize_segments.op_names import BASE, label, name_of
 from passes.vectorize_segments.rules import _linear, _only_known_keywords, divides
@@ -362,5 +361,5 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
 
 def canonical(node: fx.Node) -> str:
     """The op's name, also for Dynamo's functions on symbolic numbers."""
-    name = name_of(node) or call_name(node)
+    name = name_of(node) or op_name(node)
     return name.lstrip("_") if name.startswith(("_sym_", "sym_")) else name

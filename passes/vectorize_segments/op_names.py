@@ -12,7 +12,6 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import native_pad
-from packpass.layout.names import argument as argument
 from packpass.semantics.names import op_name
 
 # Ops that treat every slot alike: on a segment they are the same op on the whole row.

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from packpass._registry import registrar
-from packpass.semantics import call_of
+from packpass.semantics import call_of, example
 from passes.refused import Refused
 from passes.vectorize_segments.by_meaning import by_meaning
 from passes.vectorize_segments.machine import (
@@ -23,7 +23,6 @@ from passes.vectorize_segments.machine import (
     Machine,
     Rule,
     Segment,
-    example,
     frozen_args,
 )
 from passes.vectorize_segments.op_names import (

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from passes.refused import Refused
 from passes.vectorize_segments.documents import (
     _CASTS,
@@ -35,10 +36,9 @@ from passes.vectorize_segments.machine import (
     Segment,
     Slot,
     Store,
-    example,
     frozen_args,
 )
-from passes.vectorize_segments.op_names import BASE, ELEMENTWISE, argument, label, name_of
+from passes.vectorize_segments.op_names import BASE, ELEMENTWISE, label, name_of
 from passes.vectorize_segments.rules import DOCUMENTS, RULES, documents
 from passes.vectorize_segments.terms import LENGTH, Apply, DocAssign, DocGuard, Outside, Term
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from packpass.semantics.indexing import entries_of
 from passes.refused import Refused
 from passes.vectorize_segments.boundaries import boundary_vector, element, lengths_of
@@ -19,10 +20,9 @@ from passes.vectorize_segments.machine import (
     Machine,
     Segment,
     Slot,
-    example,
     frozen_args,
 )
-from passes.vectorize_segments.op_names import argument, label
+from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.rules import rule
 from passes.vectorize_segments.rules_documents import assign_document
 from passes.vectorize_segments.terms import FULL, Affine, Apply, Boundaries, Index, Outside, Window

@@ -14,9 +14,10 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
+from packpass.semantics import argument, example
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Check, Machine, Segment, example, frozen_args
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.machine import Check, Machine, Segment, frozen_args
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_tokenwise import (
     exactly,

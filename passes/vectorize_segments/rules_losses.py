@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Machine, Segment, example
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.machine import Machine, Segment
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import TOKENWISE, outside_call, rule
 from passes.vectorize_segments.rules_lookups import LOSSES
 from passes.vectorize_segments.rules_reductions import Over, exact_type, mean

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import example
 from passes.refused import Refused
 from passes.vectorize_segments.documents import document, require_slots
 from passes.vectorize_segments.emit_documents import _flattened
-from passes.vectorize_segments.machine import OPAQUE, Machine, example
+from passes.vectorize_segments.machine import OPAQUE, Machine
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import bound_arguments, outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, over

@@ -10,9 +10,10 @@ from typing import Any
 
 from torch import fx
 
+from packpass.semantics import argument, example
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Machine, Segment, example
-from passes.vectorize_segments.op_names import argument, label
+from passes.vectorize_segments.machine import Machine, Segment
+from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_tokenwise import exactly, known_keywords, only_outside, segments, whole_row
 from passes.vectorize_segments.terms import Outside

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from packpass.semantics.meaning import is_one
 from passes.refused import Refused
 from passes.vectorize_segments.documents import cast, document, length, lifted, require_slots, spread
-from passes.vectorize_segments.machine import Document, Machine, Segment, example
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.machine import Document, Machine, Segment
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.terms import (
     Apply,

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from passes.refused import Refused
 from passes.vectorize_segments.documents import own_slots, spread
-from passes.vectorize_segments.machine import OPAQUE, Machine, example
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.machine import OPAQUE, Machine
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, highest, lowest, over
 from passes.vectorize_segments.terms import FULL, Roll, Scan, Softmax, Term

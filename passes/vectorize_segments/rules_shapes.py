@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Machine, Segment, example
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.machine import Machine, Segment
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_splits import first_input, otherwise
 from passes.vectorize_segments.rules_tokenwise import known_keywords, made, slot_by_slot, unwritable, whole_row

@@ -20,9 +20,10 @@ import torch
 from torch import fx
 
 from packpass import markers
+from packpass.semantics import argument, example
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Machine, Rule, Segment, Store, example, frozen_args
-from passes.vectorize_segments.op_names import argument, is_known, label, name_of
+from passes.vectorize_segments.machine import Machine, Rule, Segment, Store, frozen_args
+from passes.vectorize_segments.op_names import is_known, label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Invariant, Outside, Window, map_args
 

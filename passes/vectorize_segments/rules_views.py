@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from passes.refused import Refused
-from passes.vectorize_segments.machine import OPAQUE, Machine, Segment, example, frozen_args
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.machine import OPAQUE, Machine, Segment, frozen_args
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.terms import FULL, LENGTH, Affine, Apply, Bound, Invariant, Outside
 

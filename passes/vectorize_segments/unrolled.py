@@ -15,14 +15,14 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.layout.mutation import mutated_after, written_inputs
-from packpass.layout.names import call_name
+from packpass.semantics import example, op_name, storage
+from packpass.semantics.effects import mutated_after, written_inputs
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments.appended import appended_value
 from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
 from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, conclude
-from passes.vectorize_segments.machine import Document, Machine, example, storage
+from passes.vectorize_segments.machine import Document, Machine
 from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.rules import step
 from passes.vectorize_segments.terms import FULL, Affine, Bound, Boundaries, Interner
@@ -178,7 +178,7 @@ class Scanner:
     def _split(self, node: fx.Node) -> bool:
         """``torch.split(x, [lengths of all documents])``."""
         if (
-            call_name(node) not in ("split", "split_with_sizes")
+            op_name(node) not in ("split", "split_with_sizes")
             or len(node.args) < 2
             or not isinstance(node.args[1], (list, tuple))
         ):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from packpass.layout.mutation import written_inputs
+from packpass.semantics.effects import written_inputs
 
 IDS = torch.tensor([1, 2])
 
