@@ -19,6 +19,7 @@ _CASTS = {
     **{"long": torch.int64, "int": torch.int32, "short": torch.int16, "char": torch.int8, "byte": torch.uint8},
     **{"bool": torch.bool, "cfloat": torch.complex64, "cdouble": torch.complex128},
 }
+_OTHER_CASTS = frozenset({"cpu", "cuda", "type", "type_as"})
 _UNPARSED = frozenset({"cpu", "cuda", "type", "requires_grad_", "size", "stride", "dim", "numel", "item", "tolist"})
 """Methods that torch has no schema of for every form."""
 _UNREAD = {
@@ -93,7 +94,13 @@ def read_inputs(node: fx.Node) -> list[fx.Node]:
 def op_of(node: fx.Node) -> str:
     """The operation that a node calls, without its spellings: ``add`` for ``add_``, ``to`` for ``float``."""
     call = call_of(node)
-    return call.op if call is not None else base_name(op_name(node))
+    return call.op if call is not None else op_of_name(op_name(node))
+
+
+def op_of_name(name: str) -> str:
+    """The operation of that name, without its spellings."""
+    op = base_name(name)
+    return "to" if op in _CASTS or op in _OTHER_CASTS else op
 
 
 _CALLS: weakref.WeakKeyDictionary[fx.Node, tuple[tuple[Any, ...], Call | None]] = weakref.WeakKeyDictionary()
@@ -179,18 +186,7 @@ def _unparsed(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> di
         return None
     rest, given = list(args[1:]), dict(kwargs)
     bound: dict[str, Any] = {"input": args[0]}
-    if name in _CASTS or name in (
-        "cpu",
-        "cuda",
-        "type",
-        "requires_grad_",
-        "size",
-        "stride",
-        "dim",
-        "numel",
-        "item",
-        "tolist",
-    ):
+    if name in _CASTS or name in _UNPARSED:
         for value in rest:
             kind = "dtype" if isinstance(value, torch.dtype) else "dim" if isinstance(value, int) else "device"
             bound[kind] = value

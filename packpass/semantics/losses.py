@@ -19,6 +19,8 @@ from packpass.semantics.meaning import (
 
 FAMILY = "losses"
 _NAMES = {0: "none", 1: "mean", 2: "sum"}
+REORDERING = frozenset({"cross_entropy", "binary_cross_entropy_with_logits", "cosine_similarity", "pairwise_distance"})
+"""Losses of one slot whose last bits depend on how many slots there are beside."""
 _PROBABILITIES = frozenset({"binary_cross_entropy"})
 
 

@@ -24,7 +24,10 @@ _SILENT_VIEWS = frozenset(
     | {"combinations", "rnn", "interpolate", "repeat_interleave", "hsplit", "vsplit", "dsplit", "tensor_split"}
 )
 # Functions written in Python, of which torch has no schema, that always make something new.
-_NEW = frozenset({"max_unpool1d", "max_unpool2d", "max_unpool3d", "grid_sample", "cosine_similarity", "cdist"})
+_NEW = frozenset(
+    {"max_unpool1d", "max_unpool2d", "max_unpool3d", "grid_sample", "cosine_similarity", "cdist", "softsign"}
+    | {"tanhshrink"}
+)
 _STATISTICS = frozenset({"running_mean", "running_var"})
 """Arguments that are written in training, though the name of the operation and some schemas do not say so."""
 

@@ -57,6 +57,8 @@ _SAME = {
     **{"special_polygamma": "polygamma", "special_round": "round", "special_sinc": "sinc", "special_xlogy": "xlogy"},
     **{"linalg_matmul": "matmul", "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor"},
     **{"__lshift__": "bitwise_left_shift", "__rshift__": "bitwise_right_shift"},
+    **{"dsmm": "mm", "spmm": "mm", "hsmm": "hspmm", "saddmm": "sspaddmm"},
+    **{"sym_max": "maximum", "sym_min": "minimum", "sym_sqrt": "sqrt"},
     **{"_softmax": "softmax", "_log_softmax": "log_softmax", "_unsafe_view": "reshape", "convert_element_type": "to"},
 }
 _MODULES = (

@@ -61,7 +61,7 @@ LINEAR = frozenset(
 REORDERING = frozenset(
     {"sum", "mean", "prod", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "nansum"}
     | {"nanmean", "softmax", "log_softmax", "softmin", "cumsum", "cumprod", "logcumsumexp", "normalize", "renorm"}
-    | {"trapezoid", "cumulative_trapezoid", "quantile", "nanquantile", "glu"}
+    | {"trapezoid", "cumulative_trapezoid", "quantile", "nanquantile", "glu", "layer_norm", "rms_norm"}
 )
 
 

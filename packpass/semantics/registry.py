@@ -92,6 +92,13 @@ def family_of(node: fx.Node) -> str:
     return meaning.family if meaning is not None else ""
 
 
+def reorders(op: str) -> bool:
+    """May the last bits of an operation depend on how many slots there are beside? So may those of an unknown one."""
+    if op in reductions.REORDERING or op in losses.REORDERING:
+        return True
+    return family_of_name(op) in ("", products.FAMILY, matrices.FAMILY, kernels.FAMILY)
+
+
 def family_of_name(op: str) -> str:
     """The family of an operation, whatever it is called with."""
     found = next((family for family, entries in FAMILIES.items() if op in entries), "")

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import argument, example
+from packpass.semantics import argument, example, op_of
 from passes.eliminate_padding.machine import Machine, rule
 from passes.eliminate_padding.tile import Dims, named
 from passes.eliminate_padding.values import Condition, Fill, Packed, Value
-from passes.eliminate_padding.writes import name_of
 from passes.refused import Refused
 
 _IGNORE = {"cross_entropy": (4, 6), "nll_loss": (4, 6)}
@@ -24,7 +23,7 @@ def _cross_entropy(m: Machine, node: fx.Node) -> Value:
 
     Before each call the host checks that labels of padding are ignored: then padding adds nothing to a mean or a sum.
     """
-    name = name_of(node)
+    name = op_of(node)
     scores, target = argument(node, 0, "input"), argument(node, 1, "target")
     packed = m.require(scores, node)
     labels = example(target)

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, fx
 
 from packpass.ops._pack_mask import HIDDEN
-from packpass.semantics import argument, call_of, example, meaning_of
+from packpass.semantics import argument, call_of, example, meaning_of, op_of
 from packpass.semantics.names import op_name
 from packpass.semantics.pointwise import COPIES
 from passes.eliminate_padding.facts import Table, aligned
 from passes.eliminate_padding.machine import Machine, physical
 from passes.eliminate_padding.tile import Dims, holds, moved, named
 from passes.eliminate_padding.values import Packed, Scores, Value
-from passes.eliminate_padding.writes import name_of
 from passes.refused import Refused
 
 CASES = (2, 2, 3)
@@ -29,7 +28,7 @@ CASES = (2, 2, 3)
 
 def on_scores(m: Machine, node: fx.Node) -> Value:
     """An op whose first operand is attention scores."""
-    name = name_of(node)
+    name = op_of(node)
     holders = [n for n in node.all_input_nodes if m.scores(n) is not None]
     scores = m.scores(holders[0])
     assert scores is not None

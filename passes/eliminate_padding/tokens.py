@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.semantics import Call, Meaning, Relation, call_of, meaning_of
+from packpass.semantics import Call, Meaning, Relation, call_of, meaning_of, op_of
 from packpass.semantics.meaning import KEPT, Cut, Flipped, How, Joined, Looked, Padded, Role, Rolled, Selected
 from packpass.semantics.memory import writes_of
 from packpass.semantics.rebind import broadcasts, confirmed, rebound
@@ -23,7 +23,7 @@ from passes.eliminate_padding.fills import fill_of
 from passes.eliminate_padding.machine import Machine, feature, physical
 from passes.eliminate_padding.tile import MOVES, Across, Carried, Dims, carried, holds, moved_by, named
 from passes.eliminate_padding.values import Packed, Value
-from passes.eliminate_padding.writes import name_of, not_asked, unseen
+from passes.eliminate_padding.writes import not_asked, unseen
 from passes.refused import Refused
 
 TOKENS = 9973
@@ -57,7 +57,7 @@ def _check(m: Machine, node: fx.Node) -> Kept | Across:
     call = call_of(node)
     meaning = meaning_of(call)
     if call is None or meaning is None:
-        what = call.op if call is not None else name_of(node)
+        what = call.op if call is not None else op_of(node)
         raise Refused("cross-token", f"{what} may mix the tokens of a row with its padding: it has no rule", node)
     written = writes_of(call)
     if written and (written != {0} or not unseen(node) or not _has_value_form(call)):

@@ -15,12 +15,13 @@ from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_n
 from packpass.semantics.effects import changes_grad_mode
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
-from passes.fuse_all_to_all.integers import UNKNOWN, integer, plain_name
+from passes.fuse_all_to_all.integers import UNKNOWN, integer
 from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.refused import Refused
 from passes.vectorize_segments.machine import Machine
+from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.terms import Affine, Boundaries, Index
 from passes.vectorize_segments.windows import expand_index
 
@@ -80,7 +81,7 @@ class Body:
             if isinstance(buffer, Buffer) and buffer.content is None and not _fills(node, n):
                 buffer.read_before |= not isinstance(example(node), (int, torch.SymInt, torch.Size))
         try:
-            if plain_name(node) == "setitem":
+            if name_of(node) == "setitem":
                 cut = self._cut(node.args[0], node.args[1], node)
                 if cut is not None:
                     self.cuts[node] = dataclasses.replace(cut, written=True)
@@ -170,7 +171,7 @@ class Body:
             return self._collective(node)
         if op_name(node) == AUTOGRAD_FUNCTION:
             return self._function(node)
-        name = plain_name(node)
+        name = name_of(node)
         if name in ("getitem", "narrow", "segment", "split_get"):
             read = self._read(node, name)
             if read is not None:
@@ -373,7 +374,7 @@ def _takes_first(user: fx.Node) -> bool:
 
 
 def _fills(node: fx.Node, buffer: fx.Node) -> bool:
-    return plain_name(node) == "copy_" and node.args[0] is buffer and buffer not in node.args[1:]
+    return name_of(node) == "copy_" and node.args[0] is buffer and buffer not in node.args[1:]
 
 
 def _single(results: Any) -> Blocks:

@@ -32,9 +32,9 @@ from packpass import markers
 from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name, storage
 from packpass.semantics.effects import changes_mode, written_inputs
 from passes.building import Builder
-from passes.fuse_all_to_all.integers import plain_name
 from passes.fuse_all_to_all.moves import MOVES
 from passes.vectorize_segments.find import LoopFound, find
+from passes.vectorize_segments.op_names import name_of
 
 _CUTS = (markers.SEGMENT, markers.SPLIT_GET, markers.LIST_GET)
 
@@ -166,7 +166,7 @@ def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_ex
 
 def _moves(node: fx.Node) -> bool:
     """Does this call only move slots, or cut a document out of a row?"""
-    name = plain_name(node)
+    name = name_of(node)
     if name in ("cat", "stack"):
         parts = argument(node, 0, "tensors")
         return isinstance(parts, (list, tuple))

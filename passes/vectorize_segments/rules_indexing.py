@@ -23,7 +23,7 @@ from passes.vectorize_segments.machine import (
     frozen_args,
 )
 from passes.vectorize_segments.op_names import label
-from passes.vectorize_segments.rules import rule
+from passes.vectorize_segments.rules import documents, rule
 from passes.vectorize_segments.rules_documents import assign_document
 from passes.vectorize_segments.terms import FULL, Affine, Apply, Boundaries, Index, Outside, Window
 from passes.vectorize_segments.windows import (
@@ -93,6 +93,7 @@ def _with_new_dims(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -
     return machine.view(term, len(entries), part)
 
 
+@documents("setitem")
 @rule("setitem")
 def _setitem(machine: Machine, node: fx.Node) -> Any:
     base, index, value = node.args
@@ -251,6 +252,7 @@ def _target(machine: Machine, node: fx.Node) -> Segment:
     return target
 
 
+@documents("fill_", "zero_")
 @rule("fill_", "zero_")
 def _fill(machine: Machine, node: fx.Node) -> Any:
     row = machine.value(node.args[0])
@@ -265,6 +267,7 @@ def _fill(machine: Machine, node: fx.Node) -> Any:
     return target
 
 
+@documents("copy_")
 @rule("copy_")
 def _copy(machine: Machine, node: fx.Node) -> Any:
     row = machine.value(node.args[0])

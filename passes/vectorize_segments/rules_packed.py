@@ -15,7 +15,7 @@ from passes.refused import Refused
 from passes.vectorize_segments.emit_documents import _flattened
 from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Segment
 from passes.vectorize_segments.op_names import label
-from passes.vectorize_segments.rules import outside_call, rule
+from passes.vectorize_segments.rules import documents, outside_call, rule
 from passes.vectorize_segments.rules_views import first_bound
 from passes.vectorize_segments.terms import (
     ANY,
@@ -160,7 +160,7 @@ def _constant_block(machine: Machine, value: Any, dim: int) -> tuple[int, Any] |
     return None
 
 
-@rule("cat", "concat", "concatenate")
+@rule("cat")
 def _cat(machine: Machine, node: fx.Node) -> Any:
     tensors, dim = argument(node, 0, "tensors"), argument(node, 1, "dim", node.kwargs.get("axis", 0))
     values = [machine.value(t) for t in tensors]
@@ -271,7 +271,8 @@ def comparison(machine: Machine, arg: Any) -> tuple[Affine, str, Affine] | None:
     return (left, name, right) if left is not None and right is not None else None
 
 
-@rule("loop_check", "check", "assert_async")
+@documents("loop_check", "_check", "assert_async")
+@rule("loop_check", "_check", "assert_async")
 def _check(machine: Machine, node: fx.Node) -> Any:
     """A check the user wrote: it must survive, for every document at once."""
     found = comparison(machine, node.args[0])
@@ -288,6 +289,7 @@ def _check(machine: Machine, node: fx.Node) -> Any:
     return OPAQUE
 
 
+@documents("loop_skip")
 @rule("loop_skip")
 def _skip(machine: Machine, node: fx.Node) -> Any:
     """``if <document is shorter than k>: continue``; for k = 1 nothing would have happened anyway."""

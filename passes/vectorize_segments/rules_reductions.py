@@ -301,7 +301,7 @@ def norm_term(found: Over, p: Any) -> Term:
     raise Refused("no-rule", f"{label(found.node)} of order {p} has no rule", found.node)
 
 
-@rule("norm", "vector_norm", "linalg_norm")
+@rule("norm", "linalg_vector_norm", "linalg_norm")
 def _norm(machine: Machine, node: fx.Node) -> Any:
     name = name_of(node) or ""
     p = argument(node, 1, "p" if name == "norm" else "ord", "fro" if name == "norm" else None)
@@ -353,7 +353,7 @@ def _log_of_powers(found: Over) -> Document:
     return exact.done(result, exact.dtype)
 
 
-@rule("masked_logsumexp")
+@rule("masked.logsumexp")
 def _masked_logsumexp(machine: Machine, node: fx.Node) -> Any:
     """``torch.masked.logsumexp``: what is masked out is -inf."""
     mask = machine.value(node.kwargs.get("mask"))
@@ -425,7 +425,7 @@ def _argmax(machine: Machine, node: fx.Node) -> Any:
 # === Products over the slots =================================================================================
 
 
-@rule("matmul", "__matmul__", "dot", "inner", "vdot")
+@rule("matmul", "dot", "inner", "vdot")
 def _contraction(machine: Machine, node: fx.Node) -> Any:
     """``weights @ segment`` with ``weights`` [L] and ``segment`` [L, H]: a weighted sum over the document."""
     unknown = Refused("no-rule", f"{label(node)} of these segments has no rule", node)

@@ -125,7 +125,7 @@ def _flatten(machine: Machine, node: fx.Node) -> Any:
     return whole_row(machine, node, value, dim, linear=True, alias=True)
 
 
-@tokenwise("reshape")
+@tokenwise("reshape", "view")
 def _reshape(machine: Machine, node: fx.Node) -> Any:
     """``reshape(L, -1)``: torch has no static size for the -1 beside an unknown length; here it is known."""
     value = first_input(machine, node)
@@ -183,7 +183,7 @@ def _t(machine: Machine, node: fx.Node) -> Any:
     return machine.view(Apply("transpose", True, (machine.read(value, node), 0, 1), (), -3 - value.dim), 2, value)
 
 
-@tokenwise("movedim", "moveaxis")
+@tokenwise("movedim")
 def _movedim(machine: Machine, node: fx.Node) -> Any:
     value, source, to = first_input(machine, node), argument(node, 1, "source"), argument(node, 2, "destination")
     if not isinstance(value, Segment):

@@ -11,11 +11,12 @@ from packpass.semantics import argument, example
 from passes.refused import Refused
 from passes.vectorize_segments.machine import OPAQUE, Machine, Segment, frozen_args
 from passes.vectorize_segments.op_names import label, name_of
-from passes.vectorize_segments.rules import outside_call, rule
+from passes.vectorize_segments.rules import documents, outside_call, rule
 from passes.vectorize_segments.terms import FULL, LENGTH, Affine, Apply, Bound, Invariant, Outside
 
 
-@rule("size")
+@documents("size", "sym_size")
+@rule("size", "sym_size")
 def _size(machine: Machine, node: fx.Node) -> Any:
     value, dim = machine.value(node.args[0]), argument(node, 1, "dim")
     if isinstance(value, Segment) and isinstance(dim, int) and value.window == FULL and value.store.exact:
@@ -65,7 +66,7 @@ def shape_with_length(machine: Machine, sizes: Any, node: fx.Node) -> tuple[tupl
     return tuple(out), at - len(out)
 
 
-@rule("reshape")
+@rule("reshape", "view")
 def _reshape(machine: Machine, node: fx.Node) -> Any:
     """``view`` / ``reshape`` that keeps the packed dimension whole."""
     value = machine.value(node.args[0])
@@ -115,7 +116,7 @@ def _dims(machine: Machine, node: fx.Node, rank_in: int) -> list[int] | None:
     name = name_of(node)
     a = node.args[1:]
     order: list[int] = list(range(rank_in))
-    if name in ("transpose", "swapaxes"):
+    if name == "transpose":
         i, j = (int(argument(node, k, n)) % rank_in for k, n in ((1, "dim0"), (2, "dim1")))
         order[i], order[j] = order[j], order[i]
     elif name == "permute":
@@ -134,7 +135,7 @@ def _dims(machine: Machine, node: fx.Node, rank_in: int) -> list[int] | None:
     return order
 
 
-@rule("transpose", "swapaxes", "permute", "unsqueeze", "squeeze")
+@rule("transpose", "permute", "unsqueeze", "squeeze")
 def _permute(machine: Machine, node: fx.Node) -> Any:
     value = machine.value(node.args[0])
     if not isinstance(value, Segment):

@@ -43,6 +43,8 @@ NAMES = {
     "math.sqrt": (__import__("math").sqrt,),
     "matmul": (torch.matmul, operator.matmul, torch.linalg.matmul),
     "max_pool1d": (F.max_pool1d,),
+    "maximum": (torch.maximum, torch.sym_max, torch.ops.aten.maximum.default),
+    "mm": (torch.mm, torch.spmm, torch.ops.aten.mm.default),
     "movedim": (torch.movedim, torch.moveaxis),
     "mul": (torch.mul, torch.multiply, operator.mul),
     "ne": (torch.ne, torch.not_equal, operator.ne),
