@@ -198,7 +198,7 @@ def _kthvalue(machine: Machine, node: fx.Node) -> Any:
 
 @rule("median", "nanmedian")
 def _median(machine: Machine, node: fx.Node) -> Any:
-    given, name = bound_arguments(node), name_of(node) or ""
+    given, name = bound_arguments(node), name_of(node)
     dim = given.get("dim")
     found = _whole(machine, node, dim, bool(given.get("keepdim")))
     if found is None:

@@ -236,7 +236,7 @@ def _count(machine: Machine, node: fx.Node) -> Any:
     found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
     if found is None:
         return outside_call(machine, node)
-    name = name_of(node) or ""
+    name = name_of(node)
     hit = found.apply(torch.eq if name == "all" else torch.ne, found.term, 0)
     hits = found.of(hit, torch.bool).to(torch.int64).reduce("sum")
     if name == "count_nonzero":
@@ -273,7 +273,7 @@ def _var(machine: Machine, node: fx.Node) -> Any:
         return outside_call(machine, node)
     if type(correction) not in (int, float) or positional:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
-    fake, name = example(node), (name_of(node) or "")
+    fake, name = example(node), name_of(node)
     want = (fake[0] if isinstance(fake, (tuple, list)) else fake).dtype
     if want.is_complex:
         raise Refused("no-rule", f"{label(node)} of complex numbers has no rule", node)
@@ -303,7 +303,7 @@ def norm_term(found: Over, p: Any) -> Term:
 
 @rule("norm", "linalg_vector_norm", "linalg_norm")
 def _norm(machine: Machine, node: fx.Node) -> Any:
-    name = name_of(node) or ""
+    name = name_of(node)
     p = argument(node, 1, "p" if name == "norm" else "ord", "fro" if name == "norm" else None)
     dims, keepdim = argument(node, 2, "dim"), argument(node, 3, "keepdim", False)
     found = over(machine, node, dims, keepdim)
@@ -374,7 +374,7 @@ def _masked_logsumexp(machine: Machine, node: fx.Node) -> Any:
 
 @rule("amax", "amin", "aminmax")
 def _amax(machine: Machine, node: fx.Node) -> Any:
-    name = name_of(node) or ""
+    name = name_of(node)
     found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
     if found is None:
         return outside_call(machine, node)
@@ -395,7 +395,7 @@ def _position(found: Over, largest: bool) -> Term:
 
 @rule("max", "min")
 def _max(machine: Machine, node: fx.Node) -> Any:
-    largest = (name_of(node) or "") == "max"
+    largest = name_of(node) == "max"
     dims = _dims(node)
     if isinstance(dims, fx.Node) or "other" in node.kwargs:
         raise Refused("no-rule", f"{label(node)} of two tensors has no rule; use torch.maximum", node)
@@ -419,7 +419,7 @@ def _argmax(machine: Machine, node: fx.Node) -> Any:
     if found.others and found.segment.dim != -found.segment.rank:
         raise Refused("no-rule", f"{label(node)} of a document whose slots are not its rows has no rule", node)
     found.not_empty()
-    return found.done(_position(found, (name_of(node) or "") == "argmax"))
+    return found.done(_position(found, name_of(node) == "argmax"))
 
 
 # === Products over the slots =================================================================================

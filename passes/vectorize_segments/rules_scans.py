@@ -64,7 +64,7 @@ def _scan(machine: Machine, node: fx.Node) -> Any:
     found = _along(machine, node)
     if found is None:
         return outside_call(machine, node)
-    fake, op = example(node), _SCANS[name_of(node) or ""]
+    fake, op = example(node), _SCANS[name_of(node)]
     row = found.to((fake[0] if isinstance(fake, (tuple, list)) else fake).dtype)
     identities = {"sum": 0, "prod": 1, "max": lowest(row.dtype), "min": highest(row.dtype), "logsumexp": -math.inf}
     term: Term = machine.intern(Scan(row.filled(identities[op]), op, found.segment.dim))

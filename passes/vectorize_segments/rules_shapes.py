@@ -14,7 +14,7 @@ from passes.vectorize_segments.machine import Machine, Segment
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_splits import first_input, otherwise
-from passes.vectorize_segments.rules_tokenwise import known_keywords, made, slot_by_slot, unwritable, whole_row
+from passes.vectorize_segments.rules_tokenwise import known_keywords, made, unwritable, whole_row
 from passes.vectorize_segments.rules_views import takes_length
 from passes.vectorize_segments.terms import LENGTH, Apply, Invariant, Outside
 
@@ -232,8 +232,3 @@ def _type_as(machine: Machine, node: fx.Node) -> Any:
     fake = example(node)
     term = Apply("to", True, (machine.read(value, node), fake.device, fake.dtype), (), value.dim)
     return machine.view(term, value.rank, value)
-
-
-@tokenwise("polar", "complex")
-def _complex(machine: Machine, node: fx.Node) -> Any:
-    return slot_by_slot(machine, node)

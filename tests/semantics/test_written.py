@@ -68,6 +68,7 @@ WRITE: dict[str, Callable[[Tensor], Any]] = {
     "F.relu by position": lambda x: F.relu(x, True),
     "setitem": lambda x: x.__setitem__(0, 1.0),
     "data": lambda x: setattr(x, "data", x * 2),
+    "foreach, not the first": lambda x: torch._foreach_mul_([torch.ones(3), x], 2),
     "foreach": lambda x: torch._foreach_mul_([x], 2),
     "aten packet": lambda x: torch.ops.aten.add_(x, 1),
     "aten overload": lambda x: torch.ops.aten.add_.Tensor(x, 1),
@@ -87,6 +88,8 @@ READ: dict[str, Callable[[Tensor], Any]] = {
     "embedding": lambda x: F.embedding(IDS, x),
     "layer_norm": lambda x: F.layer_norm(x, (3,)),
     "aten packet": lambda x: torch.ops.aten.add(x, 1),
+    "running statistics that are used": lambda x: F.batch_norm(torch.ones(2, 3), x[0], x[1], training=False),
+    "numbers": lambda x: x[x.shape[0] - 1 :],
     "other memory": lambda x: torch.zeros_like(x).add_(x),
     "split": lambda x: [part + 1 for part in x.split(1)],
 }
