@@ -6,6 +6,8 @@
 ``meaning``    the types: what becomes of every axis of every operand
 ``registry``   `meaning_of(call)`, from the entries of the families: ``pointwise``, ``views``, ``indexing``,
                ``writes``, ``joins``, ``reductions``, ``products``, ``lookups``, ``losses``, ``creation``
+``memory``     which memory results share with operands, and which operands a call writes
+``effects``    what a node does besides computing its result: what it writes, random numbers, modes ...
 =============  ===============================================================================================
 
 To add an operation, add its entry to a family; `tests/semantics` then compares it with torch.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import weakref
 from collections.abc import Iterator, Mapping
@@ -67,7 +68,7 @@ class Call:
     unread: frozenset[str] = frozenset()
     """Arguments that give a dtype, a device or a shape only."""
 
-    @property
+    @functools.cached_property
     def in_place(self) -> bool:
         """Does it write its first operand?"""
         return is_in_place(self.name) or self.name in ("setitem", "delitem") or bool(self.arguments.get("inplace"))

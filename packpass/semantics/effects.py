@@ -174,7 +174,7 @@ def written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
         return _written_inside(node)
     if not name or node.kwargs.get("out") is not None:
         return _operands(node)
-    if qualified_name(target)[0] not in ("", "aten", "prims") or (node.op == "call_function" and is_collective(target)):
+    if "::" in name or name.startswith("torch.distributed."):
         return _operands(node) if _mutable(target) else ()
     call = call_of(node)
     if call is None:

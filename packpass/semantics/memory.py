@@ -5,6 +5,8 @@ torch's schemas say so; the lists here are of what they do not say (each line of
 
 from __future__ import annotations
 
+import functools
+import weakref
 from typing import Any
 
 import torch
@@ -85,16 +87,28 @@ def _shared(overload: Any) -> frozenset[str]:
     return frozenset("input" if a.name == "self" else a.name for a in schema.arguments if a.alias_info is not None)
 
 
+@functools.cache
+def _written_arguments(overload: Any) -> frozenset[str]:
+    """Arguments that the overload writes, as its schema has it."""
+    written = (a.name for a in overload._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    return frozenset("input" if name == "self" else name for name in written)
+
+
+_WRITES: weakref.WeakKeyDictionary[Call, frozenset[int]] = weakref.WeakKeyDictionary()
+
+
 def writes_of(call: Call) -> frozenset[int]:
     """The operands whose memory a call writes."""
+    if call not in _WRITES:
+        _WRITES[call] = _writes_of(call)
+    return _WRITES[call]
+
+
+def _writes_of(call: Call) -> frozenset[int]:
     if call.in_place and call.op != "requires_grad":
         # All of the first argument: it may be a list.
         return frozenset(k for k, o in enumerate(call.operands) if o.argument == call.operands[0].argument)
-    written: set[str] = set()
-    if call.overload is not None:
-        for a in call.overload._schema.arguments:
-            if a.alias_info is not None and a.alias_info.is_write:
-                written.add("input" if a.name == "self" else a.name)
+    written = set(_written_arguments(call.overload)) if call.overload is not None else set()
     if call.get("training", "use_input_stats", default=True):
         written |= _STATISTICS
     if call.op in ("embedding", "embedding_bag") and call.get("max_norm") is not None:
