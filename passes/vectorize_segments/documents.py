@@ -23,7 +23,7 @@ from passes.vectorize_segments.machine import (
     Slot,
 )
 from passes.vectorize_segments.op_names import label
-from passes.vectorize_segments.rules import bound_arguments, looks, only_documented
+from passes.vectorize_segments.rules import bound_arguments, minds_unread, only_documented
 from passes.vectorize_segments.terms import (
     Affine,
     Apply,
@@ -206,7 +206,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
     if any(s.dim != dim for s in segments):
         raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
     compute = _compute_dtype(machine, node, name)
-    guarded = looks(node)
+    guarded = minds_unread(node)
     untouched = bound_arguments(node).get("condition")
 
     def leaf(arg: Any) -> Any:

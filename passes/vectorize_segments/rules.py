@@ -162,14 +162,12 @@ def _item(machine: Machine, node: fx.Node) -> Any:
     raise Refused("host-read", "a tensor value is read on the host inside the loop", node)
 
 
-@documents("_assert_scalar")
 @rule("_assert_scalar")
 def _assert_scalar(machine: Machine, node: fx.Node) -> Any:
     """Dynamo's own bounds and size assertions: what they protect no longer exists after the rewrite."""
     return OPAQUE
 
 
-@documents("sym_storage_offset", "sym_stride")
 @rule("sym_storage_offset", "sym_stride")
 def _opaque(machine: Machine, node: fx.Node) -> Any:
     if any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes):
@@ -255,7 +253,7 @@ def only_documented(node: fx.Node) -> None:
         )
 
 
-def looks(node: fx.Node) -> bool:
+def minds_unread(node: fx.Node) -> bool:
     """May a slot that nobody reads matter for what it holds: does the call raise, or have a gradient that is not 0?"""
     call = call_of(node)
     meaning = meaning_of(call)
@@ -275,7 +273,7 @@ def _apply(
         if other.dim != first.dim:
             raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
 
-    guarded = looks(node)
+    guarded = minds_unread(node)
 
     def convert(value: Any) -> Any:
         if isinstance(value, Segment):

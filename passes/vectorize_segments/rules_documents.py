@@ -15,6 +15,7 @@ from torch import fx
 from packpass.semantics import argument, call_of, example, op_of
 from packpass.semantics.binding import parameters_of
 from packpass.semantics.names import is_in_place
+from packpass.semantics.views import permutation_of
 from passes.refused import Refused
 from passes.vectorize_segments.documents import (
     as_term,
@@ -118,31 +119,16 @@ def _guarded(machine: Machine, term: Term, node: fx.Node) -> Term:
 @documents("unsqueeze", "squeeze", "transpose", "permute", "movedim", "flatten", "reshape", "view", "unflatten")
 def _view(machine: Machine, node: fx.Node) -> Any:
     """The result's sizes and the order of dimensions say everything."""
-    value, term, rank = source(machine, node)
-    fake, name = example(node), name_of(node)
-    if name in ("transpose", "permute", "movedim"):
-        order = list(_order(node, name or "", rank))
+    value, term, _ = source(machine, node)
+    fake = example(node)
+    if name_of(node) in ("transpose", "permute", "movedim"):
+        order = permutation_of(node)
+        if order is None:
+            raise Refused("no-rule", f"this {label(node)} has no rule", node)
         return document_view(machine, Apply("permute", True, (term, 0, *(d + 1 for d in order)), (), 0), value)
     if not all(isinstance(s, int) for s in fake.shape):
         raise Refused("no-rule", f"{label(node)} of a value of dynamic size has no rule", node)
     return document_view(machine, Apply("reshape", True, (term, -1, *fake.shape), (), 0), value)
-
-
-def _order(node: fx.Node, name: str, rank: int) -> list[int]:
-    order = list(range(rank))
-    if name == "transpose":
-        i, j = (int(argument(node, k, n)) % rank for k, n in ((1, "dim0"), (2, "dim1")))
-        order[i], order[j] = order[j], order[i]
-        return order
-    if name == "permute":
-        dims: Any = argument(node, 1, "dims") if len(node.args) <= 2 else node.args[1:]
-        return [int(d) % rank for d in dims]
-    start, end = argument(node, 1, "source"), argument(node, 2, "destination")
-    if not isinstance(start, int) or not isinstance(end, int):
-        raise Refused("no-rule", "movedim of several dimensions has no rule", node)
-    moved = order.pop(start % rank)
-    order.insert(end % rank, moved)
-    return order
 
 
 @documents("getitem", "select", "narrow")

@@ -175,27 +175,6 @@ def _getattr(machine: Machine, node: fx.Node) -> Any:
     return NotImplemented
 
 
-@tokenwise("t")
-def _t(machine: Machine, node: fx.Node) -> Any:
-    value = first_input(machine, node)
-    if not isinstance(value, Segment) or value.rank != 2:
-        return otherwise(machine, node)
-    return machine.view(Apply("transpose", True, (machine.read(value, node), 0, 1), (), -3 - value.dim), 2, value)
-
-
-@tokenwise("movedim")
-def _movedim(machine: Machine, node: fx.Node) -> Any:
-    value, source, to = first_input(machine, node), argument(node, 1, "source"), argument(node, 2, "destination")
-    if not isinstance(value, Segment):
-        return otherwise(machine, node)
-    if type(source) is not int or type(to) is not int:
-        return NotImplemented
-    order = [d for d in range(value.rank) if d != source % value.rank]
-    order.insert(to % value.rank, source % value.rank)
-    dim = order.index(value.rank + value.dim) - value.rank
-    return whole_row(machine, node, value, dim, linear=True, alias=True)
-
-
 @tokenwise("arange")
 def _arange(machine: Machine, node: fx.Node) -> Any:
     """A range of constants with a step or of floats: the same for every document."""
