@@ -105,10 +105,9 @@ def writes_of(call: Call) -> frozenset[int]:
 
 
 def _writes_of(call: Call) -> frozenset[int]:
-    if call.in_place and call.op != "requires_grad":
-        # All of the first argument: it may be a list.
-        return frozenset(k for k, o in enumerate(call.operands) if o.argument == call.operands[0].argument)
     written = set(_written_arguments(call.overload)) if call.overload is not None else set()
+    if call.in_place and call.op != "requires_grad" and call.operands:
+        written.add(call.operands[0].argument)  # all of it: it may be a list
     if call.get("training", "use_input_stats", default=True):
         written |= _STATISTICS
     if call.op in ("embedding", "embedding_bag") and call.get("max_norm") is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,6 +60,11 @@ def method(name: str, value: float) -> Callable[[Tensor], Any]:
     return lambda x: getattr(x, name)(value)
 
 
+stepped = functools.partial(
+    torch._fused_sgd_,
+    **{"weight_decay": 0.0, "momentum": 0.9, "lr": 0.1, "dampening": 0.0},
+    **{"nesterov": False, "maximize": False, "is_first_step": False},
+)
 IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__")
 WRITE: dict[str, Callable[[Tensor], Any]] = {
     "add_": lambda x: x.add_(1),
@@ -68,6 +74,7 @@ WRITE: dict[str, Callable[[Tensor], Any]] = {
     "F.relu by position": lambda x: F.relu(x, True),
     "setitem": lambda x: x.__setitem__(0, 1.0),
     "data": lambda x: setattr(x, "data", x * 2),
+    "foreach, by the schema alone": lambda x: stepped([x + 1], [x + 2], [x]),
     "foreach, not the first": lambda x: torch._foreach_mul_([torch.ones(3), x], 2),
     "foreach": lambda x: torch._foreach_mul_([x], 2),
     "aten packet": lambda x: torch.ops.aten.add_(x, 1),
