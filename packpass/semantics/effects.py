@@ -26,6 +26,7 @@ from packpass.semantics.names import AUTOGRAD_FUNCTION, base_name, is_in_place, 
 TRUSTED = frozenset({"aten", "prims", "prim", "inductor_prims", "packpass", "packpass_capture"})
 """Namespaces whose operators do what their schemas say and nothing else."""
 
+_CALLS = ("call_function", "call_method", "call_module")
 # Methods and functions that look at values on the host. Torch tags the overloads below some of them.
 _HOST = frozenset(
     {"item", "tolist", "numpy", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "is_nonzero"}
@@ -166,7 +167,7 @@ def _masked(call: Call) -> bool:
 
 def written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
     """The inputs whose memory a node may write: of a call that nobody knows, all of them."""
-    if node.op not in ("call_function", "call_method", "call_module"):
+    if node.op not in _CALLS:
         return ()
     target: Any = node.target
     name = op_name(node)
@@ -285,7 +286,7 @@ def reshapes_in_place(name: str) -> bool:
 
 def changes_mode(node: fx.Node) -> bool:
     """Does the node change what later calls mean (gradients recorded, autocast, the seed)?"""
-    return any(word in str(node.target) for word in _MODES)
+    return node.op in _CALLS and any(word in str(node.target) for word in _MODES)
 
 
 def changes_grad_mode(node: fx.Node) -> bool:
