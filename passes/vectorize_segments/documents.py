@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import example
+from packpass.semantics import call_of, example
+from packpass.semantics.memory import aliases_of
 from packpass.semantics.names import base_name, is_in_place
 from packpass.semantics.pointwise import ARITHMETIC, PROMOTING
 from passes.refused import Refused
@@ -243,9 +244,22 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
     term: Term = machine.intern(Apply(target, method, args, kwargs, dim))
     if compute == torch.float32 and fake.dtype in _LOW:
         term = cast(machine, term, torch.float32, fake.dtype)
+    shared = _shared(machine, node)
     if segments:
+        if isinstance(shared, Segment):
+            return machine.view(term, fake.dim(), shared)
         return machine.fresh(term, fake.dim(), window, exact=all(s.store.exact for s in segments))
-    return document(machine, term)
+    return document(machine, term) if shared is None else document_view(machine, term, shared)
+
+
+def _shared(machine: Machine, node: fx.Node) -> Any:
+    """The operand whose memory the result of a call may be; None if there is none."""
+    call = call_of(node)
+    if call is None or call.in_place:
+        return None
+    operands = [call.operands[k] for k in aliases_of(call)[0]]
+    values = [machine.value(o.node) for o in operands if o.value.dtype == example(node).dtype]
+    return next((v for v in values if isinstance(v, (Document, Slot, Segment))), None)
 
 
 def _mapped(arg: Any, leaf: Any) -> Any:

@@ -500,3 +500,16 @@ def the_conjugate_of_a_real_number_is_itself(x: Tensor, cu: Tensor) -> Tensor:
         seg += 1
         out[:, s:e] = seg
     return out
+
+
+@leave("f[2,T] cu")
+def a_sum_of_the_document_that_is_changed_under_another_name(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = x[:, s:e].sum(1, keepdim=True)
+        same, kept, cast = total.detach(), F.dropout(total, 0.5, False), (x[:, s:e] * 1.0).type_as(total)
+        same += 1
+        kept *= 2
+        cast += total
+        out[:, s:e] = cast + total
+    return out
