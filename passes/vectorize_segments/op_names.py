@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -36,6 +38,21 @@ def _places_as_documented(node: fx.Node, name: str) -> bool:
     call = call_of(node)
     given = slice(len(node.args))
     return call is not None and parameters_of(call.overload, node.target)[given] == parameters_of(None, function)[given]
+
+
+@contextlib.contextmanager
+def unshadowed(node: fx.Node) -> Iterator[fx.Node]:
+    """The node; for a marker that stands for a function of torch's a call of that function, which is in no graph."""
+    original = markers.SHADOWS.get(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
+    if original is None:
+        yield node
+        return
+    call = fx.Graph().call_function(original, node.args, node.kwargs)
+    call.meta = dict(node.meta)
+    try:
+        yield call
+    finally:
+        call.graph.erase_node(call)
 
 
 def label(node: fx.Node) -> str:

@@ -39,7 +39,7 @@ from passes.vectorize_segments.machine import (
     Store,
     frozen_args,
 )
-from passes.vectorize_segments.op_names import label, name_of
+from passes.vectorize_segments.op_names import label, name_of, unshadowed
 from passes.vectorize_segments.rules import DOCUMENTS, documents, is_elementwise
 from passes.vectorize_segments.terms import LENGTH, Apply, DocAssign, DocGuard, Outside, Term
 
@@ -221,7 +221,8 @@ def _along(machine: Machine, node: fx.Node) -> Any:
     if name in ("max", "min") and isinstance(argument(node, 1, "other"), fx.Node):
         return combine(machine, node, f"{name}imum", getattr(torch, f"{name}imum"), False)
     _, term, rank = source(machine, node)
-    call = call_of(node)
+    with unshadowed(node) as plain:
+        call, target = call_of(plain), plain.target
     given = call.get("dim") if call is not None else None
     if call is None or isinstance(given, bool) or node.all_input_nodes != [node.args[0]]:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
@@ -231,14 +232,14 @@ def _along(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", f"this {label(node)} of a per-document value has no rule", node)
     dims: Any = tuple(range(-rank, 0)) if given in (None, (), []) else given
     counted = dims % rank - rank if isinstance(dims, int) else tuple(d % rank - rank for d in dims)
-    names = parameters_of(call.overload, node.target)[1:]
+    names = parameters_of(call.overload, target)[1:]
     if "dim" in names[: len(args)]:
         args[names.index("dim")] = counted
     else:
         kwargs["dim"] = counted
     items = tuple(sorted((k, frozen_args(v)) for k, v in kwargs.items()))
     whole = machine.intern(
-        Apply(node.target, node.op == "call_method", (_guarded(machine, term, node), *frozen_args(args)), items, 0)
+        Apply(target, node.op == "call_method", (_guarded(machine, term, node), *frozen_args(args)), items, 0)
     )
     fake = example(node)
     if not isinstance(fake, (tuple, list)):

@@ -27,7 +27,7 @@ from packpass.semantics.registry import FAMILIES, reorders
 from passes.refused import Refused
 from passes.vectorize_segments.by_meaning import by_meaning
 from passes.vectorize_segments.machine import Machine, Rule, Segment, Store, frozen_args
-from passes.vectorize_segments.op_names import label, name_of
+from passes.vectorize_segments.op_names import label, name_of, unshadowed
 from passes.vectorize_segments.rules import TOKENWISE, outside_call, tokenwise
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Invariant, Outside, Window, map_args
 
@@ -146,7 +146,10 @@ def _along(machine: Machine, node: fx.Node) -> Any:
     """Reductions, scans and orders over other dimensions than the packed one, by what they mean."""
     if only_outside(machine, node):
         return outside_call(machine, node)
-    return _binary(machine, node) if family_of(node) == "pointwise" else by_meaning(machine, node)
+    if family_of(node) == "pointwise":
+        return _binary(machine, node)
+    with unshadowed(node) as call:
+        return by_meaning(machine, call)
 
 
 def _binary(machine: Machine, node: fx.Node) -> Any:
