@@ -19,7 +19,7 @@ from torch import fx
 
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
-from packpass.layout.mutation import mutated_after
+from packpass.semantics.effects import mutated_after
 from passes import cp_rolls
 from passes.context import PassContext
 from passes.cp_rolls import same_fill, same_gradient

@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.mutation import mutated_after
-from packpass.layout.names import example, op_name
 from packpass.ops._cp_packed_roll import LONGEST
-from packpass.semantics.effects import effects_of, grad_mode_changes
+from packpass.semantics import example, op_name
+from packpass.semantics.effects import effects_of, grad_mode_changes, mutated_after
 from passes.building import Builder
 from passes.nodes import SNAPSHOT, snapshot_of
 from passes.prune import prune

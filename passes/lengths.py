@@ -20,8 +20,8 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.layout.mutation import mutated_after
 from packpass.markers.lengths import STEPS, Steps, length_of, unstepped
+from packpass.semantics.effects import mutated_after
 from passes.building import Builder
 from passes.prune import prune
 from passes.vectorize_segments.boundaries import summed

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.mutation import mutated_after
 from packpass.semantics.build import Builder
+from packpass.semantics.effects import mutated_after
 
 SNAPSHOT = torch.ops.packpass.snapshot.default
 KNOWN = frozenset({"aten", "prims", "prim", "inductor_prims", "packpass"})

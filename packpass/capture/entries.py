@@ -20,9 +20,9 @@ from torch import fx
 
 from packpass.capture.dynamo import SymNodeVariable, emit
 from packpass.capture.offsets import stepped
-from packpass.layout.mutation import written_inputs
-from packpass.layout.names import storage
 from packpass.markers.lengths import length_of
+from packpass.semantics import storage
+from packpass.semantics.effects import written_inputs
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region

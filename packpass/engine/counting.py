@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from packpass._compat import is_collective
-from packpass.layout.names import AUTOGRAD_FUNCTION, op_name
+from packpass.semantics import AUTOGRAD_FUNCTION, op_name
 
 
 def graph_modules(gm: fx.GraphModule) -> list[fx.GraphModule]:

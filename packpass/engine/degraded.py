@@ -23,15 +23,14 @@ from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, record
 from packpass.engine import missing, versions
 from packpass.layout.arguments import boundary_arguments
-from packpass.layout.names import op_name
 from packpass.layout.sources import BOUNDARY_NAMES, last_name, source_name
+from packpass.semantics import family_of, op_name
 
 log = logging.getLogger("packpass.capture")
 _INDEX_DTYPES = (torch.int32, torch.int64)
 _MESSAGES = frozenset({"isend", "irecv", "batch_isend_irecv", "P2POp"})
 _WALKS = frozenset({"map", "split", "tensor_split"})
 """Functions that go over documents without a loop in the bytecode."""
-_ELEMENT_OF = frozenset({"getitem", "select", "unbind", "add", "sub", "floordiv", "floor_divide", "int", "long", "to"})
 
 
 def _group(name: str) -> Group | None:
@@ -164,7 +163,8 @@ def _element_read(tx: Any) -> str | None:
         return None
     while node.op != "placeholder":
         source = node.args[0] if node.args else None
-        if op_name(node) not in _ELEMENT_OF or not isinstance(source, torch.fx.Node):
+        reads = op_name(node) == "getitem" or family_of(node) in ("indexing", "pointwise")
+        if not reads or not isinstance(source, torch.fx.Node):
             return None
         node = source
     return last_name(source_name(node) or "") or "a tensor" if _is_vector(node.meta.get("example_value")) else None

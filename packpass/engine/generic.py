@@ -13,13 +13,8 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.layout.names import call_name
-
-# In-place changes of a tensor's metadata, which Dynamo tracks in Python for the two traced iterations only.
-_RESHAPING = (
-    *("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"),
-    *("resize_", "resize_as_", "as_strided_", "set_", "rename_"),
-)
+from packpass.semantics import op_name
+from packpass.semantics.effects import reshapes_in_place
 
 
 class NotReplayable(Exception):
@@ -91,8 +86,8 @@ def prove_generic(iterations: list[Iteration]) -> None:
 
 def _shape_is_known(node: fx.Node) -> None:
     """Python has seen the shapes of the traced iteration: refuse ops after which another document has another rank."""
-    name = call_name(node)
-    if name in _RESHAPING:
+    name = op_name(node)
+    if reshapes_in_place(name):  # Dynamo tracks that in Python for the two traced iterations only
         raise NotReplayable(f"the shape of a tensor is changed in place ({name})")
     if name == "squeeze":
         source = node.args[0] if node.args else node.kwargs.get("input")

@@ -125,7 +125,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _first_shift(gm: fx.GraphModule) -> str | None:
-    from packpass.layout.names import op_name
+    from packpass.semantics import op_name
 
     shifts = (node for node in gm.graph.nodes if op_name(node) in ("roll", "pad"))
     return next((place for node in shifts if (place := location_of_node(node))), None)

@@ -32,18 +32,9 @@ from packpass.engine.generic import (
     prove_generic,
     regions,
 )
+from packpass.semantics.effects import changes_mode
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
-
-# Nodes that change the state of the process: they must not move into a compiled part of their own.
-_STATEFUL = (
-    "_set_grad_enabled",
-    "_enter_autocast",
-    "_exit_autocast",
-    "inference_mode",
-    "_saved_tensors_hooks_disable",
-    "manual_seed",
-)
 
 
 def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "") -> Callable[..., Any]:
@@ -56,7 +47,7 @@ def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "") -> Callab
         raise NotReplayable(doubt)
     if any(isinstance(m, fx.GraphModule) and m is not gm and _has_loops(m) for m in gm.modules()):
         raise NotReplayable("the loop is inside a higher-order operator")
-    if any(any(word in str(node.target) for word in _STATEFUL) for node in gm.graph.nodes):
+    if any(changes_mode(node) for node in gm.graph.nodes):  # such a node must not move into a part of its own
         raise NotReplayable("the graph changes the grad mode, autocast or another global state")
     hoist_sizes(gm.graph, regions(gm.graph))
     loops = regions(gm.graph)

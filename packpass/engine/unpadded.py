@@ -17,8 +17,8 @@ from torch import Tensor, fx
 
 from packpass._compat import compile_for, holds_for
 from packpass.engine.verify import same_tokens
-from packpass.layout.names import example, op_name
 from packpass.ops._pack_plan import pack_plan_op
+from packpass.semantics import example, op_name
 
 if TYPE_CHECKING:
     from packpass.decisions.packed_form import PackedForm

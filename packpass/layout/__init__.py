@@ -20,13 +20,12 @@ from torch import fx
 from packpass.layout import rules
 from packpass.layout.axes import Axes, Axis, value_of
 from packpass.layout.blank import blank_nodes
-from packpass.layout.inner_graphs import subgraphs
 from packpass.layout.losses import shifted_targets
-from packpass.layout.names import example
 from packpass.layout.sources import KINDS, Doubt, LayoutError, Packing, WellKnown, in_graph, root_of, well_known
-from packpass.semantics import op_name
+from packpass.semantics import example, op_name
+from packpass.semantics.inner_graphs import subgraphs
 
-__all__ = ["Axis", "Doubt", "LayoutError", "Layouts", "Packing", "analyze", "subgraphs"]
+__all__ = ["Axis", "Doubt", "LayoutError", "Layouts", "Packing", "analyze"]
 
 
 @dataclasses.dataclass(frozen=True)

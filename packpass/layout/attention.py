@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import example
+from packpass.semantics import example
 
 _INDEX = (torch.int32, torch.int64)
 _CU_ARGUMENTS = ("cu_seq_q", "cu_seqlens_q", "cu_seq_lens_q", "cu_seqlens", "cum_seq_q")

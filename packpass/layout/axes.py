@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
-from packpass.layout.names import example
+from packpass.semantics import example
 
 
 @dataclasses.dataclass(frozen=True)

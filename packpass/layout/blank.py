@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.inner_graphs import subgraphs
-from packpass.layout.mutation import written_inputs
-from packpass.layout.names import example, storage
 from packpass.layout.sources import belongs_to_module, source_name
-from packpass.semantics import read_inputs
+from packpass.semantics import example, read_inputs, storage
+from packpass.semantics.effects import written_inputs
+from packpass.semantics.inner_graphs import subgraphs
 
 
 def blank_nodes(gm: Any) -> frozenset[fx.Node]:

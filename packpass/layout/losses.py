@@ -13,15 +13,13 @@ import torch
 from torch import fx
 
 from packpass.layout.axes import Axes, Axis
-from packpass.layout.names import argument, example
-from packpass.semantics import op_name
-
-LOSSES = frozenset({"cross_entropy", "nll_loss"})
+from packpass.semantics import argument, example, op_name
+from packpass.semantics.losses import OF_CLASSES
 
 
 def shifted_targets(axes: Axes, graph: fx.Graph) -> list[tuple[Axis, Axis]]:
     """``(row of the scores, row of the targets)`` for the rows that the losses of a graph compare with a shift."""
-    losses = [node for node in graph.nodes if op_name(node) in LOSSES]
+    losses = [node for node in graph.nodes if op_name(node) in OF_CLASSES]
     pairs: list[tuple[Axis, Axis]] = []
     if not losses:
         return pairs

@@ -18,8 +18,7 @@ from torch import fx
 from packpass._registry import registrar
 from packpass.layout.attention import attention
 from packpass.layout.axes import Axes, Axis, value_of
-from packpass.layout.names import example
-from packpass.semantics import Call, Relation, call_of, meaning_of, op_name
+from packpass.semantics import Call, Relation, call_of, example, meaning_of, op_name
 from packpass.semantics.meaning import KEPT, Addressed, Meaning, Mixed, Reduced, Rolled
 
 LayoutRule = Callable[[Axes, fx.Node], None]
@@ -31,7 +30,7 @@ rule = registrar(RULES)
 def apply(axes: Axes, node: fx.Node) -> None:
     """Link what the op of ``node`` keeps together."""
     call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if call is None or meaning is None:
         RULES.get(op_name(node), _varlen_attention)(axes, node)
         return

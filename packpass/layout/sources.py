@@ -18,9 +18,8 @@ from packpass._compat import hint_of, statically_known_true
 from packpass.decisions.location import location_of_node
 from packpass.layout.attention import attention, is_boundaries
 from packpass.layout.axes import Axis
-from packpass.layout.mutation import mutated_after
-from packpass.layout.names import example
-from packpass.semantics import op_name
+from packpass.semantics import example, op_name
+from packpass.semantics.effects import mutated_after
 from packpass.semantics.memory import copied
 
 KINDS = ("declared", "loop", "attention", "input")

@@ -17,6 +17,7 @@ from torch import fx
 
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Rewrite
+from packpass.semantics.memory import copied
 
 NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
 # What all ranks of a group call alike; sends and receives differ by rank.
@@ -28,8 +29,6 @@ SPLITS = ("output_split_sizes", "input_split_sizes")
 # What the first rank alone may know of a roll; that it is the one who knows is the same on every rank.
 ENDS = ("end_fills", "end_wraps")
 LEFT_OUT = frozenset({"group", "group_name", "group_size", "rank", "src", "tag", *SPLITS, *ENDS})
-# Methods that hand boundaries on with the values they have.
-SAME_VALUES = ("to", "long", "int", "contiguous", "detach", "clone")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,8 +165,8 @@ def _even(splits: Any) -> bool:
 
 def _origin(node: fx.Node) -> fx.Node:
     """The node whose values these boundaries have."""
-    while node.op == "call_method" and node.target in SAME_VALUES and isinstance(node.args[0], fx.Node):
-        node = node.args[0]
+    while (source := copied(node)) is not None:
+        node = source
     return node
 
 

@@ -20,12 +20,17 @@ _Parameter = tuple[str, Callable[[Any, bool], bool], bool, bool, bool, Any]
 _NUMBERS = (int, float, bool, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def value_of(argument: Any) -> Any:
+def example(argument: Any) -> Any:
     """The fake value that a node was recorded with; anything else is itself."""
     if not isinstance(argument, fx.Node):
         return argument
     value = argument.meta.get("example_value")
     return argument.meta.get("val") if value is None else value
+
+
+def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
+    """An argument of a node as it is spelled there: by position, or by that name."""
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
 def bind_overload(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -131,9 +136,9 @@ def _bind(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], exact
     for name, fits, _, lists, has_default, default in parameters:
         if name in given:
             bound[name] = given.pop(name)
-            if not fits(value_of(bound[name]), exact):
+            if not fits(example(bound[name]), exact):
                 return None
-            if lists and isinstance(value_of(bound[name]), (int, torch.SymInt)):
+            if lists and isinstance(example(bound[name]), (int, torch.SymInt)):
                 bound[name] = (bound[name],)
         elif has_default:
             bound[name] = default
@@ -148,7 +153,7 @@ def _gathered(args: tuple[Any, ...], types: tuple[str, ...]) -> tuple[Any, ...]:
     if at is None or at > 1 or len(args) <= at:
         return args
     rest = args[at:]
-    if all(isinstance(value_of(a), (int, torch.SymInt)) and not isinstance(value_of(a), bool) for a in rest):
+    if all(isinstance(example(a), (int, torch.SymInt)) and not isinstance(example(a), bool) for a in rest):
         if len(rest) == 1 or at + 1 == len(types):
             return (*args[:at], tuple(rest))
     return args
@@ -163,7 +168,7 @@ def _fitting(kind: str) -> Callable[[Any, bool], bool]:
     if kind.startswith("List["):
         item, sizes = _fitting(kind[5:-1]), kind in ("List[int]", "List[SymInt]")
         return lambda value, exact: (
-            all(item(value_of(v), exact) for v in value)
+            all(item(example(v), exact) for v in value)
             if isinstance(value, (tuple, list))
             else sizes and not exact and item(value, exact)
         )

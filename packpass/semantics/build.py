@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher
-from packpass.semantics.binding import value_of
+from packpass.semantics.binding import example
 from packpass.semantics.effects import open_autocasts
 
 
@@ -32,7 +32,7 @@ class Builder:
     def __init__(self, graph: fx.Graph, before: fx.Node | None = None, like: Any = None, rule: str = "") -> None:
         """``like``: a tensor node, for its fake mode (else that of the arguments); ``rule``: stamped on every node."""
         self.graph, self.before, self.rule = graph, before, rule
-        self.mode = fake_mode_of(value_of(like))
+        self.mode = fake_mode_of(example(like))
         self.made: list[fx.Node] = []
         self._regions: list[tuple[Any, ...]] | None = None
 
@@ -72,8 +72,8 @@ class Builder:
             self._regions = open_autocasts(self.graph, self.before if self.before is not None else node)
         mode = self.mode
         if mode is None:
-            mode = next((m for n in node.all_input_nodes if (m := fake_mode_of(value_of(n))) is not None), None)
-        given, keywords = fx.map_arg(args, value_of), fx.map_arg(dict(kwargs), value_of)
+            mode = next((m for n in node.all_input_nodes if (m := fake_mode_of(example(n))) is not None), None)
+        given, keywords = fx.map_arg(args, example), fx.map_arg(dict(kwargs), example)
         with (
             mode or contextlib.nullcontext(),
             ignore_fresh_symbols(mode),

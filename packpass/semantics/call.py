@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import weakref
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics.binding import bind_overload, bind_packet, bind_signature, value_of
+from packpass.semantics.binding import bind_overload, bind_packet, bind_signature, example
 from packpass.semantics.names import base_name, is_in_place, op_name
 
 _CASTS = {
@@ -19,6 +20,7 @@ _CASTS = {
     **{"long": torch.int64, "int": torch.int32, "short": torch.int16, "char": torch.int8, "byte": torch.uint8},
     **{"bool": torch.bool, "cfloat": torch.complex64, "cdouble": torch.complex128},
 }
+_OTHER_CASTS = frozenset({"cpu", "cuda", "type", "type_as"})
 _UNPARSED = frozenset({"cpu", "cuda", "type", "requires_grad_", "size", "stride", "dim", "numel", "item", "tolist"})
 """Methods that torch has no schema of for every form."""
 _UNREAD = {
@@ -66,10 +68,10 @@ class Call:
     unread: frozenset[str] = frozenset()
     """Arguments that give a dtype, a device or a shape only."""
 
-    @property
+    @functools.cached_property
     def in_place(self) -> bool:
         """Does it write its first operand?"""
-        return is_in_place(self.name) or self.name == "setitem" or bool(self.arguments.get("inplace"))
+        return is_in_place(self.name) or self.name in ("setitem", "delitem") or bool(self.arguments.get("inplace"))
 
     def of(self, argument: str) -> Operand | None:
         """The operand that is this argument."""
@@ -90,6 +92,18 @@ def read_inputs(node: fx.Node) -> list[fx.Node]:
     return [n for n in node.all_input_nodes if n not in lent]
 
 
+def op_of(node: fx.Node) -> str:
+    """The operation that a node calls, without its spellings: ``add`` for ``add_``, ``to`` for ``float``."""
+    call = call_of(node)
+    return call.op if call is not None else op_of_name(op_name(node))
+
+
+def op_of_name(name: str) -> str:
+    """The operation of that name, without its spellings."""
+    op = base_name(name)
+    return "to" if op in _CASTS or op in _OTHER_CASTS else op
+
+
 _CALLS: weakref.WeakKeyDictionary[fx.Node, tuple[tuple[Any, ...], Call | None]] = weakref.WeakKeyDictionary()
 
 
@@ -106,7 +120,7 @@ def call_of(node: fx.Node) -> Call | None:
     """
     if node.op not in ("call_function", "call_method"):
         return None
-    now = (node.target, node.args, node.kwargs, value_of(node))
+    now = (node.target, node.args, node.kwargs, example(node))
     known = _CALLS.get(node)
     if known is None or any(a is not b for a, b in zip(known[0], now, strict=True)):
         known = _CALLS[node] = (now, _call_of(node))
@@ -124,7 +138,7 @@ def _call_of(node: fx.Node) -> Call | None:
     if spelled is None:
         return None
     op, arguments = spelled
-    value = value_of(node)
+    value = example(node)
     several = isinstance(value, (tuple, list)) and not isinstance(value, torch.Size)
     return Call(
         node,
@@ -169,22 +183,11 @@ def _bound(node: fx.Node, name: str) -> tuple[Any, dict[str, Any] | None]:
 
 def _unparsed(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
     """Arguments of methods of tensors that torch has no schema of."""
-    if not args or not isinstance(value_of(args[0]), torch.Tensor):
+    if not args or not isinstance(example(args[0]), torch.Tensor):
         return None
     rest, given = list(args[1:]), dict(kwargs)
     bound: dict[str, Any] = {"input": args[0]}
-    if name in _CASTS or name in (
-        "cpu",
-        "cuda",
-        "type",
-        "requires_grad_",
-        "size",
-        "stride",
-        "dim",
-        "numel",
-        "item",
-        "tolist",
-    ):
+    if name in _CASTS or name in _UNPARSED:
         for value in rest:
             kind = "dtype" if isinstance(value, torch.dtype) else "dim" if isinstance(value, int) else "device"
             bound[kind] = value
@@ -193,7 +196,7 @@ def _unparsed(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> di
         return {**bound, "data": rest[0], **given}
     if name == "to":
         for value in rest:
-            value_type = type(value_of(value))
+            value_type = type(example(value))
             given_as = "dtype" if value_type is torch.dtype else "device" if value_type in (str, torch.device) else None
             if given_as is None or given_as in bound:
                 return None
@@ -223,10 +226,10 @@ def _operands(arguments: Mapping[str, Any]) -> Iterator[Operand]:
     for name, argument in arguments.items():
         if isinstance(argument, (tuple, list)):
             for at, item in enumerate(argument):
-                value = value_of(item)
+                value = example(item)
                 if isinstance(item, fx.Node) and isinstance(value, torch.Tensor):
                     yield Operand(name, at, item, value)
             continue
-        value = value_of(argument)
+        value = example(argument)
         if isinstance(argument, fx.Node) and isinstance(value, torch.Tensor):
             yield Operand(name, None, argument, value)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from packpass.semantics.binding import value_of
+from packpass.semantics.binding import example
 from packpass.semantics.call import Call
 from packpass.semantics.meaning import Axis, Entry, Iota, Meaning, Relating, Traits, Uniform, Uninitialised, meaning
 
@@ -27,7 +27,7 @@ def _filled(call: Call) -> Meaning | None:
             relating.axes[k] = ()
     value = {"zeros": 0, "ones": 1}.get(kind, call.get("fill_value"))
     contents: Any = Uninitialised() if kind == "empty" else None
-    if value is not None and not isinstance(value_of(value), torch.Tensor):
+    if value is not None and not isinstance(example(value), torch.Tensor):
         contents = Uniform(value)
     return meaning(FAMILY, relating.done(), Traits(random=kind in _RANDOM), contents)
 

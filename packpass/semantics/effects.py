@@ -10,29 +10,33 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
 from torch import fx
 
 from packpass._compat import is_collective, qualified_name
-from packpass.semantics.binding import value_of
+from packpass.semantics.binding import example
 from packpass.semantics.call import Call, call_of
-from packpass.semantics.memory import writes_of
-from packpass.semantics.names import base_name, is_in_place, op_name
+from packpass.semantics.inner_graphs import subgraphs
+from packpass.semantics.memory import storage, writes_of
+from packpass.semantics.names import AUTOGRAD_FUNCTION, base_name, is_in_place, op_name
 
 TRUSTED = frozenset({"aten", "prims", "prim", "inductor_prims", "packpass", "packpass_capture"})
 """Namespaces whose operators do what their schemas say and nothing else."""
 
+_CALLS = ("call_function", "call_method", "call_module")
 # Methods and functions that look at values on the host. Torch tags the overloads below some of them.
 _HOST = frozenset(
     {"item", "tolist", "numpy", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "is_nonzero"}
     | {"equal", "allclose", "__bool__", "__int__", "__float__", "__index__", "__len__", "__contains__", "__iter__"}
 )
-_MODES = frozenset(
-    {"torch._C._set_grad_enabled", "torch.amp.autocast_mode._enter_autocast", "torch.amp.autocast_mode._exit_autocast"}
-)
+SET_GRAD = "torch._C._set_grad_enabled"
+ENTER_AUTOCAST = "torch.amp.autocast_mode._enter_autocast"
+EXIT_AUTOCAST = "torch.amp.autocast_mode._exit_autocast"
+_MODES = ("grad_enabled", "inference_mode", "autocast", "saved_tensors_hooks", "manual_seed")
+"""Words in the names of what changes the state of the process."""
 _CHECKS = frozenset(
     {"assert_async", "_assert_scalar", "_check", "_check_is_size", "_check_tensor_all", "_assert_tensor_metadata"}
 )
@@ -83,12 +87,10 @@ def effects_of(node: fx.Node) -> Effects:
     """What a node does besides computing its result. Graphs inside higher-order operators are not looked into."""
     if node.op in ("placeholder", "get_attr", "output"):
         return PURE
-    if node.op == "call_module":
-        return _anything(node)
     name = op_name(node)
     if node.op == "call_function" and is_collective(node.target):
-        return Effects(collective=True, writes=_operands(node) if _writes_arguments(node.target) else ())
-    if name in _MODES:
+        return Effects(collective=True, writes=written_inputs(node))
+    if name.startswith("torch.") and changes_mode(node):
         return Effects(mode=True)
     if base_name(name) in _CHECKS:
         return Effects(checks=True)
@@ -101,23 +103,7 @@ def effects_of(node: fx.Node) -> Effects:
 
 
 def _anything(node: fx.Node) -> Effects:
-    return dataclasses.replace(ANYTHING, writes=_operands(node))
-
-
-def _operands(node: fx.Node) -> tuple[fx.Node, ...]:
-    return tuple(n for n in node.all_input_nodes if _holds_tensors(value_of(n)))
-
-
-def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(_holds_tensors(v) for v in value)
-    return isinstance(value, torch.Tensor)
-
-
-def _writes_arguments(target: Any) -> bool:
-    """Functional collectives return what others write."""
-    schema = getattr(target, "_schema", None)
-    return schema is None or bool(schema.is_mutable)
+    return dataclasses.replace(ANYTHING, writes=written_inputs(node))
 
 
 def _of_schema(node: fx.Node, overload: Any) -> Effects:
@@ -125,34 +111,31 @@ def _of_schema(node: fx.Node, overload: Any) -> Effects:
     if node.is_impure():  # registered as having a side effect
         return _anything(node)
     tags = _tags_of(overload)
-    writes = _operands(node) if overload._schema.is_mutable else ()
-    return Effects(random=tags.random, host=tags.host, checks=not overload._schema.returns, writes=writes)
+    checks = not overload._schema.returns
+    return Effects(random=tags.random, host=tags.host, checks=checks, writes=written_inputs(node))
 
 
 def _of_torch(node: fx.Node, name: str) -> Effects:
     """One of torch's or Python's own functions."""
-    value = value_of(node)
+    value = example(node)
     call = call_of(node)
-    inputs = _operands(node)
     if name == "getattr":
         return PURE if node.args[1:2] and node.args[1] in _ATTRIBUTES else _anything(node)
-    if not inputs and isinstance(value, _NUMBERS):
+    if isinstance(value, _NUMBERS) and not _operands(node):
         return Effects(host=name in _HOST)
     if name in _HOST:
         return Effects(host=True)
+    writes = written_inputs(node)
     if call is None:
         # An out= that is written, or a call in a form that torch does not document.
-        return Effects(
-            random=may_draw(base_name(name)),
-            known=not is_in_place(name) and node.kwargs.get("out") is None and _documented(name),
-            writes=inputs if is_in_place(name) or node.kwargs.get("out") is not None or name == "delitem" else (),
-        )
+        known = not is_in_place(name) and node.kwargs.get("out") is None and _documented(name)
+        return Effects(random=may_draw(base_name(name)), known=known, writes=writes)
     tags = _tags_of(call.overload) if call.overload is not None else _tags_of_name(call.op)
     return Effects(
         known=_documented(name) or call.overload is not None,
         random=_draws(call, tags),
         host=tags.host or _masked(call),
-        writes=tuple(call.operands[k].node for k in sorted(writes_of(call))),
+        writes=writes,
     )
 
 
@@ -179,6 +162,85 @@ def _masked(call: Call) -> bool:
     return any(o.argument == "index" and o.value.dtype in (torch.bool, torch.uint8) for o in call.operands)
 
 
+# === Writes ==================================================================================================
+
+
+def written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The inputs whose memory a node may write: of a call that nobody knows, all of them."""
+    if node.op not in _CALLS:
+        return ()
+    target: Any = node.target
+    name = op_name(node)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return _written_inside(node)
+    if not name or node.kwargs.get("out") is not None:
+        return _operands(node)
+    if "::" in name or name.startswith("torch.distributed."):
+        return _operands(node) if _mutable(target) else ()
+    call = call_of(node)
+    if call is None:
+        return _operands(node) if is_in_place(name) else ()
+    written = tuple(call.operands[k].node for k in sorted(writes_of(call)))
+    if not written and call.in_place and isinstance(node.args[0], fx.Node) and example(node.args[0]) is None:
+        return (node.args[0],)
+    return written
+
+
+def _operands(node: fx.Node) -> tuple[fx.Node, ...]:
+    return tuple(n for n in node.all_input_nodes if _holds_tensors(example(n)))
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(_holds_tensors(v) for v in value)
+    return isinstance(value, torch.Tensor)
+
+
+def _mutable(target: Any) -> bool:
+    """May an operator write what it is given? A packet, which Dynamo puts down for ``torch.ops.x.y``, may mean any of
+    its overloads; functional collectives return what others write."""
+    several = isinstance(target, torch._ops.OpOverloadPacket)
+    overloads = [getattr(target, name) for name in target.overloads()] if several else [target]
+    schemas = [getattr(overload, "_schema", None) for overload in overloads]
+    return any(schema is None or schema.is_mutable for schema in schemas)
+
+
+def _written_inside(node: fx.Node) -> tuple[fx.Node, ...]:
+    """Operands of a higher-order operator that its graph may write: all of them, unless the graph is at hand and there
+    is no other (an ``autograd.Function`` has a backward)."""
+    owner = node.graph.owning_module
+    inside = subgraphs(owner, node) if owner is not None and op_name(node) != AUTOGRAD_FUNCTION else []
+    if len(inside) != 1:
+        return _operands(node)
+    sub, inputs, _ = inside[0]
+    written = {storage(target) for n in sub.graph.nodes for target in written_inputs(n)}
+    if None in written:
+        return _operands(node)
+    return tuple(outer for outer, inner in inputs if storage(inner) in written and _holds_tensors(example(outer)))
+
+
+def mutated_after(
+    graph: fx.Graph, node: fx.Node, start: fx.Node, stop: fx.Node | None = None, ignore: Collection[fx.Node] = ()
+) -> bool:
+    """May any node from ``start`` on (up to ``stop``, exclusive, and not in ``ignore``) write to the memory of
+    ``node``?"""
+    memory = storage(node)
+    either = {None, memory}
+    return any(
+        target is node or memory is None or storage(target) in either
+        for n in _between(start, stop)
+        if n not in ignore
+        for target in written_inputs(n)
+    )
+
+
+def _between(start: fx.Node, stop: fx.Node | None) -> Iterable[fx.Node]:
+    node = start
+    while node is not stop and node.op != "root":
+        yield node
+        node = node.next
+
+
 # === Tags ====================================================================================================
 
 
@@ -186,6 +248,7 @@ def _masked(call: Call) -> bool:
 class _Tags:
     random: bool
     host: bool
+    reshapes: bool
 
 
 @functools.cache
@@ -194,6 +257,7 @@ def _tags_of(overload: Any) -> _Tags:
     return _Tags(
         torch.Tag.nondeterministic_seeded in tags,
         torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags,
+        torch.Tag.inplace_view in tags,
     )
 
 
@@ -201,9 +265,9 @@ def _tags_of(overload: Any) -> _Tags:
 def _tags_of_name(op: str) -> _Tags:
     packet = getattr(torch.ops.aten, op, None)
     if not isinstance(packet, torch._ops.OpOverloadPacket):
-        return _Tags(False, False)
+        return _Tags(False, False, False)
     every = [_tags_of(getattr(packet, name)) for name in packet.overloads()]
-    return _Tags(any(t.random for t in every), any(t.host for t in every))
+    return _Tags(any(t.random for t in every), any(t.host for t in every), any(t.reshapes for t in every))
 
 
 @functools.cache
@@ -212,22 +276,27 @@ def may_draw(op: str) -> bool:
     return "dropout" in op or op in _RANDOM or _tags_of_name(op).random
 
 
+def reshapes_in_place(name: str) -> bool:
+    """Does an operation of this name change the shape or the strides of its operand?"""
+    return name != "detach_" and _tags_of_name(name).reshapes
+
+
 # === Modes ===================================================================================================
+
+
+def changes_mode(node: fx.Node) -> bool:
+    """Does the node change what later calls mean (gradients recorded, autocast, the seed)?"""
+    return node.op in _CALLS and any(word in str(node.target) for word in _MODES)
 
 
 def changes_grad_mode(node: fx.Node) -> bool:
     """Does the node switch the recording of gradients on or off?"""
-    return node.op == "call_function" and op_name(node) == "torch._C._set_grad_enabled"
+    return node.op == "call_function" and op_name(node) == SET_GRAD
 
 
 def grad_mode_changes(start: fx.Node, stop: fx.Node) -> bool:
     """Is gradient recording switched between two nodes?"""
-    node = start
-    while node is not stop and node.op != "root":
-        if "grad_enabled" in str(node.target) or "inference_mode" in str(node.target):
-            return True
-        node = node.next
-    return False
+    return any(word in str(node.target) for node in _between(start, stop) for word in _MODES[:2])
 
 
 def open_autocasts(graph: fx.Graph, before: fx.Node) -> list[tuple[Any, ...]]:
@@ -237,8 +306,8 @@ def open_autocasts(graph: fx.Graph, before: fx.Node) -> list[tuple[Any, ...]]:
         if node is before:
             break
         name = op_name(node)
-        if name == "torch.amp.autocast_mode._enter_autocast":
+        if name == ENTER_AUTOCAST:
             opened[node] = node.args
-        elif name == "torch.amp.autocast_mode._exit_autocast":
+        elif name == EXIT_AUTOCAST:
             opened.pop(node.args[0], None)
     return list(opened.values())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from packpass._compat import statically_known_true
-from packpass.semantics.binding import value_of
+from packpass.semantics.binding import example
 from packpass.semantics.call import Call
 from packpass.semantics.meaning import (
     FLIPPED,
@@ -55,7 +55,7 @@ def entries_of(index: Any, rank: int) -> list[Item] | None:
     items = list(index) if isinstance(index, tuple) else [index]
     used = 0
     for item in items:
-        value = value_of(item)
+        value = example(item)
         if item is None or item is Ellipsis:
             continue
         if isinstance(value, torch.Tensor):
@@ -81,7 +81,7 @@ def entries_of(index: Any, rank: int) -> list[Item] | None:
 def cut(item: slice, size: Any) -> tuple[Any, Any, int] | None:
     """``(start, size, step)`` of a slice of an axis; None where it cannot be told."""
     step = 1 if item.step is None else item.step
-    start, stop = value_of(item.start), value_of(item.stop)
+    start, stop = example(item.start), example(item.stop)
     if not isinstance(step, int) or step < 1:
         return None
     start = _bound(start, size, 0)
@@ -107,7 +107,7 @@ def _bound(at: Any, size: Any, default: Any) -> Any:
 
 def _read(call: Call) -> Meaning | None:
     """``x[...]``: each axis is kept, cut, selected, or looked up by a tensor of integers."""
-    if not isinstance(value_of(call.arguments["input"]), torch.Tensor):
+    if not isinstance(example(call.arguments["input"]), torch.Tensor):
         return _item(call)
     base = call.operands[0].value
     entries = entries_of(call.arguments["index"], base.dim())
@@ -129,14 +129,14 @@ def index_axes(relating: Relating, entries: Sequence[Item], base: Any, shape: li
     together.
     """
     given = [k for k, o in enumerate(relating.call.operands) if o.argument == "index"]
-    tensors = [e for e in entries if isinstance(value_of(e.item), torch.Tensor)]
+    tensors = [e for e in entries if isinstance(example(e.item), torch.Tensor)]
     if len(tensors) != len(given):
         return None
-    picked = max((value_of(e.item).dim() for e in tensors), default=0)
+    picked = max((example(e.item).dim() for e in tensors), default=0)
     left = [e for e in entries if e.axis is None or e in tensors or isinstance(e.item, slice)]
     at = [i for i, e in enumerate(left) if e in tensors]
     together = not at or at[-1] - at[0] + 1 == len(at)
-    if not together and any(value_of(e.item).dim() == 0 for e in tensors):
+    if not together and any(example(e.item).dim() == 0 for e in tensors):
         return None  # torch may take a tensor of one integer for that integer
     order: list[Item | None] = [e for e in left if e not in tensors]
     if tensors:
@@ -144,7 +144,7 @@ def index_axes(relating: Relating, entries: Sequence[Item], base: Any, shape: li
     if len(order) != len(shape):
         return None
     relating.result = [() if is_one(size) else (relating.loop(size),) for size in shape]
-    axes: list[Axis] = [Axis((), Selected(value_of(e.item))) for e in entries if e.axis is not None]
+    axes: list[Axis] = [Axis((), Selected(example(e.item))) for e in entries if e.axis is not None]
     for e, loops in zip(order, relating.result, strict=True):
         if e is not None and e.axis is not None:
             axes[e.axis] = _slice_axis(e.item, base.shape[e.axis], loops)
@@ -152,7 +152,7 @@ def index_axes(relating: Relating, entries: Sequence[Item], base: Any, shape: li
     for k, e in zip(given, tensors, strict=True):
         assert e.axis is not None
         axes[e.axis] = Axis((), Looked(tuple(given)))
-        shape_of = value_of(e.item).shape
+        shape_of = example(e.item).shape
         back = looked[picked - len(shape_of) :]
         relating.axes[k] = tuple(relating.along(size, to) for size, to in zip(shape_of, back, strict=True))
     return tuple(axes)
@@ -206,12 +206,12 @@ def _narrowed(call: Call) -> Meaning | None:
     relating = Relating(call)
     relating.from_result()
     if call.op.startswith("select"):
-        _others(relating, dim, Axis((), Selected(value_of(call.get("index")))), None)
+        _others(relating, dim, Axis((), Selected(example(call.get("index")))), None)
     else:
-        start = value_of(call.get("start"))
-        stop = None if call.op.startswith("narrow") else value_of(call.get("end"))
+        start = example(call.get("start"))
+        stop = None if call.op.startswith("narrow") else example(call.get("end"))
         if call.op.startswith("narrow"):
-            length = value_of(call.get("length"))
+            length = example(call.get("length"))
             first = _bound(start, size, 0)
             how = Axis((), UNKNOWN) if first is None else Axis(relating.result[dim], Cut(first))
             how = Axis(relating.result[dim]) if same_size(length, size) else how
@@ -266,7 +266,7 @@ def _moved(call: Call) -> Meaning | None:
         return None
     hows: dict[int, How] = {}
     for d in dims:
-        hows[d] = Rolled(value_of(shifts[dims.index(d)])) if call.op == "roll" else FLIPPED
+        hows[d] = Rolled(example(shifts[dims.index(d)])) if call.op == "roll" else FLIPPED
     relating = Relating(call)
     relating.from_result()
     relating.axes[0] = tuple(

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from packpass.semantics.binding import value_of
+from packpass.semantics.binding import example
 from packpass.semantics.call import Call
 from packpass.semantics.meaning import (
     KEPT,
@@ -107,7 +107,7 @@ def _padded(call: Call) -> Meaning | None:
     operand, pad = call.of("input"), call.get("pad")
     if operand is None or not isinstance(pad, (tuple, list)) or len(pad) % 2 or len(call.operands) != 1:
         return None
-    widths = [value_of(p) for p in pad]
+    widths = [example(p) for p in pad]
     constant = call.get("mode", default="constant") == "constant"
     relating = Relating(call)
     relating.from_result()

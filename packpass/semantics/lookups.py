@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packpass.semantics.binding import value_of
+from packpass.semantics.binding import example
 from packpass.semantics.call import Call
 from packpass.semantics.meaning import (
     ONE,
@@ -43,7 +43,7 @@ def _embedding(call: Call) -> Meaning | None:
 
 def _one_hot(call: Call) -> Meaning | None:
     """A new axis behind those of the ids."""
-    if value_of(call.get("num_classes")) == -1:
+    if example(call.get("num_classes")) == -1:
         return None  # as many as the largest value says
     relating = Relating(call)
     relating.from_result()

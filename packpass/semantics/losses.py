@@ -18,13 +18,17 @@ from packpass.semantics.meaning import (
 )
 
 FAMILY = "losses"
+OF_CLASSES = frozenset({"cross_entropy", "nll_loss"})
+"""Losses of scores for classes."""
 _NAMES = {0: "none", 1: "mean", 2: "sum"}
+REORDERING = frozenset({"cross_entropy", "binary_cross_entropy_with_logits", "cosine_similarity", "pairwise_distance"})
+"""Losses of one slot whose last bits depend on how many slots there are beside."""
 _PROBABILITIES = frozenset({"binary_cross_entropy"})
 
 
-def _reduction(call: Call) -> str | None:
-    """How slots are put together; None for what is not understood."""
-    if any(call.get(old) is not None for old in ("size_average", "reduce")):
+def reduction_of(call: Call | None) -> str | None:
+    """How a loss puts slots together; None for what is not understood."""
+    if call is None or any(call.get(old) is not None for old in ("size_average", "reduce")):
         return None
     given = call.get("reduction", default="mean")
     return _NAMES.get(given, given if given in ("none", "mean", "sum", "batchmean") else None)
@@ -42,7 +46,7 @@ def _reduce(relating: Relating, reduction: str) -> None:
 
 def _slot_by_slot(call: Call) -> Meaning | None:
     """Operands line up from the right; then perhaps all slots are put together."""
-    reduction = _reduction(call)
+    reduction = reduction_of(call)
     if reduction is None:
         return None
     relating = Relating(call)
@@ -66,7 +70,7 @@ def _wide(shapes: list[Any]) -> list[Any]:
 def _of_classes(call: Call) -> Meaning | None:
     """``cross_entropy`` and ``nll_loss``: scores ``[C]``, ``[N, C]`` or ``[N, C, ...]``, and a class for each row (or a
     distribution over classes)."""
-    reduction = _reduction(call)
+    reduction = reduction_of(call)
     scores, target = call.of("input"), call.of("target")
     if reduction is None or scores is None or target is None or call.several:
         return None
@@ -126,6 +130,6 @@ _ELEMENTWISE = (
 )
 ENTRIES: dict[str, Entry] = {
     **dict.fromkeys(_ELEMENTWISE, _slot_by_slot),
-    **dict.fromkeys(("cross_entropy", "nll_loss"), _of_classes),
+    **dict.fromkeys(OF_CLASSES, _of_classes),
     **dict.fromkeys(("cosine_similarity", "pairwise_distance"), _distance),
 }

@@ -190,6 +190,15 @@ class Relation:
             return roles[0]
         return tuple(j for j, loops in enumerate(self.result) if set(at.loops) & set(loops))
 
+    def in_order(self) -> bool:
+        """Do the slots of the first operand keep their order, so that only sizes change?"""
+        axes = self.operands[0] or ()
+        if any(isinstance(role, Mixed) and role.op == "reshape" for role in self.roles.values()):
+            return True
+        before = [loop for axis in axes for loop in axis.loops]
+        after = [loop for loops in self.result for loop in loops]
+        return before == after and all(axis.how == KEPT for axis in axes)
+
     def kept(self) -> list[tuple[int, int | None, tuple[tuple[int, int], ...]]]:
         """``(loop, axis of the result, ((operand, axis), ...))`` for every loop that is whole axes, slot by slot:
         slots of these are at the same places. The axis of the result is None if the loop is reduced."""

@@ -5,13 +5,17 @@ torch's schemas say so; the lists here are of what they do not say (each line of
 
 from __future__ import annotations
 
+import functools
+import weakref
 from typing import Any
 
 import torch
 from torch import fx
 
+from packpass.semantics.binding import example
 from packpass.semantics.call import Call, call_of
 from packpass.semantics.names import base_name
+from packpass.semantics.pointwise import COPIES
 
 # Composites that may return what they were given, or views of it, though their schemas are silent.
 _SILENT_VIEWS = frozenset(
@@ -22,19 +26,25 @@ _SILENT_VIEWS = frozenset(
     | {"combinations", "rnn", "interpolate", "repeat_interleave", "hsplit", "vsplit", "dsplit", "tensor_split"}
 )
 # Functions written in Python, of which torch has no schema, that always make something new.
-_NEW = frozenset({"max_unpool1d", "max_unpool2d", "max_unpool3d", "grid_sample", "cosine_similarity", "cdist"})
-# Arguments that are written though the name of the operation does not say so, and when.
-_STATISTICS = ("running_mean", "running_var")
+_NEW = frozenset(
+    {"max_unpool1d", "max_unpool2d", "max_unpool3d", "grid_sample", "cosine_similarity", "cdist", "softsign"}
+    | {"tanhshrink"}
+)
+_STATISTICS = frozenset({"running_mean", "running_var"})
+"""Arguments that are written in training, though the name of the operation and some schemas do not say so."""
 
 
-_COPYING = frozenset({"to", "clone", "detach", "alias", "contiguous", "_to_copy", "lift_fresh", "positive"})
+def storage(node: Any) -> Any:
+    """Identity of the storage behind a tensor node; None for anything else."""
+    value = example(node)
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 def copied(node: fx.Node) -> fx.Node | None:
     """What a node holds the same values as, slot by slot: the operand of a copy, of a cast (as far as the dtype holds
     them), of a move to another device, or of a call that hands back what it got. None for any other call."""
     call = call_of(node)
-    if call is None or call.op not in _COPYING or not isinstance(call.results[0], torch.Tensor):
+    if call is None or call.op not in COPIES or not isinstance(call.results[0], torch.Tensor):
         return None
     source = call.of("input")
     return source.node if source is not None else None
@@ -77,17 +87,29 @@ def _shared(overload: Any) -> frozenset[str]:
     return frozenset("input" if a.name == "self" else a.name for a in schema.arguments if a.alias_info is not None)
 
 
+@functools.cache
+def _written_arguments(overload: Any) -> frozenset[str]:
+    """Arguments that the overload writes, as its schema has it."""
+    written = (a.name for a in overload._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    return frozenset("input" if name == "self" else name for name in written)
+
+
+_WRITES: weakref.WeakKeyDictionary[Call, frozenset[int]] = weakref.WeakKeyDictionary()
+
+
 def writes_of(call: Call) -> frozenset[int]:
     """The operands whose memory a call writes."""
-    if call.in_place and call.op != "requires_grad":
-        return frozenset({0})
-    written: set[str] = set()
-    if call.overload is not None:
-        for a in call.overload._schema.arguments:
-            if a.alias_info is not None and a.alias_info.is_write:
-                written.add("input" if a.name == "self" else a.name)
-    if call.op in ("batch_norm", "instance_norm") and call.get("training", "use_input_stats", default=True):
-        written |= set(_STATISTICS)
+    if call not in _WRITES:
+        _WRITES[call] = _writes_of(call)
+    return _WRITES[call]
+
+
+def _writes_of(call: Call) -> frozenset[int]:
+    written = set(_written_arguments(call.overload)) if call.overload is not None else set()
+    if call.in_place and call.op != "requires_grad" and call.operands:
+        written.add(call.operands[0].argument)  # all of it: it may be a list
+    if call.get("training", "use_input_stats", default=True):
+        written |= _STATISTICS
     if call.op in ("embedding", "embedding_bag") and call.get("max_norm") is not None:
         written.add("weight")
     return frozenset(k for k, o in enumerate(call.operands) if o.argument in written)

@@ -57,6 +57,8 @@ _SAME = {
     **{"special_polygamma": "polygamma", "special_round": "round", "special_sinc": "sinc", "special_xlogy": "xlogy"},
     **{"linalg_matmul": "matmul", "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor"},
     **{"__lshift__": "bitwise_left_shift", "__rshift__": "bitwise_right_shift"},
+    **{"dsmm": "mm", "spmm": "mm", "hsmm": "hspmm", "saddmm": "sspaddmm"},
+    **{"sym_max": "maximum", "sym_min": "minimum", "sym_sqrt": "sqrt"},
     **{"_softmax": "softmax", "_log_softmax": "log_softmax", "_unsafe_view": "reshape", "convert_element_type": "to"},
 }
 _MODULES = (
@@ -125,7 +127,10 @@ def _method(name: str) -> str:
 
 
 def name_of_target(target: Any) -> str:
-    """The name of a function or an overload; "" for what is not torch's, Python's, or registered with torch."""
+    """The name of a function, an overload or a method of tensors; "" for what is not torch's, Python's, or registered
+    with torch."""
+    if isinstance(target, str):
+        return _method(target)
     if isinstance(target, torch._ops.OpOverload):
         space, _, name = target._schema.name.partition("::")
         return _one_name(name) if space in ("aten", "prims") else f"{space}::{name}"
@@ -161,7 +166,7 @@ def op_name(node: fx.Node) -> str:
     value = receiver.meta.get("example_value") if isinstance(receiver, fx.Node) else receiver
     if value is not None and not isinstance(value, torch.Tensor):
         return f"{type(value).__name__}.{node.target}"
-    return _method(str(node.target))
+    return name_of_target(node.target)
 
 
 def base_name(name: str) -> str:

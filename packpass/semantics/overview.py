@@ -10,7 +10,7 @@ from packpass.semantics import pointwise, reductions
 from packpass.semantics.effects import may_draw
 from packpass.semantics.names import all_names, base_name
 from packpass.semantics.pointwise import is_pointwise
-from packpass.semantics.registry import FAMILIES, entry_of
+from packpass.semantics.registry import FAMILIES, entry_of, reorders
 
 _COPYING = frozenset({"views", "joins", "indexing"})
 """Families whose operations only move slots."""
@@ -49,5 +49,5 @@ def _traits(op: str, family: str) -> Iterator[str]:
         yield "no gradient of its own"
     if op in pointwise.DIVIDING:
         yield "may raise on integers"
-    if op in reductions.REORDERING or family == "products":
+    if reorders(op):
         yield "sums in any order"

@@ -33,16 +33,27 @@ _UNTAGGED = _words(
 LINEAR = frozenset(
     _words("add sub rsub neg positive clone detach alias contiguous to conj resolve_conj resolve_neg real imag copy")
 )
-COPIES = frozenset(_words("clone detach alias contiguous to"))
+COPIES = frozenset(_words("clone detach alias contiguous to _to_copy lift_fresh positive"))
 """The values of their input, perhaps as another dtype, on another device, or in another memory."""
 ORDERINGS = frozenset(_words("lt le gt ge"))
 """Comparisons that ask which of two is larger."""
 COMPARISONS = ORDERINGS | {"eq", "ne"}
+ARITHMETIC = frozenset(_words("add sub mul div floor_divide remainder neg pow sqrt maximum minimum"))
+"""What Python and torch do in the same way on numbers and on tensors of them."""
 DIFFERENCES = frozenset(_words("sub rsub bitwise_xor logical_xor"))
 """0, or False, where two operands are the same."""
 NEGATIONS = frozenset(_words("bitwise_not logical_not"))
 SCALING = frozenset(_words("mul div floor_divide remainder fmod pow bitwise_left_shift bitwise_right_shift"))
 """What makes k numbers, or one in k, of one."""
+PROMOTING = COMPARISONS.union(
+    _words(
+        """
+        add sub rsub mul div floor_divide remainder fmod pow float_power minimum maximum fmin fmax atan2 hypot copysign
+        logaddexp clamp clamp_min clamp_max bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor where
+        """
+    )
+)
+"""Operations that compute in the dtype to which their operands (but for a condition) are promoted."""
 _CHOOSING = {"where": ("input", "other"), "masked_fill": ("input", "value")}
 DIVIDING = frozenset(_words("div floor_divide remainder fmod"))
 
@@ -106,15 +117,16 @@ def traits(call: Call) -> Traits:
         zero = read
     elif call.op in _CHOOSING:
         zero = read & frozenset(_CHOOSING[call.op])
-    elif call.op in ("mul", "div") and len(call.operands) == 1 and call.operands[0].argument == "input":
-        zero = read  # by a number: a product of two tensors is 0 * inf in slots that hold garbage
-    raises = frozenset({"other"} & read) if call.op in DIVIDING and _integral(call) else frozenset()
+    elif call.op in ("mul", "div") and read == {"input"} and not isinstance(call.get("other"), fx.Node):
+        zero = read  # by a constant: a product of two tensors is 0 * inf in slots that hold garbage
+    divides = call.op in DIVIDING and isinstance(call.get("other"), fx.Node) and _integral(call)
+    raises = frozenset({"other"} if divides else ())
     random = call.op in ("dropout", "alpha_dropout") and bool(call.get("training", "train", default=True))
     return Traits(random=random, raises=raises, zero_gradient=zero)
 
 
 def _integral(call: Call) -> bool:
-    return not any(o.value.is_floating_point() or o.value.is_complex() for o in call.operands)
+    return not any(r.is_floating_point() or r.is_complex() for r in call.results)
 
 
 def _prelu(call: Call) -> Meaning | None:

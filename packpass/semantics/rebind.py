@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import indexing, pointwise, products
-from packpass.semantics.binding import parameters_of, value_of
+from packpass.semantics.binding import example, parameters_of
 from packpass.semantics.call import Call, call_of, invoke
 from packpass.semantics.meaning import How, Relation, axis_indices
 from packpass.semantics.registry import entry_of, meaning_of
@@ -122,7 +122,7 @@ def confirmed(call: Call, arguments: Arguments, shapes: Mapping[int, Sequence[An
     axes that are gone?"""
     old = meaning_of(call)
     new = _tried(call, arguments, shapes)
-    meaning = meaning_of(new) if new is not None else None
+    meaning = meaning_of(new)
     if old is None or new is None or meaning is None or len(meaning.relations) != len(old.relations):
         return False
     if [o.argument for o in new.operands] != [o.argument for o in call.operands]:
@@ -145,16 +145,16 @@ def _tried(call: Call, arguments: Arguments, shapes: Mapping[int, Sequence[Any]]
             given[operand.node] = graph.placeholder(f"x{k}")
             given[operand.node].meta["example_value"] = value
     missing = [n for n in call.node.all_input_nodes if n not in given]
-    if any(not isinstance(value_of(n), (int, float, bool, torch.SymFloat)) for n in missing):
+    if any(not isinstance(example(n), (int, float, bool, torch.SymFloat)) for n in missing):
         return None
-    numbers = {n: 0.5 if isinstance(value_of(n), torch.SymFloat) else value_of(n) for n in missing}
+    numbers = {n: 0.5 if isinstance(example(n), torch.SymFloat) else example(n) for n in missing}
     args, kwargs = fx.map_arg(arguments, lambda n: given.get(n, numbers.get(n)))
     args = tuple(torch.device("meta") if isinstance(a, torch.device) else a for a in args)
     kwargs = {k: "meta" if k == "device" and v is not None else v for k, v in kwargs.items()}
     node = graph.create_node(call.node.op, call.node.target, args, kwargs)
     try:
         with torch.no_grad():
-            args, kwargs = fx.map_arg((node.args, node.kwargs), value_of)
+            args, kwargs = fx.map_arg((node.args, node.kwargs), example)
             node.meta["example_value"] = invoke(node, args, kwargs)
     except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError, AssertionError):
         return None  # it does not take operands of these ranks

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from packpass.semantics.binding import value_of
+from packpass.semantics.binding import example
 from packpass.semantics.call import Call
 from packpass.semantics.meaning import (
     ONE,
@@ -61,7 +61,7 @@ LINEAR = frozenset(
 REORDERING = frozenset(
     {"sum", "mean", "prod", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "nansum"}
     | {"nanmean", "softmax", "log_softmax", "softmin", "cumsum", "cumprod", "logcumsumexp", "normalize", "renorm"}
-    | {"trapezoid", "cumulative_trapezoid", "quantile", "nanquantile", "glu"}
+    | {"trapezoid", "cumulative_trapezoid", "quantile", "nanquantile", "glu", "layer_norm", "rms_norm"}
 )
 
 
@@ -177,7 +177,7 @@ def _normalised(call: Call) -> Meaning | None:
     shape = call.get("normalized_shape")
     if operand is None or call.operands[0] is not operand or not isinstance(shape, (tuple, list)):
         return None
-    if any(not same_size(value_of(s), size) for s, size in zip(shape[::-1], operand.value.shape[::-1], strict=False)):
+    if any(not same_size(example(s), size) for s, size in zip(shape[::-1], operand.value.shape[::-1], strict=False)):
         return None
     dims = range(operand.rank - len(shape), operand.rank)
     relations = []

@@ -23,7 +23,7 @@ from packpass.semantics import (
     writes,
 )
 from packpass.semantics.call import Call, call_of
-from packpass.semantics.meaning import Entry, How, Meaning, Scanned
+from packpass.semantics.meaning import Entry, How, Meaning, Scanned, Uniform, Uninitialised
 
 FAMILIES: dict[str, Mapping[str, Entry]] = {
     module.FAMILY: module.ENTRIES
@@ -56,8 +56,10 @@ def entry_of(op: str) -> Entry | None:
     return pointwise.pointwise if found is None and pointwise.is_pointwise(op) else found
 
 
-def meaning_of(call: Call) -> Meaning | None:
-    """What a call means; None if that is not known: no entry, or a form of the operation that its entry lacks."""
+def meaning_of(call: Call | None) -> Meaning | None:
+    """What a call means; None if that is not known: no call, no entry, or a form of the operation that it lacks."""
+    if call is None:
+        return None
     if call not in _MEANINGS:
         entry = entry_of(call.op)
         _MEANINGS[call] = entry(call) if entry is not None else None
@@ -66,16 +68,35 @@ def meaning_of(call: Call) -> Meaning | None:
 
 def contents_of(node: fx.Node) -> Any:
     """What a call makes without looking at any tensor: `Uniform`, `Iota`, `Uninitialised`; None if anything else."""
-    call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call_of(node))
     return meaning.contents if meaning is not None else None
+
+
+def blank(node: fx.Node) -> bool:
+    """Does a call make new memory that holds one number everywhere, or nothing yet?"""
+    return isinstance(contents_of(node), (Uniform, Uninitialised))
+
+
+def keeps_order(node: fx.Node) -> bool:
+    """Does a call hand on its first operand, slot by slot in row-major order: a copy, or a view of another shape?"""
+    call = call_of(node)
+    meaning = meaning_of(call)
+    if call is None or meaning is None:
+        return False
+    return (call.op in pointwise.COPIES or meaning.family == views.FAMILY) and meaning.relations[0].in_order()
 
 
 def family_of(node: fx.Node) -> str:
     """The family of what a node calls; "" without a meaning."""
-    call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call_of(node))
     return meaning.family if meaning is not None else ""
+
+
+def reorders(op: str) -> bool:
+    """May the last bits of an operation depend on how many slots there are beside? So may those of an unknown one."""
+    if op in reductions.REORDERING or op in losses.REORDERING:
+        return True
+    return family_of_name(op) in ("", products.FAMILY, matrices.FAMILY, kernels.FAMILY)
 
 
 def family_of_name(op: str) -> str:
@@ -86,8 +107,7 @@ def family_of_name(op: str) -> str:
 
 def scans(node: fx.Node) -> bool:
     """Does a slot of the result depend on all that come before it along some axis?"""
-    call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call_of(node))
     relations = meaning.relations if meaning is not None else ()
     return any(isinstance(role, Scanned) for relation in relations for role in relation.roles.values())
 
@@ -95,7 +115,7 @@ def scans(node: fx.Node) -> bool:
 def kept_axis(node: fx.Node, source: fx.Node, dim: int) -> int | None:
     """The axis of the result that axis ``dim`` of an operand is, slot by slot."""
     call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if call is None or meaning is None or call.several:
         return None
     operand = next((k for k, o in enumerate(call.operands) if o.node is source and o.argument not in call.unread), None)
@@ -109,7 +129,7 @@ def kept_axis(node: fx.Node, source: fx.Node, dim: int) -> int | None:
 def ways(node: fx.Node) -> Iterator[tuple[fx.Node, How]]:
     """The operands of a call that has a meaning, with the ways in which their axes are read."""
     call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if call is None or meaning is None:
         return
     for relation in meaning.relations:

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
-from packpass.semantics.binding import value_of
+from packpass.semantics.binding import example
 from packpass.semantics.call import Call, call_of
 from packpass.semantics.meaning import (
     ONE,
@@ -219,7 +219,7 @@ def _repeated(call: Call) -> Meaning | None:
     operand = call.of("input")
     if operand is None or not isinstance(repeats, (tuple, list)):
         return None
-    times, shape = [value_of(r) for r in repeats], list(operand.value.shape)
+    times, shape = [example(r) for r in repeats], list(operand.value.shape)
     rank = max(len(times), len(shape))
     times = [1] * (rank - len(times)) + times
     relating = Relating(call)
@@ -233,7 +233,7 @@ def _repeated(call: Call) -> Meaning | None:
 
 def _repeated_each(call: Call) -> Meaning | None:
     """Every slot as often as one number says; as often as values say, or of all axes in a row, slots are anywhere."""
-    operand, repeats = call.of("input"), value_of(call.get("repeats"))
+    operand, repeats = call.of("input"), example(call.get("repeats"))
     if operand is None or call.operands[0] is not operand:
         return None
     dim = axis_index(call.get("dim"), operand.rank)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from packpass.semantics.binding import value_of
+from packpass.semantics.binding import example
 from packpass.semantics.call import Call
 from packpass.semantics.indexing import Item, cut, entries_of
 from packpass.semantics.meaning import (
@@ -72,8 +72,8 @@ def _written(call: Call) -> Meaning | None:
 def _places(relating: Relating, entries: Sequence[Item], by: tuple[int, ...]) -> list[Axis | None] | None:
     """Where the axes of a value would go that has them all; None for an axis that the index makes."""
     picked = max((relating.call.operands[k].rank for k in by), default=0)
-    left = [e for e in entries if e.axis is None or isinstance(value_of(e.item), (slice, torch.Tensor))]
-    at = [i for i, e in enumerate(left) if isinstance(value_of(e.item), torch.Tensor)]
+    left = [e for e in entries if e.axis is None or isinstance(example(e.item), (slice, torch.Tensor))]
+    at = [i for i, e in enumerate(left) if isinstance(example(e.item), torch.Tensor)]
     together = not at or at[-1] - at[0] + 1 == len(at)
     if not together and any(relating.call.operands[k].rank == 0 for k in by):
         return None  # torch may take a tensor of one integer for that integer
@@ -98,7 +98,7 @@ def _places(relating: Relating, entries: Sequence[Item], by: tuple[int, ...]) ->
 def _masked_write(call: Call) -> Meaning | None:
     """``x[mask] = 0`` with a mask of the leading axes."""
     mask, base = call.of("index"), call.operands[0]
-    value = value_of(call.get("value"))
+    value = example(call.get("value"))
     if mask is None or mask.value.dtype is not torch.bool or mask.rank > base.rank:
         return None
     if isinstance(value, torch.Tensor) and value.dim() > 0:

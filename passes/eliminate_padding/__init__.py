@@ -41,13 +41,14 @@ from torch import fx
 from packpass.decisions.location import location_of_node
 from packpass.decisions.packed_form import PackedForm
 from packpass.decisions.records import Refusal, Rewrite
+from packpass.semantics import op_of
+from packpass.semantics.effects import effects_of
 from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
 from passes.eliminate_padding import rules_attention, rules_general, rules_losses, rules_multi_head  # noqa: F401
 from passes.eliminate_padding.find import FUSED, Found, find, mask_of
 from passes.eliminate_padding.machine import RULES, Machine
 from passes.eliminate_padding.prologue import prologue
-from passes.eliminate_padding.writes import is_random, name_of
 from passes.refused import Refused
 
 NAME = "eliminate_padding"
@@ -77,7 +78,7 @@ def _hidden_attention(gm: fx.GraphModule) -> list[Rewrite | Refusal]:
     """Attention with a mask in a subgraph."""
     for sub in gm.modules():
         for node in sub.graph.nodes if isinstance(sub, fx.GraphModule) and sub is not gm else ():
-            if name_of(node) in FUSED and mask_of(node) is not None:
+            if op_of(node) in FUSED and mask_of(node) is not None:
                 where = location_of_node(node) or "<unknown>"
                 reason = "attention inside a subgraph, such as activation checkpointing, is not packed"
                 return [Refusal(NAME, "no-rule", reason, where)]
@@ -102,7 +103,7 @@ def _pack(gm: fx.GraphModule, found: Found) -> tuple[Rewrite, PackedForm]:
 
     # === Transform ===
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or machine.must_stay(node))
-    random = any(is_random(node) for node in gm.graph.nodes)
+    random = any(effects_of(node).random for node in gm.graph.nodes)
     for node in graph.nodes:
         node.meta.pop("example_value", None)
     packed = fx.GraphModule(gm, graph)

@@ -18,14 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example
-from packpass.semantics import Call, Meaning, call_of, meaning_of
+from packpass.semantics import Call, Meaning, argument, call_of, example, meaning_of
 from packpass.semantics.meaning import Iota, Uniform
-from packpass.semantics.pointwise import COPIES
+from packpass.semantics.pointwise import COMPARISONS, COPIES
 from passes.eliminate_padding.tile import Dims, Tile, count, holds, moved, named, parts_of, same
 from passes.eliminate_padding.writes import unseen
-
-COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,7 +75,7 @@ def of_padding(tile: Tile, node: fx.Node) -> Table:
 
 def _fact(node: fx.Node, tile: Tile, found: dict[fx.Node, Fact]) -> Fact | None:
     call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if call is None or meaning is None:
         return None
     if isinstance(meaning.contents, Iota):

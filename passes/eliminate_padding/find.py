@@ -9,20 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example, storage
 from packpass.layout.sources import belongs_to_module, source_name
-from packpass.semantics import family_of
+from packpass.semantics import argument, example, family_of, op_of, storage
+from packpass.semantics.effects import effects_of
 from packpass.semantics.names import op_name
 from passes.eliminate_padding.facts import Fact, Table, facts, of_padding
 from passes.eliminate_padding.rules_scores import CASES, HIDDEN, aligned
 from passes.eliminate_padding.tile import Tile, holds, same
-from passes.eliminate_padding.writes import is_random, name_of, written
+from passes.eliminate_padding.writes import written
 
-_MASKED = frozenset({"add", "sub", "masked_fill", "where"})
 FUSED = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _OF_MASKS = frozenset({"pointwise", "views", "indexing", "joins", "reductions"})
 """Families of calls that make a mask of masks."""
-_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +70,7 @@ def _unclear(graph: fx.Graph, mask: fx.Node, tile: Tile, known: dict[fx.Node, Fa
         start = mask_of(node)
         if start is None or start in known:
             continue
-        if name_of(node) not in FUSED and not any(_is_product(n) for n in node.all_input_nodes if n is not start):
+        if op_of(node) not in FUSED and not any(_is_product(n) for n in node.all_input_nodes if n is not start):
             continue
         seen, stack = {start}, [start]
         while stack:
@@ -122,7 +120,7 @@ def _of_one_input(mask: fx.Node, tile: Tile) -> bool:
         value = example(node)
         if node.op == "placeholder" and isinstance(value, Tensor) and value.dim() >= 2 and not is_parameter(node):
             if same(value.shape[0], tile.batch) and any(same(n, tile.length) for n in value.shape[1:]):
-                reads += sum(user in seen and name_of(user) != "size" for user in node.users)
+                reads += sum(user in seen and op_of(user) != "size" for user in node.users)
     return reads <= 1
 
 
@@ -150,7 +148,7 @@ def _way(x: Any, changing: set[Any]) -> Any:
         return tuple(_way(item, changing) for item in x)
     if not isinstance(x, fx.Node):
         return (type(x), (x.start, x.stop, x.step) if isinstance(x, slice) else x)
-    known = family_of(x) in ("pointwise", "views") and not is_random(x)
+    known = family_of(x) in ("pointwise", "views") and not effects_of(x).random
     if not known or any(storage(n) in changing for n in (x, *x.all_input_nodes)):
         return (x,)
     named = tuple((name, _way(value, changing)) for name, value in sorted(x.kwargs.items()))
@@ -166,7 +164,7 @@ def _is_ids(node: fx.Node) -> bool:
     value = example(node)
     if value.dtype is torch.bool:
         return False
-    return any(name_of(user) in ("embedding", "one_hot") and user.args[:1] == (node,) for user in node.users)
+    return any(op_of(user) in ("embedding", "one_hot") and user.args[:1] == (node,) for user in node.users)
 
 
 def depends_on_padding(table: Table) -> bool:
@@ -184,7 +182,7 @@ def _sites(graph: fx.Graph, known: dict[fx.Node, Fact]) -> Iterator[tuple[fx.Nod
             continue
         if not depends_on_padding(table):
             continue
-        if name_of(node) in FUSED:
+        if op_of(node) in FUSED:
             keys = tuple(k for k in (argument(node, 1, "key"), argument(node, 2, "value")) if isinstance(k, fx.Node))
             yield node, keys
         elif (product := _product_behind(node, known)) is not None:
@@ -195,7 +193,7 @@ def _sites(graph: fx.Graph, known: dict[fx.Node, Fact]) -> Iterator[tuple[fx.Nod
 
 def mask_of(node: fx.Node) -> fx.Node | None:
     """The operand of an op that would be the mask if the op were attention or masked scores."""
-    name = name_of(node)
+    name = op_of(node)
     if name == "scaled_dot_product_attention":
         mask = argument(node, 3, "attn_mask")
     elif name == "multi_head_attention_forward":
@@ -222,7 +220,7 @@ def _is_product(node: fx.Node) -> bool:
 def _product_behind(node: fx.Node, known: dict[fx.Node, Fact]) -> fx.Node | None:
     """The product whose result is scaled, cast or viewed into a node, if its two operands both are activations."""
     here: fx.Node | None = node
-    while here is not None and name_of(here) not in _PRODUCTS:
+    while here is not None and op_of(here) not in ("matmul", "bmm", "einsum"):
         if family_of(here) not in ("pointwise", "views"):
             return None
         tensors = [n for n in here.all_input_nodes if isinstance(example(n), Tensor) and n not in known]
@@ -238,7 +236,7 @@ def _hides(site: fx.Node, known: dict[fx.Node, Fact]) -> bool:
     if table.tokens > 2:
         return False
     cells = aligned(table, [2, 1]).expand(CASES)
-    name = name_of(site)
+    name = op_of(site)
     if cells.dtype is torch.bool:
         shown = ~cells if name in ("masked_fill", "multi_head_attention_forward") else cells
         if name == "where" and not (isinstance(site.args[1], fx.Node) and isinstance(site.args[2], (int, float))):

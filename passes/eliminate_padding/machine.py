@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, fx
 
 from packpass._registry import registrar
-from packpass.layout.names import example, storage
+from packpass.semantics import example, op_of, storage
+from packpass.semantics.effects import effects_of
 from packpass.semantics.names import op_name
 from passes.eliminate_padding.facts import Fact, Table
 from passes.eliminate_padding.tile import Dims, Tile, at, holds, named
 from passes.eliminate_padding.values import Condition, Fill, Packed, Scores, Value
-from passes.eliminate_padding.writes import elsewhere, heavy, is_random, lent_by, name_of, removable, unseen, written
+from passes.eliminate_padding.writes import elsewhere, heavy, lent_by, removable, unseen, written
 from passes.refused import Refused
 
 ops: Any = torch.ops.packpass
@@ -79,7 +80,7 @@ class Machine:
         return self.graph
 
     def interpret(self, node: fx.Node) -> Value:
-        name = name_of(node)
+        name = op_of(node)
         operands = node.all_input_nodes
         if written(node):
             self._write(node)
@@ -100,7 +101,7 @@ class Machine:
         if packed is not None and (packed.whole is not None or packed.items is not None):
             return packed
         # Two forms of a random op would be two draws.
-        light = packed is None or not (heavy(node) or is_random(node))
+        light = packed is None or not (heavy(node) or effects_of(node).random)
         if light and all(self.values[n].whole is not None for n in operands):
             whole = self.copied(node)
             return Value(whole, packed.packed if packed else None)
@@ -187,7 +188,7 @@ class Machine:
         """The packed form of an operand that must have one."""
         found = self.packed(node)
         if found is None:
-            raise Refused("not-tokens", f"{name_of(user)} combines tokens of the batch with other values", user)
+            raise Refused("not-tokens", f"{op_of(user)} combines tokens of the batch with other values", user)
         return found
 
     def plain(self, node: Any, user: fx.Node) -> Any:
@@ -196,7 +197,7 @@ class Machine:
             return node
         value = self.values[node]
         if value.whole is None or value.packed is not None:
-            raise Refused("cross-token", f"{name_of(user)} combines the tokens of a row with one another", user)
+            raise Refused("cross-token", f"{op_of(user)} combines the tokens of a row with one another", user)
         return value.whole
 
     def aligned(self, node: fx.Node, dims: Dims) -> fx.Node:
@@ -366,7 +367,7 @@ def physical_dim(dims: Dims, dim: int) -> int:
 def feature(n: Any, node: fx.Node) -> tuple[Any, ...]:
     """A dimension of features."""
     if not isinstance(n, int):
-        raise Refused("no-rule", f"{name_of(node)} makes features of a size that is no constant", node)
+        raise Refused("no-rule", f"{op_of(node)} makes features of a size that is no constant", node)
     return () if n == 1 else (n,)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from torch import fx
 
-from packpass.layout.names import storage
+from packpass.semantics import op_of, storage
+from packpass.semantics.effects import effects_of, written_inputs
 from passes.eliminate_padding.values import Condition
-from passes.eliminate_padding.writes import heavy, is_random, name_of, written
+from passes.eliminate_padding.writes import heavy, written
 from passes.refused import Refused
-
-_STATEFUL = frozenset({"batch_norm", "instance_norm"})
 
 
 def prologue(gm: fx.GraphModule, mask: fx.Node, conditions: list[Condition]) -> fx.GraphModule:
@@ -27,8 +26,8 @@ def prologue(gm: fx.GraphModule, mask: fx.Node, conditions: list[Condition]) -> 
             stack += node.all_input_nodes
     memory = {storage(node) for node in needed} - {None}
     for node in gm.graph.nodes:
-        name = name_of(node)
-        if node in needed and (is_random(node) or heavy(node) or name in _STATEFUL or name.startswith("higher_order")):
+        name, others = op_of(node), written_inputs(node)[1:]  # such as running statistics
+        if node in needed and (effects_of(node).random or heavy(node) or others or name.startswith("higher_order")):
             reason = f"the padding mask, the labels or an index depend on {name}, which cannot be run twice"
             raise Refused("no-rule", reason, node)
         if written(node) and storage(node.args[0]) in memory:

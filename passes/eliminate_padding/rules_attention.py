@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example
+from packpass.semantics import argument, example
 from passes.eliminate_padding.machine import Machine, feature, ops, physical, rule
 from passes.eliminate_padding.rules_general import general
 from passes.eliminate_padding.rules_scores import (

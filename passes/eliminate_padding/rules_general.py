@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from torch import fx
 
-from packpass.layout.names import argument, example
-from packpass.semantics import call_of
+from packpass.semantics import argument, call_of, example, op_of
 from packpass.semantics.pointwise import COPIES
 from passes.eliminate_padding.machine import Machine, rule
 from passes.eliminate_padding.rules_picked import picked
 from passes.eliminate_padding.rules_scores import on_scores
 from passes.eliminate_padding.tokens import Across, keep, refusal
 from passes.eliminate_padding.values import Packed, Value
-from passes.eliminate_padding.writes import lent_by, name_of
+from passes.eliminate_padding.writes import lent_by
 from passes.refused import Refused
 
 
@@ -20,7 +19,7 @@ from passes.refused import Refused
 def general(m: Machine, node: fx.Node) -> Value:
     """Any call on packed values, on attention scores, or on a tuple of these."""
     base = node.args[0] if node.args else None
-    if name_of(node) == "getitem" and isinstance(base, fx.Node) and (items := m.values[base].items) is not None:
+    if op_of(node) == "getitem" and isinstance(base, fx.Node) and (items := m.values[base].items) is not None:
         index = node.args[1]
         if type(index) is not int:
             raise Refused("no-rule", "part of a tuple that is no constant", node)
@@ -51,7 +50,7 @@ def _size(m: Machine, node: fx.Node) -> Value:
 def _cast_like_scores(m: Machine, node: fx.Node) -> Value | None:
     """``mask.type_as(scores)``: the dtype and the device are known, the scores need not be."""
     x, lent = node.args[0], lent_by(node)
-    if name_of(node) not in COPIES or any(m.scores(n) is not None for n in node.all_input_nodes if n not in lent):
+    if op_of(node) not in COPIES or any(m.scores(n) is not None for n in node.all_input_nodes if n not in lent):
         return None
     assert isinstance(x, fx.Node)
     out, value = example(node), m.values[x]

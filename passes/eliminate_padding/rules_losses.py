@@ -7,32 +7,27 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import argument, example
+from packpass.semantics import argument, call_of, example, op_of
+from packpass.semantics.losses import OF_CLASSES, reduction_of
 from passes.eliminate_padding.machine import Machine, rule
 from passes.eliminate_padding.tile import Dims, named
 from passes.eliminate_padding.values import Condition, Fill, Packed, Value
-from passes.eliminate_padding.writes import name_of
 from passes.refused import Refused
 
-_IGNORE = {"cross_entropy": (4, 6), "nll_loss": (4, 6)}
-"""Positions of ``ignore_index`` and ``reduction``."""
 
-
-@rule("cross_entropy", "nll_loss")
+@rule(*OF_CLASSES)
 def _cross_entropy(m: Machine, node: fx.Node) -> Value:
     """``[B*S, V]`` and ``[B*S]``, or ``[B, V, S]`` and ``[B, S]``.
 
     Before each call the host checks that labels of padding are ignored: then padding adds nothing to a mean or a sum.
     """
-    name = name_of(node)
+    name, call = op_of(node), call_of(node)
     scores, target = argument(node, 0, "input"), argument(node, 1, "target")
     packed = m.require(scores, node)
     labels = example(target)
-    at_ignore, at_reduction = _IGNORE[name]
-    ignore = argument(node, at_ignore, "ignore_index", -100)
-    reduction = argument(node, at_reduction, "reduction", "mean")
-    averages = [argument(node, i, n) for i, n in ((3, "size_average"), (5, "reduce"))]
-    if averages != [None, None] or reduction not in ("mean", "sum", "none") or type(ignore) is not int:
+    ignore = call.get("ignore_index") if call is not None else None
+    reduction = reduction_of(call)
+    if reduction not in ("mean", "sum", "none") or type(ignore) is not int:
         raise Refused("no-rule", f"{name} with size_average, reduce or an ignore_index that is no constant", node)
     if labels.dtype is not torch.int64 or labels.dim() != len(packed.dims) - 1:
         raise Refused("no-rule", f"{name} with targets that are no labels", node)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from packpass.layout.names import argument, example
+from packpass.semantics import argument, example
 from passes.eliminate_padding.facts import Table
 from passes.eliminate_padding.machine import Machine, ops, rule
 from passes.eliminate_padding.rules_attention import causal_or_not, flash_dtype

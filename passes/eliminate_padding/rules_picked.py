@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import example
-from packpass.semantics import Call, meaning_of
+from packpass.semantics import Call, example, meaning_of
 from packpass.semantics.indexing import entries_of
 from packpass.semantics.meaning import KEPT, Axis, Looked, Selected
 from passes.eliminate_padding.facts import Index

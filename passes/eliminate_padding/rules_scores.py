@@ -12,16 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.layout.names import argument, example
 from packpass.ops._pack_mask import HIDDEN
-from packpass.semantics import call_of, meaning_of
+from packpass.semantics import argument, call_of, example, meaning_of, op_of
 from packpass.semantics.names import op_name
 from packpass.semantics.pointwise import COPIES
 from passes.eliminate_padding.facts import Table, aligned
 from passes.eliminate_padding.machine import Machine, physical
-from passes.eliminate_padding.tile import Dims, holds, in_order, moved, named
+from passes.eliminate_padding.tile import Dims, holds, moved, named
 from passes.eliminate_padding.values import Packed, Scores, Value
-from passes.eliminate_padding.writes import name_of
 from passes.refused import Refused
 
 CASES = (2, 2, 3)
@@ -30,7 +28,7 @@ CASES = (2, 2, 3)
 
 def on_scores(m: Machine, node: fx.Node) -> Value:
     """An op whose first operand is attention scores."""
-    name = name_of(node)
+    name = op_of(node)
     holders = [n for n in node.all_input_nodes if m.scores(n) is not None]
     scores = m.scores(holders[0])
     assert scores is not None
@@ -60,11 +58,11 @@ def on_scores(m: Machine, node: fx.Node) -> Value:
 def _reshaped(m: Machine, node: fx.Node, dims: Dims) -> Dims | None:
     """The dimensions of scores in another shape, if queries and keys stay in this order."""
     call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if meaning is None or meaning.family != "views":
         return None
     new = moved(m.tile, node, dims)
-    return new if new is not None and (in_order(meaning.relations[0]) or new[-2:] == (("S",), ("K",))) else None
+    return new if new is not None and (meaning.relations[0].in_order() or new[-2:] == (("S",), ("K",))) else None
 
 
 def _refused(node: fx.Node, what: str) -> Refused:

@@ -17,7 +17,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true as known
 from packpass.semantics import Call, Relation, call_of, meaning_of
-from packpass.semantics.meaning import KEPT, UNKNOWN, How, Mixed, Role
+from packpass.semantics.meaning import KEPT, UNKNOWN, How, Role
 
 Part = Any
 """``"B"``, ``"S"``, ``"K"`` (tokens of the same row once more, as keys), or a size."""
@@ -131,16 +131,6 @@ def _merged(parts: Any) -> tuple[Part, ...]:
     return tuple(found)
 
 
-def in_order(relation: Relation) -> bool:
-    """Do the slots of the one operand keep their order in memory, so that only sizes change?"""
-    axes = relation.operands[0] or ()
-    if any(isinstance(role, Mixed) and role.op == "reshape" for role in relation.roles.values()):
-        return True
-    before = [loop for axis in axes for loop in axis.loops]
-    after = [loop for loops in relation.result for loop in loops]
-    return before == after and all(axis.how == KEPT for axis in axes)
-
-
 def moved(tile: Tile, node: fx.Node, dims: Dims) -> Dims | None:
     """The dimensions of what a view, a permutation, an expansion or a plain index makes of its first argument.
 
@@ -152,13 +142,13 @@ def moved(tile: Tile, node: fx.Node, dims: Dims) -> Dims | None:
 
 def moved_by(tile: Tile, call: Call | None, dims: Dims) -> Carried | Across | None:
     """`moved` with its reason; None for a call that does more than to move the slots of its first operand."""
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if call is None or meaning is None or meaning.family not in MOVES or len(meaning.relations) != 1:
         return None
     (relation,) = meaning.relations
     if any(operand.argument not in call.unread for operand in call.operands[1:]):
         return None
-    if meaning.family == "views" and in_order(relation):
+    if meaning.family == "views" and relation.in_order():
         found = regrouped(tile, dims, call.results[0].shape)
         place = next((d for d, parts in enumerate(dims) if named(parts)), 0)
         return Across(0, place, dims[place] if dims else (), UNKNOWN) if found is None else Carried(found, {})

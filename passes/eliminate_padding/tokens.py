@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.semantics import Call, Meaning, Relation, call_of, meaning_of
+from packpass.semantics import Call, Meaning, Relation, call_of, meaning_of, op_of
 from packpass.semantics.meaning import KEPT, Cut, Flipped, How, Joined, Looked, Padded, Role, Rolled, Selected
 from packpass.semantics.memory import writes_of
 from packpass.semantics.rebind import broadcasts, confirmed, rebound
 from passes.eliminate_padding.fills import fill_of
 from passes.eliminate_padding.machine import Machine, feature, physical
-from passes.eliminate_padding.tile import MOVES, Across, Carried, Dims, carried, holds, in_order, moved_by, named
+from passes.eliminate_padding.tile import MOVES, Across, Carried, Dims, carried, holds, moved_by, named
 from passes.eliminate_padding.values import Packed, Value
-from passes.eliminate_padding.writes import name_of, not_asked, unseen
+from passes.eliminate_padding.writes import not_asked, unseen
 from passes.refused import Refused
 
 TOKENS = 9973
@@ -55,9 +55,9 @@ def keep(m: Machine, node: fx.Node) -> Value | Across:
 
 def _check(m: Machine, node: fx.Node) -> Kept | Across:
     call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if call is None or meaning is None:
-        what = call.op if call is not None else name_of(node)
+        what = call.op if call is not None else op_of(node)
         raise Refused("cross-token", f"{what} may mix the tokens of a row with its padding: it has no rule", node)
     written = writes_of(call)
     if written and (written != {0} or not unseen(node) or not _has_value_form(call)):
@@ -103,7 +103,7 @@ def _view(m: Machine, node: fx.Node, found: Kept) -> Value | None:
     packed = found.given.get(0)
     if packed is None or found.call.results[0].dtype is not found.call.operands[0].value.dtype:
         return None
-    if in_order(relation):
+    if relation.in_order():
         return Value(packed=m.viewed(packed, one.dims))
     axes = relation.operands[0] or ()
     own = [axis.loops for axis in axes]

@@ -7,36 +7,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import example, storage
-from packpass.semantics import call_of, family_of, meaning_of
+from packpass.semantics import call_of, example, family_of, meaning_of, op_of, storage
 from packpass.semantics.binding import parameters_of
+from packpass.semantics.effects import effects_of
 from packpass.semantics.memory import writes_of
 from packpass.semantics.names import base_name, is_in_place, op_name
-
-_ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
-
-
-def name_of(node: fx.Node) -> str:
-    """The operation that a node calls, without its spellings: ``add`` for ``add_``, ``to`` for ``float``."""
-    call = call_of(node)
-    return call.op if call is not None else base_name(op_name(node))
 
 
 def heavy(node: fx.Node) -> bool:
     """Does padding cost time in a call? Then its result is not kept for padding as well."""
-    return family_of(node) == "products" or name_of(node) in _ATTENTION
-
-
-def is_random(node: fx.Node) -> bool:
-    """May a call draw random numbers?"""
-    call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
-    if meaning is not None:
-        return meaning.traits.random
-    name = name_of(node)
-    found: Any = getattr(torch.ops.aten, name, None) if name else None
-    overloads = [getattr(found, o) for o in found.overloads()] if hasattr(found, "overloads") else []
-    return any(torch.Tag.nondeterministic_seeded in op.tags for op in overloads)
+    return family_of(node) == "products" or op_of(node) == "multi_head_attention_forward"
 
 
 def written(node: fx.Node) -> bool:
@@ -68,7 +48,7 @@ def elsewhere(node: fx.Node) -> bool:
 def lent_by(node: fx.Node) -> set[fx.Node]:
     """Operands of a call that give a dtype and a device only: ``x.type_as(y)``."""
     call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if call is None or meaning is None:
         return set()
     several = list(zip(call.operands, meaning.relations[0].operands, strict=True))
@@ -79,7 +59,7 @@ def lent_by(node: fx.Node) -> set[fx.Node]:
 def removable(node: fx.Node) -> bool:
     """May a call go if nothing uses its result?"""
     call = call_of(node)
-    return call is not None and meaning_of(call) is not None and not writes_of(call) and not is_random(node)
+    return call is not None and meaning_of(call) is not None and not writes_of(call) and not effects_of(node).random
 
 
 def unseen(node: fx.Node) -> bool:

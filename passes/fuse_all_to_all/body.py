@@ -11,15 +11,17 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name
+from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name
+from packpass.semantics.effects import changes_grad_mode
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
-from passes.fuse_all_to_all.integers import UNKNOWN, integer, plain_name
-from passes.fuse_all_to_all.moves import FRESH, MOVES, index
+from passes.fuse_all_to_all.integers import UNKNOWN, integer
+from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.refused import Refused
 from passes.vectorize_segments.machine import Machine
+from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.terms import Affine, Boundaries, Index
 from passes.vectorize_segments.windows import expand_index
 
@@ -79,7 +81,7 @@ class Body:
             if isinstance(buffer, Buffer) and buffer.content is None and not _fills(node, n):
                 buffer.read_before |= not isinstance(example(node), (int, torch.SymInt, torch.Size))
         try:
-            if plain_name(node) == "setitem":
+            if name_of(node) == "setitem":
                 cut = self._cut(node.args[0], node.args[1], node)
                 if cut is not None:
                     self.cuts[node] = dataclasses.replace(cut, written=True)
@@ -106,7 +108,7 @@ class Body:
                         self.values[node] = value
                 elif node.op == "output":
                     return fx.map_arg(node.args[0], self._result)
-                elif op_name(node) != "_set_grad_enabled" and "_set_grad_enabled" not in str(node.target):
+                elif not changes_grad_mode(node):
                     self.step(node)
         finally:
             self.values, self.exchanged = outer, exchanged
@@ -169,7 +171,7 @@ class Body:
             return self._collective(node)
         if op_name(node) == AUTOGRAD_FUNCTION:
             return self._function(node)
-        name = plain_name(node)
+        name = name_of(node)
         if name in ("getitem", "narrow", "segment", "split_get"):
             read = self._read(node, name)
             if read is not None:
@@ -184,7 +186,7 @@ class Body:
             found = [self.blocks(p) for p in argument(node, 0, "tensors")]
             d = argument(node, 1, "dim", 0) % (found[0].rank + 1)
             return B.cat([B.unsqueeze(p, d) for p in found], d)
-        if name in FRESH:
+        if blank(node):  # a buffer that the body fills
             return Buffer()
         if name == "copy_":
             return self._copy(node)
@@ -372,7 +374,7 @@ def _takes_first(user: fx.Node) -> bool:
 
 
 def _fills(node: fx.Node, buffer: fx.Node) -> bool:
-    return plain_name(node) == "copy_" and node.args[0] is buffer and buffer not in node.args[1:]
+    return name_of(node) == "copy_" and node.args[0] is buffer and buffer not in node.args[1:]
 
 
 def _single(results: Any) -> Blocks:

@@ -10,14 +10,14 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.layout.names import example
+from packpass.semantics import example
 from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.terms import map_args
 
 
 def steps(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """The nodes without integers and Dynamo's own assertions, of which one iteration may have more than another."""
-    return [n for n in nodes if not _is_integer(n) and name_of(n) != "assert_scalar"]
+    return [n for n in nodes if not _is_integer(n) and name_of(n) != "_assert_scalar"]
 
 
 def _is_integer(node: fx.Node) -> bool:

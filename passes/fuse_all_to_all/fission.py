@@ -29,15 +29,14 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.layout.mutation import written_inputs
-from packpass.layout.names import AUTOGRAD_FUNCTION, argument, example, op_name, storage
+from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name, storage
+from packpass.semantics.effects import changes_mode, written_inputs
 from passes.building import Builder
-from passes.fuse_all_to_all.integers import plain_name
-from passes.fuse_all_to_all.moves import FRESH, MOVES
+from passes.fuse_all_to_all.moves import MOVES
 from passes.vectorize_segments.find import LoopFound, find
+from passes.vectorize_segments.op_names import name_of
 
-_JOINS = ("cat", "stack")
-_CUTS = ("getitem", "narrow", "segment", "split_get", "list_get")
+_CUTS = (markers.SEGMENT, markers.SPLIT_GET, markers.LIST_GET)
 
 IsExchange = Callable[[fx.Node], bool]
 
@@ -52,7 +51,7 @@ class Prefix:
 
 def prefixes(loop: LoopFound, is_exchange: IsExchange) -> list[Prefix]:
     """Of each iteration, what it computes before it exchanges it; none if that is nothing, or cannot be done before."""
-    if len(loop.iterations) != 2 or any(_is_mode(node) for node in loop.nodes):
+    if len(loop.iterations) != 2 or any(changes_mode(node) for node in loop.nodes):
         return []
     inside, start, written = loop.nodes, loop.iterations[0][0], loop.written
     found = []
@@ -146,7 +145,7 @@ def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_ex
         if node in seen or node not in inside or not isinstance(example(node), (torch.Tensor, list, tuple)):
             continue
         seen.add(node)
-        if is_exchange(node) or plain_name(node) in FRESH:
+        if is_exchange(node) or blank(node):
             continue
         if _moves(node):
             stack += node.all_input_nodes
@@ -165,18 +164,13 @@ def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_ex
     return Prefix(tuple(sorted(results)), tuple(node for node in nodes if node in needed))
 
 
-def _is_mode(node: fx.Node) -> bool:
-    """Does this call switch gradients or autocast for those behind it?"""
-    return any(word in str(node.target) for word in ("autocast", "grad_enabled", "inference_mode"))
-
-
 def _moves(node: fx.Node) -> bool:
     """Does this call only move slots, or cut a document out of a row?"""
-    name = plain_name(node)
-    if name in _JOINS:
+    name = name_of(node)
+    if name in ("cat", "stack"):
         parts = argument(node, 0, "tensors")
         return isinstance(parts, (list, tuple))
-    return name in MOVES or name in _CUTS
+    return name in MOVES or node.target in _CUTS
 
 
 def _shape(prefix: Prefix) -> tuple[Any, ...]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from packpass.layout.names import argument, op_name
+from packpass.semantics import argument
+from packpass.semantics.memory import copied
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, Size
 from passes.fuse_all_to_all.scalars import Lin
@@ -19,13 +20,9 @@ if TYPE_CHECKING:
 UNKNOWN = object()
 
 
-def plain_name(node: fx.Node) -> str:
-    return name_of(node) or op_name(node)
-
-
 def integer(body: Body, node: fx.Node) -> Any:
-    name = plain_name(node)
-    if name == "size":
+    name = name_of(node)
+    if name in ("size", "sym_size"):
         return _sizes(body, node)
     if name == "getitem":
         base = body.values.get(node.args[0])
@@ -44,11 +41,12 @@ def integer(body: Body, node: fx.Node) -> Any:
     if not args or any(a is None for a in args):
         return UNKNOWN
     if len(args) == 1:
-        return args[0] if name in ("item", "sym_int", "pos", "positive", "int", "__int__", "__index__") else UNKNOWN
+        same = name in ("item", "sym_int", "positive", "__int__", "__index__") or copied(node) is not None
+        return args[0] if same else UNKNOWN
     if len(args) != 2:
         return UNKNOWN
     left, right = args
-    if name in ("mul", "multiply") and (isinstance(left, Size) or isinstance(right, Size)):
+    if name == "mul" and (isinstance(left, Size) or isinstance(right, Size)):
         return _as_size(left).times(_as_size(right))
     if not isinstance(left, Lin) or not isinstance(right, Lin):
         return UNKNOWN
@@ -57,19 +55,19 @@ def integer(body: Body, node: fx.Node) -> Any:
 
 def _arithmetic(body: Body, name: str, left: Lin, right: Lin, rounding: Any) -> Any:
     number = right.number()
-    if name in ("add", "sub", "subtract"):
+    if name in ("add", "sub"):
         return left.plus(right, 1 if name == "add" else -1)
-    if name in ("mul", "multiply"):
+    if name == "mul":
         if number is None:
             left, number = right, left.number()
         return left.times(number) if number is not None else UNKNOWN
-    if name in ("floordiv", "floor_divide") or (name == "div" and rounding in ("floor", "trunc")):
+    if name == "floor_divide" or (name == "div" and rounding in ("floor", "trunc")):
         quotient = left.over(number, body.scale) if number is not None else None
         return UNKNOWN if quotient is None else quotient
-    if name == "rshift" and number is not None and 0 <= number < 32:
+    if name == "bitwise_right_shift" and number is not None and 0 <= number < 32:
         quotient = left.over(2**number, body.scale)
         return UNKNOWN if quotient is None else quotient
-    if name in ("mod", "remainder") and number is not None:
+    if name == "remainder" and number is not None:
         return Lin() if left.over(number, body.scale) is not None else UNKNOWN
     if name in ("eq", "ne"):
         difference = left.plus(right, -1).number()

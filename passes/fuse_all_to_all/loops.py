@@ -25,8 +25,9 @@ from torch import fx
 from packpass import markers
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
-from packpass.layout.mutation import mutated_after, written_inputs
-from packpass.layout.names import AUTOGRAD_FUNCTION, example, op_name, storage
+from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
+from packpass.semantics.effects import mutated_after, written_inputs
+from packpass.semantics.memory import copied
 from passes import vectorize_segments
 from passes.context import PassContext
 from passes.fuse_all_to_all.blocks import Blocks
@@ -284,7 +285,7 @@ def _counted_by(node: fx.Node, end: fx.Node) -> tuple[fx.Node, Fraction]:
     """``cu // cp`` is ``cu`` times 1 / cp, unless one of the two is written before the loop's end."""
     factor = Fraction(1)
     while True:
-        name = name_of(node) or op_name(node)
+        name = name_of(node)
         source = node.args[0] if node.args else None
         fake = example(source)
         if not isinstance(source, fx.Node) or not isinstance(fake, torch.Tensor) or fake.is_floating_point():
@@ -292,12 +293,10 @@ def _counted_by(node: fx.Node, end: fx.Node) -> tuple[fx.Node, Fraction]:
         if any(mutated_after(node.graph, n, node, end) for n in (node, source)):
             return node, factor
         by = node.args[1] if len(node.args) > 1 else None
-        floors = name in ("floordiv", "floor_divide") or node.kwargs.get("rounding_mode") in ("floor", "trunc")
-        if name in ("floordiv", "floor_divide", "div") and floors and type(by) is int and by > 0:
+        floors = name == "floor_divide" or node.kwargs.get("rounding_mode") in ("floor", "trunc")
+        if name in ("floor_divide", "div") and floors and type(by) is int and by > 0:
             factor /= by
-        elif name in ("clone", "contiguous", "long", "int") or (
-            name == "to" and not example(node).is_floating_point() and len(node.args) == 2
-        ):
+        elif copied(node) is source:
             if example(node).dtype not in (torch.int32, torch.int64) or fake.dtype not in (torch.int32, torch.int64):
                 return node, factor
         else:
@@ -377,7 +376,7 @@ def _only_checked(node: fx.Node) -> bool:
 
 
 def is_size_check(node: fx.Node) -> bool:
-    return name_of(node) == "assert_scalar"
+    return name_of(node) == "_assert_scalar"
 
 
 def _live(

@@ -9,15 +9,13 @@ import torch
 from torch import fx
 
 from packpass._registry import registrar
-from packpass.layout.names import argument, example
+from packpass.semantics import argument, example
+from packpass.semantics.views import permutation_of
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import Blocks, NotMovement, Size
 
 if TYPE_CHECKING:
     from passes.fuse_all_to_all.body import Body
-
-FRESH = ("empty_like", "zeros_like", "empty", "zeros", "new_empty", "new_zeros")
-"""Make a buffer that the body fills."""
 
 Move = Callable[["Body", fx.Node, Blocks], Any]
 MOVES: dict[str, Move] = {}
@@ -175,33 +173,12 @@ def _unflatten(body: Body, node: fx.Node, value: Blocks) -> Blocks:
     return B.reshape(value, [*whole[:d], *new, *whole[d + 1 :]])
 
 
-@move("transpose")
-def _transpose(body: Body, node: fx.Node, value: Blocks) -> Blocks:
-    i, j = (argument(node, k, n) % value.rank for k, n in ((1, "dim0"), (2, "dim1")))
-    order = list(range(value.rank))
-    order[i], order[j] = order[j], order[i]
-    return B.permute(value, order)
-
-
-@move("t")
-def _t(body: Body, node: fx.Node, value: Blocks) -> Blocks:
-    if value.rank > 2:
-        raise NotMovement("t of more than two dimensions")
-    return B.permute(value, range(value.rank)[::-1])
-
-
-@move("permute")
+@move("transpose", "t", "permute", "movedim")
 def _permute(body: Body, node: fx.Node, value: Blocks) -> Blocks:
-    dims: Any = argument(node, 1, "dims")
-    order: Any = dims if isinstance(dims, (tuple, list)) else node.args[1:]
-    return B.permute(value, [int(d) % value.rank for d in order])
-
-
-@move("movedim")
-def _movedim(body: Body, node: fx.Node, value: Blocks) -> Blocks:
-    source, to = argument(node, 1, "source"), argument(node, 2, "destination")
-    probe = torch.empty((1,) * value.rank).as_strided((1,) * value.rank, tuple(range(value.rank)))
-    return B.permute(value, torch.movedim(probe, source, to).stride())
+    order = permutation_of(node)
+    if order is None:
+        raise NotMovement("axes in an order that is not constant")
+    return B.permute(value, order)
 
 
 @move("unsqueeze")

@@ -11,15 +11,8 @@ import torch
 from torch import fx
 
 from packpass._compat import hint_of, is_collective, statically_known_true
-from packpass.layout.names import example, op_name
+from packpass.semantics import example, family_of, keeps_order, op_name, storage
 from passes.exchange_cost import Exchange
-
-ROW_MAJOR = frozenset(
-    {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as", "contiguous"}
-    | {"detach", "alias", "wait_tensor"}
-)
-"""Views, as long as both tensors are contiguous."""
-_PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d"})
 
 
 def is_row_major(value: object) -> bool:
@@ -47,8 +40,8 @@ def exchange_of(source: fx.Node, result: fx.Node) -> Exchange:
 
 def _owned(node: fx.Node) -> bool:
     """Is the tensor in memory already, so that the collective could send from there?"""
-    while is_row_major(example(node)) and op_name(node) in ROW_MAJOR and isinstance(node.args[0], fx.Node):
-        node = node.args[0]
+    while is_row_major(example(node)) and _is_view(node):
+        node = node.args[0]  # type: ignore[assignment]
     if not is_row_major(example(node)):
         return False
     return node.op in ("placeholder", "get_attr") or _is_extern(node)
@@ -62,13 +55,18 @@ def _wanted(node: fx.Node, seen: set[fx.Node]) -> bool:
             continue
         if user.op == "output" or _is_extern(user):
             return True
-        name = op_name(user)
-        target = user.args[0] if name == "copy_" else user
-        if name == "copy_" or name in ROW_MAJOR:
+        copies = op_name(user) == "copy_"
+        target = user.args[0] if copies else user
+        if copies or _is_view(user):
             if isinstance(target, fx.Node) and target not in seen and _wanted(target, seen):
                 return True
     return False
 
 
+def _is_view(node: fx.Node) -> bool:
+    """Does a call hand on the memory of its first operand in another shape?"""
+    return keeps_order(node) and storage(node) == storage(node.args[0])
+
+
 def _is_extern(node: fx.Node) -> bool:
-    return op_name(node) in _PRODUCTS or is_collective(node.target)
+    return family_of(node) == "products" or is_collective(node.target)

@@ -16,9 +16,8 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import is_collective
-from packpass.layout.mutation import written_inputs
-from packpass.layout.names import call_name, example, op_name
-from packpass.semantics.effects import effects_of
+from packpass.semantics import example, op_name
+from packpass.semantics.effects import ENTER_AUTOCAST, EXIT_AUTOCAST, changes_grad_mode, effects_of, written_inputs
 from passes.nodes import KNOWN, namespace_of
 
 _KNOWN = KNOWN | {"packpass_capture"}
@@ -69,7 +68,7 @@ def _pure_bodies(node: fx.Node) -> bool:
     """A higher-order operator that only calls its bodies, all of whose nodes are pure."""
     bodies = list(bodies_of(node))
     return bool(bodies) and all(
-        n.op == "output" or _sets_grad_mode(n) or is_pure(n) for body in bodies for n in body.graph.nodes
+        n.op == "output" or changes_grad_mode(n) or is_pure(n) for body in bodies for n in body.graph.nodes
     )
 
 
@@ -105,20 +104,16 @@ class Modes:
     era: int
 
 
-def _sets_grad_mode(node: fx.Node) -> bool:
-    return call_name(node) == "_set_grad_enabled"
-
-
 def modes_of(graph: fx.Graph, understood: Collection[fx.Node] = ()) -> dict[fx.Node, Modes]:
     """The modes at every node. A node with an effect that is not understood starts a new era."""
     found: dict[fx.Node, Modes] = {}
     modes = Modes(True, (), 0)
     for node in graph.nodes:
-        if _sets_grad_mode(node):
+        if changes_grad_mode(node):
             modes = dataclasses.replace(modes, grad=bool(node.args[0]))
-        elif call_name(node) == "_enter_autocast":
+        elif op_name(node) == ENTER_AUTOCAST:
             modes = dataclasses.replace(modes, autocasts=(*modes.autocasts, node))
-        elif call_name(node) == "_exit_autocast":
+        elif op_name(node) == EXIT_AUTOCAST:
             left = tuple(n for n in modes.autocasts if n is not node.args[0])
             modes = dataclasses.replace(modes, autocasts=left)
         elif node not in understood and _not_understood(node):
@@ -131,7 +126,7 @@ def _not_understood(node: fx.Node) -> bool:
     """May the node do something that its result and what it writes do not tell, such as a collective of its own?"""
     if node.op == "call_module":
         return True
-    if node.op not in ("call_function", "call_method") or _sets_grad_mode(node) or is_collective(node.target):
+    if node.op not in ("call_function", "call_method") or changes_grad_mode(node) or is_collective(node.target):
         return False
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         bodies = list(bodies_of(node))

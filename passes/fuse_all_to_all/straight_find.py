@@ -18,14 +18,12 @@ from torch import fx
 
 from packpass._compat import free_unbacked_symbols, qualified_name, statically_known_true
 from packpass.decisions.location import location_of_node
-from packpass.layout.names import argument, example, op_name
+from packpass.semantics import argument, blank, example
 from passes.exchange_cost import Exchange
 from passes.fuse_all_to_all.straight_copies import exchange_of, is_row_major
 from passes.refused import Refused
 
 EXCHANGE = "all_to_all_single"
-BLANK = frozenset({"empty_like", "empty", "new_empty", "zeros_like", "zeros", "new_zeros"})
-"""Ops that make new memory."""
 TO_HEADS, TO_TOKENS = torch.ops.packpass.cp_to_hp.default, torch.ops.packpass.hp_to_cp.default
 
 
@@ -156,7 +154,7 @@ def _copy_of(result: fx.Node) -> fx.Node | None:
 
 def _holds_only(buffer: fx.Node, copy: fx.Node, result: fx.Node) -> bool:
     """Is the buffer made for the result: new, like it in everything, and not looked at before the copy?"""
-    if op_name(buffer) not in BLANK or not is_row_major(example(buffer)) or copy.prev is not result:
+    if not blank(buffer) or not is_row_major(example(buffer)) or copy.prev is not result:
         return False
     made = example(buffer)
     if made.requires_grad is not example(result).requires_grad and not example(result).requires_grad:

@@ -19,11 +19,11 @@ import torch
 from torch import fx
 
 from packpass._compat import is_collective, statically_known_true
-from packpass.layout.names import AUTOGRAD_FUNCTION, argument, call_name, example, op_name
-from passes.fuse_all_to_all.straight_copies import ROW_MAJOR, is_row_major
+from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, keeps_order, op_name
+from packpass.semantics.effects import changes_grad_mode
+from passes.fuse_all_to_all.straight_copies import is_row_major
 from passes.fuse_all_to_all.straight_effects import body_of, is_pure
 from passes.fuse_all_to_all.straight_find import (
-    BLANK,
     EXCHANGE,
     Member,
     base_name,
@@ -34,8 +34,6 @@ from passes.fuse_all_to_all.straight_find import (
     same_shape,
 )
 from passes.refused import Refused
-
-_KEEP_ORDER = ROW_MAJOR | {"clone"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +118,7 @@ def _run(body: fx.GraphModule) -> dict[Any, Any]:
     """What every node of a body is. Raises Refused at the first that is not understood."""
     values: dict[Any, Any] = {}
     for node in body.graph.nodes:
-        if node.op == "output" or call_name(node) == "_set_grad_enabled":
+        if node.op == "output" or changes_grad_mode(node):
             continue
         values[node] = _value(node, values)
     return values
@@ -145,12 +143,11 @@ def _value(node: fx.Node, values: dict[Any, Any]) -> Any:
         return given
     if name == "copy_":
         return _copied(node, values)
-    if name in BLANK:
+    if blank(node):
         return Blank()
-    if name in _KEEP_ORDER and isinstance(given, Elements) and shown.dtype == example(first).dtype:
-        return given
-    if name in ("to", "type_as") and isinstance(given, Elements) and same_shape(example(first), shown):
-        return given
+    if keeps_order(node) and isinstance(given, Elements):
+        if (shown.dtype, shown.device) == (example(first).dtype, example(first).device):
+            return given
     # What has no tensor for a result may still write one: ``x[0] = 0``.
     if not isinstance(shown, torch.Tensor) and is_pure(node):
         if not any(isinstance(values.get(n), Blank) for n in node.all_input_nodes):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import example
+from packpass.semantics import example
 from passes.fuse_all_to_all.straight_effects import body_of
 from passes.fuse_all_to_all.straight_find import EXCHANGE, Member
 from passes.fuse_all_to_all.straight_schedule import Schedule

@@ -21,7 +21,7 @@ from typing import Any
 from torch import fx
 
 from packpass._compat import is_collective
-from packpass.layout.names import op_name
+from packpass.semantics import op_name
 from passes.fuse_all_to_all.straight_effects import (
     Modes,
     is_pure,

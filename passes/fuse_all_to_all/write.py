@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.layout.names import example
+from packpass.semantics import example
 from passes.building import Builder
 from passes.fuse_all_to_all.blocks import TOKENS, size_of
 from passes.fuse_all_to_all.body import Source
@@ -239,7 +239,7 @@ def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:
             below.add(node)
     for node in reversed(alive):
         unused = all(u in gone for u in node.users)
-        check = name_of(node) == "assert_scalar" and node in below
+        check = name_of(node) == "_assert_scalar" and node in below
         proven = name_of(node) == "loop_check" and body.values.get(node.args[0]) is True  # the op checks that itself
         known = node in body.values or node in body.machine.values or node in below
         if unused and (node.op == "get_attr" or check or proven or (known and not _has_effect(node, body))):
@@ -250,4 +250,4 @@ def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:
 def _has_effect(node: fx.Node, body: Any) -> bool:
     if node in body.values:
         return False
-    return node.is_impure() or name_of(node) in ("setitem", "loop_check", "loop_skip", "assert_scalar", "check")
+    return node.is_impure() or name_of(node) in ("setitem", "loop_check", "loop_skip", "_assert_scalar", "_check")

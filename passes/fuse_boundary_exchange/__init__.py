@@ -40,7 +40,7 @@ from torch import fx
 
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
-from packpass.layout.names import example
+from packpass.semantics import example
 from passes import cp_rolls
 from passes.building import Builder
 from passes.context import PassContext

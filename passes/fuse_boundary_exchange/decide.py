@@ -11,7 +11,7 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import process_group_of
-from packpass.layout.names import example
+from packpass.semantics import example
 from passes.fuse_boundary_exchange import rules  # noqa: F401  (fills the rule table)
 from passes.fuse_boundary_exchange.canonical import Field, Group, Matched, check_messages, match
 from passes.fuse_boundary_exchange.machine import Machine

@@ -15,9 +15,10 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import is_collective
-from packpass.layout.mutation import written_inputs
-from packpass.layout.names import argument, call_name, example
-from packpass.semantics.effects import effects_of
+from packpass.semantics import argument, example
+from packpass.semantics.effects import effects_of, written_inputs
+from packpass.semantics.memory import copied
+from packpass.semantics.pointwise import COMPARISONS
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.values import (
     WHOLE,
@@ -40,8 +41,6 @@ from passes.vectorize_segments.op_names import label, name_of
 
 OPAQUE = object()
 """Value of an integer that only Dynamo's own assertions look at."""
-
-COMPARISONS = frozenset({"eq", "ne", "ge", "gt", "le", "lt"})
 
 
 @dataclasses.dataclass
@@ -82,8 +81,12 @@ class Machine:
 
     def step(self, node: fx.Node) -> None:
         """One node of the body."""
-        name = name_of(node) or call_name(node)
-        if node.op == "get_attr" or name in ("assert_scalar", "opaque") or node.target is markers.GROUP:
+        name = name_of(node)
+        if (
+            node.op == "get_attr"
+            or name in ("_assert_scalar", "sym_storage_offset", "sym_stride")
+            or node.target is markers.GROUP
+        ):
             return
         if self._is_number(node):
             if written_inputs(node) or is_collective(node.target) or effects_of(node).random:
@@ -136,7 +139,7 @@ class Machine:
             at = self.integer(argument(node, 2, "index") if name == "select" else node.args[1])
             if isinstance(vector, fx.Node) and at is not None and vector not in self.values:
                 return self._boundary(vector, at, node)
-        if name == "size":
+        if name in ("size", "sym_size"):
             return self._size(node)
         if name == "sym_sum":
             parts = [self.integer(part) for part in node.args[0]]  # type: ignore[union-attr]
@@ -145,7 +148,7 @@ class Machine:
         inputs = [self.value(a) for a in node.args]
         if not inputs or any(not isinstance(v, Int) for v in inputs[:2]):
             return OPAQUE
-        if name in ("item", "int", "long", "to", "clone", "cpu", "sym_int"):
+        if name in ("item", "sym_int") or copied(node) is not None:
             return inputs[0]
         if len(inputs) < 2:
             return OPAQUE
@@ -155,12 +158,12 @@ class Machine:
             return a.plus(b, 1 if name == "add" else -1) if plain else OPAQUE
         if name == "mul":
             return a.times(b.const) if b.is_const else b.times(a.const) if a.is_const else OPAQUE
-        if name in ("floordiv", "floor_divide", "div", "rshift") and b.is_const:
+        if name in ("floor_divide", "div", "bitwise_right_shift") and b.is_const:
             if name == "div" and node.kwargs.get("rounding_mode") not in ("floor", "trunc"):
                 return OPAQUE
-            found = a.over(b.const if name != "rshift" else 2**b.const)
+            found = a.over(b.const if name != "bitwise_right_shift" else 2**b.const)
             return OPAQUE if found is None else found
-        if name in ("mod", "remainder") and b.is_const:
+        if name == "remainder" and b.is_const:
             return ZERO if a.over(b.const) is not None else OPAQUE
         return Comparison(name, a.plus(b, -1)) if name in COMPARISONS else OPAQUE
 
@@ -171,7 +174,7 @@ class Machine:
             vector, more, lengths = boundary_vector(vector)
             offset += more
             name = name_of(vector)
-            quotient = name in ("floordiv", "floor_divide") or (
+            quotient = name == "floor_divide" or (
                 name == "div" and vector.kwargs.get("rounding_mode") in ("floor", "trunc")
             )
             source, by = (*vector.args, None, None)[:2]

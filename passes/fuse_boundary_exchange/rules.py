@@ -12,7 +12,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import statically_known_true
 from packpass._registry import registrar
-from packpass.layout.names import argument, example
+from packpass.semantics import argument, example
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import RULES, Machine, Message
 from passes.fuse_boundary_exchange.values import (
@@ -198,7 +198,7 @@ def _roll(machine: Machine, node: fx.Node) -> View:
     return machine.fresh(normal([*cut(runs, at, view.length, node), *cut(runs, ZERO, at, node)]), view)
 
 
-@rule("cat", "concat", "concatenate")
+@rule("cat")
 def _cat(machine: Machine, node: fx.Node) -> View:
     parts: Any = node.args[0] if node.args else node.kwargs["tensors"]
     rank = example(node).dim()
@@ -363,6 +363,6 @@ def _check(machine: Machine, node: fx.Node) -> None:
         raise Refused("check", "the body checks something about a document that is not known", node)
 
 
-@rule("check")
+@rule("_check")
 def _torch_check(machine: Machine, node: fx.Node) -> None:
     """Dynamo's own; the user's are `markers.LOOP_CHECK`, too."""

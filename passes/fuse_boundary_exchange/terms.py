@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import fx
 
-from packpass.layout.names import example
+from packpass.semantics import example
 from passes.cp_rolls import CP_ROLL
 from passes.vectorize_segments.terms import Term
 

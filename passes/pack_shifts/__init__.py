@@ -47,9 +47,9 @@ from torch import fx
 from packpass._compat import hint_of
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
-from packpass.layout import Layouts, analyze, subgraphs
-from packpass.layout.names import argument, example
-from packpass.semantics import family_of_name, op_name
+from packpass.layout import Layouts, analyze
+from packpass.semantics import argument, example, family_of_name, op_name
+from packpass.semantics.inner_graphs import subgraphs
 from passes.context import PassContext
 from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import example
-from packpass.semantics import contents_of, meaning, op_name
+from packpass.semantics import contents_of, example, meaning, op_name
 from passes.pack_shifts.interpret import Interpreter
 from passes.pack_shifts.pieces import (
     UNKNOWN,

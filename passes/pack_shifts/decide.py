@@ -7,15 +7,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout import Layouts, Packing, subgraphs
+from packpass.layout import Layouts, Packing
 from packpass.layout.axes import Axes, Axis
-from packpass.layout.losses import LOSSES
-from packpass.layout.mutation import mutated_after
-from packpass.layout.names import argument, example
 from packpass.layout.rules import apply
-from packpass.semantics import contents_of, family_of, op_name, scans
-from packpass.semantics.effects import grad_mode_changes
+from packpass.semantics import argument, contents_of, example, family_of, op_name, scans
+from packpass.semantics.effects import grad_mode_changes, mutated_after
+from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.lookups import SEARCHES
+from packpass.semantics.losses import OF_CLASSES
 from packpass.semantics.meaning import Iota
 from packpass.semantics.names import base_name
 from packpass.semantics.pointwise import COMPARISONS, DIFFERENCES, NEGATIONS, slot_by_slot
@@ -233,7 +232,7 @@ class Cuts:
         for node in loss.graph.nodes:
             if node is loss:
                 break
-            if op_name(node) not in LOSSES:  # a loss would link scores with targets
+            if op_name(node) not in OF_CLASSES:  # a loss would link scores with targets
                 apply(self.axes, node)
 
     def of(self, node: Any, dim: int) -> list[tuple[View, Packing | None]]:

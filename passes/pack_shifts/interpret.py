@@ -13,10 +13,9 @@ import torch
 from torch import fx
 
 from packpass.layout import Axis, Layouts, Packing
-from packpass.layout.losses import LOSSES
-from packpass.layout.mutation import written_inputs
-from packpass.layout.names import argument, example, storage
-from packpass.semantics import contents_of, op_name, read_inputs
+from packpass.semantics import argument, contents_of, example, op_name, read_inputs, storage
+from packpass.semantics.effects import written_inputs
+from packpass.semantics.losses import OF_CLASSES
 from passes.pack_shifts.pieces import ZERO, Pieces, Read, Shift, Source, crop, moved_part, shift_of, whole
 from passes.pack_shifts.registry import rule_of
 from passes.pack_shifts.values import Store, Uniform, View, is_plain, new_store, position, recast
@@ -261,7 +260,7 @@ class Interpreter:
 
     def is_target(self, node: fx.Node, view: View) -> bool:
         """Does a loss with an ``ignore_index`` use this as its targets?"""
-        target = argument(node, 1, "target") if op_name(node) in LOSSES else None
+        target = argument(node, 1, "target") if op_name(node) in OF_CLASSES else None
         return isinstance(target, fx.Node) and self.values.get(target) is view
 
     # === New rows =============================================================================================

@@ -25,9 +25,8 @@ import torch
 from torch import fx
 
 from packpass.layout import Layouts, Packing
-from packpass.layout.losses import LOSSES
-from packpass.layout.names import argument, example
-from packpass.semantics import op_name
+from packpass.semantics import argument, example, op_name
+from packpass.semantics.losses import OF_CLASSES
 from passes.pack_shifts.decide import Cuts, made_from
 from passes.pack_shifts.interpret import Interpreter, ignored
 from passes.pack_shifts.pieces import ZERO
@@ -59,7 +58,7 @@ def find_losses(run: Interpreter, layouts: Layouts) -> list[LossFound]:
     """Losses of the graph whose targets are no row of their own; changes nothing."""
     out = []
     for node in run.graph.nodes:
-        if op_name(node) in LOSSES:
+        if op_name(node) in OF_CLASSES:
             found = _found(node, run, layouts)
             if found is not None:
                 out.append(found)

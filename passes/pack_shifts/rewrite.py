@@ -8,11 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from packpass.layout.mutation import mutated_after
-from packpass.layout.names import example
 from packpass.layout.sources import Packing, root_of
-from packpass.semantics import op_name
-from packpass.semantics.effects import effects_of
+from packpass.semantics import example, op_name
+from packpass.semantics.effects import effects_of, mutated_after
 from passes.nodes import call
 from passes.pack_shifts.interpret import Found, storage
 from passes.pack_shifts.shards import roll_shards, shards_of

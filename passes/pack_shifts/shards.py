@@ -15,8 +15,8 @@ from torch import fx
 
 from packpass._compat import process_group_of
 from packpass.layout import Packing
-from packpass.layout.names import example
 from packpass.ops._cp_packed_roll import LONGEST
+from packpass.semantics import example
 from passes.cp_rolls import CP_ROLL
 from passes.pack_shifts.interpret import Found
 from passes.pack_shifts.values import Left

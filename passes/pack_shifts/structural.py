@@ -9,10 +9,9 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true as known
-from packpass.layout.names import argument, example
-from packpass.semantics import kept_axis, op_name
+from packpass.semantics import argument, example, kept_axis, op_name, storage
 from packpass.semantics.memory import copied
-from passes.pack_shifts.interpret import Interpreter, storage
+from passes.pack_shifts.interpret import Interpreter
 from passes.pack_shifts.pieces import UNKNOWN, ZERO, Const, Pieces, Pos, crop, joined, rolled, whole
 from passes.pack_shifts.registry import rule
 from passes.pack_shifts.values import Uniform, View, constant, fixed, new_store, position, recast

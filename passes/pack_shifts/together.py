@@ -16,8 +16,7 @@ from typing import Any
 
 from torch import fx
 
-from packpass.layout.names import example
-from packpass.semantics import op_name
+from packpass.semantics import example, op_name
 from packpass.semantics.memory import copied
 from packpass.semantics.pointwise import NEGATIONS
 from passes.pack_shifts.decide import chooses

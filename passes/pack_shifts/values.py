@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from packpass.layout.names import example
+from packpass.semantics import example
 from passes.pack_shifts.pieces import ZERO, Const, Piece, Pieces, Pos, Read, Source, source_of, whole
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import argument, example
-from packpass.semantics import op_name
+from packpass.semantics import argument, example, op_name
 from passes.pack_shifts.choosing import choose, flags_of, from_right, number
 from passes.pack_shifts.interpret import Interpreter
 from passes.pack_shifts.pieces import ZERO, Const, Piece, Pieces, Pos, merged, overwritten, whole

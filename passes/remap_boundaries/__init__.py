@@ -59,9 +59,8 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import analyze
 from packpass.layout.attention import is_boundaries
 from packpass.layout.axes import Axes, Axis
-from packpass.layout.names import example, storage
 from packpass.layout.sources import DOUBTFUL, root_of
-from packpass.semantics import op_name
+from packpass.semantics import example, op_name, storage
 from passes.context import PassContext
 from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of

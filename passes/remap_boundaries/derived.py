@@ -10,9 +10,8 @@ from torch import fx
 
 from packpass._compat import statically_known_true as known
 from packpass.layout.attention import is_boundaries
-from packpass.layout.names import argument, example
 from packpass.layout.sources import root_of
-from packpass.semantics import contents_of, family_of, op_name, read_inputs, ways
+from packpass.semantics import argument, contents_of, example, family_of, op_name, read_inputs, ways
 from packpass.semantics.effects import effects_of
 from packpass.semantics.meaning import KEPT, Iota, Uninitialised
 from packpass.semantics.memory import copied

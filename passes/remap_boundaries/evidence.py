@@ -9,10 +9,8 @@ from typing import Any
 from torch import fx
 
 from packpass.decisions.location import location_of_node
-from packpass.layout import subgraphs
 from packpass.layout.attention import attention, is_boundaries, named_arguments
 from packpass.layout.axes import Axis
-from packpass.layout.names import argument, example
 from packpass.layout.sources import (
     BOUNDARY_NAMES,
     DOUBTFUL,
@@ -23,7 +21,8 @@ from packpass.layout.sources import (
     source_name,
     well_known,
 )
-from packpass.semantics import op_name
+from packpass.semantics import argument, example, op_name
+from packpass.semantics.inner_graphs import subgraphs
 from passes.refused import Refused
 from passes.remap_boundaries.derived import boundaries_behind, compared, repeated
 from passes.remap_boundaries.uses import Rows, Side, Uses

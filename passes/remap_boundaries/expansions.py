@@ -21,8 +21,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.layout.axes import Axes, Axis
-from packpass.layout.names import argument, example
-from packpass.semantics import family_of, op_name, ways
+from packpass.semantics import argument, example, family_of, op_name, ways
 from packpass.semantics.meaning import Sent
 from packpass.semantics.names import base_name
 from passes.remap_boundaries.positions import Positions, Reader, Row

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout import subgraphs
-from packpass.layout.mutation import written_inputs
-from packpass.layout.names import storage
+from packpass.semantics import storage
+from packpass.semantics.effects import written_inputs
+from packpass.semantics.inner_graphs import subgraphs
 
 
 def written_by(gm: Any, node: fx.Node) -> Iterator[fx.Node]:
@@ -29,7 +29,7 @@ def written_by(gm: Any, node: fx.Node) -> Iterator[fx.Node]:
 
 
 def written(gm: Any) -> frozenset[Any]:
-    """Storages (see `packpass.layout.names.storage`) that some call of the graph may write."""
+    """Storages (see `packpass.semantics.storage`) that some call of the graph may write."""
     found = {storage(target) for node in gm.graph.nodes for target in written_by(gm, node)}
     return frozenset(found - {None})
 

@@ -15,8 +15,7 @@ import torch
 from torch import fx
 
 from packpass.layout.axes import Axis
-from packpass.layout.names import argument, example, storage
-from packpass.semantics import call_of, contents_of, meaning_of, op_name
+from packpass.semantics import argument, call_of, contents_of, example, meaning_of, op_name, storage
 from packpass.semantics.meaning import Iota, Uniform
 from packpass.semantics.memory import copied
 
@@ -211,7 +210,7 @@ def same_values(row: Row) -> Row | None:
         narrow = example(node).dtype not in (torch.int64, torch.int32) and example(node).dtype != example(source).dtype
         return Row(source, row.dim) if kinds == {False} and not narrow else None
     call = call_of(node)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if call is None or meaning is None or meaning.family not in ("views", "indexing") or call.several:
         return None
     (relation,) = meaning.relations

@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass.layout.attention import parameter_names
 from packpass.layout.axes import Axis
-from packpass.layout.names import example, storage
+from packpass.semantics import example, storage
 from packpass.semantics.effects import effects_of
 from passes.building import Builder
 from passes.refused import Refused

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import example, storage
-from packpass.semantics import call_of, meaning_of
+from packpass.semantics import call_of, example, meaning_of, storage
 from packpass.semantics.effects import effects_of
 from packpass.semantics.meaning import Uninitialised
 from passes.remap_boundaries.positions import Row
@@ -35,7 +34,7 @@ def _same(a: Any, b: Any, written: frozenset[Any], depth: int = 0) -> bool:
     if not all(isinstance(v, torch.Tensor) for v in values) or values[0].dtype != values[1].dtype:
         return False  # autocast may have made two calls out of one
     call = call_of(a)
-    meaning = meaning_of(call) if call is not None else None
+    meaning = meaning_of(call)
     if meaning is not None and meaning.contents == Uninitialised():
         return False
     parts = [*zip(a.args, b.args, strict=False), *((a.kwargs[k], b.kwargs[k]) for k in a.kwargs)]

@@ -19,14 +19,13 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import statically_known_true as known
-from packpass.layout import rules, subgraphs
+from packpass.layout import rules
 from packpass.layout.attention import AttentionCall, attention, named_arguments
 from packpass.layout.axes import Axes, Axis, value_of
-from packpass.layout.mutation import written_inputs
-from packpass.layout.names import argument, example
 from packpass.layout.sources import last_name, root_of, source_name
-from packpass.semantics import op_name, read_inputs, ways
-from packpass.semantics.effects import effects_of
+from packpass.semantics import argument, example, op_name, read_inputs, ways
+from packpass.semantics.effects import effects_of, written_inputs
+from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.meaning import Looked, Sent
 from packpass.semantics.names import base_name
 from packpass.semantics.pointwise import slot_by_slot

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import example
 from passes.refused import Refused
 from passes.vectorize_segments.documents import as_term, document, document_view, is_per_document
-from passes.vectorize_segments.machine import Document, Machine, Slot, example
+from passes.vectorize_segments.machine import Document, Machine, Slot
 from passes.vectorize_segments.terms import Outside, Term
 
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from packpass.semantics import example
 from passes.refused import Refused
-from passes.vectorize_segments.machine import OPAQUE, Machine, Store, example, frozen_args
+from passes.vectorize_segments.machine import OPAQUE, Machine, Store, frozen_args
 from passes.vectorize_segments.terms import FULL, Affine, Assign, Outside, Term
 from passes.vectorize_segments.windows import constant_entry, expand_index, window_of
 

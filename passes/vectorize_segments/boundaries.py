@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.mutation import mutated_after
-from packpass.layout.names import call_name
-from passes.vectorize_segments.machine import Machine, example
+from packpass.semantics import example, op_name
+from packpass.semantics.effects import mutated_after
+from packpass.semantics.memory import copied
+from passes.vectorize_segments.machine import Machine
 from passes.vectorize_segments.terms import Affine, Bound, Boundaries, Index
 
 
@@ -31,22 +32,12 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
         source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
         if source is None or not isinstance(example(source), torch.Tensor) or example(source).dim() != 1:
             break
-        keeps = node.op == "call_method" and node.target in (
-            "clone",
-            "detach",
-            "contiguous",
-            "cpu",
-            "cuda",
-            "long",
-            "to",
-            "int",
-        )
-        kept = fake.dtype in (torch.int64, example(source).dtype)
+        kept = copied(node) is source and fake.dtype in (torch.int64, example(source).dtype)
         # A copy that is written has boundaries of its own.
-        if keeps and kept and unchanged(source, node) and unchanged(node, node.next):
+        if kept and unchanged(source, node) and unchanged(node, node.next):
             node = source
             continue
-        if node.op == "call_function" and call_name(node) == "getitem" and isinstance(node.args[1], slice):
+        if op_name(node) == "getitem" and isinstance(node.args[1], slice):
             cut = node.args[1]
             start_ok = cut.start is None or (isinstance(cut.start, int) and cut.start >= 0)
             stop_ok = cut.stop is None or (isinstance(cut.stop, int) and cut.stop < 0)
@@ -60,8 +51,8 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
 
 def lengths_of(node: fx.Node) -> fx.Node | None:
     """``cu`` if ``node`` is ``cu[1:] - cu[:-1]``, ``cu.diff()`` or ``torch.diff(cu)``."""
-    name = call_name(node)
-    if name not in ("diff", "sub", "subtract") or not unchanged(node, node.next):
+    name = op_name(node)
+    if name not in ("diff", "sub") or not unchanged(node, node.next):
         return None
     if name == "diff" and len(node.args) == 1 and not node.kwargs and isinstance(node.args[0], fx.Node):
         return boundary_vector(node.args[0])[0] if unchanged(node.args[0], node) else None
@@ -115,7 +106,7 @@ def summed(call: Callable[..., fx.Node], lengths: fx.Node) -> fx.Node:
 def _ends_at(node: fx.Node) -> int | None:
     """The stop of the outermost slice of a boundary vector (None: to the end)."""
     while isinstance(node, fx.Node) and node.args and isinstance(node.args[0], fx.Node):
-        if node.op == "call_function" and call_name(node) == "getitem" and isinstance(node.args[1], slice):
+        if op_name(node) == "getitem" and isinstance(node.args[1], slice):
             return node.args[1].stop
         if node.op != "call_method":
             return None

@@ -16,19 +16,19 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import Call, call_of
+from packpass.semantics import Call, call_of, example
 from packpass.semantics.meaning import KEPT, Meaning, Relation
 from packpass.semantics.memory import aliases_of, writes_of
 from packpass.semantics.registry import meaning_of
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Machine, Segment, Store, example, frozen_args
+from passes.vectorize_segments.machine import Machine, Segment, Store, frozen_args
 from passes.vectorize_segments.terms import Apply, Outside, Term, Window, map_args
 
 
 def by_meaning(machine: Machine, node: fx.Node) -> Any:
     """The value of a call that treats slots alike; NotImplemented for any other."""
     call = call_of(node)
-    means = meaning_of(call) if call is not None else None
+    means = meaning_of(call)
     if call is None or means is None or means.traits.random or call.in_place or writes_of(call):
         return NotImplemented
     values = [machine.value(operand.node) for operand in call.operands]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
 from torch import fx
 
-from packpass.layout.names import call_name
+from packpass.semantics import call_of, example
+from packpass.semantics.memory import aliases_of
+from packpass.semantics.names import base_name, is_in_place
+from packpass.semantics.pointwise import ARITHMETIC, PROMOTING
 from passes.refused import Refused
 from passes.vectorize_segments.machine import (
     OPAQUE,
@@ -20,10 +22,9 @@ from passes.vectorize_segments.machine import (
     Number,
     Segment,
     Slot,
-    example,
 )
-from passes.vectorize_segments.op_names import BASE, label, name_of
-from passes.vectorize_segments.rules import _linear, _only_known_keywords, divides
+from passes.vectorize_segments.op_names import label
+from passes.vectorize_segments.rules import bound_arguments, minds_unread, only_documented
 from passes.vectorize_segments.terms import (
     Affine,
     Apply,
@@ -41,20 +42,8 @@ from passes.vectorize_segments.terms import (
     Window,
 )
 
-# Ops whose operands take part in type promotion, all but the positions given.
-_PROMOTING = {
-    **dict.fromkeys(
-        """
-        add sub subtract rsub mul multiply div divide true_divide floor_divide truediv floordiv remainder mod fmod pow
-        float_power minimum maximum fmin fmax eq ne lt le gt ge atan2 hypot copysign logaddexp clamp clip clamp_min
-        clamp_max bitwise_and bitwise_or bitwise_xor and_ or_ xor logical_and logical_or logical_xor
-        """.split(),  # noqa: SIM905
-        (),
-    ),
-    "where": (0,),
-}
-_CASTS = frozenset("to type type_as float double half bfloat16 long int short bool".split())  # noqa: SIM905
-_OPERAND_KEYWORDS = frozenset({"other", "input", "min", "max", "exponent"})
+_OPERANDS = frozenset({"input", "other", "condition", "min", "max", "exponent", "values"})
+"""Arguments of elementwise ops that tensors of any shape may stand for."""
 _LOW = (torch.bfloat16, torch.float16)
 
 
@@ -197,33 +186,30 @@ def _compute_dtype(machine: Machine, node: fx.Node, name: str) -> torch.dtype | 
     lone = any(is_per_document(machine.value(a)) and not getattr(example(a), "ndim", 0) for a in tensors)
     if not lone or len(tensors) < 2:
         return None
-    if name not in _PROMOTING:
+    if name not in PROMOTING:
         if len({example(a).dtype if isinstance(example(a), torch.Tensor) else a for a in tensors}) > 1:
             raise Refused("no-rule", f"{label(node)} of per-document values of different dtypes has no rule", node)
         return None
-    operands = [a for i, a in enumerate(given) if i not in _PROMOTING[name] and a is not None]
-    common = _common([example(a) for a in operands if not isinstance(a, str)])
+    condition = bound_arguments(node).get("condition")
+    common = _common([example(a) for a in given if a is not None and a is not condition and not isinstance(a, str)])
     return torch.float32 if common in _LOW else common
 
 
 def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: bool) -> Any:
     """An elementwise op with a per-document operand: a `Segment` if a segment takes part, else a `Document`."""
-    _only_known_keywords(node)
+    only_documented(node)
     fake = example(node)
     segments = [v for a in node.all_input_nodes if isinstance(v := machine.value(a), Segment)]
-    for key, v in node.kwargs.items():
-        if isinstance(v, fx.Node) and is_per_document(machine.value(v)) and key not in _OPERAND_KEYWORDS:
+    for key, v in bound_arguments(node).items():
+        if isinstance(v, fx.Node) and is_per_document(machine.value(v)) and key not in _OPERANDS:
             raise Refused("no-rule", f"{label(node)} with a per-document {key} has no rule", node)
-    if name in ("full_like", "masked_fill", "addcmul", "addcdiv", "lerp", "threshold", "logit", "nan_to_num"):
-        if any(is_per_document(machine.value(a)) for a in node.args[1:] if isinstance(a, fx.Node)):
-            raise Refused("no-rule", f"{label(node)} with a per-document value has no rule", node)
     window = segments[0].window if segments else Window()
     dim = segments[0].dim if segments else 0
     if any(s.dim != dim for s in segments):
         raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
     compute = _compute_dtype(machine, node, name)
-    guarded = (fake.requires_grad and not _linear(machine, node)) or divides(node, name)
-    untouched = {node.args[i] for i in _PROMOTING.get(name, ()) if i < len(node.args)}
+    guarded = minds_unread(node)
+    untouched = bound_arguments(node).get("condition")
 
     def leaf(arg: Any) -> Any:
         if not isinstance(arg, fx.Node):
@@ -241,7 +227,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
             term = as_term(machine, arg, node)
         else:
             raise Refused("index-as-number", f"{label(node)} uses an integer that is not understood", node)
-        if compute is not None and arg not in untouched:
+        if compute is not None and arg is not untouched:
             dtype = have.dtype if isinstance(have, torch.Tensor) else _number_dtype(have)
             term = cast(machine, term, dtype, compute)
         if isinstance(value, Segment):
@@ -259,9 +245,22 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
     term: Term = machine.intern(Apply(target, method, args, kwargs, dim))
     if compute == torch.float32 and fake.dtype in _LOW:
         term = cast(machine, term, torch.float32, fake.dtype)
+    shared = _shared(machine, node)
     if segments:
+        if isinstance(shared, Segment):
+            return machine.view(term, fake.dim(), shared)
         return machine.fresh(term, fake.dim(), window, exact=all(s.store.exact for s in segments))
-    return document(machine, term)
+    return document(machine, term) if shared is None else document_view(machine, term, shared)
+
+
+def _shared(machine: Machine, node: fx.Node) -> Any:
+    """The operand whose memory the result of a call may be; None if there is none."""
+    call = call_of(node)
+    if call is None or call.in_place:
+        return None
+    operands = [call.operands[k] for k in aliases_of(call)[0]]
+    values = [machine.value(o.node) for o in operands if o.value.dtype == example(node).dtype]
+    return next((v for v in values if isinstance(v, (Document, Slot, Segment))), None)
 
 
 def _mapped(arg: Any, leaf: Any) -> Any:
@@ -272,12 +271,11 @@ def _mapped(arg: Any, leaf: Any) -> Any:
 
 def elementwise_target(node: fx.Node, name: str) -> tuple[str, Any, bool]:
     """``(name, target, is a method)`` of the op itself, for ``x.op_(y)`` and ``x op= y`` the one that makes a copy."""
-    if not name.endswith("_") or name in ("and_", "or_"):
+    if not is_in_place(name):
         return name, node.target, node.op == "call_method"
-    base = BASE.get(name, name[:-1])
-    fn = getattr(torch, {"truediv": "div", "floordiv": "floor_divide", "mod": "remainder"}.get(base, base), None)
-    fn = fn or getattr(operator, base, None)
-    return (base, base, True) if fn is None else (base, fn, False)
+    name = base_name(name)
+    fn = getattr(torch, name, None)
+    return name, fn or name, fn is None
 
 
 def reinterpreted(machine: Machine, node: fx.Node) -> Document:
@@ -295,21 +293,6 @@ def reinterpreted(machine: Machine, node: fx.Node) -> Document:
 
 # === Python numbers ==========================================================================================
 
-_ARITHMETIC = {
-    "add": torch.add,
-    "sub": torch.sub,
-    "mul": torch.mul,
-    "truediv": torch.div,
-    "floordiv": torch.floor_divide,
-    "mod": torch.remainder,
-    "sym_max": torch.maximum,
-    "sym_min": torch.minimum,
-    "neg": torch.neg,
-    "sym_float": None,
-    "pow": torch.pow,
-    "sym_sqrt": torch.sqrt,
-}
-
 
 def _number_dtype(fake: Any) -> torch.dtype:
     return torch.float64 if isinstance(fake, (float, torch.SymFloat)) else torch.int64
@@ -318,21 +301,25 @@ def _number_dtype(fake: Any) -> torch.dtype:
 def number(machine: Machine, node: fx.Node, name: str) -> Any:
     """Python arithmetic on numbers of a document; `OPAQUE` where it is not understood."""
     args = [machine.value(a) for a in node.args]
-    if name not in _ARITHMETIC or node.kwargs or not isinstance(example(node), (torch.SymInt, torch.SymFloat)):
+    if (
+        name not in (*ARITHMETIC, "sym_float")
+        or node.kwargs
+        or not isinstance(example(node), (torch.SymInt, torch.SymFloat))
+    ):
         return OPAQUE
     if not all(isinstance(a, (Affine, Number)) or type(a) in (int, float) for a in args):
         return OPAQUE
     if not any(is_per_document(a) for a in args):
         return OPAQUE
     want = _number_dtype(example(node))
-    inputs = torch.float64 if name in ("truediv", "sym_float", "sym_sqrt") else want
-    if name in ("truediv", "floordiv", "mod"):
+    inputs = torch.float64 if name in ("div", "sym_float", "sqrt") else want
+    if name in ("div", "floor_divide", "remainder"):
         if isinstance(args[1], Affine) and not args[1].is_const:
             message = "packpass: division by zero in a loop over documents"
             machine.checks.append(Check(args[1], "ne", Affine(), message, machine.least))
         elif isinstance(args[1], Number):
             return OPAQUE
-    if name == "sym_sqrt" or name == "pow":
+    if name in ("sqrt", "pow"):
         base, power = args[0], args[1] if name == "pow" else 0.5
         if not isinstance(base, Affine) or type(power) not in (int, float):
             return OPAQUE
@@ -348,20 +335,15 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
             parts.append(cast(machine, term, _number_dtype(example(arg)), inputs))
         else:
             parts.append(value)
-    if name in ("sym_max", "sym_min") and not isinstance(parts[0], Term):
+    if name in ("maximum", "minimum") and not isinstance(parts[0], Term):
         parts.reverse()
     if not isinstance(parts[0], Term):
         parts[0] = cast(machine, machine.intern(DocVector(Affine.of(1), torch.int64)), torch.int64, inputs)
         scale = machine.value(node.args[0])
         parts[0] = machine.intern(Apply(torch.mul, False, (parts[0], scale), (), 0))
-    fn = _ARITHMETIC[name]
-    if name in ("sym_max", "sym_min") and not isinstance(parts[1], Term):
-        limit = (("min" if name == "sym_max" else "max", parts[1]),)
+    if name in ("maximum", "minimum") and not isinstance(parts[1], Term):
+        limit = (("min" if name == "maximum" else "max", parts[1]),)
         return Number(machine.intern(Apply(torch.clamp, False, (parts[0],), limit, 0)))
-    return Number(machine.intern(Apply(fn, False, tuple(parts), (), 0)) if fn is not None else parts[0])
-
-
-def canonical(node: fx.Node) -> str:
-    """The op's name, also for Dynamo's functions on symbolic numbers."""
-    name = name_of(node) or call_name(node)
-    return name.lstrip("_") if name.startswith(("_sym_", "sym_")) else name
+    if name == "sym_float":
+        return Number(parts[0])
+    return Number(machine.intern(Apply(getattr(torch, name), False, tuple(parts), (), 0)))

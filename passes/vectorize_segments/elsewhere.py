@@ -20,7 +20,8 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
-from passes.vectorize_segments.machine import Machine, Segment, Store, example, frozen_args
+from packpass.semantics import example
+from passes.vectorize_segments.machine import Machine, Segment, Store, frozen_args
 from passes.vectorize_segments.terms import FULL, Affine, Index, Invariant, Term
 
 if TYPE_CHECKING:

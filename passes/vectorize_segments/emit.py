@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import example
 from packpass.semantics.build import Builder, NotBuilt
 from passes.nodes import snapshot_of
 from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
 from passes.vectorize_segments.boundaries import summed
-from passes.vectorize_segments.machine import example
 from passes.vectorize_segments.terms import (
     ANY,
     FULL,

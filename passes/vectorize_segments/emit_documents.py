@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
-from passes.vectorize_segments.machine import example
+from packpass.semantics import example
 from passes.vectorize_segments.terms import (
     Affine,
     ArgReduce,

@@ -10,7 +10,8 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import hint_of, statically_known_true
-from packpass.layout.mutation import mutated_after, written_inputs
+from packpass.semantics import example, storage
+from packpass.semantics.effects import mutated_after, written_inputs
 from passes.refused import Refused
 from passes.vectorize_segments import (  # noqa: F401  (fills the rule table)
     rules_created,
@@ -39,8 +40,6 @@ from passes.vectorize_segments.machine import (
     Machine,
     Segment,
     Store,
-    example,
-    storage,
 )
 from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.rules import step

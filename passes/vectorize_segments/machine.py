@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from packpass.layout.names import example as example
-from packpass.layout.names import storage as storage
+from packpass.semantics import example
 from passes.refused import Refused
 from passes.vectorize_segments.terms import (
     ANY,

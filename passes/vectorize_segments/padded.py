@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from packpass.semantics import example
 from passes.vectorize_segments.documents import document
-from passes.vectorize_segments.machine import Document, Machine, Segment, example
+from passes.vectorize_segments.machine import Document, Machine, Segment
 from passes.vectorize_segments.terms import FULL, Affine, Invariant, Term
 
 if TYPE_CHECKING:

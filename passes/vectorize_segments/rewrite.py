@@ -13,9 +13,9 @@ from torch import fx
 from packpass import markers
 from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.decisions.records import Claims
-from packpass.layout.mutation import mutated_after
-from packpass.layout.names import call_name
-from packpass.semantics.effects import grad_mode_changes
+from packpass.semantics import blank, contents_of, example, op_name, storage
+from packpass.semantics.effects import grad_mode_changes, mutated_after
+from packpass.semantics.meaning import Uninitialised
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
@@ -23,7 +23,7 @@ from passes.vectorize_segments.blocks import Block
 from passes.vectorize_segments.elsewhere import Elsewhere
 from passes.vectorize_segments.emit import Emitter
 from passes.vectorize_segments.find import Decided, Outer, content, overwriting, separate_inputs
-from passes.vectorize_segments.machine import Segment, Store, example, storage
+from passes.vectorize_segments.machine import Segment, Store
 from passes.vectorize_segments.rules_tokenwise import adds_up
 from passes.vectorize_segments.terms import (
     FULL,
@@ -41,21 +41,6 @@ from passes.vectorize_segments.terms import (
     walk,
 )
 
-_CLONES = ("clone",)
-_UNINITIALISED = ("empty", "empty_like", "new_empty")
-_FRESH = (
-    *_CLONES,
-    *_UNINITIALISED,
-    "zeros",
-    "zeros_like",
-    "new_zeros",
-    "ones",
-    "ones_like",
-    "new_ones",
-    "full",
-    "full_like",
-    "new_full",
-)
 _ops = torch.ops.packpass
 
 
@@ -205,7 +190,7 @@ def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Outer, st
         if store.point_fill is None and _keeps_tail(emitter, graph, decided, row, value, new, base):
             return new
     new = emitter.fitted(value, base)
-    unwritten = call_name(row.node) in _UNINITIALISED and not row.index and store.point_fill is None
+    unwritten = contents_of(row.node) == Uninitialised() and not row.index and store.point_fill is None
     if unwritten and isinstance(new, fx.Node) and not mutated_before(graph, row.node, decided):
         return new  # the tail is uninitialised memory in eager, too
     new = emitter.choose(FULL, new, base, row.dim)
@@ -238,7 +223,7 @@ def _keeps_tail(
         return False
     if source is row:
         return True
-    if call_name(row.node) not in _CLONES or row.node.args[:1] != (source.node,) or row.node.kwargs:
+    if op_name(row.node) != "clone" or row.node.args[:1] != (source.node,) or row.node.kwargs:
         return False
     if any(written is source for written, _ in decided.writes):
         return False
@@ -274,7 +259,7 @@ def _point_filled(emitter: Emitter, new: fx.Node, store: Store, row: Row) -> fx.
 def _may_replace(graph: fx.Graph, decided: Decided, row: Outer, new: fx.Node) -> bool:
     """May later uses of the outer tensor simply use the new one? Only if nothing else can see the old memory."""
     node = row.node
-    if row.index or call_name(node) not in _FRESH:
+    if row.index or not (op_name(node) == "clone" or blank(node)):
         return False
     begin, nodes = decided.loop.iterations[0][0], decided.loop.nodes
     made, like = example(new), example(node)

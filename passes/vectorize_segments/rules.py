@@ -14,7 +14,11 @@ import torch.nn.functional as F
 from torch import fx
 
 from packpass._registry import registrar
-from packpass.semantics import call_of
+from packpass.semantics import call_of, example, meaning_of
+from packpass.semantics.effects import effects_of
+from packpass.semantics.memory import aliases_of, copied
+from packpass.semantics.names import base_name, is_in_place
+from packpass.semantics.pointwise import slot_by_slot
 from passes.refused import Refused
 from passes.vectorize_segments.by_meaning import by_meaning
 from passes.vectorize_segments.machine import (
@@ -23,22 +27,9 @@ from passes.vectorize_segments.machine import (
     Machine,
     Rule,
     Segment,
-    example,
     frozen_args,
 )
-from passes.vectorize_segments.op_names import (
-    BASE,
-    DIVIDING,
-    ELEMENTWISE,
-    KEYWORDS,
-    LINEAR,
-    MAYBE_ALIAS,
-    OPERATORS,
-    PRESERVING,
-    is_pointwise,
-    label,
-    name_of,
-)
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.taken_apart import shared, taken_apart
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Outside, map_args
 
@@ -89,23 +80,29 @@ def _by_rule(machine: Machine, node: fx.Node) -> Any:
         value = TOKENWISE[name](machine, node)
         if value is not NotImplemented:
             return value
-    fn = RULES.get(name) if name is not None else None
-    if fn is None and name is not None:
-        if name in ELEMENTWISE:
-            fn = elementwise
-        elif name.endswith("_") and (name[:-1] in ELEMENTWISE or name in BASE):
-            fn = in_place
-    if fn is None and is_pointwise(node):
-        fn = elementwise
+    fn = RULES.get(name)
+    if fn is None and is_elementwise(node):
+        fn = in_place if is_in_place(name) else elementwise
     if (
         fn is None
         and node.op == "call_function"
         and isinstance(example(node), (int, torch.SymInt, torch.SymBool, torch.SymFloat))
     ):
-        fn = RULES["opaque"]  # size arithmetic of Dynamo's own; refused where its result is used for anything else
+        fn = _opaque  # size arithmetic of Dynamo's own; refused where its result is used for anything else
     if fn is None:
         raise Refused("no-rule", f"there is no rule for {label(node)} in a loop over documents", node)
     return fn(machine, node)
+
+
+def is_elementwise(node: fx.Node) -> bool:
+    """Does a call, or the same call in place, treat every slot alike? On a segment it is the same on the whole row."""
+    call = call_of(node)
+    if not isinstance(example(node), torch.Tensor):
+        return slot_by_slot(node) and not isinstance(example(node), (tuple, list))
+    meaning = meaning_of(call)
+    if call is None or meaning is None or effects_of(node).random:
+        return False
+    return meaning.family == "pointwise" or call.op.endswith("_like")
 
 
 def bound_arguments(node: fx.Node) -> dict[str, Any]:
@@ -130,15 +127,15 @@ def _int_op(machine: Machine, node: fx.Node, name: str) -> Any:
     fake = example(node)
     if isinstance(fake, torch.Tensor) and (fake.dim() or fake.dtype not in (torch.int32, torch.int64)):
         return OPAQUE
-    if name in ("add", "sub", "subtract") and len(known) == 2:
+    if name in ("add", "sub") and len(known) == 2:
         return known[0].plus(known[1], 1 if name == "add" else -1)
-    if name in ("mul", "multiply") and len(known) == 2:
+    if name == "mul" and len(known) == 2:
         for a, b in (known, known[::-1]):
             if b.is_const:
                 return a.times(b.const)
-    if name in ("neg", "negative") and len(known) == 1:
+    if name == "neg" and len(known) == 1:
         return known[0].times(-1)
-    if name in ("pos", "positive"):
+    if name == "positive":
         return known[0]
     return OPAQUE
 
@@ -154,6 +151,7 @@ def _sym_sum(machine: Machine, node: fx.Node) -> Any:
     return total
 
 
+@documents("item", "sym_int", "tolist", "__int__")
 @rule("item", "sym_int", "tolist", "__int__", "__index__")
 def _item(machine: Machine, node: fx.Node) -> Any:
     value = machine.value(node.args[0])
@@ -164,13 +162,13 @@ def _item(machine: Machine, node: fx.Node) -> Any:
     raise Refused("host-read", "a tensor value is read on the host inside the loop", node)
 
 
-@rule("assert_scalar")
+@rule("_assert_scalar")
 def _assert_scalar(machine: Machine, node: fx.Node) -> Any:
     """Dynamo's own bounds and size assertions: what they protect no longer exists after the rewrite."""
     return OPAQUE
 
 
-@rule("opaque")
+@rule("sym_storage_offset", "sym_stride")
 def _opaque(machine: Machine, node: fx.Node) -> Any:
     if any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes):
         return DOCUMENTS["*"](machine, node)  # a root of the length, say
@@ -204,8 +202,7 @@ def arguments(
 
 def elementwise(machine: Machine, node: fx.Node) -> Any:
     """An op that treats every slot alike, on segments with the same slots."""
-    name = name_of(node) or ""
-    integer = _int_op(machine, node, name)
+    integer = _int_op(machine, node, name_of(node))
     if integer is not None and integer is not OPAQUE:
         return integer
     known_number = any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes)
@@ -217,16 +214,19 @@ def elementwise(machine: Machine, node: fx.Node) -> Any:
         return OPAQUE
     if not isinstance(example(node), torch.Tensor):
         return OPAQUE
-    if name in PRESERVING and isinstance(node.args[0], fx.Node):
-        value = machine.value(node.args[0])
-        if isinstance(value, Affine) and example(node).dtype in (torch.int64, example(node.args[0]).dtype):
+    source = copied(node)
+    if source is not None:
+        value = machine.value(source)
+        if isinstance(value, Affine) and example(node).dtype in (torch.int64, example(source).dtype):
             return value
     if known_number:
         return DOCUMENTS["*"](machine, node)
     segments = _segments(machine, node)
     if not segments:
         return outside_call(machine, node)
-    return _apply(machine, node, segments, node.target, node.op == "call_method", alias=name in MAYBE_ALIAS)
+    call = call_of(node)
+    alias = call is not None and bool(aliases_of(call)[0])
+    return _apply(machine, node, segments, node.target, node.op == "call_method", alias)
 
 
 def outside_call(machine: Machine, node: fx.Node) -> Any:
@@ -239,43 +239,41 @@ def outside_call(machine: Machine, node: fx.Node) -> Any:
             "index-as-number", f"{label(node)} uses a boundary, a length or the document's number as a value", node
         )
 
-    _only_known_keywords(node)
+    only_documented(node)
     args, kwargs = arguments(machine, node, convert)
     return machine.computed((node.target, node.op == "call_method", args, kwargs), example(node))
 
 
-def _only_known_keywords(node: fx.Node) -> None:
-    unknown = set(node.kwargs) - KEYWORDS
-    if unknown or node.kwargs.get("inplace"):
-        raise Refused("no-rule", f"{label(node)} with {', '.join(sorted(unknown)) or 'inplace=True'} has no rule", node)
+def only_documented(node: fx.Node) -> None:
+    """Refuse a call with keywords that torch has no schema of (``out=`` above all), or that writes its operand."""
+    call = call_of(node)
+    if (call is None and node.kwargs) or (call is not None and call.arguments.get("inplace")):
+        raise Refused(
+            "no-rule", f"{label(node)} with {', '.join(sorted(node.kwargs)) or 'inplace=True'} has no rule", node
+        )
 
 
-def _linear(machine: Machine, node: fx.Node) -> bool:
-    """Is the gradient of a slot that nobody reads sure to be 0, whatever that slot holds?"""
-    name = (name_of(node) or "").rstrip("_")
-    if name in ("mul", "multiply", "div", "truediv", "divide", "true_divide"):
-        # by a constant; a product of two tensors is 0 * inf in slots that hold garbage
-        return isinstance(node.args[0], fx.Node) and not isinstance(node.args[1], fx.Node)
-    return name in LINEAR
-
-
-def divides(node: fx.Node, name: str) -> bool:
-    """May a call raise for a divisor that a slot happens to hold? Only integers do."""
-    made = example(node)
-    return name in DIVIDING and not (made.is_floating_point() or made.is_complex())
+def minds_unread(node: fx.Node) -> bool:
+    """May a slot that nobody reads matter for what it holds: does the call raise, or have a gradient that is not 0?"""
+    call = call_of(node)
+    meaning = meaning_of(call)
+    if call is None or meaning is None:
+        return bool(example(node).requires_grad)
+    differentiated = {o.argument for o in call.operands if o.value.requires_grad} - call.unread
+    linear = differentiated <= meaning.traits.zero_gradient
+    return bool(meaning.traits.raises) or (example(node).requires_grad and not linear)
 
 
 def _apply(
     machine: Machine, node: fx.Node, segments: list[Segment], target: Any, method: bool, alias: bool = False
 ) -> Segment:
-    _only_known_keywords(node)
+    only_documented(node)
     first = segments[0]
     for other in segments[1:]:
         if other.dim != first.dim:
             raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
 
-    name = (name_of(node) or "").rstrip("_")
-    guarded = (example(node).requires_grad and not _linear(machine, node)) or divides(node, name)
+    guarded = minds_unread(node)
 
     def convert(value: Any) -> Any:
         if isinstance(value, Segment):
@@ -300,22 +298,18 @@ def _apply(
 
 def in_place(machine: Machine, node: fx.Node) -> Any:
     """``x.op_(...)`` and ``x op= y``: the functional op, then an assignment to what ``x`` views."""
-    name = name_of(node) or ""
+    name = base_name(name_of(node))
     target = machine.value(node.args[0])
     if not isinstance(target, Segment):
         if isinstance(target, Affine) or target is OPAQUE:
-            integer = _int_op(machine, node, BASE.get(name, name[:-1]))
+            integer = _int_op(machine, node, name)
             if integer is not None and not isinstance(example(node), torch.Tensor):
                 return integer
         raise Refused("outer-tensor-write", f"{label(node)} changes a tensor from outside the loop", node)
     if any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes):
         return DOCUMENTS["*"](machine, node)
-    base = BASE.get(name, name[:-1])
-    fn: Any = OPERATORS.get(base) or getattr(torch, base, None) or getattr(F, base, None)
-    method = False
-    if fn is None:
-        fn, method = base, True
-    value = _apply(machine, node, _segments(machine, node), fn, method)
+    fn: Any = getattr(torch, name, None) or getattr(F, name, None)
+    value = _apply(machine, node, _segments(machine, node), fn or name, method=fn is None)
     if value.window != target.window:
         raise Refused("length-mismatch", f"{label(node)} combines parts of a document that do not match", node)
     machine.write(target, target.window, value, node)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.layout.names import call_name
+from packpass.semantics import example, op_name
 from passes.refused import Refused
 from passes.vectorize_segments.documents import as_term, is_per_document, spread
-from passes.vectorize_segments.machine import Machine, Segment, example
+from passes.vectorize_segments.machine import Machine, Segment
 from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_views import first_bound, shape_with_length
@@ -47,7 +47,7 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
 @rule("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
 def _create(machine: Machine, node: fx.Node) -> Any:
     """A tensor with a dimension of the document's length: the same call with the row's length."""
-    name = call_name(node)
+    name = op_name(node)
     method = node.op == "call_method"
     args = node.args[1:] if method else node.args
     unknown = set(node.kwargs) - {"dtype", "device", "fill_value", "requires_grad", "layout"}

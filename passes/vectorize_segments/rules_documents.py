@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, call_of, example, op_of
+from packpass.semantics.binding import parameters_of
+from packpass.semantics.names import is_in_place
+from packpass.semantics.views import permutation_of
 from passes.refused import Refused
 from passes.vectorize_segments.documents import (
-    _CASTS,
     as_term,
-    canonical,
     cast,
     combine,
     document,
@@ -36,53 +38,32 @@ from passes.vectorize_segments.machine import (
     Segment,
     Slot,
     Store,
-    example,
     frozen_args,
 )
-from passes.vectorize_segments.op_names import BASE, ELEMENTWISE, argument, label, name_of
-from passes.vectorize_segments.rules import DOCUMENTS, RULES, documents
+from passes.vectorize_segments.op_names import label, name_of, unshadowed
+from passes.vectorize_segments.rules import DOCUMENTS, documents, is_elementwise
 from passes.vectorize_segments.terms import LENGTH, Apply, DocAssign, DocGuard, Outside, Term
 from passes.vectorize_segments.windows import expand_index
-
-# Rules of other files that know per-document values, or refuse them by name.
-_SHARED = frozenset(
-    [
-        "setitem",
-        "fill_",
-        "zero_",
-        "copy_",
-        "size",
-        "item",
-        "tolist",
-        "sym_int",
-        "__int__",
-        "assert_scalar",
-        "check",
-        "loop_check",
-        "assert_async",
-        "loop_skip",
-        "opaque",
-    ]
-)
 
 
 @documents("*")
 def _any(machine: Machine, node: fx.Node) -> Any:
     """Every op with a per-document operand comes here first."""
-    name = name_of(node) or ""
+    name = name_of(node)
     if name in DOCUMENTS:
         return DOCUMENTS[name](machine, node)
-    if name in _SHARED:
-        return RULES[name](machine, node)
     if not isinstance(example(node), torch.Tensor):
-        return number(machine, node, canonical(node))
-    if name in _CASTS and is_per_document(machine.value(node.args[0])):
+        return number(machine, node, name)
+    if op_of(node) == "to" and is_per_document(machine.value(node.args[0])):
         return reinterpreted(machine, node)
-    if name in ELEMENTWISE:
-        return combine(machine, node, *elementwise_target(node, name))
-    if name.endswith("_") and (name[:-1] in ELEMENTWISE or name in BASE):
-        return _in_place(machine, node, name)
+    if is_elementwise(node):
+        fn = _in_place if is_in_place(name) else _elementwise
+        return fn(machine, node, name)
     raise Refused("no-rule", f"there is no rule for {label(node)} of a value that each document has one of", node)
+
+
+def _elementwise(machine: Machine, node: fx.Node, name: str) -> Any:
+    return combine(machine, node, *elementwise_target(node, name))
 
 
 def _in_place(machine: Machine, node: fx.Node, name: str) -> Any:
@@ -137,34 +118,19 @@ def _guarded(machine: Machine, term: Term, node: fx.Node) -> Term:
 # === Views and shapes ========================================================================================
 
 
-@documents("unsqueeze", "squeeze", "transpose", "swapaxes", "permute", "movedim", "flatten", "reshape", "unflatten")
+@documents("unsqueeze", "squeeze", "transpose", "permute", "movedim", "flatten", "reshape", "view", "unflatten")
 def _view(machine: Machine, node: fx.Node) -> Any:
     """The result's sizes and the order of dimensions say everything."""
-    value, term, rank = source(machine, node)
-    fake, name = example(node), name_of(node)
-    if name in ("transpose", "swapaxes", "permute", "movedim"):
-        order = list(_order(node, name or "", rank))
+    value, term, _ = source(machine, node)
+    fake = example(node)
+    if name_of(node) in ("transpose", "permute", "movedim"):
+        order = permutation_of(node)
+        if order is None:
+            raise Refused("no-rule", f"this {label(node)} has no rule", node)
         return document_view(machine, Apply("permute", True, (term, 0, *(d + 1 for d in order)), (), 0), value)
     if not all(isinstance(s, int) for s in fake.shape):
         raise Refused("no-rule", f"{label(node)} of a value of dynamic size has no rule", node)
     return document_view(machine, Apply("reshape", True, (term, -1, *fake.shape), (), 0), value)
-
-
-def _order(node: fx.Node, name: str, rank: int) -> list[int]:
-    order = list(range(rank))
-    if name in ("transpose", "swapaxes"):
-        i, j = (int(argument(node, k, n)) % rank for k, n in ((1, "dim0"), (2, "dim1")))
-        order[i], order[j] = order[j], order[i]
-        return order
-    if name == "permute":
-        dims: Any = argument(node, 1, "dims") if len(node.args) <= 2 else node.args[1:]
-        return [int(d) % rank for d in dims]
-    start, end = argument(node, 1, "source"), argument(node, 2, "destination")
-    if not isinstance(start, int) or not isinstance(end, int):
-        raise Refused("no-rule", "movedim of several dimensions has no rule", node)
-    moved = order.pop(start % rank)
-    order.insert(end % rank, moved)
-    return order
 
 
 @documents("getitem", "select", "narrow")
@@ -262,36 +228,34 @@ def packed_dim(machine: Machine, node: fx.Node) -> int | None:
 
 # === Ops along dimensions of the value =======================================================================
 
-_DIM_AT = {"softmax": 1, "log_softmax": 1, "cumsum": 1, "norm": 2, "vector_norm": 2, "normalize": 2}
-_REDUCTIONS = "sum mean prod amax amin max min argmax argmin any all logsumexp softmax log_softmax cumsum".split()  # noqa: SIM905
 
-
-@documents(*_REDUCTIONS, "var", "std", "norm", "vector_norm", "normalize")
+@documents("sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "logsumexp", "cumsum")
+@documents("softmax", "log_softmax", "var", "std", "norm", "linalg_vector_norm", "normalize")
 def _along(machine: Machine, node: fx.Node) -> Any:
     """The same op with its dimensions counted from the end."""
-    name = name_of(node) or ""
+    name = name_of(node)
     if name in ("max", "min") and isinstance(argument(node, 1, "other"), fx.Node):
         return combine(machine, node, f"{name}imum", getattr(torch, f"{name}imum"), False)
     _, term, rank = source(machine, node)
-    at = _DIM_AT.get(name, 1)
-    args, kwargs = list(node.args[1:]), dict(node.kwargs)
-    given = args[at - 1] if len(args) >= at else kwargs.pop("dim", kwargs.pop("axis", None))
-    if name == "normalize" and given is None:
-        given = 1
-    if isinstance(given, bool) or any(isinstance(v, fx.Node) for v in (*args, *kwargs.values())):
+    with unshadowed(node) as plain:
+        call, target = call_of(plain), plain.target
+    given = call.get("dim") if call is not None else None
+    if call is None or isinstance(given, bool) or node.all_input_nodes != [node.args[0]]:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    args, kwargs = list(node.args[1:]), {k: v for k, v in node.kwargs.items() if k != "axis"}
     scalars = name in ("max", "min", "prod", "argmax", "argmin")
     if rank == 0 or (given in (None, (), []) and (scalars or args)):
         raise Refused("no-rule", f"this {label(node)} of a per-document value has no rule", node)
     dims: Any = tuple(range(-rank, 0)) if given in (None, (), []) else given
     counted = dims % rank - rank if isinstance(dims, int) else tuple(d % rank - rank for d in dims)
-    if len(args) >= at:
-        args[at - 1] = counted
+    names = parameters_of(call.overload, target)[1:]
+    if "dim" in names[: len(args)]:
+        args[names.index("dim")] = counted
     else:
         kwargs["dim"] = counted
     items = tuple(sorted((k, frozen_args(v)) for k, v in kwargs.items()))
     whole = machine.intern(
-        Apply(node.target, node.op == "call_method", (_guarded(machine, term, node), *frozen_args(args)), items, 0)
+        Apply(target, node.op == "call_method", (_guarded(machine, term, node), *frozen_args(args)), items, 0)
     )
     fake = example(node)
     if not isinstance(fake, (tuple, list)):
@@ -315,7 +279,7 @@ def _outside(machine: Machine, arg: Any) -> Any:
     return machine.value(arg) if isinstance(arg, fx.Node) else frozen_args(arg)
 
 
-@documents("matmul", "__matmul__", "mv", "mm", "dot")
+@documents("matmul", "mv", "mm", "dot")
 def _matmul(machine: Machine, node: fx.Node) -> Any:
     """``doc @ weights``, ``weights @ doc`` and ``doc . doc``."""
     a, b = node.args[:2]
@@ -338,7 +302,7 @@ def _matmul(machine: Machine, node: fx.Node) -> Any:
     raise Refused("no-rule", f"this {label(node)} of per-document values has no rule", node)
 
 
-@documents("cat", "concat", "concatenate", "stack")
+@documents("cat", "stack")
 def _joined(machine: Machine, node: fx.Node) -> Any:
     """Values of one document side by side."""
     tensors, dim = argument(node, 0, "tensors"), argument(node, 1, "dim", node.kwargs.get("axis", 0))

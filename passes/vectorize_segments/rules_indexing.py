@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from packpass.semantics.indexing import entries_of
 from passes.refused import Refused
 from passes.vectorize_segments.blocks import write_block
@@ -20,11 +21,10 @@ from passes.vectorize_segments.machine import (
     Machine,
     Segment,
     Slot,
-    example,
     frozen_args,
 )
-from passes.vectorize_segments.op_names import argument, label
-from passes.vectorize_segments.rules import rule
+from passes.vectorize_segments.op_names import label
+from passes.vectorize_segments.rules import documents, rule
 from passes.vectorize_segments.rules_documents import assign_document, part_of_row
 from passes.vectorize_segments.terms import FULL, Affine, Apply, Boundaries, Index, Outside, Window
 from passes.vectorize_segments.windows import (
@@ -94,6 +94,7 @@ def _with_new_dims(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -
     return machine.view(term, len(entries), part)
 
 
+@documents("setitem")
 @rule("setitem")
 def _setitem(machine: Machine, node: fx.Node) -> Any:
     base, index, value = node.args
@@ -258,6 +259,7 @@ def _target(machine: Machine, node: fx.Node) -> Segment:
     return target
 
 
+@documents("fill_", "zero_")
 @rule("fill_", "zero_")
 def _fill(machine: Machine, node: fx.Node) -> Any:
     row = machine.value(node.args[0])
@@ -272,6 +274,7 @@ def _fill(machine: Machine, node: fx.Node) -> Any:
     return target
 
 
+@documents("copy_")
 @rule("copy_")
 def _copy(machine: Machine, node: fx.Node) -> Any:
     row = machine.value(node.args[0])

@@ -14,9 +14,11 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
+from packpass.semantics import argument, call_of, example
+from packpass.semantics.losses import reduction_of
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Check, Machine, Segment, example, frozen_args
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.machine import Check, Machine, Segment, frozen_args
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_tokenwise import (
     exactly,
@@ -263,53 +265,32 @@ def _size(rows: Any, node: fx.Node) -> Affine | None:
 
 # === Losses ==================================================================================================
 
-_LOSS_KEYWORDS = (
-    *("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing"),
-    *("pos_weight", "log_target", "beta", "delta"),
-)
-# Position of `reduction`; the deprecated pair before it must be unset.
-LOSSES = {
-    **dict.fromkeys(("mse_loss", "l1_loss", "soft_margin_loss"), 4),
-    "smooth_l1_loss": 4,
-    "huber_loss": 2,
-    "kl_div": 4,
-    "binary_cross_entropy": 5,
-    "binary_cross_entropy_with_logits": 5,
-    "cross_entropy": 6,
-    "nll_loss": 6,
-}
 
-
-def _per_slot(node: fx.Node) -> bool:
-    """Is it a loss with one value per slot?"""
-    reduction = argument(node, LOSSES[name_of(node) or ""], "reduction", "mean")
-    deprecated = any(isinstance(a, bool) for a in (*node.args[2:], *map(node.kwargs.get, ("size_average", "reduce"))))
-    return reduction == "none" and not deprecated
+def _per_slot(machine: Machine, node: fx.Node) -> bool:
+    """Is it a loss of segments with one value per slot?"""
+    return bool(segments(machine, node)) and reduction_of(call_of(node)) == "none"
 
 
 @tokenwise("mse_loss", "l1_loss", "soft_margin_loss", "smooth_l1_loss", "huber_loss", "kl_div")
 def _elementwise_loss(machine: Machine, node: fx.Node) -> Any:
-    if not segments(machine, node) or not _per_slot(node):
+    if not _per_slot(machine, node):
         return NotImplemented
-    known_keywords(node, *_LOSS_KEYWORDS)
     return slot_by_slot(machine, node)
 
 
 @tokenwise("binary_cross_entropy", "binary_cross_entropy_with_logits")
 def _binary_cross_entropy(machine: Machine, node: fx.Node) -> Any:
     """Inputs outside [0, 1] raise, hence a fill even without gradients."""
-    if not segments(machine, node) or not _per_slot(node):
+    if not _per_slot(machine, node):
         return NotImplemented
-    known_keywords(node, *_LOSS_KEYWORDS)
     return slot_by_slot(machine, node, fill=1)
 
 
 @tokenwise("cross_entropy", "nll_loss")
 def _cross_entropy(machine: Machine, node: fx.Node) -> Any:
-    found = segments(machine, node)
-    if not found or not _per_slot(node):
+    if not _per_slot(machine, node):
         return NotImplemented
-    known_keywords(node, *_LOSS_KEYWORDS)
+    found = segments(machine, node)
     scores, target = argument(node, 0, "input"), argument(node, 1, "target")
     segment, wanted = _segment_of(machine, scores), _segment_of(machine, target)
     if segment is None or wanted is None or len(found) != 2:

@@ -13,33 +13,31 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, call_of, example
+from packpass.semantics.binding import parameters_of
+from packpass.semantics.losses import OF_CLASSES, reduction_of
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Machine, Segment, example
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.machine import Machine, Segment
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import TOKENWISE, outside_call, rule
-from passes.vectorize_segments.rules_lookups import LOSSES
 from passes.vectorize_segments.rules_reductions import Over, exact_type, mean
 from passes.vectorize_segments.rules_tokenwise import only_outside
 from passes.vectorize_segments.terms import FULL, Apply, Attention, Term
 
-_REDUCED = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss")
-_LOGISTIC = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
-_CLASSES = ("cross_entropy", "nll_loss")
 _FLASH = (torch.float16, torch.bfloat16)
 
 
-@rule(*_REDUCED, *_LOGISTIC, *_CLASSES)
+@rule("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", *OF_CLASSES)
+@rule("binary_cross_entropy", "binary_cross_entropy_with_logits")
 def _loss(machine: Machine, node: fx.Node) -> Any:
     """``reduction="mean"`` and ``"sum"`` over all slots of a document."""
     if only_outside(machine, node):
         return outside_call(machine, node)
-    name = name_of(node) or ""
-    reduction = argument(node, LOSSES[name], "reduction", "mean")
-    deprecated = any(isinstance(a, bool) for a in (*node.args[2:], *map(node.kwargs.get, ("size_average", "reduce"))))
+    reduction = reduction_of(call_of(node))
     scores, target = argument(node, 0, "input"), argument(node, 1, "target")
-    if reduction not in ("mean", "sum") or deprecated or not node.args or not isinstance(target, fx.Node):
+    if reduction not in ("mean", "sum") or not node.args or not isinstance(target, fx.Node):
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
-    classes = name in _CLASSES
+    classes = name_of(node) in OF_CLASSES
     if not classes and tuple(example(scores).shape) != tuple(example(target).shape):
         raise Refused("no-rule", f"{label(node)} of different shapes has no rule", node)
     if classes and example(target).is_floating_point():
@@ -66,7 +64,7 @@ def _loss(machine: Machine, node: fx.Node) -> Any:
 
 def _without_reduction(machine: Machine, node: fx.Node, like: Any) -> Segment:
     """What the rule for ``reduction="none"`` gives: asked with a copy of the call that belongs to no graph."""
-    place = LOSSES[name_of(node) or ""]
+    place = parameters_of(None, node.target).index("reduction")
     args, kwargs = node.args[:place] + node.args[place + 1 :], {**node.kwargs, "reduction": "none"}
     if len(node.args) > place + 1:
         raise Refused("no-rule", f"{label(node)} with that many positional arguments has no rule", node)
@@ -75,7 +73,7 @@ def _without_reduction(machine: Machine, node: fx.Node, like: Any) -> Segment:
         scores = example(argument(node, 0, "input"))
         fake = scores.new_empty(example(like).shape)
         call.meta = {**node.meta, "example_value": fake.requires_grad_(example(node).requires_grad)}
-        value = TOKENWISE[name_of(node) or ""](machine, call)
+        value = TOKENWISE[name_of(node)](machine, call)
     finally:
         call.graph.erase_node(call)
     if not isinstance(value, Segment):

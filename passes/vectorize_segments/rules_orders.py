@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import example
 from passes.refused import Refused
 from passes.vectorize_segments.documents import document, require_slots
 from passes.vectorize_segments.emit_documents import _flattened
-from passes.vectorize_segments.machine import OPAQUE, Machine, example
+from passes.vectorize_segments.machine import OPAQUE, Machine
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import bound_arguments, outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, over
@@ -197,7 +198,7 @@ def _kthvalue(machine: Machine, node: fx.Node) -> Any:
 
 @rule("median", "nanmedian")
 def _median(machine: Machine, node: fx.Node) -> Any:
-    given, name = bound_arguments(node), name_of(node) or ""
+    given, name = bound_arguments(node), name_of(node)
     dim = given.get("dim")
     found = _whole(machine, node, dim, bool(given.get("keepdim")))
     if found is None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import Any
 
 import torch
 from torch import fx
 
-from packpass.layout.names import call_name, function_name
+from packpass.semantics import argument, example, op_name
+from packpass.semantics.names import name_of_target
+from packpass.semantics.pointwise import COMPARISONS
 from passes.refused import Refused
 from passes.vectorize_segments.emit_documents import _flattened
-from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Segment, example
-from passes.vectorize_segments.op_names import argument, label
+from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Segment
+from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.padded import padded_to_width
-from passes.vectorize_segments.rules import outside_call, rule
+from passes.vectorize_segments.rules import documents, outside_call, rule
 from passes.vectorize_segments.rules_views import first_bound
 from passes.vectorize_segments.terms import (
     ANY,
@@ -124,7 +125,7 @@ def _constant_part(machine: Machine, value: Any, window: Window, dtype: torch.dt
     term = value.store.term
     if not isinstance(term, Apply):
         return None
-    name = function_name(term.target)
+    name = name_of_target(term.target)
     if name in ("zeros_like", "ones_like") and len(term.args) == 1:
         return 0 if name == "zeros_like" else 1
     if name == "full_like":
@@ -145,7 +146,7 @@ def _constant_block(machine: Machine, value: Any, dim: int) -> tuple[int, Any] |
         assert value.call is not None
         target, _, args, items = value.call
         kwargs = dict(items)
-    name = function_name(target)
+    name = name_of_target(target)
     if fake.dim() < -dim or not isinstance(fake.shape[dim], int):
         return None
     if name in ("zeros", "new_zeros", "zeros_like"):
@@ -160,7 +161,7 @@ def _constant_block(machine: Machine, value: Any, dim: int) -> tuple[int, Any] |
     return None
 
 
-@rule("cat", "concat", "concatenate")
+@rule("cat")
 def _cat(machine: Machine, node: fx.Node) -> Any:
     tensors, dim = argument(node, 0, "tensors"), argument(node, 1, "dim", node.kwargs.get("axis", 0))
     values = [machine.value(t) for t in tensors]
@@ -262,32 +263,20 @@ def _like(machine: Machine, node: fx.Node) -> Any:
 
 # === Checks and skips ========================================================================================
 
-_COMPARE = {
-    operator.ge: "ge",
-    operator.gt: "gt",
-    operator.le: "le",
-    operator.lt: "lt",
-    operator.eq: "eq",
-    operator.ne: "ne",
-}
-
 
 def comparison(machine: Machine, arg: Any) -> tuple[Affine, str, Affine] | None:
     """``(left, op, right)`` if ``arg`` compares two integers that the machine knows."""
     if not isinstance(arg, fx.Node):
         return None
-    name: str | None = _COMPARE.get(arg.target) if arg.op == "call_function" else None  # type: ignore[arg-type]
-    if arg.op == "call_function" and name is None:
-        name = call_name(arg)
-    elif arg.op == "call_method":
-        name = str(arg.target)
-    if name is None or name not in _COMPARE.values() or len(arg.args) != 2:
+    name = op_name(arg)
+    if name not in COMPARISONS or len(arg.args) != 2:
         return None
     left, right = machine.affine(arg.args[0]), machine.affine(arg.args[1])
     return (left, name, right) if left is not None and right is not None else None
 
 
-@rule("loop_check", "check", "assert_async")
+@documents("loop_check", "_check", "assert_async")
+@rule("loop_check", "_check", "assert_async")
 def _check(machine: Machine, node: fx.Node) -> Any:
     """A check the user wrote: it must survive, for every document at once."""
     found = comparison(machine, node.args[0])
@@ -304,6 +293,7 @@ def _check(machine: Machine, node: fx.Node) -> Any:
     return OPAQUE
 
 
+@documents("loop_skip")
 @rule("loop_skip")
 def _skip(machine: Machine, node: fx.Node) -> Any:
     """``if <document is shorter than k>: continue``; for k = 1 nothing would have happened anyway."""

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import example
 from passes.refused import Refused
 from passes.vectorize_segments.documents import document, own_slots, spread
-from passes.vectorize_segments.machine import Machine, Segment, example
+from passes.vectorize_segments.machine import Machine, Segment
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import bound_arguments, outside_call, rule
 from passes.vectorize_segments.rules_reductions import over

@@ -10,9 +10,10 @@ from typing import Any
 
 from torch import fx
 
+from packpass.semantics import argument, example
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Machine, Segment, example
-from passes.vectorize_segments.op_names import argument, label
+from passes.vectorize_segments.machine import Machine, Segment
+from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_tokenwise import exactly, known_keywords, only_outside, segments, whole_row
 from passes.vectorize_segments.terms import Outside
@@ -60,7 +61,7 @@ def _product(machine: Machine, node: fx.Node, a: Any, b: Any, added: Any = None)
     return exactly(whole_row(machine, node, like, dim), found)
 
 
-@tokenwise("matmul", "mm", "bmm", "mv", "__matmul__")
+@tokenwise("matmul", "mm", "bmm", "mv")
 def _matmul(machine: Machine, node: fx.Node) -> Any:
     known_keywords(node, "input", "other", "mat2", "vec")
     b = next((node.kwargs[k] for k in ("other", "mat2", "vec") if k in node.kwargs), None)
@@ -91,7 +92,7 @@ def _linear(machine: Machine, node: fx.Node) -> Any:
     return whole_row(machine, node, value, value.dim + 1 if example(weight).dim() == 1 else value.dim)
 
 
-@tokenwise("outer", "ger")
+@tokenwise("outer")
 def _outer(machine: Machine, node: fx.Node) -> Any:
     """``outer(segment, outside)``: one row per slot; the other way round one column per slot."""
     if len(node.args) != 2 or node.kwargs or not all(isinstance(a, fx.Node) for a in node.args):

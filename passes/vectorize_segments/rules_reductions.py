@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from packpass.semantics.meaning import is_one
 from passes.refused import Refused
 from passes.vectorize_segments.documents import cast, document, length, lifted, require_slots, spread
-from passes.vectorize_segments.machine import Document, Machine, Segment, example
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.machine import Document, Machine, Segment
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.terms import (
     Apply,
@@ -235,7 +236,7 @@ def _count(machine: Machine, node: fx.Node) -> Any:
     found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
     if found is None:
         return outside_call(machine, node)
-    name = name_of(node) or ""
+    name = name_of(node)
     hit = found.apply(torch.eq if name == "all" else torch.ne, found.term, 0)
     hits = found.of(hit, torch.bool).to(torch.int64).reduce("sum")
     if name == "count_nonzero":
@@ -272,7 +273,7 @@ def _var(machine: Machine, node: fx.Node) -> Any:
         return outside_call(machine, node)
     if type(correction) not in (int, float) or positional:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
-    fake, name = example(node), (name_of(node) or "")
+    fake, name = example(node), name_of(node)
     want = (fake[0] if isinstance(fake, (tuple, list)) else fake).dtype
     if want.is_complex:
         raise Refused("no-rule", f"{label(node)} of complex numbers has no rule", node)
@@ -300,9 +301,9 @@ def norm_term(found: Over, p: Any) -> Term:
     raise Refused("no-rule", f"{label(found.node)} of order {p} has no rule", found.node)
 
 
-@rule("norm", "vector_norm", "linalg_norm")
+@rule("norm", "linalg_vector_norm", "linalg_norm")
 def _norm(machine: Machine, node: fx.Node) -> Any:
-    name = name_of(node) or ""
+    name = name_of(node)
     p = argument(node, 1, "p" if name == "norm" else "ord", "fro" if name == "norm" else None)
     dims, keepdim = argument(node, 2, "dim"), argument(node, 3, "keepdim", False)
     found = over(machine, node, dims, keepdim)
@@ -352,7 +353,7 @@ def _log_of_powers(found: Over) -> Document:
     return exact.done(result, exact.dtype)
 
 
-@rule("masked_logsumexp")
+@rule("masked.logsumexp")
 def _masked_logsumexp(machine: Machine, node: fx.Node) -> Any:
     """``torch.masked.logsumexp``: what is masked out is -inf."""
     mask = machine.value(node.kwargs.get("mask"))
@@ -373,7 +374,7 @@ def _masked_logsumexp(machine: Machine, node: fx.Node) -> Any:
 
 @rule("amax", "amin", "aminmax")
 def _amax(machine: Machine, node: fx.Node) -> Any:
-    name = name_of(node) or ""
+    name = name_of(node)
     found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
     if found is None:
         return outside_call(machine, node)
@@ -394,7 +395,7 @@ def _position(found: Over, largest: bool) -> Term:
 
 @rule("max", "min")
 def _max(machine: Machine, node: fx.Node) -> Any:
-    largest = (name_of(node) or "") == "max"
+    largest = name_of(node) == "max"
     dims = _dims(node)
     if isinstance(dims, fx.Node) or "other" in node.kwargs:
         raise Refused("no-rule", f"{label(node)} of two tensors has no rule; use torch.maximum", node)
@@ -418,13 +419,13 @@ def _argmax(machine: Machine, node: fx.Node) -> Any:
     if found.others and found.segment.dim != -found.segment.rank:
         raise Refused("no-rule", f"{label(node)} of a document whose slots are not its rows has no rule", node)
     found.not_empty()
-    return found.done(_position(found, (name_of(node) or "") == "argmax"))
+    return found.done(_position(found, name_of(node) == "argmax"))
 
 
 # === Products over the slots =================================================================================
 
 
-@rule("matmul", "__matmul__", "dot", "inner", "vdot")
+@rule("matmul", "dot", "inner", "vdot")
 def _contraction(machine: Machine, node: fx.Node) -> Any:
     """``weights @ segment`` with ``weights`` [L] and ``segment`` [L, H]: a weighted sum over the document."""
     unknown = Refused("no-rule", f"{label(node)} of these segments has no rule", node)

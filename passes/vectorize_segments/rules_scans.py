@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from passes.refused import Refused
 from passes.vectorize_segments.documents import own_slots, spread
-from passes.vectorize_segments.machine import OPAQUE, Machine, example
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.machine import OPAQUE, Machine
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, highest, lowest, over
 from passes.vectorize_segments.terms import FULL, Roll, Scan, Softmax, Term
@@ -63,7 +64,7 @@ def _scan(machine: Machine, node: fx.Node) -> Any:
     found = _along(machine, node)
     if found is None:
         return outside_call(machine, node)
-    fake, op = example(node), _SCANS[name_of(node) or ""]
+    fake, op = example(node), _SCANS[name_of(node)]
     row = found.to((fake[0] if isinstance(fake, (tuple, list)) else fake).dtype)
     identities = {"sum": 0, "prod": 1, "max": lowest(row.dtype), "min": highest(row.dtype), "logsumexp": -math.inf}
     term: Term = machine.intern(Scan(row.filled(identities[op]), op, found.segment.dim))

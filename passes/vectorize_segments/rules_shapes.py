@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Machine, Segment, example
-from passes.vectorize_segments.op_names import argument, label, name_of
+from passes.vectorize_segments.machine import Machine, Segment
+from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_splits import first_input, otherwise
-from passes.vectorize_segments.rules_tokenwise import known_keywords, made, slot_by_slot, unwritable, whole_row
+from passes.vectorize_segments.rules_tokenwise import known_keywords, made, unwritable, whole_row
 from passes.vectorize_segments.rules_views import takes_length
 from passes.vectorize_segments.terms import LENGTH, Apply, Invariant, Outside
 
@@ -124,7 +125,7 @@ def _flatten(machine: Machine, node: fx.Node) -> Any:
     return whole_row(machine, node, value, dim, linear=True, alias=True)
 
 
-@tokenwise("reshape")
+@tokenwise("reshape", "view")
 def _reshape(machine: Machine, node: fx.Node) -> Any:
     """``reshape(L, -1)``: torch has no static size for the -1 beside an unknown length; here it is known."""
     value = first_input(machine, node)
@@ -174,27 +175,6 @@ def _getattr(machine: Machine, node: fx.Node) -> Any:
     return NotImplemented
 
 
-@tokenwise("t")
-def _t(machine: Machine, node: fx.Node) -> Any:
-    value = first_input(machine, node)
-    if not isinstance(value, Segment) or value.rank != 2:
-        return otherwise(machine, node)
-    return machine.view(Apply("transpose", True, (machine.read(value, node), 0, 1), (), -3 - value.dim), 2, value)
-
-
-@tokenwise("movedim", "moveaxis")
-def _movedim(machine: Machine, node: fx.Node) -> Any:
-    value, source, to = first_input(machine, node), argument(node, 1, "source"), argument(node, 2, "destination")
-    if not isinstance(value, Segment):
-        return otherwise(machine, node)
-    if type(source) is not int or type(to) is not int:
-        return NotImplemented
-    order = [d for d in range(value.rank) if d != source % value.rank]
-    order.insert(to % value.rank, source % value.rank)
-    dim = order.index(value.rank + value.dim) - value.rank
-    return whole_row(machine, node, value, dim, linear=True, alias=True)
-
-
 @tokenwise("arange")
 def _arange(machine: Machine, node: fx.Node) -> Any:
     """A range of constants with a step or of floats: the same for every document."""
@@ -231,8 +211,3 @@ def _type_as(machine: Machine, node: fx.Node) -> Any:
     fake = example(node)
     term = Apply("to", True, (machine.read(value, node), fake.device, fake.dtype), (), value.dim)
     return machine.view(term, value.rank, value)
-
-
-@tokenwise("polar", "complex")
-def _complex(machine: Machine, node: fx.Node) -> Any:
-    return slot_by_slot(machine, node)

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
 from passes.refused import Refused
-from passes.vectorize_segments.machine import OPAQUE, Machine, Segment, example, frozen_args
-from passes.vectorize_segments.op_names import argument, name_of
+from passes.vectorize_segments.machine import OPAQUE, Machine, Segment, frozen_args
+from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_lookups import first_rows, table_lookup
 from passes.vectorize_segments.rules_tokenwise import (

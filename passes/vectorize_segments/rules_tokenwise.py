@@ -20,10 +20,15 @@ import torch
 from torch import fx
 
 from packpass import markers
+from packpass.semantics import argument, example, family_of
+from packpass.semantics.call import op_of_name
+from packpass.semantics.names import name_of_target
+from packpass.semantics.registry import FAMILIES, reorders
 from passes.refused import Refused
-from passes.vectorize_segments.machine import Machine, Rule, Segment, Store, example, frozen_args
-from passes.vectorize_segments.op_names import argument, is_known, label, name_of
-from passes.vectorize_segments.rules import outside_call, tokenwise
+from passes.vectorize_segments.by_meaning import by_meaning
+from passes.vectorize_segments.machine import Machine, Rule, Segment, Store, frozen_args
+from passes.vectorize_segments.op_names import label, name_of, unshadowed
+from passes.vectorize_segments.rules import TOKENWISE, outside_call, tokenwise
 from passes.vectorize_segments.terms import Affine, Apply, Guard, Invariant, Outside, Window, map_args
 
 # === The whole-row form of a call ============================================================================
@@ -131,92 +136,20 @@ def unwritable(machine: Machine, term: Apply, rank: int) -> Segment:
 
 def adds_up(term: Apply) -> bool:
     """Is this an op whose last bits depend on the number of slots, or one of which that is not known?"""
-    if isinstance(term.target, str):
-        return term.target in _REORDERING
-    name = getattr(term.target, "__name__", "").partition(".")[0]
-    return name in _REORDERING or not (is_known(name) or term.target is operator.getitem)
+    return reorders(op_of_name(name_of_target(term.target)))
 
 
 # === Ops along dimensions that they name =====================================================================
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Position of the argument that names the dimensions, and its default.
-_REDUCTIONS: dict[str, int] = {
-    **dict.fromkeys(_words("sum mean prod amax amin any all logsumexp count_nonzero nansum nanmean argmax argmin"), 1),
-    **dict.fromkeys(_words("max min median nanmedian var std var_mean std_mean"), 1),
-    "norm": 2,
-    "vector_norm": 2,
-    "linalg_norm": 2,
-}
-_ALONG: dict[str, tuple[int, int | None]] = {
-    **dict.fromkeys(_words("softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp"), (1, None)),
-    "sort": (1, -1),
-    "argsort": (1, -1),
-    "topk": (2, -1),
-    "normalize": (2, 1),
-    "glu": (1, -1),
-}
-# Sums and selections: zero in, zero out, whatever the values are.
-_LINEAR = _words("sum mean nansum max min median nanmedian cumsum cummax cummin sort topk")
-# Torch's kernels for these add up in an order, or round in blocks, that depends on how many slots there are beside.
-_REORDERING = _words(
-    "matmul mm bmm mv addmm baddbmm linear einsum scaled_dot_product_attention sum mean prod var std var_mean std_mean "
-    "norm vector_norm logsumexp nansum nanmean softmax log_softmax softmin cumsum cumprod logcumsumexp normalize "
-    "layer_norm rms_norm cross_entropy binary_cross_entropy_with_logits"
-)
-_KEYWORDS = (
-    *("dim", "axis", "keepdim", "dtype", "unbiased", "correction", "p", "ord", "eps", "descending", "stable", "k"),
-    *("largest", "sorted", "_stacklevel"),
-)
-
-
-def _named(node: fx.Node, position: int, default: int | None) -> Any:
-    """The dimensions an op is told to work along, as a tuple; None if there are none or they are not constants."""
-    dims = argument(node, position, "dim", node.kwargs.get("axis", default))
-    dims = (dims,) if isinstance(dims, int) and not isinstance(dims, bool) else dims
-    if not isinstance(dims, (tuple, list)) or not dims or not all(type(d) is int for d in dims):
-        return None
-    return tuple(dims)
-
-
-def _constants_only(node: fx.Node) -> bool:
-    """Is the first argument the only tensor?"""
-    return node.all_input_nodes == [node.args[0]] if node.args else False
-
-
-def _along(name: str, position: int, default: int | None, reduces: bool) -> Rule:
-    def rule(machine: Machine, node: fx.Node) -> Any:
-        if not node.args or not isinstance(node.args[0], fx.Node):
-            return NotImplemented
-        value = machine.value(node.args[0])
-        if name in ("max", "min") and len(node.args) == 2 and isinstance(node.args[1], fx.Node):
-            return _binary(machine, node)
-        if isinstance(value, Outside) and only_outside(machine, node):
-            return outside_call(machine, node)
-        dims = _named(node, position, default)
-        if not isinstance(value, Segment) or dims is None or not _constants_only(node):
-            return NotImplemented
-        at = value.rank + value.dim
-        over = {d % value.rank for d in dims}
-        if at in over:
-            return NotImplemented
-        known_keywords(node, *_KEYWORDS)
-        fake = example(node)
-        rank = (fake[0] if isinstance(fake, (tuple, list)) else fake).dim()
-        dropped = sum(d > at for d in over) if reduces and rank < value.rank else 0
-        return whole_row(machine, node, value, value.dim + dropped, linear=name in _LINEAR)
-
-    return rule
-
-
-for _name, _position in _REDUCTIONS.items():
-    tokenwise(_name)(_along(_name, _position, None, reduces=True))
-for _name, (_position, _default) in _ALONG.items():
-    tokenwise(_name)(_along(_name, _position, _default, reduces=False))
+def _along(machine: Machine, node: fx.Node) -> Any:
+    """Reductions, scans and orders over other dimensions than the packed one, by what they mean."""
+    if only_outside(machine, node):
+        return outside_call(machine, node)
+    if family_of(node) == "pointwise":
+        return _binary(machine, node)
+    with unshadowed(node) as call:
+        return by_meaning(machine, call)
 
 
 def _binary(machine: Machine, node: fx.Node) -> Any:
@@ -297,7 +230,9 @@ _REFUSED: dict[str, str] = {
     **dict.fromkeys(("dropout1d", "dropout2d", "alpha_dropout", "feature_alpha_dropout"), "random numbers in a loop"),
     **dict.fromkeys(("masked_select", "nonzero", "unique"), "its length depends on values"),
     **dict.fromkeys(("tril", "triu"), "there is no rule for masks over pairs of slots"),
-    **dict.fromkeys(("interpolate", "unfold"), "it combines neighbouring slots"),
+    **dict.fromkeys(("interpolate", "unfold", "im2col"), "it combines neighbouring slots"),
 }
 for _name, _reason in _REFUSED.items():
     tokenwise(_name)(refuse_because(_reason))
+for _name in FAMILIES["reductions"].keys() - TOKENWISE.keys():
+    tokenwise(_name)(_along)

@@ -7,14 +7,18 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import argument, example
+from packpass.semantics.meaning import axis_indices
+from packpass.semantics.views import permutation_of
 from passes.refused import Refused
-from passes.vectorize_segments.machine import OPAQUE, Machine, Segment, example, frozen_args
-from passes.vectorize_segments.op_names import argument, label, name_of
-from passes.vectorize_segments.rules import outside_call, rule
+from passes.vectorize_segments.machine import OPAQUE, Machine, Segment, frozen_args
+from passes.vectorize_segments.op_names import label, name_of
+from passes.vectorize_segments.rules import bound_arguments, documents, outside_call, rule
 from passes.vectorize_segments.terms import FULL, LENGTH, Affine, Apply, Bound, Invariant, Outside
 
 
-@rule("size")
+@documents("size", "sym_size")
+@rule("size", "sym_size")
 def _size(machine: Machine, node: fx.Node) -> Any:
     value, dim = machine.value(node.args[0]), argument(node, 1, "dim")
     if isinstance(value, Segment) and isinstance(dim, int) and value.window == FULL and value.store.exact:
@@ -64,7 +68,7 @@ def shape_with_length(machine: Machine, sizes: Any, node: fx.Node) -> tuple[tupl
     return tuple(out), at - len(out)
 
 
-@rule("reshape")
+@rule("reshape", "view")
 def _reshape(machine: Machine, node: fx.Node) -> Any:
     """``view`` / ``reshape`` that keeps the packed dimension whole."""
     value = machine.value(node.args[0])
@@ -109,38 +113,16 @@ def _product(sizes: Any) -> Any:
     return out
 
 
-def _dims(machine: Machine, node: fx.Node, rank_in: int) -> list[int] | None:
-    """For a pure permutation or (un)squeeze: source dimension of every result dimension (-1: new)."""
-    name = name_of(node)
-    a = node.args[1:]
-    order: list[int] = list(range(rank_in))
-    if name in ("transpose", "swapaxes"):
-        i, j = (int(argument(node, k, n)) % rank_in for k, n in ((1, "dim0"), (2, "dim1")))
-        order[i], order[j] = order[j], order[i]
-    elif name == "permute":
-        dims = a[0] if len(a) == 1 and isinstance(a[0], (tuple, list)) else a
-        order = [int(d) % rank_in for d in dims]  # type: ignore[arg-type]
-    elif name == "unsqueeze":
-        order.insert(int(argument(node, 1, "dim")) % (rank_in + 1), -1)
-    elif name == "squeeze" and len(a) == 1 and isinstance(a[0], int):
-        size = example(node.args[0]).shape[a[0]]
-        if isinstance(size, int) and size == 1:
-            order.pop(a[0] % rank_in)
-        elif not isinstance(size, int):
-            return None
-    else:
-        return None
-    return order
-
-
-@rule("transpose", "swapaxes", "permute", "unsqueeze", "squeeze")
+@rule("transpose", "permute", "movedim", "t", "unsqueeze", "squeeze")
 def _permute(machine: Machine, node: fx.Node) -> Any:
     value = machine.value(node.args[0])
     if not isinstance(value, Segment):
         return outside_call(machine, node)
-    order = _dims(machine, node, value.rank)
+    order = permutation_of(node)
     at = value.rank + value.dim
-    if order is None or at not in order or (node.kwargs and any(k not in ("dim", "dim0", "dim1") for k in node.kwargs)):
+    # Whether the row itself has one slot is not known here.
+    dropped = axis_indices(bound_arguments(node).get("dim"), value.rank) if name_of(node) == "squeeze" else ()
+    if order is None or dropped is None or at in dropped or at not in order:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     dim = order.index(at) - len(order)
     kwargs = tuple(sorted(node.kwargs.items()))

@@ -22,11 +22,12 @@ import torch
 from torch import fx
 
 from packpass import markers
+from packpass.semantics import example
 from packpass.semantics.effects import open_autocasts
 from packpass.semantics.expand import Pieces, expand, fails_when_empty, plain_overload
 from packpass.semantics.names import op_name
 from passes.refused import Refused
-from passes.vectorize_segments.machine import PER_DOCUMENT, Machine, Segment, Store, example, frozen_args
+from passes.vectorize_segments.machine import PER_DOCUMENT, Machine, Segment, Store, frozen_args
 from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.terms import (
     FULL,

@@ -15,20 +15,19 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.layout.mutation import mutated_after, written_inputs
-from packpass.layout.names import call_name
+from packpass.semantics import example, op_name, storage
+from packpass.semantics.effects import mutated_after, written_inputs
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments.appended import appended_value
 from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
 from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, conclude
-from passes.vectorize_segments.machine import Document, Machine, example, storage
+from passes.vectorize_segments.machine import Document, Machine
 from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.rules import step
 from passes.vectorize_segments.terms import FULL, Affine, Bound, Boundaries, Interner
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
-_JOINS = ("cat", "concat", "concatenate", "stack")
 
 
 class DocumentMachine(Machine):
@@ -103,7 +102,7 @@ class Scanner:
                 self._foreign(node)
                 return
             documents = {document}
-        if len(documents) > 1 or (name_of(node) in _JOINS and self._cat(node)):
+        if len(documents) > 1 or self._cat(node):
             if not self._cat(node):
                 self._foreign(node)
                 return
@@ -154,10 +153,10 @@ class Scanner:
                 else:
                     self.shared[node] = Affine.of(Bound(Boundaries(root), k))
                 return True
-        if not node.all_input_nodes or not all(i in self.shared for i in node.all_input_nodes) or name is None:
+        if not node.all_input_nodes or not all(i in self.shared for i in node.all_input_nodes) or not name:
             return False
         scalar = not isinstance(fake, torch.Tensor) or (fake.dim() == 0 and fake.dtype in _INDEX_DTYPES)
-        if not scalar or name in ("assert_scalar", "loop_check", "check", "assert_async"):
+        if not scalar or name in ("_assert_scalar", "loop_check", "_check", "assert_async"):
             return False
         machine = DocumentMachine(self.intern, self.fakes, self.shared, 0)
         step(machine, node)
@@ -178,7 +177,7 @@ class Scanner:
     def _split(self, node: fx.Node) -> bool:
         """``torch.split(x, [lengths of all documents])``."""
         if (
-            call_name(node) not in ("split", "split_with_sizes")
+            op_name(node) not in ("split", "split_with_sizes")
             or len(node.args) < 2
             or not isinstance(node.args[1], (list, tuple))
         ):
@@ -201,7 +200,7 @@ class Scanner:
 
     def _cat(self, node: fx.Node) -> bool:
         """A cat, or stack, of one value of every document, in order."""
-        if name_of(node) not in _JOINS or not node.args or not isinstance(node.args[0], (list, tuple)):
+        if name_of(node) not in ("cat", "stack") or not node.args or not isinstance(node.args[0], (list, tuple)):
             return False
         owners = [self.group.owner.get(v) for v in node.args[0] if isinstance(v, fx.Node)]
         return owners == list(range(len(node.args[0]))) and set(owners) == set(self.group.machines)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import example
 from passes.refused import Refused
 from passes.vectorize_segments.boundaries import element
 from passes.vectorize_segments.elsewhere import elsewhere
@@ -18,7 +19,6 @@ from passes.vectorize_segments.machine import (
     Padded,
     Segment,
     Slot,
-    example,
     frozen_args,
 )
 from passes.vectorize_segments.op_names import label

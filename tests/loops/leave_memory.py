@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .harness import leave
@@ -475,4 +476,40 @@ def squeezed_one_token_documents(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         seg = x[:, s:e].squeeze(-1)  # one dimension less for a document of one token
         out[:, s:e] = seg.reshape(2, e - s) * 2
+    return out
+
+
+# ---------------------------------------------------------------- memory that only a name hides
+
+
+@leave("f[2,T] cu")
+def written_where_it_is_told_to_by_position(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        seg = x[:, s:e] * 1.0
+        double = seg * 2
+        out[:, s:e] = F.relu(seg, True) + double
+    return out
+
+
+@leave("f[2,T] cu", mutates=True)
+def the_conjugate_of_a_real_number_is_itself(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        seg = torch.conj_physical(x[:, s:e])
+        seg += 1
+        out[:, s:e] = seg
+    return out
+
+
+@leave("f[2,T] cu")
+def a_sum_of_the_document_that_is_changed_under_another_name(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = x[:, s:e].sum(1, keepdim=True)
+        same, kept, cast = total.detach(), F.dropout(total, 0.5, False), (x[:, s:e] * 1.0).type_as(total)
+        same += 1
+        kept *= 2
+        cast += total
+        out[:, s:e] = cast + total
     return out

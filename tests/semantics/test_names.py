@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -24,9 +26,12 @@ NAMES = {
     "clamp": (torch.clamp, torch.clip),
     "cross_entropy": (F.cross_entropy, torch.ops.aten.cross_entropy_loss.default),
     "div": (torch.div, torch.divide, torch.true_divide, operator.truediv),
+    "einsum": (torch.einsum,),
     "embedding": (F.embedding, torch.embedding, torch.ops.aten.embedding.default),
     "floor_divide": (torch.floor_divide, operator.floordiv),
     "floor_divide_": (operator.ifloordiv,),
+    "gelu": (F.gelu, torch.ops.aten.gelu),
+    "getattr": (getattr,),
     "getitem": (operator.getitem,),
     "gt": (torch.gt, torch.greater, operator.gt),
     "im2col": (F.unfold, torch.ops.aten.im2col.default),
@@ -37,6 +42,9 @@ NAMES = {
     "masked.sum": (torch.masked.sum,),
     "math.sqrt": (__import__("math").sqrt,),
     "matmul": (torch.matmul, operator.matmul, torch.linalg.matmul),
+    "max_pool1d": (F.max_pool1d,),
+    "maximum": (torch.maximum, torch.sym_max, torch.ops.aten.maximum.default),
+    "mm": (torch.mm, torch.spmm, torch.ops.aten.mm.default),
     "movedim": (torch.movedim, torch.moveaxis),
     "mul": (torch.mul, torch.multiply, operator.mul),
     "ne": (torch.ne, torch.not_equal, operator.ne),
@@ -51,6 +59,8 @@ NAMES = {
     "sigmoid": (torch.sigmoid, F.sigmoid, torch.special.expit),
     "softmax": (torch.softmax, F.softmax, torch.special.softmax, torch.ops.aten._softmax.default),
     "sub": (torch.sub, torch.subtract, operator.sub),
+    "sym_sum": (torch.sym_sum,),
+    "torch._C._set_grad_enabled": (torch._C._set_grad_enabled,),
     "transpose": (torch.transpose, torch.swapaxes, torch.swapdims),
     "trunc": (torch.trunc, torch.fix),
 }
@@ -72,14 +82,36 @@ def test_methods(method: str) -> None:
     assert op_name(graph.call_method(method, (graph.placeholder("x"),))) == METHODS[method]
 
 
-def test_a_function_of_the_users_has_no_name() -> None:
-    def clone(x: torch.Tensor) -> torch.Tensor:
-        return x
+def clone(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
 
-    clone.__module__ = "torch"
-    for name in ("clone", "zeros", "getitem"):
-        clone.__name__ = clone.__qualname__ = name
-        assert name_of_target(clone) == ""
+
+@functools.wraps(torch.nn.functional.softmax)
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def called(name: str, module: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function of the user's, or of another package."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + 5
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = module
+    return function
+
+
+OTHERS = [
+    *(called(name, "torch") for name in ("clone", "zeros", "getitem")),
+    *(called("zeros", module) for module in ("torchtune.modules", "mathutils")),
+    *(clone, softmax, clone.__call__),
+]
+
+
+@pytest.mark.parametrize("target", OTHERS)
+def test_a_function_of_the_users_has_no_name(target: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert name_of_target(target) == ""
 
 
 def test_what_calls_itself_unhashable_has_no_name() -> None:
@@ -96,6 +128,17 @@ def test_a_method_of_something_else_is_not_a_tensors() -> None:
     size = graph.placeholder("size")
     size.meta["example_value"] = torch.Size([2])
     assert op_name(graph.call_method("numel", (size,))) == "Size.numel"
+
+
+def test_operators_of_others_keep_their_namespace() -> None:
+    """Dynamo puts down the packet of overloads for ``torch.ops.x.clone(y)``; its own name is just ``clone``."""
+    library = torch.library.Library("packpass_test_names", "DEF")
+    try:
+        library.define("clone(Tensor x) -> Tensor")
+        packet = torch.ops.packpass_test_names.clone
+        assert name_of_target(packet) == name_of_target(packet.default) == "packpass_test_names::clone"
+    finally:
+        library._destroy()
 
 
 def test_private_functions_of_torch_have_the_name_of_their_place() -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from packpass.semantics import contents_of, family_of, read_inputs, ways
+from packpass.semantics import blank, contents_of, family_of, keeps_order, op_of, read_inputs, ways
 from packpass.semantics.effects import effects_of
 from packpass.semantics.meaning import Iota, Looked, Sent, Uniform, Uninitialised
 from tests.semantics.graphs import method_node, node_of
@@ -57,6 +57,35 @@ def test_what_is_read(node: fx.Node, read: list[int]) -> None:
 )
 def test_what_is_made(node: fx.Node, contents: Any) -> None:
     assert contents_of(node) == contents
+
+
+def test_memory_that_is_new_and_holds_one_number_or_nothing() -> None:
+    assert all(map(blank, (node_of(torch.zeros_like, X), node_of(torch.empty, 3), method_node("new_full", X, (2,), 7))))
+    assert not any(map(blank, (node_of(torch.clone, X), node_of(torch.rand, 3), node_of(torch.arange, 3))))
+
+
+def test_what_keeps_the_order_of_elements() -> None:
+    kept = [
+        method_node("view", X, 30),
+        method_node("t", X[:, :1]),
+        method_node("contiguous", X.t()),
+        node_of(torch.clone, X),
+    ]
+    moved = [
+        method_node("t", X),
+        method_node("expand", X[:, :1], 6, 5),
+        node_of(torch.neg, X),
+        method_node("roll", X, 1),
+    ]
+    assert all(map(keeps_order, kept)) and not any(map(keeps_order, moved))
+
+
+def test_operations_without_their_spellings() -> None:
+    spelled = {"to": "long", "add": "add_", "transpose": "swapaxes", "mul": "multiply", "clamp": "clip"}
+    arguments = {"to": (), "add": (1,), "transpose": (0, 1), "mul": (2,), "clamp": (0, 1)}
+    assert {op: op_of(method_node(name, X.clone(), *arguments[op])) for op, name in spelled.items()} == {
+        op: op for op in spelled
+    }
 
 
 def test_where_slots_come_from_and_go_to() -> None:

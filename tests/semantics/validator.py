@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import Call, Relation, call_of, meaning_of
-from packpass.semantics.binding import value_of
+from packpass.semantics.binding import example
 from packpass.semantics.meaning import (
     KEPT,
     Addressed,
@@ -72,7 +72,7 @@ class Check:
         """The results for other values of the operands."""
         torch.manual_seed(1)
         given = {o.node: v for o, v in zip(self.call.operands, values, strict=True)}
-        args, kwargs = fx.map_arg((self.node.args, self.node.kwargs), lambda n: given.get(n, value_of(n)))
+        args, kwargs = fx.map_arg((self.node.args, self.node.kwargs), lambda n: given.get(n, example(n)))
         target: Any = self.node.target
         out = (
             getattr(args[0], target)(*args[1:], **kwargs) if self.node.op == "call_method" else target(*args, **kwargs)

@@ -6,7 +6,13 @@ from typing import Any
 
 from torch import fx
 
-from packpass.semantics import op_name
+from packpass.semantics.names import AUTOGRAD_FUNCTION, op_name
+
+_CALLING = {
+    *(f"higher_order::{name}" for name in ("tag_activation_checkpoint", "wrap_activation_checkpoint", "wrap")),
+    AUTOGRAD_FUNCTION,
+}
+"""Operators that run one graph on their operands."""
 
 
 def subgraphs(
@@ -14,20 +20,20 @@ def subgraphs(
 ) -> list[tuple[fx.GraphModule, list[tuple[fx.Node, fx.Node]], list[tuple[int, fx.Node]]]]:
     """``(module, [(outer node, placeholder)], [(item of the result, inner node)])`` for the subgraph that a
     higher-order operator runs on its operands; empty for operators that are not understood."""
-    name = op_name(node).removeprefix("higher_order::")
-    if name not in ("tag_activation_checkpoint", "wrap_activation_checkpoint", "wrap", "autograd_function_apply"):
+    name = op_name(node)
+    if name not in _CALLING:
         return []
     body = node.args[0]
     sub = getattr(gm, str(body.target), None) if isinstance(body, fx.Node) and body.op == "get_attr" else None
     if not isinstance(sub, fx.GraphModule):
         return []
-    operands = node.args[2:] if name == "autograd_function_apply" else node.args[1:]
+    operands = node.args[2:] if name == AUTOGRAD_FUNCTION else node.args[1:]
     places = [n for n in sub.graph.nodes if n.op == "placeholder"]
     if len(places) != len(operands):
         return []
     inputs = [(o, p) for o, p in zip(operands, places, strict=True) if isinstance(o, fx.Node)]
     result = next(n for n in reversed(sub.graph.nodes) if n.op == "output").args[0]
-    if name == "autograd_function_apply":
+    if name == AUTOGRAD_FUNCTION:
         result = result[0]
     items = list(result) if isinstance(result, (tuple, list)) else [result]
     return [(sub, inputs, [(i, n) for i, n in enumerate(items) if isinstance(n, fx.Node)])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from packpass.layout.mutation import written_inputs
+from packpass.semantics.effects import written_inputs
 
 IDS = torch.tensor([1, 2])
 
@@ -59,6 +60,11 @@ def method(name: str, value: float) -> Callable[[Tensor], Any]:
     return lambda x: getattr(x, name)(value)
 
 
+stepped = functools.partial(
+    torch._fused_sgd_,
+    **{"weight_decay": 0.0, "momentum": 0.9, "lr": 0.1, "dampening": 0.0},
+    **{"nesterov": False, "maximize": False, "is_first_step": False},
+)
 IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__")
 WRITE: dict[str, Callable[[Tensor], Any]] = {
     "add_": lambda x: x.add_(1),
@@ -68,6 +74,8 @@ WRITE: dict[str, Callable[[Tensor], Any]] = {
     "F.relu by position": lambda x: F.relu(x, True),
     "setitem": lambda x: x.__setitem__(0, 1.0),
     "data": lambda x: setattr(x, "data", x * 2),
+    "foreach, by the schema alone": lambda x: stepped([x + 1], [x + 2], [x]),
+    "foreach, not the first": lambda x: torch._foreach_mul_([torch.ones(3), x], 2),
     "foreach": lambda x: torch._foreach_mul_([x], 2),
     "aten packet": lambda x: torch.ops.aten.add_(x, 1),
     "aten overload": lambda x: torch.ops.aten.add_.Tensor(x, 1),
@@ -87,6 +95,8 @@ READ: dict[str, Callable[[Tensor], Any]] = {
     "embedding": lambda x: F.embedding(IDS, x),
     "layer_norm": lambda x: F.layer_norm(x, (3,)),
     "aten packet": lambda x: torch.ops.aten.add(x, 1),
+    "running statistics that are used": lambda x: F.batch_norm(torch.ones(2, 3), x[0], x[1], training=False),
+    "numbers": lambda x: x[x.shape[0] - 1 :],
     "other memory": lambda x: torch.zeros_like(x).add_(x),
     "split": lambda x: [part + 1 for part in x.split(1)],
 }
