@@ -33,8 +33,8 @@ from packpass.capture.dynamo import (
     example,
     is_side_effect_safe,
 )
-from packpass.capture.lists import CollectedItems
-from packpass.capture.sequences import collect, documents_of, is_collected, is_documents, numbers_of, refuse_use
+from packpass.capture.lists import CollectedItems, is_collected, numbers_of
+from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
 from packpass.capture.watch import is_scalar, is_unknown, is_vector, watch_item
 

@@ -8,7 +8,7 @@ import torch
 
 from packpass import markers
 from packpass.capture import plain
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, VariableTracker, call, emit
+from packpass.capture.dynamo import ListVariable, SymNodeVariable, TensorVariable, VariableTracker, call, emit
 from packpass.capture.entries import list_of
 from packpass.capture.state import Restart, active, refuse
 
@@ -128,3 +128,13 @@ class CollectedItems(list[Any]):
         __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __add__ = __iadd__ = _refuse
         __bool__ = __reversed__ = __mul__ = __eq__ = insert = pop = clear = copy = reverse = _refuse
         remove = index = count = sort = _refuse
+
+
+def is_collected(value: Any) -> bool:
+    """A finished list with one entry per document: nothing can change it any more, so that a copy is the list."""
+    return isinstance(value, ListVariable) and isinstance(value.items, CollectedItems) and not active.regions
+
+
+def numbers_of(value: Any) -> Any:
+    """The sequence over documents that a list of numbers is, which a loop over documents has filled; or None."""
+    return value.items.numbers if is_collected(value) else None

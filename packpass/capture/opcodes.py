@@ -34,7 +34,7 @@ from packpass.capture.dynamo import (
     call,
     constant,
 )
-from packpass.capture.lists import CollectedItems
+from packpass.capture.lists import CollectedItems, numbers_of
 from packpass.capture.region import JUMPS, Region, TrackedLocals
 from packpass.capture.state import LOOP_MODES, Mode, active, location_of
 from packpass.capture.watch import watch_items
@@ -146,7 +146,7 @@ def _get_iter(original: Any, self: Any, instruction: Any) -> None:
 
 def _get_item(original: Any, self: Any, instruction: Any) -> None:
     """``x[s]`` and ``x[:, e - 1]`` with a number that is data; an entry, or a part, of a list of numbers."""
-    found = sequences.numbers_of(self.stack[-2])
+    found = numbers_of(self.stack[-2])
     if found is not None:
         key = self.pop()
         self.pop()
@@ -189,7 +189,7 @@ def _load_attr(original: Any, self: Any, instruction: Any) -> None:
 
 def _slice(original: Any, self: Any, instruction: Any) -> None:
     """``x[: cu[-1]]`` reads a number from the boundaries; ``bounds[:-1]`` of a list of numbers."""
-    found = sequences.numbers_of(self.stack[-3]) if instruction.opname == "BINARY_SLICE" else None
+    found = numbers_of(self.stack[-3]) if instruction.opname == "BINARY_SLICE" else None
     if found is not None:
         start, stop = self.popn(2)
         self.pop()

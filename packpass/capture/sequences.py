@@ -7,7 +7,6 @@ one, when a loop over one begins and ends, and which uses refuse the loop.
 from __future__ import annotations
 
 import builtins
-import inspect
 import itertools
 import operator
 from collections.abc import Callable
@@ -31,9 +30,18 @@ from packpass.capture.dynamo import (
     constant,
     variable,
 )
-from packpass.capture.lists import CollectedItems
+from packpass.capture.lists import CollectedItems, is_collected
 from packpass.capture.region import ITERATIONS, Region
-from packpass.capture.state import LOOP_MODES, Mode, active, current_frame, location_of, refuse, resumes
+from packpass.capture.state import (
+    LOOP_MODES,
+    Mode,
+    active,
+    current_frame,
+    is_run_by_a_loop,
+    location_of,
+    refuse,
+    resumes,
+)
 from packpass.capture.watch import enter_loop_mode, is_vector, loop_mode_for_symint, made_from, static_sizes
 from packpass.decisions.location import is_library
 
@@ -84,16 +92,6 @@ def of_collected(tx: Translator, items: CollectedItems) -> Any:
     return call(tx, plain.of_collected, collected, items.region.length)
 
 
-def is_collected(value: Any) -> bool:
-    """A finished list with one entry per document: nothing can change it any more, so that a copy is the list."""
-    return isinstance(value, ListVariable) and isinstance(value.items, CollectedItems) and not active.regions
-
-
-def numbers_of(value: Any) -> Any:
-    """The sequence over documents that a list of numbers is, which a loop over documents has filled; or None."""
-    return value.items.numbers if is_collected(value) else None
-
-
 def expression(value: Any) -> Any:
     """The sympy expression (or int) behind an integer of the traced program."""
     return value.sym_num.node.expr if isinstance(value, SymNodeVariable) else value.as_python_constant()
@@ -116,7 +114,7 @@ def _advance(tx: Translator, iterator: Value) -> Value:
     user: Any = tx.parent
     location = location_of(tx)
     driven = user is not None and user.current_instruction.opname == "FOR_ITER"
-    if not driven or user.stack[-1].realize() is not iterator or not _is_run_by_a_loop(user):
+    if not driven or user.stack[-1].realize() is not iterator or not is_run_by_a_loop(user):
         raise refuse("iterator-use", "the sequence of documents is advanced outside a plain for loop", location)
     region = active.trace.regions.get(iterator)
     if region is None:
@@ -135,15 +133,6 @@ def _advance(tx: Translator, iterator: Value) -> Value:
             return constant(None)
     region.begin_iteration()
     return region.index
-
-
-def _is_run_by_a_loop(tx: Any) -> bool:
-    """If this frame is a generator's: is it a loop that runs it, so that its iterations are those of that loop?"""
-    while tx is not None and tx.f_code.co_flags & inspect.CO_GENERATOR:
-        if tx not in active.trace.consumers:
-            return False
-        tx = active.trace.consumers[tx]
-    return True
 
 
 def _in_range(key: Any, length: Any) -> bool:

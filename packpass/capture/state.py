@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import threading
 import types
 import warnings
@@ -155,6 +156,15 @@ def current_frame() -> FrameState:
 def caller_of(tx: Any) -> Any:
     """The frame that runs this one, None for the outermost: a generator is run by the loop that goes over it."""
     return active.trace.consumers.get(tx, getattr(tx, "parent", None))
+
+
+def is_run_by_a_loop(tx: Any) -> bool:
+    """If this frame is a generator's: is it a loop that runs it, so that its iterations are those of that loop?"""
+    while tx is not None and tx.f_code.co_flags & inspect.CO_GENERATOR:
+        if tx not in active.trace.consumers:
+            return False
+        tx = active.trace.consumers[tx]
+    return True
 
 
 def resumes(tx: Any) -> bool:

@@ -20,9 +20,9 @@ from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.refused import Refused
+from passes.vectorize_segments.integers import Affine, Boundaries, Index
 from passes.vectorize_segments.machine import Machine
 from passes.vectorize_segments.op_names import name_of
-from passes.vectorize_segments.terms import Affine, Boundaries, Index
 from passes.vectorize_segments.windows import expand_index
 
 

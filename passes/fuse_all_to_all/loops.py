@@ -26,12 +26,12 @@ from packpass import markers
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
-from packpass.semantics.effects import mutated_after, written_inputs
-from packpass.semantics.memory import copied
+from packpass.semantics.effects import written_inputs
 from passes import vectorize_segments
 from passes.context import PassContext
 from passes.fuse_all_to_all.blocks import Blocks
 from passes.fuse_all_to_all.body import Body, Buffer
+from passes.fuse_all_to_all.counted import boundaries_of, integers, is_size_check, only_checked
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
 from passes.fuse_all_to_all.fission import prefixes, split
@@ -42,10 +42,9 @@ from passes.nodes import copy_of
 from passes.refused import Refused
 from passes.vectorize_segments import numbered, run_loop
 from passes.vectorize_segments.find import LoopFound, find
+from passes.vectorize_segments.integers import Boundaries
 from passes.vectorize_segments.machine import Machine
 from passes.vectorize_segments.op_names import name_of
-from passes.vectorize_segments.rules import step
-from passes.vectorize_segments.terms import Affine, Bound, Boundaries, Index, Interner
 
 NAME = "fuse_all_to_all"
 
@@ -198,12 +197,12 @@ def decide(gm: fx.GraphModule, loop: LoopFound, cp: int) -> Decided:
     for node in loop.iterations[0][1]:
         if "_set_grad_enabled" in str(node.target):
             raise Refused("no-rule", "the loop body switches gradients on or off", node)
-    machines = [_integers(loop, i) for i in (0, 1)]
+    machines = [integers(loop, i) for i in (0, 1)]
     if machines[0].skip is not None:
         raise Refused(
             "skip-condition", "documents that the loop skips would have to divide, too", loop.iterations[0][0]
         )
-    base, lengths, factors = _boundaries(machines[0], loop)
+    base, lengths, factors = boundaries_of(machines[0], loop)
     refused: Refused | None = None
     for scale in (Scale(2 * cp, cp), Scale(2, 1)):
         if any((f * scale.align).denominator != 1 for f in factors.values()):
@@ -238,70 +237,6 @@ def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machin
     calls = len(_collectives(gm, loop.iterations[0][1]))
     of_each = (tuple(bodies), tuple(live), tuple(lengths))
     return Decided(loop, cp, bodies[0].group, counts, found[0], *of_each, calls, texts[0])
-
-
-def _integers(loop: LoopFound, which: int) -> Machine:
-    """The abstract machine after one iteration, for the integers it knows."""
-    begin, body, _ = loop.iterations[which]
-    machine = Machine(Interner(), loop.nodes, {})
-    machine.values[begin] = Affine.of(Index())
-    for node in body:
-        fake = example(node)
-        if isinstance(fake, torch.Tensor) and (fake.dim() > 1 or fake.is_floating_point()):
-            continue
-        try:
-            step(machine, node)
-        except Refused:
-            continue
-    return machine
-
-
-def _boundaries(machine: Machine, loop: LoopFound) -> tuple[fx.Node, bool, dict[Boundaries, Fraction]]:
-    """The one vector that all boundaries in use come from, whether it holds lengths, and each as a fraction of it."""
-    used: dict[Boundaries, set[int]] = {}
-    for number, value in machine.values.items():
-        if all(_only_checked(user) for user in number.users):
-            continue  # such as a length that became the difference of two boundaries (`packpass.capture.offsets`)
-        for atom, _ in value.atoms if isinstance(value, Affine) else ():
-            if isinstance(atom, Bound):
-                used.setdefault(atom.of, set()).add(atom.k)
-    factors: dict[Boundaries, Fraction] = {}
-    bases = []
-    for node in loop.iterations[0][1]:
-        if node.target in (markers.SEGMENT, markers.SPLIT_GET) and isinstance(node.args[1], fx.Node):
-            used.setdefault(Boundaries(node.args[1], node.target is markers.SPLIT_GET), set())
-    for boundaries, ks in used.items():
-        if (boundaries.lengths and ks) or not ks <= {0, 1}:
-            raise Refused("not-a-segment", "the loop uses boundaries of more than the document it is at")
-        node, factor = _counted_by(boundaries.node, loop.iterations[-1][2])
-        bases.append((node, boundaries.lengths))
-        factors[boundaries] = factor
-    if len(set(bases)) != 1:
-        raise Refused("two-boundaries" if bases else "no-segments", "the loop is not cut by one vector of boundaries")
-    return *bases[0], factors
-
-
-def _counted_by(node: fx.Node, end: fx.Node) -> tuple[fx.Node, Fraction]:
-    """``cu // cp`` is ``cu`` times 1 / cp, unless one of the two is written before the loop's end."""
-    factor = Fraction(1)
-    while True:
-        name = name_of(node)
-        source = node.args[0] if node.args else None
-        fake = example(source)
-        if not isinstance(source, fx.Node) or not isinstance(fake, torch.Tensor) or fake.is_floating_point():
-            return node, factor
-        if any(mutated_after(node.graph, n, node, end) for n in (node, source)):
-            return node, factor
-        by = node.args[1] if len(node.args) > 1 else None
-        floors = name == "floor_divide" or node.kwargs.get("rounding_mode") in ("floor", "trunc")
-        if name in ("floor_divide", "div") and floors and type(by) is int and by > 0:
-            factor /= by
-        elif copied(node) is source:
-            if example(node).dtype not in (torch.int32, torch.int64) or fake.dtype not in (torch.int32, torch.int64):
-                return node, factor
-        else:
-            return node, factor
-        node = source
 
 
 def _no_aliasing(body: Body, nodes: tuple[fx.Node, ...]) -> None:
@@ -345,7 +280,7 @@ def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.
     for node in [n for n in nodes if n in body.exchanged]:
         if isinstance(body.values.get(node), (Lin, bool)) or not isinstance(example(node), torch.Tensor):
             continue
-        outsiders = [u for u in node.users if u not in inside or (u not in body.values and not _only_checked(u))]
+        outsiders = [u for u in node.users if u not in inside or (u not in body.values and not only_checked(u))]
         if outsiders:
             cover(node)
     if not chosen:
@@ -366,17 +301,6 @@ def _needed(body: Body, nodes: tuple[fx.Node, ...], chosen: Iterable[fx.Node]) -
         if isinstance(body.values.get(node), Buffer):
             stack += [user for user in node.users if name_of(user) == "copy_" and user in body.values]
     return [n for n in nodes if n in needed]
-
-
-def _only_checked(node: fx.Node) -> bool:
-    """Integers that only Dynamo's own assertions look at."""
-    if is_size_check(node):
-        return True
-    return isinstance(example(node), (torch.SymInt, torch.SymBool, int)) and all(_only_checked(u) for u in node.users)
-
-
-def is_size_check(node: fx.Node) -> bool:
-    return name_of(node) == "_assert_scalar"
 
 
 def _live(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from passes.fuse_all_to_all.blocks import TOKENS, NotMovement, Size
-from passes.vectorize_segments.terms import Affine, Bound, Boundaries
+from passes.vectorize_segments.integers import Affine, Bound, Boundaries
 
 _ZERO = Fraction(0)
 

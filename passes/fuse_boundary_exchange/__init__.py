@@ -49,8 +49,8 @@ from passes.fuse_boundary_exchange.machine import RULES
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments.find import find
+from passes.vectorize_segments.integers import Boundaries
 from passes.vectorize_segments.rewrite import Made, rewrite
-from passes.vectorize_segments.terms import Boundaries
 
 NAME = "fuse_boundary_exchange"
 CHECK = torch.ops.packpass.check_cu_seqlens.default

@@ -19,9 +19,11 @@ from passes.fuse_boundary_exchange.terms import ZigzagRoll
 from passes.fuse_boundary_exchange.values import WHOLE, View
 from passes.refused import Refused
 from passes.vectorize_segments import machine as segments
+from passes.vectorize_segments.aliasing import separate_inputs
 from passes.vectorize_segments.find import Decided as LoopDecided
-from passes.vectorize_segments.find import LoopFound, all_documents, conclude, hoistable, separate_inputs
-from passes.vectorize_segments.terms import FULL, Assign, Boundaries, Row
+from passes.vectorize_segments.find import LoopFound, all_documents, conclude, hoistable
+from passes.vectorize_segments.integers import FULL, Boundaries
+from passes.vectorize_segments.terms import Assign, Row
 
 
 @dataclasses.dataclass(frozen=True)

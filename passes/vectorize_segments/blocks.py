@@ -20,8 +20,9 @@ from torch import fx
 
 from packpass.semantics import example
 from passes.refused import Refused
+from passes.vectorize_segments.integers import FULL, Affine
 from passes.vectorize_segments.machine import OPAQUE, Machine, Store, frozen_args
-from passes.vectorize_segments.terms import FULL, Affine, Assign, Outside, Term
+from passes.vectorize_segments.terms import Assign, Outside, Term
 from passes.vectorize_segments.windows import constant_entry, expand_index, window_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from torch import fx
 from packpass.semantics import example, op_name
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.memory import copied
+from passes.vectorize_segments.integers import Affine, Bound, Boundaries, Index
 from passes.vectorize_segments.machine import Machine
-from passes.vectorize_segments.terms import Affine, Bound, Boundaries, Index
 
 
 def unchanged(source: fx.Node, since: fx.Node) -> bool:

@@ -21,8 +21,9 @@ from packpass.semantics.meaning import KEPT, Meaning, Relation
 from packpass.semantics.memory import aliases_of, writes_of
 from packpass.semantics.registry import meaning_of
 from passes.refused import Refused
+from passes.vectorize_segments.integers import Window
 from passes.vectorize_segments.machine import Machine, Segment, Store, frozen_args
-from passes.vectorize_segments.terms import Apply, Outside, Term, Window, map_args
+from passes.vectorize_segments.terms import Apply, Outside, Term, map_args
 
 
 def by_meaning(machine: Machine, node: fx.Node) -> Any:

@@ -12,6 +12,7 @@ from packpass.semantics.memory import aliases_of
 from packpass.semantics.names import base_name, is_in_place
 from packpass.semantics.pointwise import ARITHMETIC, PROMOTING
 from passes.refused import Refused
+from passes.vectorize_segments.integers import Affine, Bound, Window
 from passes.vectorize_segments.machine import (
     OPAQUE,
     PER_DOCUMENT,
@@ -26,9 +27,7 @@ from passes.vectorize_segments.machine import (
 from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.rules import bound_arguments, minds_unread, only_documented
 from passes.vectorize_segments.terms import (
-    Affine,
     Apply,
-    Bound,
     DocGuard,
     DocVector,
     Guard,
@@ -39,7 +38,6 @@ from passes.vectorize_segments.terms import (
     Spread,
     Take,
     Term,
-    Window,
 )
 
 _OPERANDS = frozenset({"input", "other", "condition", "min", "max", "exponent", "values"})

@@ -21,8 +21,9 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example
+from passes.vectorize_segments.integers import FULL, Affine, Index, Invariant
 from passes.vectorize_segments.machine import Machine, Segment, Store, frozen_args
-from passes.vectorize_segments.terms import FULL, Affine, Index, Invariant, Term
+from passes.vectorize_segments.terms import Term
 
 if TYPE_CHECKING:
     from passes.vectorize_segments.emit import Emitter

@@ -14,19 +14,15 @@ from passes.nodes import snapshot_of
 from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
 from passes.vectorize_segments.boundaries import summed
+from passes.vectorize_segments.integers import FULL, Affine, Bound, Boundaries, Index, Window
 from passes.vectorize_segments.terms import (
     ANY,
-    FULL,
     LENGTH,
-    Affine,
     Apply,
     Assign,
-    Bound,
-    Boundaries,
     DocRow,
     Flip,
     Guard,
-    Index,
     LongEnough,
     Outside,
     Positions,
@@ -34,7 +30,6 @@ from passes.vectorize_segments.terms import (
     Row,
     Slice,
     Term,
-    Window,
     map_args,
 )
 

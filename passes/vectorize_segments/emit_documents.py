@@ -10,8 +10,8 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example
+from passes.vectorize_segments.integers import Affine
 from passes.vectorize_segments.terms import (
-    Affine,
     ArgReduce,
     Attention,
     DocAssign,

@@ -17,16 +17,14 @@ from torch import fx
 
 from packpass.semantics import example
 from passes.refused import Refused
+from passes.vectorize_segments.integers import FULL, Affine, Invariant, Window
 from passes.vectorize_segments.terms import (
     ANY,
-    FULL,
-    Affine,
     Assign,
     Attention,
     DocRow,
     Guard,
     Interner,
-    Invariant,
     LongEnough,
     Outside,
     Reduce,
@@ -36,7 +34,6 @@ from passes.vectorize_segments.terms import (
     Slice,
     Softmax,
     Term,
-    Window,
     walk,
 )
 

@@ -11,8 +11,9 @@ from torch import fx
 
 from packpass.semantics import example
 from passes.vectorize_segments.documents import document
+from passes.vectorize_segments.integers import FULL, Affine, Invariant
 from passes.vectorize_segments.machine import Document, Machine, Segment
-from passes.vectorize_segments.terms import FULL, Affine, Invariant, Term
+from passes.vectorize_segments.terms import Term
 
 if TYPE_CHECKING:
     from passes.vectorize_segments.emit import Emitter

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,14 +18,16 @@ from packpass.semantics.meaning import Uninitialised
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
+from passes.vectorize_segments.aliasing import Outer, overwriting, separate_inputs
 from passes.vectorize_segments.blocks import Block
 from passes.vectorize_segments.elsewhere import Elsewhere
 from passes.vectorize_segments.emit import Emitter
-from passes.vectorize_segments.find import Decided, Outer, content, overwriting, separate_inputs
-from passes.vectorize_segments.machine import Segment, Store
+from passes.vectorize_segments.find import Decided, content
+from passes.vectorize_segments.integers import FULL
+from passes.vectorize_segments.lists import MADE_OF_LISTS
+from passes.vectorize_segments.machine import Store
 from passes.vectorize_segments.rules_tokenwise import adds_up
 from passes.vectorize_segments.terms import (
-    FULL,
     Apply,
     Assign,
     Attention,
@@ -52,12 +53,55 @@ class Made:
     claims: Claims
 
 
+@dataclasses.dataclass(frozen=True)
+class _Emitted:
+    """The whole-row form of what a loop leaves, in front of it: rows per document, outer tensors, lists."""
+
+    emitter: Emitter
+    filled: list[tuple[DocRow, fx.Node]]
+    news: list[tuple[Outer, fx.Node]]
+    rows: dict[fx.Node, fx.Node]
+
+
 def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
     """Emit the new nodes, then remove the loop; raises `Refused` with nothing changed."""
     loop = decided.loop
     begin = loop.iterations[0][0]
-    end = loop.iterations[-1][2]
     separate = separate_inputs(graph, decided)
+    made = _emitted(graph, decided, rule)
+    emitter, news = made.emitter, made.news
+
+    # === Transform ===
+    for node in decided.dead:
+        graph.erase_node(node)
+    with graph.inserting_before(begin):  # before what stands behind the loop, which may use the same nodes
+        for target_row, new in made.filled:
+            # Rows beyond the last document stay; the outer tensor may be an input, or seen elsewhere.
+            emit_documents.write_rows(emitter, target_row, new)
+    _lay_out_lists(graph, decided, made)
+    shared = [new for _, new in news] + list(made.rows.values())
+    functional = [(row, new) for row, new in news if shared.count(new) == 1 and _may_replace(graph, decided, row, new)]
+    with graph.inserting_before(begin):
+        for row, new in news:
+            if (row, new) not in functional:
+                target = row.node
+                if row.index:
+                    target = emitter.call(operator.getitem, row.node, emitter.arguments(row.index))
+                emitter.call("copy_", target, new, method=True)
+    _remove_loop(graph, decided, functional)
+    in_place = len(news) - len(functional) + len(made.filled)
+    facts: dict[str, Any] = {"in_place": in_place, "lists": len(made.rows)}
+    if separate:
+        facts["separate_inputs"] = separate
+    reordered = any(_adds_up(t) for term in decided.terms for t in walk(term))
+    if reordered:
+        facts["numerics"] = "sums in another order"
+    return Made(facts, Claims(captured_loop=True, separate_inputs=tuple(separate), reordered=reordered))
+
+
+def _emitted(graph: fx.Graph, decided: Decided, rule: str) -> _Emitted:
+    """Emit the new nodes in front of the loop; raises `Refused` with nothing changed."""
+    begin = decided.loop.iterations[0][0]
     moved = [(node, node.prev) for node in decided.hoisted]
     for node in decided.hoisted:
         begin.prepend(node)
@@ -71,7 +115,7 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
                 total = emitter.only_documents()
             _emit_checks(emitter, decided, total)
             filled = [(row, emitter.node(term)) for row, term in decided.rows]
-            news = [(row, store, _content(emitter, graph, decided, row, store)) for row, store in decided.writes]
+            news = [(row, _content(emitter, graph, decided, row, store)) for row, store in decided.writes]
             # The lists are laid out last: every read of an outer tensor comes before the first write.
             rows = {collect: emitter.node(content(value)) for collect, value in decided.appended}
     except Refused:
@@ -80,35 +124,26 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
         for node, before in reversed(moved):
             before.append(node)
         raise
+    return _Emitted(emitter, filled, news, rows)
 
-    # === Transform ===
-    for node in decided.dead:
-        graph.erase_node(node)
-    with graph.inserting_before(begin):  # before what stands behind the loop, which may use the same nodes
-        for target_row, new in filled:
-            # Rows beyond the last document stay; the outer tensor may be an input, or seen elsewhere.
-            emit_documents.write_rows(emitter, target_row, new)
-    for collect, whole in rows.items():
+
+def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
+    """What is made of lists behind the loop."""
+    for collect, whole in made.rows.items():
         for user in list(collect.users):
             with graph.inserting_before(user):
-                joined = _LISTS[user.target](emitter, decided, whole, user)
+                joined = MADE_OF_LISTS[user.target](made.emitter, decided, whole, user)
             user.replace_all_uses_with(joined)
             _copy_meta(user, joined)
             graph.erase_node(user)
         graph.erase_node(collect)
-    shared = [new for _, _, new in news] + list(rows.values())
-    functional = [
-        (row, new) for row, _, new in news if shared.count(new) == 1 and _may_replace(graph, decided, row, new)
-    ]
-    with graph.inserting_before(begin):
-        for row, _, new in news:
-            if (row, new) not in functional:
-                target = row.node
-                if row.index:
-                    target = emitter.call(operator.getitem, row.node, emitter.arguments(row.index))
-                emitter.call("copy_", target, new, method=True)
-    nodes = loop.nodes - set(decided.hoisted)
+
+
+def _remove_loop(graph: fx.Graph, decided: Decided, functional: list[tuple[Outer, fx.Node]]) -> None:
+    """Erase the loop; what comes later uses the new tensor in the place of each of ``functional``."""
+    nodes = decided.loop.nodes - set(decided.hoisted)
     inputs = [n for node in nodes for n in node.all_input_nodes if n not in nodes]
+    end = decided.loop.iterations[-1][2]
     for row, new in functional:
         later = [user for user in row.node.users if user not in nodes and end < user]
         for user in later:
@@ -118,13 +153,6 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
         if node in nodes:
             graph.erase_node(node)
     prune(graph, [*inputs, *(row.node for row, _ in functional)])
-    facts: dict[str, Any] = {"in_place": len(news) - len(functional) + len(filled), "lists": len(rows)}
-    if separate:
-        facts["separate_inputs"] = separate
-    reordered = any(_adds_up(t) for term in decided.terms for t in walk(term))
-    if reordered:
-        facts["numerics"] = "sums in another order"
-    return Made(facts, Claims(captured_loop=True, separate_inputs=tuple(separate), reordered=reordered))
 
 
 def _adds_up(term: Any) -> bool:
@@ -281,66 +309,6 @@ def _may_replace(graph: fx.Graph, decided: Decided, row: Outer, new: fx.Node) ->
     return new.meta.get("packpass") is not None and not any(
         other is not new and storage(other) == storage(new) for other in graph.nodes
     )
-
-
-# === Lists ===================================================================================================
-
-
-def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> fx.Node:
-    """``torch.cat`` of the per-document tensors: the row between the first and the last boundary."""
-    fake = example(row)
-    dim = int(cat.args[1]) % fake.dim()  # type: ignore[arg-type]
-    if decided.row_node is None:
-        return row  # made for the documents alone
-    if decided.covers_row or statically_known_true(example(cat).shape[dim] == fake.shape[dim]):
-        # Eager needs the documents to fill the row here, or fails.
-        return emitter.call(torch.clone, row) if not row.meta.get("packpass") else row
-    return emitter.call(_ops.documents_only.default, row, emitter.cu, dim)
-
-
-def _stacked(emitter: Emitter, decided: Decided, whole: fx.Node, stack: fx.Node) -> fx.Node:
-    """``torch.stack`` of the documents' values."""
-    out = emit_documents.only_documents(emitter, whole)
-    dim = int(str(stack.args[1])) % example(whole).dim()
-    return emitter.call(torch.movedim, out, 0, dim) if dim else out
-
-
-def _side_by_side(emitter: Emitter, decided: Decided, whole: fx.Node, cat: fx.Node) -> fx.Node:
-    """``torch.cat`` of the documents' values, which have an extent of their own along ``dim``."""
-    out = emit_documents.only_documents(emitter, whole)
-    dim = int(str(cat.args[1])) % (example(whole).dim() - 1)
-    if dim:
-        out = emitter.call(torch.movedim, out, 0, dim)
-        out = emitter.call(torch.clone, out, memory_format=torch.contiguous_format)  # or flatten asks whether N is 1
-    return emitter.call(torch.flatten, out, dim, dim + 1)
-
-
-def _padded(emitter: Emitter, decided: Decided, whole: fx.Node, pad: fx.Node) -> fx.Node:
-    """``pad_sequence`` of the documents."""
-    _, _, batch_first, number, side = pad.args
-    out = emitter.call(_ops.segment_pad.default, whole, emitter.cu, 0, number, side == "left")
-    return out if batch_first else emitter.call(torch.transpose, out, 0, 1)
-
-
-def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Node) -> fx.Node:
-    """A later loop takes the documents from the list: it cuts them out of the row, by the same boundaries."""
-    (dim,) = (value.dim for collect, value in decided.appended if collect is get.args[0] and isinstance(value, Segment))
-    given = decided.boundaries
-    keep = not given.lengths and not mutated_after(emitter.graph, given.node, emitter.before)
-    segment = emitter.graph.call_function(
-        markers.SEGMENT, (whole, given.node if keep else emitter.cu, get.args[1], dim % example(whole).dim())
-    )
-    segment.meta["example_value"] = example(get)
-    return segment
-
-
-_LISTS: dict[Any, Callable[[Emitter, Decided, fx.Node, fx.Node], fx.Node]] = {
-    markers.RAGGED_CAT: _joined,
-    markers.LIST_STACK: _stacked,
-    markers.LIST_JOIN: _side_by_side,
-    markers.LIST_PAD: _padded,
-    markers.LIST_GET: _looped_over,
-}
 
 
 # === Checks ==================================================================================================

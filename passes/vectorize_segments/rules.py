@@ -21,6 +21,7 @@ from packpass.semantics.names import base_name, is_in_place
 from packpass.semantics.pointwise import slot_by_slot
 from passes.refused import Refused
 from passes.vectorize_segments.by_meaning import by_meaning
+from passes.vectorize_segments.integers import Affine
 from passes.vectorize_segments.machine import (
     OPAQUE,
     PER_DOCUMENT,
@@ -31,7 +32,7 @@ from passes.vectorize_segments.machine import (
 )
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.taken_apart import shared, taken_apart
-from passes.vectorize_segments.terms import Affine, Apply, Guard, Outside, map_args
+from passes.vectorize_segments.terms import Apply, Guard, Outside, map_args
 
 RULES: dict[str, Rule] = {}
 TOKENWISE: dict[str, Rule] = {}

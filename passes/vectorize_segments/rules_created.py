@@ -10,11 +10,12 @@ from torch import fx
 from packpass.semantics import example, op_name
 from passes.refused import Refused
 from passes.vectorize_segments.documents import as_term, is_per_document, spread
+from passes.vectorize_segments.integers import Affine, Bound
 from passes.vectorize_segments.machine import Machine, Segment
 from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_views import first_bound, shape_with_length
-from passes.vectorize_segments.terms import Affine, Apply, Bound, Outside, Positions
+from passes.vectorize_segments.terms import Apply, Outside, Positions
 
 
 @rule("arange")

@@ -17,6 +17,7 @@ from packpass._compat import statically_known_true
 from packpass.semantics import argument, call_of, example
 from packpass.semantics.losses import reduction_of
 from passes.refused import Refused
+from passes.vectorize_segments.integers import FULL, Affine, Bound, Invariant
 from passes.vectorize_segments.machine import Check, Machine, Segment, frozen_args
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
@@ -29,7 +30,7 @@ from passes.vectorize_segments.rules_tokenwise import (
     slot_by_slot,
     whole_row,
 )
-from passes.vectorize_segments.terms import FULL, Affine, Apply, Bound, Guard, Invariant, Outside, Positions
+from passes.vectorize_segments.terms import Apply, Guard, Outside, Positions
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 

@@ -17,12 +17,13 @@ from packpass.semantics import argument, call_of, example
 from packpass.semantics.binding import parameters_of
 from packpass.semantics.losses import OF_CLASSES, reduction_of
 from passes.refused import Refused
+from passes.vectorize_segments.integers import FULL
 from passes.vectorize_segments.machine import Machine, Segment
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import TOKENWISE, outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, exact_type, mean
 from passes.vectorize_segments.rules_tokenwise import only_outside
-from passes.vectorize_segments.terms import FULL, Apply, Attention, Term
+from passes.vectorize_segments.terms import Apply, Attention, Term
 
 _FLASH = (torch.float16, torch.bfloat16)
 

@@ -21,11 +21,12 @@ from packpass.semantics import example
 from passes.refused import Refused
 from passes.vectorize_segments.documents import document, require_slots
 from passes.vectorize_segments.emit_documents import _flattened
+from passes.vectorize_segments.integers import FULL
 from passes.vectorize_segments.machine import OPAQUE, Machine
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import bound_arguments, outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, over
-from passes.vectorize_segments.terms import FULL, Apply, Take, Term
+from passes.vectorize_segments.terms import Apply, Take, Term
 
 _ops = torch.ops.packpass
 

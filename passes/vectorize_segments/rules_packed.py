@@ -13,23 +13,13 @@ from packpass.semantics.names import name_of_target
 from packpass.semantics.pointwise import COMPARISONS
 from passes.refused import Refused
 from passes.vectorize_segments.emit_documents import _flattened
+from passes.vectorize_segments.integers import FULL, Affine, Window
 from passes.vectorize_segments.machine import OPAQUE, Check, Machine, Padded, Segment
 from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.padded import padded_to_width
 from passes.vectorize_segments.rules import documents, outside_call, rule
 from passes.vectorize_segments.rules_views import first_bound
-from passes.vectorize_segments.terms import (
-    ANY,
-    FULL,
-    Affine,
-    Apply,
-    Assign,
-    Flip,
-    Outside,
-    Roll,
-    Term,
-    Window,
-)
+from passes.vectorize_segments.terms import ANY, Apply, Assign, Flip, Outside, Roll, Term
 
 
 def _whole(machine: Machine, node: fx.Node, value: Any) -> Segment:

@@ -18,11 +18,12 @@ from torch import fx
 from packpass.semantics import example
 from passes.refused import Refused
 from passes.vectorize_segments.documents import document, own_slots, spread
+from passes.vectorize_segments.integers import FULL
 from passes.vectorize_segments.machine import Machine, Segment
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import bound_arguments, outside_call, rule
 from passes.vectorize_segments.rules_reductions import over
-from passes.vectorize_segments.terms import FULL, Apply, Guard, Outside, Take, Term
+from passes.vectorize_segments.terms import Apply, Guard, Outside, Take, Term
 
 _MOST = 16
 """Places that are told apart; every one of them is an op of its own."""

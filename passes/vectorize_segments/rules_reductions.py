@@ -17,21 +17,11 @@ from packpass.semantics import argument, example
 from packpass.semantics.meaning import is_one
 from passes.refused import Refused
 from passes.vectorize_segments.documents import cast, document, length, lifted, require_slots, spread
+from passes.vectorize_segments.integers import Window
 from passes.vectorize_segments.machine import Document, Machine, Segment
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
-from passes.vectorize_segments.terms import (
-    Apply,
-    ArgReduce,
-    DocVector,
-    Fill,
-    Guard,
-    Outside,
-    Reduce,
-    Take,
-    Term,
-    Window,
-)
+from passes.vectorize_segments.terms import Apply, DocVector, Fill, Guard, Outside, Reduce, Term
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +160,7 @@ def over(machine: Machine, node: fx.Node, dims: Any, keepdim: Any = False) -> Ov
     return Over(machine, node, value, machine.read(value, node), example(source).dtype, others, keepdim)
 
 
-def _dims(node: fx.Node, position: int = 1) -> Any:
+def dims_of(node: fx.Node, position: int = 1) -> Any:
     return argument(node, position, "dim", node.kwargs.get("axis"))
 
 
@@ -179,7 +169,7 @@ def _dims(node: fx.Node, position: int = 1) -> Any:
 
 @rule("sum", "nansum")
 def _sum(machine: Machine, node: fx.Node) -> Any:
-    found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
+    found = over(machine, node, dims_of(node), argument(node, 2, "keepdim", False))
     if found is None:
         return outside_call(machine, node)
     if name_of(node) == "nansum":
@@ -207,7 +197,7 @@ def _sum_to_size(machine: Machine, node: fx.Node) -> Any:
 
 @rule("mean")
 def _mean(machine: Machine, node: fx.Node) -> Any:
-    found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
+    found = over(machine, node, dims_of(node), argument(node, 2, "keepdim", False))
     if found is None:
         return outside_call(machine, node)
     want = example(node).dtype
@@ -225,7 +215,7 @@ def mean(found: Over) -> Term:
 
 @rule("prod")
 def _prod(machine: Machine, node: fx.Node) -> Any:
-    found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
+    found = over(machine, node, dims_of(node), argument(node, 2, "keepdim", False))
     if found is None:
         return outside_call(machine, node)
     return found.done(found.to(example(node).dtype).reduce("prod"))
@@ -233,7 +223,7 @@ def _prod(machine: Machine, node: fx.Node) -> Any:
 
 @rule("any", "all", "count_nonzero")
 def _count(machine: Machine, node: fx.Node) -> Any:
-    found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
+    found = over(machine, node, dims_of(node), argument(node, 2, "keepdim", False))
     if found is None:
         return outside_call(machine, node)
     name = name_of(node)
@@ -257,7 +247,7 @@ def _safe_root(found: Over, square: Term) -> Term:
 
 @rule("var", "std", "var_mean", "std_mean")
 def _var(machine: Machine, node: fx.Node) -> Any:
-    dims, keepdim = _dims(node), node.kwargs.get("keepdim", False)
+    dims, keepdim = dims_of(node), node.kwargs.get("keepdim", False)
     correction, unbiased = node.kwargs.get("correction", 1), node.kwargs.get("unbiased")
     positional = list(node.args[1:])
     if positional and isinstance(positional[0], bool):
@@ -334,7 +324,7 @@ def _normalize(machine: Machine, node: fx.Node) -> Any:
 
 @rule("logsumexp")
 def _logsumexp(machine: Machine, node: fx.Node) -> Any:
-    found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
+    found = over(machine, node, dims_of(node), argument(node, 2, "keepdim", False))
     if found is None:
         return outside_call(machine, node)
     return _log_of_powers(found.to(exact_type(example(node).dtype)))
@@ -357,7 +347,7 @@ def _log_of_powers(found: Over) -> Document:
 def _masked_logsumexp(machine: Machine, node: fx.Node) -> Any:
     """``torch.masked.logsumexp``: what is masked out is -inf."""
     mask = machine.value(node.kwargs.get("mask"))
-    found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
+    found = over(machine, node, dims_of(node), argument(node, 2, "keepdim", False))
     if found is None or not found.dtype.is_floating_point or example(node).dtype != exact_type(found.dtype):
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     if mask is None:
@@ -367,59 +357,6 @@ def _masked_logsumexp(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", f"{label(node)} with this mask has no rule", node)
     kept = machine.read(mask, node)
     return _log_of_powers(found.of(found.apply(torch.where, kept, found.term, -math.inf)))
-
-
-# === Largest and smallest ====================================================================================
-
-
-@rule("amax", "amin", "aminmax")
-def _amax(machine: Machine, node: fx.Node) -> Any:
-    name = name_of(node)
-    found = over(machine, node, _dims(node), argument(node, 2, "keepdim", False))
-    if found is None:
-        return outside_call(machine, node)
-    found.not_empty()
-    if name == "aminmax":
-        return (found.done(found.reduce("amin")), found.done(found.reduce("amax")))
-    return found.done(found.reduce(name))
-
-
-def _position(found: Over, largest: bool) -> Term:
-    window = found.segment.window
-    if window.front or window.last is not None:
-        raise Refused("no-rule", f"{label(found.node)} of the end of a document has no rule", found.node)
-    fill = lowest(found.dtype) if largest else highest(found.dtype)
-    term: Term = found.machine.intern(ArgReduce(found.filled(fill), largest, found.segment.dim, found.others))
-    return term
-
-
-@rule("max", "min")
-def _max(machine: Machine, node: fx.Node) -> Any:
-    largest = name_of(node) == "max"
-    dims = _dims(node)
-    if isinstance(dims, fx.Node) or "other" in node.kwargs:
-        raise Refused("no-rule", f"{label(node)} of two tensors has no rule; use torch.maximum", node)
-    found = over(machine, node, dims, argument(node, 2, "keepdim", False))
-    if found is None:
-        return outside_call(machine, node)
-    found.not_empty()
-    if dims is None:
-        return found.done(found.reduce("amax" if largest else "amin"))
-    index = _position(found, largest)
-    values = machine.intern(Take(found.term, index, found.segment.dim))
-    return (found.done(values), found.done(index))
-
-
-@rule("argmax", "argmin")
-def _argmax(machine: Machine, node: fx.Node) -> Any:
-    dims = _dims(node)
-    found = over(machine, node, dims, argument(node, 2, "keepdim", False))
-    if found is None:
-        return outside_call(machine, node)
-    if found.others and found.segment.dim != -found.segment.rank:
-        raise Refused("no-rule", f"{label(node)} of a document whose slots are not its rows has no rule", node)
-    found.not_empty()
-    return found.done(_position(found, name_of(node) == "argmax"))
 
 
 # === Products over the slots =================================================================================

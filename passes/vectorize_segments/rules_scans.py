@@ -11,11 +11,12 @@ from torch import fx
 from packpass.semantics import argument, example
 from passes.refused import Refused
 from passes.vectorize_segments.documents import own_slots, spread
+from passes.vectorize_segments.integers import FULL
 from passes.vectorize_segments.machine import OPAQUE, Machine
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
 from passes.vectorize_segments.rules_reductions import Over, highest, lowest, over
-from passes.vectorize_segments.terms import FULL, Roll, Scan, Softmax, Term
+from passes.vectorize_segments.terms import Roll, Scan, Softmax, Term
 
 _SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min", "logcumsumexp": "logsumexp"}
 

@@ -10,13 +10,14 @@ from torch import fx
 
 from packpass.semantics import argument, example
 from passes.refused import Refused
+from passes.vectorize_segments.integers import Invariant
 from passes.vectorize_segments.machine import Machine, Segment
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, tokenwise
 from passes.vectorize_segments.rules_splits import first_input, otherwise
 from passes.vectorize_segments.rules_tokenwise import known_keywords, made, unwritable, whole_row
 from passes.vectorize_segments.rules_views import takes_length
-from passes.vectorize_segments.terms import LENGTH, Apply, Invariant, Outside
+from passes.vectorize_segments.terms import LENGTH, Apply, Outside
 
 
 def _sizes(machine: Machine, node: fx.Node) -> list[Any] | None:

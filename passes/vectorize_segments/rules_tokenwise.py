@@ -26,10 +26,11 @@ from packpass.semantics.names import name_of_target
 from packpass.semantics.registry import FAMILIES, reorders
 from passes.refused import Refused
 from passes.vectorize_segments.by_meaning import by_meaning
+from passes.vectorize_segments.integers import Affine, Invariant, Window
 from passes.vectorize_segments.machine import Machine, Rule, Segment, Store, frozen_args
 from passes.vectorize_segments.op_names import label, name_of, unshadowed
 from passes.vectorize_segments.rules import TOKENWISE, outside_call, tokenwise
-from passes.vectorize_segments.terms import Affine, Apply, Guard, Invariant, Outside, Window, map_args
+from passes.vectorize_segments.terms import Apply, Guard, Outside, map_args
 
 # === The whole-row form of a call ============================================================================
 

@@ -11,10 +11,11 @@ from packpass.semantics import argument, example
 from packpass.semantics.meaning import axis_indices
 from packpass.semantics.views import permutation_of
 from passes.refused import Refused
+from passes.vectorize_segments.integers import FULL, Affine, Bound, Invariant
 from passes.vectorize_segments.machine import OPAQUE, Machine, Segment, frozen_args
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import bound_arguments, documents, outside_call, rule
-from passes.vectorize_segments.terms import FULL, LENGTH, Affine, Apply, Bound, Invariant, Outside
+from passes.vectorize_segments.terms import LENGTH, Apply, Outside
 
 
 @documents("size", "sym_size")

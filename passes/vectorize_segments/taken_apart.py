@@ -27,20 +27,10 @@ from packpass.semantics.effects import open_autocasts
 from packpass.semantics.expand import Pieces, expand, fails_when_empty, plain_overload
 from packpass.semantics.names import op_name
 from passes.refused import Refused
+from passes.vectorize_segments.integers import FULL
 from passes.vectorize_segments.machine import PER_DOCUMENT, Machine, Segment, Store, frozen_args
 from passes.vectorize_segments.op_names import label
-from passes.vectorize_segments.terms import (
-    FULL,
-    Apply,
-    Assign,
-    Guard,
-    Outside,
-    Positions,
-    Row,
-    Term,
-    children,
-    map_args,
-)
+from passes.vectorize_segments.terms import Apply, Assign, Guard, Outside, Positions, Row, Term, children, map_args
 
 log = logging.getLogger("packpass.passes.vectorize_segments")
 

@@ -22,10 +22,11 @@ from passes.refused import Refused
 from passes.vectorize_segments.appended import appended_value
 from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
 from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, conclude
+from passes.vectorize_segments.integers import FULL, Affine, Bound, Boundaries
 from passes.vectorize_segments.machine import Document, Machine
 from passes.vectorize_segments.op_names import name_of
 from passes.vectorize_segments.rules import step
-from passes.vectorize_segments.terms import FULL, Affine, Bound, Boundaries, Interner
+from passes.vectorize_segments.terms import Interner
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 

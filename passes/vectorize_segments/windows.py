@@ -12,6 +12,7 @@ from packpass.semantics import example
 from passes.refused import Refused
 from passes.vectorize_segments.boundaries import element
 from passes.vectorize_segments.elsewhere import elsewhere
+from passes.vectorize_segments.integers import FULL, Affine, Index, Invariant, Window
 from passes.vectorize_segments.machine import (
     Cell,
     Document,
@@ -22,7 +23,7 @@ from passes.vectorize_segments.machine import (
     frozen_args,
 )
 from passes.vectorize_segments.op_names import label
-from passes.vectorize_segments.terms import FULL, Affine, DocRow, Index, Invariant, Outside, Roll, Slice, Window
+from passes.vectorize_segments.terms import DocRow, Outside, Roll, Slice
 
 
 def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node) -> Window | None:
@@ -127,25 +128,31 @@ def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
     if isinstance(value, Padded):
         return _sliced_padding(machine, value, entries, node)
     if isinstance(value, Segment):
-        at = value.rank + value.dim
-        packed = entries[at]
-        rest = [e for d, e in enumerate(entries) if d != at]
-        if isinstance(packed, slice):
-            if packed.step not in (None, 1):
-                raise Refused("strided-slice", "a slice with a step over documents", node)
-            window = (
-                value.window if packed == slice(None) else sub_window(machine, value, packed.start, packed.stop, node)
-            )
-        else:
-            window = point(machine, value, packed, node)
-        if any(e != slice(None) for e in rest):
-            return value, window, entries
-        return value, window
+        return _of_segment(machine, value, entries, node)
     if not isinstance(value, Outside) or value.node is None:
         raise Refused("no-rule", f"{label(node)} of this value has no rule", node)
     moved = elsewhere(machine, value.node, entries)
-    if moved is not None:
-        return moved, FULL
+    return _of_row(machine, value.node, entries, node) if moved is None else (moved, FULL)
+
+
+def _of_segment(machine: Machine, value: Segment, entries: list[Any], node: fx.Node) -> Any:
+    """What an index into a segment refers to."""
+    at = value.rank + value.dim
+    packed = entries[at]
+    if isinstance(packed, slice):
+        if packed.step not in (None, 1):
+            raise Refused("strided-slice", "a slice with a step over documents", node)
+        whole = packed == slice(None)
+        window = value.window if whole else sub_window(machine, value, packed.start, packed.stop, node)
+    else:
+        window = point(machine, value, packed, node)
+    if any(e != slice(None) for d, e in enumerate(entries) if d != at):
+        return value, window, entries
+    return value, window
+
+
+def _of_row(machine: Machine, outer: fx.Node, entries: list[Any], node: fx.Node) -> Any:
+    """What an index into a tensor from outside the loop refers to; None if all documents mean the same."""
     packed_at: int | None = None
     where: Window | str | None = None
     for d, entry in enumerate(entries):
@@ -173,7 +180,7 @@ def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
     kept = [d for d, e in enumerate(rest) if isinstance(e, slice)]
     rank, dim = len(kept), kept.index(packed_at) - len(kept)
     frozen = () if all(e == slice(None) for e in rest) else tuple(frozen_args(e) for e in rest)
-    return machine.outer_segment(value.node, frozen, dim, where if isinstance(where, Window) else FULL, rank), where
+    return machine.outer_segment(outer, frozen, dim, where if isinstance(where, Window) else FULL, rank), where
 
 
 def _sliced_padding(machine: Machine, padded: Padded, entries: list[Any], node: fx.Node) -> tuple[Segment, Window]:

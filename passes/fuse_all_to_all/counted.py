@@ -1,0 +1,95 @@
+"""The boundaries and lengths that a loop with exchanges cuts documents by."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass.semantics import example
+from packpass.semantics.effects import mutated_after
+from packpass.semantics.memory import copied
+from passes.refused import Refused
+from passes.vectorize_segments.find import LoopFound
+from passes.vectorize_segments.integers import Affine, Bound, Boundaries, Index
+from passes.vectorize_segments.machine import Machine
+from passes.vectorize_segments.op_names import name_of
+from passes.vectorize_segments.rules import step
+from passes.vectorize_segments.terms import Interner
+
+
+def integers(loop: LoopFound, which: int) -> Machine:
+    """The abstract machine after one iteration, for the integers it knows."""
+    begin, body, _ = loop.iterations[which]
+    machine = Machine(Interner(), loop.nodes, {})
+    machine.values[begin] = Affine.of(Index())
+    for node in body:
+        fake = example(node)
+        if isinstance(fake, torch.Tensor) and (fake.dim() > 1 or fake.is_floating_point()):
+            continue
+        try:
+            step(machine, node)
+        except Refused:
+            continue
+    return machine
+
+
+def boundaries_of(machine: Machine, loop: LoopFound) -> tuple[fx.Node, bool, dict[Boundaries, Fraction]]:
+    """The one vector that all boundaries in use come from, whether it holds lengths, and each as a fraction of it."""
+    used: dict[Boundaries, set[int]] = {}
+    for number, value in machine.values.items():
+        if all(only_checked(user) for user in number.users):
+            continue  # such as a length that became the difference of two boundaries (`packpass.capture.offsets`)
+        for atom, _ in value.atoms if isinstance(value, Affine) else ():
+            if isinstance(atom, Bound):
+                used.setdefault(atom.of, set()).add(atom.k)
+    factors: dict[Boundaries, Fraction] = {}
+    bases = []
+    for node in loop.iterations[0][1]:
+        if node.target in (markers.SEGMENT, markers.SPLIT_GET) and isinstance(node.args[1], fx.Node):
+            used.setdefault(Boundaries(node.args[1], node.target is markers.SPLIT_GET), set())
+    for boundaries, ks in used.items():
+        if (boundaries.lengths and ks) or not ks <= {0, 1}:
+            raise Refused("not-a-segment", "the loop uses boundaries of more than the document it is at")
+        node, factor = _counted_by(boundaries.node, loop.iterations[-1][2])
+        bases.append((node, boundaries.lengths))
+        factors[boundaries] = factor
+    if len(set(bases)) != 1:
+        raise Refused("two-boundaries" if bases else "no-segments", "the loop is not cut by one vector of boundaries")
+    return *bases[0], factors
+
+
+def _counted_by(node: fx.Node, end: fx.Node) -> tuple[fx.Node, Fraction]:
+    """``cu // cp`` is ``cu`` times 1 / cp, unless one of the two is written before the loop's end."""
+    factor = Fraction(1)
+    while True:
+        name = name_of(node)
+        source = node.args[0] if node.args else None
+        fake = example(source)
+        if not isinstance(source, fx.Node) or not isinstance(fake, torch.Tensor) or fake.is_floating_point():
+            return node, factor
+        if any(mutated_after(node.graph, n, node, end) for n in (node, source)):
+            return node, factor
+        by = node.args[1] if len(node.args) > 1 else None
+        floors = name == "floor_divide" or node.kwargs.get("rounding_mode") in ("floor", "trunc")
+        if name in ("floor_divide", "div") and floors and type(by) is int and by > 0:
+            factor /= by
+        elif copied(node) is source:
+            if example(node).dtype not in (torch.int32, torch.int64) or fake.dtype not in (torch.int32, torch.int64):
+                return node, factor
+        else:
+            return node, factor
+        node = source
+
+
+def only_checked(node: fx.Node) -> bool:
+    """Integers that only Dynamo's own assertions look at."""
+    if is_size_check(node):
+        return True
+    return isinstance(example(node), (torch.SymInt, torch.SymBool, int)) and all(only_checked(u) for u in node.users)
+
+
+def is_size_check(node: fx.Node) -> bool:
+    return name_of(node) == "_assert_scalar"

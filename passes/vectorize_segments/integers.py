@@ -1,0 +1,121 @@
+"""Integers of a document, as sums of boundaries and its number, and windows of its slots."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch import fx
+
+
+@dataclasses.dataclass(frozen=True)
+class Boundaries:
+    """N+1 document boundaries: the tensor itself, or the running sum of N lengths (``lengths=True``)."""
+
+    node: fx.Node
+    lengths: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """``boundaries[i + k]`` for the document ``i`` of this iteration."""
+
+    of: Boundaries
+    k: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+    """The number ``i`` of this iteration's document."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Invariant:
+    """An integer that is the same for every document."""
+
+    node: fx.Node
+
+
+Atom = Bound | Index | Invariant
+
+
+@dataclasses.dataclass(frozen=True)
+class Affine:
+    """An integer ``const + sum(c * atom)``; an int tensor of one element counts as the integer it holds."""
+
+    atoms: frozenset[tuple[Atom, int]] = frozenset()
+    const: int = 0
+
+    @staticmethod
+    def of(value: Atom | int) -> Affine:
+        return Affine(const=value) if isinstance(value, int) else Affine(frozenset({(value, 1)}))
+
+    def plus(self, other: Affine, sign: int = 1) -> Affine:
+        sums: dict[Atom, int] = dict(self.atoms)
+        for atom, c in other.atoms:
+            sums[atom] = sums.get(atom, 0) + sign * c
+        return Affine(frozenset((a, c) for a, c in sums.items() if c), self.const + sign * other.const)
+
+    def times(self, factor: int) -> Affine:
+        return Affine(frozenset((a, c * factor) for a, c in self.atoms if factor), self.const * factor)
+
+    @property
+    def is_const(self) -> bool:
+        return not self.atoms
+
+    def single(self) -> tuple[Atom, int] | None:
+        """``(atom, const)`` if this is ``atom + const``."""
+        if len(self.atoms) != 1:
+            return None
+        ((atom, c),) = self.atoms
+        return (atom, self.const) if c == 1 else None
+
+    def bound(self) -> tuple[Bound, int] | None:
+        """``(boundary, const)`` if this is one boundary plus a constant."""
+        found = self.single()
+        return (found[0], found[1]) if found is not None and isinstance(found[0], Bound) else None
+
+    def length_of(self) -> tuple[Boundaries, int] | None:
+        """``(boundaries, const)`` if this is the length of the iteration's document plus a constant."""
+        if len(self.atoms) == 1:
+            ((atom, c),) = self.atoms
+            if isinstance(atom, Bound) and c == 1 and atom.k == 0 and not atom.of.lengths:
+                return Boundaries(atom.of.node, lengths=True), self.const  # entry i of a vector of lengths
+            return None
+        by_k = {atom.k: (atom, c) for atom, c in self.atoms if isinstance(atom, Bound)}
+        if len(self.atoms) == 2 and set(by_k) == {0, 1} and by_k[0][1] == -1 and by_k[1][1] == 1:
+            low, high = by_k[0][0], by_k[1][0]
+            if low.of == high.of:
+                return low.of, self.const
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Slots of a document ``[s, e)``: from ``s + front`` to ``e - back``; or only the first / last ``k`` of them.
+
+    ``first=k`` is ``[s, min(s + k, e))``, ``last=k`` is ``[max(e - k, s), e)``; both exclude front and back.
+    """
+
+    front: int = 0
+    back: int = 0
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def full(self) -> bool:
+        return self == FULL
+
+    @property
+    def plain(self) -> bool:
+        return self.first is None and self.last is None
+
+    def complements(self, other: Window) -> bool:
+        """Do the two cut every document in two parts without overlap?"""
+        for a, b in ((self, other), (other, self)):
+            opened = {Window(last=a.back)} if a.front == 0 else {Window(first=a.front)} if a.back == 0 else set()
+            if a.plain and b in opened:
+                return True
+        return False
+
+
+FULL = Window()
