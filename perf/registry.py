@@ -24,7 +24,7 @@ class Context:
     @property
     def budget(self) -> float:
         """Seconds for the timed rounds of one race."""
-        return 0.3 if self.quick else 1.2
+        return 0.3 if self.quick else 1.0
 
     def progress(self, text: str) -> None:
         """One line on standard error."""
