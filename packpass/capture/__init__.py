@@ -212,6 +212,8 @@ def _replacement(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> A
         if group_is_on("symbolic-loops"):
             return calls.call_method(tx, fn, args, kwargs)
         return None
+    if active.regions and getattr(fn, "method_name", None) == "extend" and len(args) == 1:  # from torch 2.15 on
+        return calls.extend(fn.obj.realize(), args[0].realize())
     function = callee(fn)
     try:
         hash(function)

@@ -48,8 +48,8 @@ def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any
 def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A method of a tensor."""
     tensor, name, mode = method.obj.realize(), method.name, current_frame().mode
-    if isinstance(tensor, ListVariable) and name == "extend" and active.regions and len(args) == 1 and not kwargs:
-        return _extend(tensor, args[0].realize())
+    if name == "extend" and active.regions and len(args) == 1:
+        return extend(tensor, args[0].realize())
     if not isinstance(tensor, TensorVariable):
         return None
     if isinstance(tensor, NumpyNdarrayVariable):
@@ -68,9 +68,9 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     return None if replacement is None else replacement(tx, tensor, *args, **kwargs)
 
 
-def _extend(items: ListVariable, more: Any) -> Any:
+def extend(items: Any, more: Any) -> Any:
     """``parts.extend([a, b])`` of a list from outside the loop. Dynamo changes it before it asks whether it may."""
-    if items.mutation_type is None or is_side_effect_safe(items.mutation_type):
+    if not isinstance(items, ListVariable) or items.mutation_type is None or is_side_effect_safe(items.mutation_type):
         return None
     if not isinstance(more, (ListVariable, TupleVariable)):
         return None
