@@ -129,7 +129,8 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
             row = d
         elif not isinstance(entry, (int, slice)) or isinstance(entry, bool):
             return None
-    if cut is None or not _follows(entries, row, cut):
+    # A slice of the one slot that there is would broadcast, in eager, to whatever it meets.
+    if cut is None or not _follows(entries, row, cut) or statically_known_true(example(base).shape[cut] == 1):
         return None
     begin = machine.affine(entries[cut].start) if entries[cut].start is not None else Affine()
     end = machine.affine(entries[cut].stop) if entries[cut].stop is not None else Affine()

@@ -117,3 +117,11 @@ def padded_by_reflection(x: Tensor, cu: Tensor) -> Tensor:
         for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())
     ]
     return torch.cat(rows)
+
+
+@leave("f[T] f[N,1] cu", must_refuse=True, why="a slice of one slot is one slot, which broadcasts")
+def rows_of_one_slot(x: Tensor, rows: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[s:e] = x[s:e] + rows[i, : e - s]
+    return out

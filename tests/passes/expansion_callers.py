@@ -138,9 +138,19 @@ def inverse_lengths(x: Tensor, cu: Tensor) -> Tensor:
     return attend(x, cu) * weights[document][:, None, None]
 
 
+def written_mask(x: Tensor, cu: Tensor) -> Tensor:
+    """The loop becomes a comparison of documents, which are those of the expanded row."""
+    mask = torch.eye(x.shape[1], dtype=torch.bool)
+    for i in range(cu.shape[0] - 1):
+        start, end = cu[i], cu[i + 1]
+        mask[start:end, start:end] = True
+    q = heads(x).transpose(0, 1)[None]
+    return attend(x, cu) + F.scaled_dot_product_attention(q, q, q, attn_mask=mask).sum()
+
+
 CUTS = (
     repeated_documents, repeated_starts, summed_lengths, compared_with_slots, marked_starts, written_loop, appended_row,
-    inverse_lengths, longest_on_the_host, filled_by_parts,
+    inverse_lengths, longest_on_the_host, filled_by_parts, written_mask,
 )  # fmt: skip
 
 
@@ -163,14 +173,14 @@ def chosen_by_old_length(x: Tensor, cu: Tensor, ids: Tensor) -> Tensor:
     return attend(x, torch.where(cu < ids.shape[1], cu, ids.shape[1]))
 
 
-def written_mask(x: Tensor, cu: Tensor, ids: Tensor) -> Tensor:
+def numbered_mask(x: Tensor, cu: Tensor, ids: Tensor) -> Tensor:
     """The loop stays as it is, so the call must, too."""
-    mask = torch.eye(x.shape[1], dtype=torch.bool)
+    bias = torch.zeros(x.shape[1], x.shape[1])
     for i in range(cu.shape[0] - 1):
         start, end = cu[i], cu[i + 1]
-        mask[start:end, start:end] = True
+        bias[start:end, start:end] = i * 2
     q = heads(x).transpose(0, 1)[None]
-    return attend(x, cu) + F.scaled_dot_product_attention(q, q, q, attn_mask=mask).sum()
+    return attend(x, cu) + F.scaled_dot_product_attention(q, q, q, attn_mask=bias).sum()
 
 
 def means(x: Tensor, cu: Tensor, ids: Tensor) -> Tensor:
@@ -200,7 +210,7 @@ def table_of_the_longest(x: Tensor, cu: Tensor, ids: Tensor) -> Tensor:
 
 
 MIXED = (
-    appended_old_length, padded_with_old_length, limited_by_old_length, chosen_by_old_length, written_mask, means,
+    appended_old_length, padded_with_old_length, limited_by_old_length, chosen_by_old_length, numbered_mask, means,
     means_in_place, mean_length, table_of_the_longest,
 )  # fmt: skip
 
