@@ -11,9 +11,7 @@ from passes.refused import Refused
 from passes.vectorize_segments.blocks import Block
 from passes.vectorize_segments.elsewhere import Elsewhere
 from passes.vectorize_segments.integers import FULL
-from passes.vectorize_segments.machine import (
-    Machine,
-)
+from passes.vectorize_segments.machine import Machine
 from passes.vectorize_segments.terms import Assign, DocRow, Outside, PointRead, Row, Term, walk
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
         *(row for row, _ in decided.writes),
         *(row for row, _ in decided.rows),
     ]
-    read = {t: None for term in decided.terms for t in walk(term) if isinstance(t, (DocRow, Elsewhere))}
+    read = {t: None for term in decided.terms for t in walk(term) if isinstance(t, (DocRow, Elsewhere, Block))}
     parts: list[Outer | DocRow] = [
         *rows,
         *(dict.fromkeys((*read, *(row for row, _ in decided.rows)))),

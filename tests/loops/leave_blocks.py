@@ -65,3 +65,12 @@ def tensor_with_other_columns(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         out[s:e, s:e] = 1
     return out
+
+
+@leave("f[T] cu", must_refuse=True, why="two kinds of squares of one tensor, of which one lies across the other")
+def squares_across_squares(x: Tensor, cu: Tensor) -> Tensor:
+    out = (x[:, None, None] * x[None, :, None]).repeat(1, 1, x.shape[0])
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e, s:e] = 1
+        out[:, s:e, s:e] = 2
+    return out
