@@ -33,7 +33,7 @@ from packpass.capture.dynamo import (
     example,
     is_side_effect_safe,
 )
-from packpass.capture.lists import CollectedItems, is_collected, numbers_of
+from packpass.capture.lists import CollectedItems, is_collected, items_of, numbers_of
 from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
 from packpass.capture.watch import is_scalar, is_unknown, is_vector, watch_item
@@ -74,7 +74,7 @@ def extend(items: Any, more: Any) -> Any:
         return None
     if not isinstance(more, (ListVariable, TupleVariable)):
         return None
-    if isinstance(more.items, CollectedItems) or not active.regions[-1].adopt_list(items):
+    if items_of(more) is not None or not active.regions[-1].adopt_list(items):
         return None
     items.items.extend(more.items)
     return constant(None)
@@ -107,8 +107,7 @@ def _collected(tx: Any, tensors: Any) -> CollectedItems | None:
     value = tensors.realize()
     if is_documents(value):
         value = collect(tx, value)
-    known = isinstance(value, ListVariable) and isinstance(value.items, CollectedItems)
-    return value.items if known else None
+    return items_of(value)
 
 
 def _call_stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:

@@ -130,9 +130,15 @@ class CollectedItems(list[Any]):
         remove = index = count = sort = _refuse
 
 
+def items_of(value: Any) -> CollectedItems | None:
+    """What a loop over documents has put into a list, or is putting into it."""
+    known = isinstance(value, ListVariable) and isinstance(value.items, CollectedItems)
+    return value.items if known else None
+
+
 def is_collected(value: Any) -> bool:
     """A finished list with one entry per document: nothing can change it any more, so that a copy is the list."""
-    return isinstance(value, ListVariable) and isinstance(value.items, CollectedItems) and not active.regions
+    return items_of(value) is not None and not active.regions
 
 
 def numbers_of(value: Any) -> Any:

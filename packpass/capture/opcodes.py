@@ -25,7 +25,6 @@ from packpass._compat import free_unbacked_symbols
 from packpass.capture import calls, effects, late_reads, sequences
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
-    ListVariable,
     LocalGeneratorObjectVariable,
     SliceVariable,
     SymNodeVariable,
@@ -34,7 +33,7 @@ from packpass.capture.dynamo import (
     call,
     constant,
 )
-from packpass.capture.lists import CollectedItems, numbers_of
+from packpass.capture.lists import items_of, numbers_of
 from packpass.capture.region import JUMPS, Region, TrackedLocals
 from packpass.capture.state import LOOP_MODES, Mode, active, location_of
 from packpass.capture.watch import watch_items
@@ -132,9 +131,7 @@ def _follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
 def _get_iter(original: Any, self: Any, instruction: Any) -> None:
     """``for boundary in cu_seqlens``; looping again over a list with one entry per document."""
     value = self.stack[-1].realize()
-    if isinstance(value, TensorVariable) or (
-        isinstance(value, ListVariable) and isinstance(value.items, CollectedItems)
-    ):
+    if isinstance(value, TensorVariable) or items_of(value) is not None:
         found = sequences.documents_of(self, value)
         if found is not None:
             self.pop()

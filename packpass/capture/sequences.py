@@ -30,7 +30,7 @@ from packpass.capture.dynamo import (
     constant,
     variable,
 )
-from packpass.capture.lists import CollectedItems, is_collected
+from packpass.capture.lists import CollectedItems, is_collected, items_of
 from packpass.capture.region import ITERATIONS, Region
 from packpass.capture.state import (
     LOOP_MODES,
@@ -67,8 +67,9 @@ def documents_of(tx: Translator, value: Any) -> Any:
     1-D integer tensor with one entry per document."""
     if is_documents(value):
         return value
-    if isinstance(value, ListVariable) and isinstance(value.items, CollectedItems):
-        return of_collected(tx, value.items)
+    items = items_of(value)
+    if items is not None:
+        return of_collected(tx, items)
     if isinstance(value, NumpyNdarrayVariable):
         if is_vector(value) and made_from(value.as_proxy().node) is not None:
             raise refuse_use(tx, "going over a numpy array of boundaries, instead of their tolist(),")

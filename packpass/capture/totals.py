@@ -36,6 +36,7 @@ from packpass.capture.dynamo import (
     example,
     wrap_fx_proxy,
 )
+from packpass.semantics import storage
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -172,7 +173,7 @@ class Adding:
         fake = example(before) if isinstance(before, TensorVariable) else None
         fits = fake is None or total.add not in _IN_PLACE or (tuple(fake.shape) == total.sizes)
         self.ready = fits and (fake is not None or type(_number(before)) in (int, float))
-        self._memory = fake.untyped_storage()._cdata if fake is not None and total.add in _IN_PLACE else None
+        self._memory = storage(_tensor(before)) if total.add in _IN_PLACE else None
 
     def begin(self, index: Any) -> None:
         """The stand-in for the total of the documents before."""
@@ -200,10 +201,8 @@ class Adding:
         """Does the body look at the tensor that is added to in place, which has its final value only after the loop?"""
         node: Any = self.region.index.as_proxy().node
         while self._memory is not None and node.op != "root":
-            for used in node.all_input_nodes:
-                fake = used.meta.get("example_value")
-                if isinstance(fake, torch.Tensor) and fake.untyped_storage()._cdata == self._memory:
-                    return True
+            if any(storage(used) == self._memory for used in node.all_input_nodes):
+                return True
             node = node.next
         return False
 

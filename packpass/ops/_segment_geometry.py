@@ -62,7 +62,13 @@ def back(x: Tensor, dim: int) -> Tensor:
 
 def column(vector: Tensor, like: Tensor) -> Tensor:
     """View a vector so that it broadcasts along dim 0 of ``like``."""
-    return vector.view([-1] + [1] * (like.dim() - 1))
+    return along(vector, like, 0)
+
+
+def along(vector: Tensor, like: Tensor, dim: int) -> Tensor:
+    """View a vector so that it broadcasts along ``dim`` of ``like``."""
+    dim = dim % like.dim()
+    return vector.view([1] * dim + [-1] + [1] * (like.dim() - dim - 1))
 
 
 def spread(values: Tensor, slots: Slots) -> Tensor:
@@ -81,9 +87,8 @@ def reach(cu_seqlens: Tensor, total: int, reverse: bool) -> Tensor:
 
 def inside_along(x: Tensor, cu_seqlens: Tensor, dim: int) -> Tensor:
     """Which slots belong to documents, bool, broadcasting along ``dim`` of ``x``."""
-    dim = dim % x.dim()
     inside: Tensor = window_mask_op(cu_seqlens, x.shape[dim], 0, 0)
-    return inside.view([1] * dim + [-1] + [1] * (x.dim() - dim - 1))
+    return along(inside, x, dim)
 
 
 def lowest(dtype: torch.dtype) -> float | int | bool:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from packpass.ops._library import define, differentiable
-from packpass.ops._segment_geometry import slots_of, spread
+from packpass.ops._segment_geometry import along, slots_of, spread
 
 
 def _places_kernel(cu_seqlens: Tensor, begins: Tensor, total: int) -> Tensor:
@@ -39,23 +39,22 @@ segment_places_op = define(
 )
 
 
-def _along(vector: Tensor, like: Tensor, dim: int) -> Tensor:
-    """View a vector so that it broadcasts along ``dim`` of ``like``."""
-    dim = dim % like.dim()
-    return vector.view([1] * dim + [-1] + [1] * (like.dim() - dim - 1))
+def _resized(x: Tensor, dim: int, size: int) -> Tensor:
+    """An empty tensor like ``x`` but for its size along ``dim``."""
+    shape = list(x.shape)
+    shape[dim] = size
+    return x.new_empty(shape)
 
 
 def _gather_kernel(x: Tensor, places: Tensor, dim: int) -> Tensor:
     if guard_or_false(x.shape[dim] == 0):
-        return _gather_fake(x, places, dim).zero_()
+        return _resized(x, dim, places.shape[0]).zero_()
     taken = x.index_select(dim, places.clamp(0, x.shape[dim] - 1))
-    return torch.where(_along(places >= 0, taken, dim), taken, torch.zeros((), dtype=x.dtype, device=x.device))
+    return torch.where(along(places >= 0, taken, dim), taken, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
 def _gather_fake(x: Tensor, places: Tensor, dim: int) -> Tensor:
-    shape = list(x.shape)
-    shape[dim] = places.shape[0]
-    return x.new_empty(shape)
+    return _resized(x, dim, places.shape[0])
 
 
 gather_places_op = define(
@@ -69,15 +68,13 @@ gather_places_op = define(
 def _sum_kernel(rows: Tensor, places: Tensor, dim: int, size: int) -> Tensor:
     """The gradient of `gather_places`: every slot of ``rows`` added where it came from."""
     # What has no place goes to a slot behind the last, which is cut off.
-    out = _sum_fake(rows, places, dim, size + 1).zero_()
+    out = _resized(rows, dim, size + 1).zero_()
     out.index_add_(dim, torch.where(places >= 0, places, size).clamp(max=size), rows)
     return out.narrow(dim, 0, size).contiguous()
 
 
 def _sum_fake(rows: Tensor, places: Tensor, dim: int, size: int) -> Tensor:
-    shape = list(rows.shape)
-    shape[dim] = size
-    return rows.new_empty(shape)
+    return _resized(rows, dim, size)
 
 
 sum_places_op = define(
@@ -104,7 +101,7 @@ def _scatter_kernel(x: Tensor, rows: Tensor, places: Tensor, dim: int) -> Tensor
         return x.clone(memory_format=torch.contiguous_format)
     sources = sources_of_places_op(places, x.shape[dim])
     taken = rows.index_select(dim, sources.clamp(0, rows.shape[dim] - 1))
-    return torch.where(_along(sources >= 0, x, dim), taken, x).contiguous()
+    return torch.where(along(sources >= 0, x, dim), taken, x).contiguous()
 
 
 scatter_places_op = define(
@@ -145,7 +142,7 @@ def _scatter_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, Non
     (places,) = ctx.saved_tensors
     sources = sources_of_places_op(places, grad.shape[ctx.dim])
     zero = torch.zeros((), dtype=grad.dtype, device=grad.device)
-    kept = torch.where(_along(sources >= 0, grad, ctx.dim), zero, grad)
+    kept = torch.where(along(sources >= 0, grad, ctx.dim), zero, grad)
     return kept, gather_places_op(grad, _winning(places, sources), ctx.dim), None, None
 
 

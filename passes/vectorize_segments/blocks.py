@@ -21,7 +21,7 @@ from torch import fx
 from packpass.semantics import example
 from passes.refused import Refused
 from passes.vectorize_segments.integers import FULL, Affine
-from passes.vectorize_segments.machine import OPAQUE, Machine, Store, frozen_args
+from passes.vectorize_segments.machine import OPAQUE, Machine, Store, selection
 from passes.vectorize_segments.terms import Assign, Outside, Term
 from passes.vectorize_segments.windows import constant_entry, expand_index, window_of
 
@@ -43,27 +43,17 @@ class Block(Term):
     dim: int
     columns: int
 
-    def whole(self, emitter: Emitter) -> fx.Node:
-        """The outer tensor as ``index`` selects it."""
-        return emitter.call(operator.getitem, self.node, emitter.arguments(self.index)) if self.index else self.node
-
     def written(self, emitter: Emitter, value: Any) -> fx.Node:
         """The outer tensor with every document's square filled."""
-        base = self.whole(emitter)
+        base = emitter.selected(self)
         ids = emitter.call(_ops.segment_ids.default, emitter.cu, emitter.total)
-        rows, columns = (_along(emitter, ids, dim) for dim in (self.dim, self.columns))
+        rows, columns = (emitter.along(ids, dim) for dim in (self.dim, self.columns))
         same = emitter.call(
             torch.logical_and,
             emitter.call(operator.eq, rows, columns),
-            _along(emitter, emitter.mask(FULL), self.dim),
+            emitter.along(emitter.mask(FULL), self.dim),
         )
         return emitter.call(torch.where, same, emitter.fitted(value, base), base)
-
-
-def _along(emitter: Emitter, vector: fx.Node, dim: int) -> fx.Node:
-    for _ in range(-dim - 1):
-        vector = emitter.call(torch.unsqueeze, vector, -1)
-    return vector
 
 
 def write_block(machine: Machine, node: fx.Node, base: fx.Node, index: Any, value: Any) -> bool:
@@ -76,7 +66,7 @@ def write_block(machine: Machine, node: fx.Node, base: fx.Node, index: Any, valu
     if len(cuts) != 2 or any(entries[d].step not in (None, 1) for d in cuts):
         return False
     windows = [window_of(machine, entries[d].start, entries[d].stop, node) for d in cuts]
-    rest = [slice(None) if d in cuts else entry for d, entry in enumerate(entries)]
+    rest = [entry for d, entry in enumerate(entries) if d not in cuts]
     if windows != [FULL, FULL] or not all(constant_entry(machine, entry) for entry in rest):
         raise Refused("two-packed-dims", "two dimensions are cut by boundaries in different ways in one index", node)
     if isinstance(value, Affine) and value.is_const:
@@ -84,9 +74,7 @@ def write_block(machine: Machine, node: fx.Node, base: fx.Node, index: Any, valu
     scalar = isinstance(value, (bool, int, float)) or (isinstance(value, Outside) and not machine.fake(value).dim())
     if value is OPAQUE or not scalar:
         raise Refused("two-packed-dims", "a square of each document is set to something else than one number", node)
-    kept = [d for d, entry in enumerate(rest) if isinstance(entry, slice)]
-    frozen = () if all(entry == slice(None) for entry in rest) else tuple(frozen_args(entry) for entry in rest)
-    dim, columns = (kept.index(d) - len(kept) for d in cuts)
+    frozen, (dim, columns), _ = selection(entries, *cuts)
     key = (outer.node, frozen, dim, columns, "block")
     if key in machine.outer:
         raise Refused("two-packed-dims", "a square of each document is written twice in one iteration", node)

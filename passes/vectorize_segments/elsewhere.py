@@ -22,7 +22,7 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import example
 from passes.vectorize_segments.integers import FULL, Affine, Index, Invariant
-from passes.vectorize_segments.machine import Machine, Segment, Store, frozen_args
+from passes.vectorize_segments.machine import Machine, Segment, Store, selection
 from passes.vectorize_segments.terms import Term
 
 if TYPE_CHECKING:
@@ -52,19 +52,24 @@ class Elsewhere(Term):
     def emit(self, emitter: Emitter) -> fx.Node:
         """The slots, moved to where the row has those documents."""
         flat = self.flat(emitter)
-        out = emitter.call(_ops.gather_places.default, flat, self.places(emitter, flat), self.dim)
-        return out
+        made: fx.Node = emitter.call(_ops.gather_places.default, flat, self.places(emitter), self.dim)
+        return made
 
     def flat(self, emitter: Emitter) -> fx.Node:
         """The outer tensor with its packed dimension, rows one behind the other, at ``dim``."""
-        node = emitter.call(operator.getitem, self.node, emitter.arguments(self.index)) if self.index else self.node
+        node = emitter.selected(self)
         if not self.per_row:
             return node
         at = example(node).dim() + self.dim
         return emitter.call(torch.flatten, node, at - 1, at)
 
-    def places(self, emitter: Emitter, flat: fx.Node) -> fx.Node:
-        """Where every slot of the row lies in ``flat``, checked."""
+    def places(self, emitter: Emitter) -> fx.Node:
+        """Where every slot of the row lies in `flat`, worked out and checked once."""
+        if self not in emitter.places:
+            emitter.places[self] = self._places(emitter)
+        return emitter.places[self]
+
+    def _places(self, emitter: Emitter) -> fx.Node:
         begins: Any = emitter.vector(self.begin, emitter.boundaries)
         if not isinstance(begins, fx.Node) or not isinstance(example(begins), torch.Tensor):
             begins = emitter.call(torch.full_like, emitter.given, begins, dtype=torch.int64)
@@ -99,10 +104,10 @@ class Elsewhere(Term):
     def written(self, emitter: Emitter, rows: fx.Node) -> fx.Node:
         """The outer tensor (as ``index`` selects it) with every document's slots replaced by those of ``rows``."""
         flat = self.flat(emitter)
-        out = emitter.call(_ops.scatter_places.default, flat, rows, self.places(emitter, flat), self.dim)
+        out = emitter.call(_ops.scatter_places.default, flat, rows, self.places(emitter), self.dim)
         if not self.per_row:
             return out
-        whole = emitter.call(operator.getitem, self.node, emitter.arguments(self.index)) if self.index else self.node
+        whole = emitter.selected(self)
         sizes = [
             size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, whole, d)
             for d, size in enumerate(example(whole).shape)
@@ -150,9 +155,11 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
 
 def _from_end(begin: Affine, extent: Any) -> Affine:
     """A number counted from the end, also where it is written ``extent - n``."""
-    known = Affine(frozenset((a, c) for a, c in begin.atoms if isinstance(a, Invariant)), begin.const)
+    known = begin.shared()
     single = known.single()
-    size = known.const if known.is_const else example(single[0].node) + single[1] if single else None  # type: ignore[union-attr]
+    size: Any = known.const if known.is_const else None
+    if single is not None and isinstance(single[0], Invariant):
+        size = example(single[0].node) + single[1]
     return begin.plus(known, -1) if size is not None and statically_known_true(size == extent) else begin
 
 
@@ -173,10 +180,8 @@ def _is_own(machine: Machine, begin: Affine, boundaries: Any) -> bool:
 def _segment(
     machine: Machine, base: fx.Node, entries: list[Any], cut: int, row: int | None, begin: Affine, at_end: bool
 ) -> Segment:
-    whole = [slice(None) if d in (cut, row) else entry for d, entry in enumerate(entries)]
-    kept = [d for d, entry in enumerate(whole) if isinstance(entry, slice)]
-    index = () if all(entry == slice(None) for entry in whole) else tuple(frozen_args(entry) for entry in whole)
-    dim, rank = kept.index(cut) - len(kept), len(kept) - (row is not None)
+    index, (dim, *rows), rank = selection(entries, *(d for d in (cut, row) if d is not None))
+    rank -= len(rows)
     key = (base, index, dim, begin, row is not None, at_end, machine.least)
     store = machine.outer.get(key)
     if store is None:

@@ -49,6 +49,8 @@ class Emitter:
         self._masks: dict[Window, fx.Node] = {}
         self._reaches: dict[int, fx.Node] = {}
         self._counts: dict[str, fx.Node] = {}
+        self.places: dict[Any, fx.Node] = {}
+        """Where the slots of the row lie in an outer tensor (`passes.vectorize_segments.elsewhere`)."""
         self.boundaries = boundaries
         self.cu = self.given = self._boundary_node(boundaries)
 
@@ -96,11 +98,14 @@ class Emitter:
             self._masks[window] = self.call(_ops.window_mask.default, self.cu, self.total, window.front, window.back)
         return self._masks[window]
 
-    def _mask_for(self, window: Window, dim: int) -> fx.Node:
-        mask = self.mask(window)
+    def along(self, vector: fx.Node, dim: int) -> fx.Node:
+        """A vector with dimensions of size 1 behind it, so that it lies along ``dim`` (negative)."""
         for _ in range(-dim - 1):
-            mask = self.call(torch.unsqueeze, mask, -1)
-        return mask
+            vector = self.call(torch.unsqueeze, vector, -1)
+        return vector
+
+    def _mask_for(self, window: Window, dim: int) -> fx.Node:
+        return self.along(self.mask(window), dim)
 
     def choose(self, window: Window, inside: Any, outside: Any, dim: int) -> fx.Node:
         """``inside`` on the slots of ``window``, ``outside`` on the document's other slots (the tail is free)."""
@@ -123,15 +128,18 @@ class Emitter:
             return self.node(value)
         return self.total if value is LENGTH else value
 
+    def selected(self, part: Any) -> fx.Node:
+        """An outer tensor, ``part.node``, as ``part.index`` selects along its other dimensions."""
+        node: fx.Node = part.node
+        return self.call(operator.getitem, node, self.arguments(part.index)) if part.index else node
+
     def arguments(self, value: Any) -> Any:
         """An interned argument structure as the new nodes take it."""
         return _python(map_args(value, self._leaf))
 
     def _make(self, value: Any) -> fx.Node:
         if isinstance(value, Row):
-            return (
-                value.node if not value.index else self.call(operator.getitem, value.node, self.arguments(value.index))
-            )
+            return self.selected(value)
         if isinstance(value, Outside):
             if value.node is not None:
                 return value.node
@@ -167,8 +175,7 @@ class Emitter:
         following = self.call(torch.clamp, self.call(torch.add, entry, 1), max=self.call(operator.sub, last, 1))
         start, end = (self.call(torch.index_select, self.cu, 0, at) for at in (entry, following))
         keep = self.call(torch.ge, self.call(torch.sub, end, start), value.length)
-        for _ in range(-value.dim - 1):
-            keep = self.call(torch.unsqueeze, keep, -1)
+        keep = self.along(keep, value.dim)
         otherwise = self.node(value.otherwise)
         then = value.then
         if isinstance(then, Assign) and then.window == FULL and then.base is value.otherwise:

@@ -103,19 +103,12 @@ def only_documents(emitter: Emitter, whole: fx.Node) -> fx.Node:
 
 def _mask(emitter: Emitter, least: int, like: fx.Node) -> fx.Node:
     """bool [N + 1, 1, ...]: documents of at least ``least`` slots; not the last entry."""
-    mask = emitter.reaches(least)
-    for _ in range(example(like).dim() - 1):
-        mask = emitter.call(torch.unsqueeze, mask, -1)
-    return mask
-
-
-def _selected(emitter: Emitter, row: DocRow) -> fx.Node:
-    return emitter.call(operator.getitem, row.node, emitter.arguments(row.index)) if row.index else row.node
+    return emitter.along(emitter.reaches(least), -example(like).dim())
 
 
 def write_rows(emitter: Emitter, row: DocRow, new: fx.Node) -> None:
     """Write [N + 1, *shape] to the outer tensor in place."""
-    target = _selected(emitter, row)
+    target = emitter.selected(row)
     _enough_rows(emitter, row, target)
     dim = row.dim % example(target).dim()
     values = only_documents(emitter, new)
@@ -128,7 +121,7 @@ def write_rows(emitter: Emitter, row: DocRow, new: fx.Node) -> None:
 
 def _rows(emitter: Emitter, row: DocRow) -> fx.Node:
     """The first N rows, and one of zeros for the entry that means nothing."""
-    node = _selected(emitter, row)
+    node = emitter.selected(row)
     _enough_rows(emitter, row, node)
     if row.dim != -example(node).dim():
         node = emitter.call(torch.movedim, node, row.dim, 0)

@@ -58,6 +58,10 @@ class Affine:
     def times(self, factor: int) -> Affine:
         return Affine(frozenset((a, c * factor) for a, c in self.atoms if factor), self.const * factor)
 
+    def shared(self) -> Affine:
+        """The part that is the same for every document."""
+        return Affine(frozenset((a, c) for a, c in self.atoms if isinstance(a, Invariant)), self.const)
+
     @property
     def is_const(self) -> bool:
         return not self.atoms

@@ -333,3 +333,11 @@ def frozen_args(value: Any) -> Any:
     if isinstance(value, slice):
         return Slice(frozen_args(value.start), frozen_args(value.stop), frozen_args(value.step))
     return value
+
+
+def selection(entries: list[Any], *cuts: int) -> tuple[tuple[Any, ...], list[int], int]:
+    """``(index along the other dimensions, dims, rank)`` as `Row` has them, where ``cuts`` are taken whole."""
+    rest = [slice(None) if d in cuts else e for d, e in enumerate(entries)]
+    kept = [d for d, e in enumerate(rest) if isinstance(e, slice)]
+    frozen = () if all(e == slice(None) for e in rest) else tuple(frozen_args(e) for e in rest)
+    return frozen, [kept.index(d) - len(kept) for d in cuts], len(kept)

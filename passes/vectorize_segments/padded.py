@@ -11,7 +11,8 @@ from torch import fx
 
 from packpass.semantics import example
 from passes.vectorize_segments.documents import document
-from passes.vectorize_segments.integers import FULL, Affine, Invariant
+from passes.vectorize_segments.emit import stored
+from passes.vectorize_segments.integers import FULL, Affine
 from passes.vectorize_segments.machine import Document, Machine, Segment
 from passes.vectorize_segments.terms import Term
 
@@ -55,8 +56,7 @@ class PaddedTo(Term):
             out = emitter.call(torch.movedim, out, rank + self.along, 0)
         if not self.fill:
             return out
-        for _ in range(-self.along - 1):
-            inside = emitter.call(torch.unsqueeze, inside, -1)
+        inside = emitter.along(inside, self.along)
         for _ in range(rank + self.along):
             inside = emitter.call(torch.unsqueeze, inside, 1)
         return emitter.call(torch.where, inside, out, self.fill)
@@ -74,13 +74,9 @@ def padded_to_width(machine: Machine, node: fx.Node, value: Any, pad: Any, mode:
     amount, number = found[zero.index(False)], 0 if fill is None else fill
     if amount is None or machine.boundaries is None or not isinstance(number, (int, float, bool)):
         return None
-    width = Affine(frozenset((a, c) for a, c in amount.atoms if isinstance(a, Invariant)), amount.const)
+    width = amount.shared()
     length = width.plus(amount, -1).length_of()
     if length is None or length[1] or (length[0], 0) != machine.boundaries:
         return None
-    term = PaddedTo(machine.read(value, node), value.dim, width, zero[1], _stored(number, example(node)))
+    term = PaddedTo(machine.read(value, node), value.dim, width, zero[1], stored(number, example(node).dtype))
     return document(machine, term)
-
-
-def _stored(number: Any, like: torch.Tensor) -> Any:
-    return torch.empty((), dtype=like.dtype).fill_(number).item()

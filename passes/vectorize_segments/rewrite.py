@@ -84,10 +84,7 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
     with graph.inserting_before(begin):
         for row, new in news:
             if (row, new) not in functional:
-                target = row.node
-                if row.index:
-                    target = emitter.call(operator.getitem, row.node, emitter.arguments(row.index))
-                emitter.call("copy_", target, new, method=True)
+                emitter.call("copy_", emitter.selected(row), new, method=True)
     _remove_loop(graph, decided, functional)
     in_place = len(news) - len(functional) + len(made.filled)
     facts: dict[str, Any] = {"in_place": in_place, "lists": len(made.rows)}
@@ -278,8 +275,7 @@ def _point_filled(emitter: Emitter, new: fx.Node, store: Store, row: Row) -> fx.
     slots = emitter.call(torch.arange, total, device=emitter.device)
     hit = emitter.call(torch.logical_and, emitter.call(torch.eq, slots, slot), empty)
     hit = emitter.call(torch.logical_and, hit, emitter.call(torch.logical_not, emitter.mask(FULL)))
-    for _ in range(-row.dim - 1):
-        hit = emitter.call(torch.unsqueeze, hit, -1)
+    hit = emitter.along(hit, row.dim)
     fill = emitter.fitted(number, new)
     return emitter.call(torch.where, hit, fill, new)
 

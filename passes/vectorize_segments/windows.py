@@ -20,7 +20,7 @@ from passes.vectorize_segments.machine import (
     Padded,
     Segment,
     Slot,
-    frozen_args,
+    selection,
 )
 from passes.vectorize_segments.op_names import label
 from passes.vectorize_segments.terms import DocRow, Outside, Roll, Slice
@@ -174,12 +174,9 @@ def _of_row(machine: Machine, outer: fx.Node, entries: list[Any], node: fx.Node)
         if all(constant_entry(machine, e) for e in entries):
             return None
         raise Refused("no-rule", "this index has no rule", node)
-    rest = [e if d != packed_at else slice(None) for d, e in enumerate(entries)]
-    if not all(constant_entry(machine, e) for e in rest):
+    if not all(constant_entry(machine, e) for d, e in enumerate(entries) if d != packed_at):
         raise Refused("no-rule", "this index has no rule", node)
-    kept = [d for d, e in enumerate(rest) if isinstance(e, slice)]
-    rank, dim = len(kept), kept.index(packed_at) - len(kept)
-    frozen = () if all(e == slice(None) for e in rest) else tuple(frozen_args(e) for e in rest)
+    frozen, (dim,), rank = selection(entries, packed_at)
     return machine.outer_segment(outer, frozen, dim, where if isinstance(where, Window) else FULL, rank), where
 
 
@@ -280,14 +277,6 @@ def _single_entry(
     return (selected[0], *found, selected[1]) if found is not None else None
 
 
-def _selection(entries: list[Any], at: int) -> tuple[tuple[Any, ...], int, int]:
-    """``(index along the other dimensions, dim, rank)`` as `Row` has them."""
-    rest = [e if d != at else slice(None) for d, e in enumerate(entries)]
-    kept = [d for d, e in enumerate(rest) if isinstance(e, slice)]
-    frozen = () if all(e == slice(None) for e in rest) else tuple(frozen_args(e) for e in rest)
-    return frozen, kept.index(at) - len(kept), len(kept)
-
-
 def outer_row(machine: Machine, base: fx.Node, index: Any, node: fx.Node) -> Document | None:
     """``table[i]`` of an outer tensor with one row per document; reading a vector of integers gives an integer."""
     found = _single_entry(machine, base, index, node)
@@ -301,7 +290,7 @@ def outer_row(machine: Machine, base: fx.Node, index: Any, node: fx.Node) -> Doc
     integers = fake.dim() == 1 and fake.dtype in (torch.int32, torch.int64)
     if integers and node.target is not operator.setitem and not _only_written(node):
         return None
-    frozen, dim, _ = _selection(entries, at)
+    frozen, (dim,), _ = selection(entries, at)
     key = (base, frozen, dim, single[1])
     if key not in machine.rows:
         row = machine.intern(DocRow(*key))
@@ -323,7 +312,7 @@ def outer_slot(machine: Machine, base: fx.Node, index: Any, node: fx.Node) -> Sl
     bound = position.bound()
     if bound is None:
         return None
-    frozen, dim, rank = _selection(entries, at)
+    frozen, (dim,), rank = selection(entries, at)
     if machine.boundaries is None:
         machine.use((bound[0].of, bound[0].k + (-1 if bound[1] < 0 else 0)), node)
     of, k = machine.boundaries
