@@ -6,6 +6,7 @@ Functions import what they need when they are called: importing this module cost
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import itertools
 import logging
@@ -288,6 +289,14 @@ def is_collective(target: Any) -> bool:
 
     Both overloads and the packets of overloads that Dynamo writes down where user code calls ``torch.ops.x.y``.
     """
+    try:
+        return _is_collective(target)
+    except TypeError:  # of a target that cannot be hashed, which no function of torch's is
+        return False
+
+
+@functools.lru_cache(4096)
+def _is_collective(target: Any) -> bool:
     namespace, op = qualified_name(target)
     if namespace in ("_c10d_functional", "c10d", "_c10d_functional_autograd"):
         return op != "wait_tensor"

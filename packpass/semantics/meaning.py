@@ -223,6 +223,8 @@ class Traits:
     """Arguments whose gradient is 0 at slots that nobody reads, whatever these hold."""
     reorders: bool = False
     """May the last bits of a result depend on how many slots there are beside?"""
+    singular: bool = False
+    """Are gradients of other operands not finite where an operand is the same number throughout (a variance of 0)?"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -129,6 +129,17 @@ def _method(name: str) -> str:
 def name_of_target(target: Any) -> str:
     """The name of a function, an overload or a method of tensors; "" for what is not torch's, Python's, or registered
     with torch."""
+    try:
+        return _name_of(target)
+    except TypeError:
+        if _hashable(target):
+            raise
+        return ""
+
+
+@functools.lru_cache(4096)
+def _name_of(target: Any) -> str:
+    """The same, remembered: every pass asks it of every node."""
     if isinstance(target, str):
         return _method(target)
     if isinstance(target, torch._ops.OpOverload):
@@ -139,7 +150,7 @@ def name_of_target(target: Any) -> str:
         return _one_name(name) if space in ("aten", "prims") else f"{space}::{name}"
     if isinstance(target, torch._ops.HigherOrderOperator):
         return f"higher_order::{target.name()}"
-    if not callable(target) or not _hashable(target):
+    if not callable(target):
         return ""
     known = _functions().get(target)
     return known if known is not None else _in_its_own_module(target)

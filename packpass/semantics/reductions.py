@@ -35,6 +35,8 @@ _IDENTITY: dict[str, Any] = {
     **{"sum": 0, "nansum": 0, "prod": 1, "amax": -math.inf, "amin": math.inf, "any": False, "all": True},
     **{"logsumexp": -math.inf, "count_nonzero": 0, "norm": 0, "linalg_vector_norm": 0},
 }
+REDUCES_ONE_TO_ITSELF = frozenset({"sum", "mean", "prod", "amax", "amin", "max", "min"})
+"""What these make of a single number is that number."""
 _COUNTING = frozenset({"mean", "nanmean", "var", "std", "var_mean", "std_mean", "median", "nanmedian", "mode"})
 _PLAIN = frozenset({"max", "min", "argmax", "argmin", "aminmax", "kthvalue", "quantile", "nanquantile", "dist"})
 _SCANS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
@@ -197,7 +199,13 @@ def _normalised(call: Call) -> Meaning | None:
             if weight.rank != len(shape):
                 return None
         relations.append(relating.done())
-    return meaning(FAMILY, relations, Traits(reorders=True))
+    return meaning(FAMILY, relations, Traits(reorders=True, singular=not _away_from_zero(call)))
+
+
+def _away_from_zero(call: Call) -> bool:
+    """Is what is added to a variance more than 0?"""
+    eps = call.get("eps")
+    return eps is None or (isinstance(eps, (int, float)) and eps > 0)
 
 
 def _over_statistics(call: Call) -> Meaning | None:
@@ -224,7 +232,7 @@ def _over_statistics(call: Call) -> Meaning | None:
         if call.operands[k].rank != 1:
             return None
         relating.axes[k] = (relating.along(call.operands[k].value.shape[0], relating.result[1]),)
-    return meaning(FAMILY, relating.done(), Traits(reorders=True))
+    return meaning(FAMILY, relating.done(), Traits(reorders=True, singular=not _away_from_zero(call)))
 
 
 def _triangle(call: Call) -> Meaning | None:

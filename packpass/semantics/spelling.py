@@ -133,6 +133,15 @@ def _squeeze(node: fx.Node) -> None:
         last.meta["example_value"] = value
 
 
+def _log_sigmoid(node: fx.Node) -> None:
+    """The second result is a buffer for the backward of this kernel."""
+    users = [user for user in node.users if user.users]
+    if any(user.target is not operator.getitem or user.args[1] != 0 for user in users):
+        return
+    for user in users:
+        _become(user, torch.nn.functional.logsigmoid, (node.args[0],))
+
+
 def _pad(node: fx.Node) -> None:
     sizes: Any = node.args[1]
     _become(node, native_pad(), (node.args[0], list(sizes), "constant", _get(node, 2, "value", 0)))
@@ -156,6 +165,7 @@ def _table() -> dict[Any, Callable[[fx.Node], None]]:
         "_log_softmax.default": _softmax(torch.log_softmax),
         "embedding.default": _embedding,
         "squeeze.dims": _squeeze,
+        "log_sigmoid_forward.default": _log_sigmoid,
         "pad.default": _named(native_pad()),
         "constant_pad_nd.default": _pad,
         "lift_fresh_copy.default": _named(torch.clone),

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._compat import free_unbacked_symbols, qualified_name, statically_known_true
+from packpass._compat import free_unbacked_symbols, is_collective, qualified_name, statically_known_true
 from packpass.decisions.location import location_of_node
 from packpass.semantics import argument, blank, example
 from passes.exchange_cost import Exchange
@@ -99,6 +99,8 @@ def equal_parts(send: fx.Node, splits: Sequence[Any], received: Sequence[Any]) -
 
 def find(node: fx.Node) -> Member | None:
     """The member that begins with this node; None if it is none. Raises Refused for one that must stay as it is."""
+    if not is_collective(node.target):
+        return None
     if base_name(node.target) == EXCHANGE:
         return _functional(node)
     if node.target in (TO_HEADS, TO_TOKENS) and not free_unbacked_symbols(example(node.args[0])):

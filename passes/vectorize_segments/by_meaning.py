@@ -38,7 +38,7 @@ def by_meaning(machine: Machine, node: fx.Node) -> Any:
         return NotImplemented
     packed = {o.argument for o, v in zip(call.operands, values, strict=True) if isinstance(v, Segment)}
     fills = _fills(call, means)
-    if fills is None:
+    if fills is None or (means.traits.singular and any(r.requires_grad for r in call.results)):
         return NotImplemented
     dims = [_dim(relation, values) for relation in means.relations]
     if None in dims:

@@ -13,7 +13,7 @@ from passes.vectorize_segments.documents import as_term, is_per_document, spread
 from passes.vectorize_segments.integers import Affine, Bound
 from passes.vectorize_segments.machine import Machine, Segment
 from passes.vectorize_segments.op_names import label
-from passes.vectorize_segments.rules import outside_call, rule
+from passes.vectorize_segments.rules import documents, outside_call, rule
 from passes.vectorize_segments.rules_views import first_bound, shape_with_length
 from passes.vectorize_segments.terms import Apply, Outside, Positions
 
@@ -45,12 +45,13 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
     return machine.fresh(Positions(per_document, offset, fake.dtype, fake.device), 1)
 
 
+@documents("new_zeros", "new_ones", "new_full", "new_empty")
 @rule("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
 def _create(machine: Machine, node: fx.Node) -> Any:
     """A tensor with a dimension of the document's length: the same call with the row's length."""
     name = op_name(node)
-    method = node.op == "call_method"
-    args = node.args[1:] if method else node.args
+    lent = name.startswith("new_")  # by its first operand, of which the dtype and the device are asked
+    args = node.args[1:] if lent else node.args
     unknown = set(node.kwargs) - {"dtype", "device", "fill_value", "requires_grad", "layout"}
     if unknown or node.kwargs.get("requires_grad") or (not args):
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
@@ -61,7 +62,7 @@ def _create(machine: Machine, node: fx.Node) -> Any:
     if any(isinstance(t, fx.Node) for t in (*tail, node.kwargs.get("fill_value"))):
         return _filled_by_document(machine, node, sizes, tail[0] if tail else node.kwargs["fill_value"])
     if all(isinstance(s, int) for s in sizes):
-        if isinstance(machine.value(node.args[0]) if method else None, Segment):
+        if lent and not isinstance(machine.value(node.args[0]), Outside):
             fake = example(node)  # a segment lends only its dtype and device
             kwargs = {"dtype": fake.dtype, "device": fake.device}
             fill = tail[0] if tail else node.kwargs.get("fill_value")
@@ -75,10 +76,12 @@ def _create(machine: Machine, node: fx.Node) -> Any:
     shape, dim = shape_with_length(machine, sizes, node)
     shape = tuple(machine.intern(s) if isinstance(s, Outside) else s for s in shape)
     head: tuple[Any, ...] = ()
-    if method:
+    if lent:
         base = machine.value(node.args[0])
+        if not isinstance(base, (Segment, Outside)):
+            raise Refused("no-rule", f"this {label(node)} has no rule", node)
         head = (machine.read(base, node) if isinstance(base, Segment) else base,)
-    term = Apply(node.target, method, (*head, shape, *tail), tuple(sorted(node.kwargs.items())), dim)
+    term = Apply(node.target, node.op == "call_method", (*head, shape, *tail), tuple(sorted(node.kwargs.items())), dim)
     return machine.fresh(term, len(shape))
 
 

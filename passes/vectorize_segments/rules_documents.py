@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import argument, call_of, example, op_of
+from packpass.semantics import argument, call_of, example, meaning_of, op_of
 from packpass.semantics.binding import parameters_of
 from packpass.semantics.names import is_in_place
+from packpass.semantics.reductions import REDUCES_ONE_TO_ITSELF
 from packpass.semantics.views import permutation_of
 from passes.refused import Refused
 from passes.vectorize_segments.documents import (
@@ -244,6 +245,9 @@ def _along(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     args, kwargs = list(node.args[1:]), {k: v for k, v in node.kwargs.items() if k != "axis"}
     scalars = name in ("max", "min", "prod", "argmax", "argmin")
+    if rank == 0 and op_of(node) in REDUCES_ONE_TO_ITSELF and not args and not kwargs:
+        if example(node).dtype == example(node.args[0]).dtype:
+            return document(machine, Apply(torch.clone, False, (term,), (), 0))
     if rank == 0 or (given in (None, (), []) and (scalars or args)):
         raise Refused("no-rule", f"this {label(node)} of a per-document value has no rule", node)
     dims: Any = tuple(range(-rank, 0)) if given in (None, (), []) else given
@@ -267,7 +271,8 @@ def _along(machine: Machine, node: fx.Node) -> Any:
 def _rows(machine: Machine, node: fx.Node) -> Any:
     """Ops on the last dimensions: documents are rows."""
     _, term, rank = source(machine, node)
-    if rank == 0:
+    means = meaning_of(call_of(node))
+    if rank == 0 or means is None or means.traits.singular:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     rest = tuple(_outside(machine, a) for a in node.args[1:])
     items = tuple(sorted((k, _outside(machine, v)) for k, v in node.kwargs.items()))

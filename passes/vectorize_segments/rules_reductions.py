@@ -172,8 +172,8 @@ def _sum(machine: Machine, node: fx.Node) -> Any:
     found = over(machine, node, dims_of(node), argument(node, 2, "keepdim", False))
     if found is None:
         return outside_call(machine, node)
-    if name_of(node) == "nansum":
-        raise Refused("no-rule", "nansum has no rule", node)
+    if name_of(node) == "nansum" and found.dtype.is_floating_point:
+        found = found.of(found.apply(torch.where, found.apply(torch.isnan, found.term), 0, found.term))
     return found.done(found.to(example(node).dtype).reduce("sum"))
 
 
@@ -238,10 +238,14 @@ def _count(machine: Machine, node: fx.Node) -> Any:
 # === Variance and norms ======================================================================================
 
 
-def _safe_root(found: Over, square: Term) -> Term:
+def _safe_root(found: Over, square: Term, power: float = 0.5) -> Term:
     """The root whose gradient at 0 is 0, as that of std and of norms."""
     zero = found.apply(torch.eq, square, 0, dim_of_term=0)
-    root = found.apply(torch.sqrt, found.apply(torch.where, zero, 1.0, square, dim_of_term=0), dim_of_term=0)
+    above = found.apply(torch.where, zero, 1.0, square, dim_of_term=0)
+    if power == 0.5:
+        root = found.apply(torch.sqrt, above, dim_of_term=0)
+    else:
+        root = found.apply(torch.pow, above, power, dim_of_term=0)
     return found.apply(torch.where, zero, 0.0, root, dim_of_term=0)
 
 
@@ -288,7 +292,15 @@ def norm_term(found: Over, p: Any) -> Term:
     if isinstance(p, float) and math.isinf(p):
         found.not_empty()
         return found.of(found.apply(torch.abs, found.term)).reduce("amax" if p > 0 else "amin")
-    raise Refused("no-rule", f"{label(found.node)} of order {p} has no rule", found.node)
+    if type(p) not in (int, float) or p < 0 or p != p:
+        raise Refused("no-rule", f"{label(found.node)} of order {p} has no rule", found.node)
+    zero = found.apply(torch.eq, found.term, 0)
+    if p == 0:
+        return found.of(found.apply(torch.logical_not, zero), torch.bool).to(found.dtype).reduce("sum")
+    # A number that is 0 has no gradient, whatever its power's would be.
+    size = found.apply(torch.abs, found.apply(torch.where, zero, 1.0, found.term))
+    power = found.apply(torch.where, zero, 0.0, found.apply(torch.pow, size, p))
+    return _safe_root(found, found.of(power).reduce("sum"), 1 / p)
 
 
 @rule("norm", "linalg_vector_norm", "linalg_norm")

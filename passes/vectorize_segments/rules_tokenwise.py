@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import argument, example, family_of
+from packpass.semantics import argument, call_of, example, family_of, meaning_of
 from packpass.semantics.call import op_of_name
 from packpass.semantics.names import name_of_target
 from packpass.semantics.registry import FAMILIES, reorders
@@ -28,7 +28,7 @@ from passes.refused import Refused
 from passes.vectorize_segments.by_meaning import by_meaning
 from passes.vectorize_segments.integers import Affine, Invariant, Window
 from passes.vectorize_segments.machine import Machine, Rule, Segment, Store, frozen_args
-from passes.vectorize_segments.op_names import label, name_of, unshadowed
+from passes.vectorize_segments.op_names import label, unshadowed
 from passes.vectorize_segments.rules import TOKENWISE, outside_call, tokenwise
 from passes.vectorize_segments.terms import Apply, Guard, Outside, map_args
 
@@ -192,13 +192,13 @@ def _layer_norm(machine: Machine, node: fx.Node) -> Any:
     if not isinstance(value, Segment) or not isinstance(shape, (tuple, list)):
         return outside_call(machine, node) if only_outside(machine, node) else NotImplemented
     known_keywords(node, "input", "normalized_shape", "weight", "bias", "eps", "cudnn_enable")
-    eps = argument(node, 3 if name_of(node) == "rms_norm" else 4, "eps", None)
     if -value.dim <= len(shape):
         raise Refused("no-rule", f"{label(node)} over the document's own dimension has no rule", node)
     if len(segments(machine, node)) > 1:
         raise Refused("no-rule", f"{label(node)} with weights of its own for every slot has no rule", node)
-    if eps == 0 and differentiated(node):
-        raise Refused("no-rule", f"the gradient of {label(node)} with eps=0 has no rule", node)  # 0/0 in the tail
+    means = meaning_of(call_of(node))
+    if differentiated(node) and (means is None or means.traits.singular):  # slots that nobody asked for are all ones
+        raise Refused("no-rule", f"the gradient of {label(node)} with eps <= 0 has no rule", node)
     return whole_row(machine, node, value, value.dim)
 
 

@@ -141,9 +141,11 @@ def _run(machine: Machine, pieces: Pieces) -> tuple[Any, ...]:
 
     for placeholder, operand in pieces.inputs:
         machine.values[placeholder] = machine.value(operand)
+    # Torch's trace runs below autograd: which operands and results need a gradient is written down here.
     gradients = {p for p, operand in pieces.inputs if _requires(example(operand))}
+    for placeholder in gradients:
+        _require(example(placeholder))
     for piece in pieces.nodes:
-        # Torch's trace runs below autograd: which results need a gradient is written down here.
         if any(i in gradients for i in piece.all_input_nodes) and _differentiable(example(piece)):
             gradients.add(piece)
             _require(example(piece))

@@ -1,6 +1,6 @@
 """Run the programs of `op_samples` through packpass and hold them against eager; as a command, print a table::
 
-python -m tests.semantics.op_programs [--only NAME] [--part K/N] [--refused] [--samples N]
+python -m tests.semantics.op_programs [--only NAME] [--part K/N] [--refused] [--samples N] [--mode shift]
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import json
 import logging
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
@@ -20,8 +22,9 @@ import packpass
 from packpass.decisions.records import collecting
 from packpass.reports.report import Report
 
+from . import op_modes
 from .op_outcomes import Outcome, difference, only_rounding, outcome
-from .op_samples import SAMPLES, TOTAL, LeftOut, OpProgram, programs
+from .op_samples import SAMPLES, TOTAL, LeftOut, Making, OpProgram, _as_program, programs
 
 RULE = "vectorize_segments"
 UNINITIALISED = frozenset({"empty_like", "new_empty", "new_empty_strided"})
@@ -95,6 +98,21 @@ def _status(program: OpProgram, report: Report, random: bool) -> Verdict:
     return Verdict(program.name, "refused" if refusals else "left", code, reason)
 
 
+def judge_in(mode: str) -> tuple[Making, Callable[[Any], Verdict]]:
+    """What makes and judges the programs of a mode: "loop", "shift" or "padded"."""
+    if mode == "loop":
+        return _as_program, judge
+    make, found = {
+        "shift": (op_modes.shift_program, op_modes.judge_shift),
+        "padded": (op_modes.padded_program, op_modes.judge_padded),
+    }[mode]
+
+    def judged(program: Any) -> Verdict:
+        return Verdict(program.name, **dataclasses.asdict(found(program)))
+
+    return make, judged
+
+
 # === The table ===============================================================================================
 
 
@@ -102,13 +120,14 @@ def table(verdicts: list[Verdict], left_out: list[LeftOut], refused: bool) -> st
     """What was found, in lines."""
     counted = collections.Counter(v.status for v in verdicts)
     random = counted["random"]
-    total = len(verdicts) - random
+    total = len(verdicts) - random - counted["mixes"]
+    done = counted["vectorised"] + counted["rewritten"]
     ops = {v.name.rpartition("/")[0] for v in verdicts}
     lines = [
         f"{len(verdicts)} programs of {len(ops)} operators, rows of {TOTAL} slots",
-        f"vectorised {counted['vectorised']} of {total} ({100 * counted['vectorised'] / max(total, 1):.1f} %), "
+        f"rewritten {done} of {total} ({100 * done / max(total, 1):.1f} %), "
         f"refused {counted['refused']}, left {counted['left']}, wrong {counted['wrong']}, raised {counted['raised']}; "
-        f"{random} draw random numbers and stayed loops",
+        f"{random} draw random numbers and stayed loops, {counted['mixes']} mix slots and were left alone",
     ]
     lines += [
         f"  {v.status.upper()} {v.name}: {v.code} {v.reason}" for v in verdicts if v.status in ("wrong", "raised")
@@ -138,6 +157,10 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.semantics.op_programs", description=__doc__)
     parser.add_argument("--only", default="", help="operators whose name contains this")
     parser.add_argument("--part", type=part_of, default=(1, 1), help="the K-th of N parts, as K/N")
+    parser.add_argument(
+        "--mode", choices=("loop", "shift", "padded"), default="loop",
+        help="document by document, behind a declared row's operator, or between the attentions of a padded model",
+    )  # fmt: skip
     parser.add_argument("--refused", action="store_true", help="say why, for every program that stayed a loop")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="programs per operator")
     parser.add_argument(
@@ -153,13 +176,14 @@ def main(argv: list[str]) -> int:
         logging.disable(logging.ERROR)  # torch logs fakes that fail; that they did is the verdict
     verdicts: list[Verdict] = []
     left_out: list[LeftOut] = []
-    for program in programs(given.only, given.part, given.samples):
+    make, judged = judge_in(given.mode)
+    for program in programs(given.only, given.part, given.samples, make):
         if isinstance(program, LeftOut):
             left_out.append(program)
             continue
-        if given.source:
+        if given.source and given.mode == "loop":
             print(f"# {program.name}\n{program.source}")
-        verdicts.append(judge(program))
+        verdicts.append(judged(program))
         if given.json:
             print(json.dumps(dataclasses.asdict(verdicts[-1])), file=given.json, flush=True)
     print(table(verdicts, left_out, given.refused))

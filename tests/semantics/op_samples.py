@@ -158,6 +158,10 @@ def _rows_of(seeds: list[list[Tensor]], length: int) -> tuple[list[Tensor], list
     return out, is_row
 
 
+Making = Callable[[str, Any, Any, list[list[Tensor]]], Any]
+"""Makes a program, or a `LeftOut`, of a name, an operator, a sample and its tensors under several seeds."""
+
+
 # === Programs ================================================================================================
 
 
@@ -322,8 +326,8 @@ def _checked(
     return program
 
 
-def programs_of(op: Any, samples: int = SAMPLES) -> Iterator[OpProgram | LeftOut]:
-    """The first programs of one operator that differ in form; why there are none, if there are none."""
+def programs_of(op: Any, samples: int = SAMPLES, make: Making = _as_program) -> Iterator[Any]:
+    """The first programs of one operator that differ in form; why there are none, if there are none (`LeftOut`)."""
     full = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
     dtype = dtype_of(op)
     if dtype is None or op.name in NOT_RUN:
@@ -347,7 +351,7 @@ def programs_of(op: Any, samples: int = SAMPLES) -> Iterator[OpProgram | LeftOut
             form = _form(sample)
             if form in seen:
                 continue
-            made = _as_program(f"{full}/{number}", op, sample, _seeds(op, dtype, number, sample))
+            made = make(f"{full}/{number}", op, sample, _seeds(op, dtype, number, sample))
             if isinstance(made, LeftOut):
                 reasons.append(made)
                 continue
@@ -369,10 +373,12 @@ def _seeds(op: Any, dtype: torch.dtype, number: int, sample: Any) -> list[list[T
     return found
 
 
-def programs(only: str = "", part: tuple[int, int] = (1, 1), samples: int = SAMPLES) -> Iterator[OpProgram | LeftOut]:
+def programs(
+    only: str = "", part: tuple[int, int] = (1, 1), samples: int = SAMPLES, make: Making = _as_program
+) -> Iterator[Any]:
     """The programs of all operators, of those whose name contains ``only`` (or one of it, between commas), of the k-th
-    of n parts."""
+    of n parts; `LeftOut` for those without."""
     chosen = [op for op in op_db if any(text in op.name for text in only.split(","))]
     with without_seeds():
         for op in chosen[part[0] - 1 :: part[1]]:
-            yield from programs_of(op, samples)
+            yield from programs_of(op, samples, make)

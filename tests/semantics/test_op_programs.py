@@ -17,14 +17,15 @@ from .op_programs import Verdict, judge, programs
 from .op_samples import LeftOut, OpProgram, programs_of, without_seeds
 
 PARTS = 6
-FLOOR = 0.72
-"""Of every part; all parts together have more than 80 %, the parts from 77 to 85 % (see the command)."""
+FLOOR = 0.75
+"""Of every part; all parts together have more than 85 %, and no part less than 78 % (see the command)."""
 
 REWRITTEN = [
     "binary_cross_entropy",
     "bitwise_left_shift",
     "cholesky",
     "conv1d",
+    "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
     "diag_embed",
@@ -33,8 +34,12 @@ REWRITTEN = [
     "i0",
     "isin",
     "kthvalue",
+    "masked.normalize",
     "max_pool2d",
     "multi_margin_loss",
+    "multilabel_soft_margin_loss",
+    "nanmean",
+    "nansum",
     "softmin",
     "topk",
     "view_as_complex",
