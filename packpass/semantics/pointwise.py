@@ -26,7 +26,7 @@ _UNTAGGED = _words(
     to clone detach alias contiguous conj resolve_conj resolve_neg real imag isclose isreal log_sigmoid hardswish
     softsign tanhshrink floor_divide masked_fill where requires_grad_ complex polar special_ndtr rsub dropout
     alpha_dropout
-    _to_copy logical_and
+    _to_copy logical_and alias_copy unravel_index
     """
 )
 # Their gradient at a slot that nobody reads is 0 whatever the slot holds: they copy, add, or choose.

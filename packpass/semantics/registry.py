@@ -16,6 +16,7 @@ from packpass.semantics import (
     lookups,
     losses,
     matrices,
+    measures,
     pointwise,
     products,
     reductions,
@@ -40,6 +41,7 @@ FAMILIES: dict[str, Mapping[str, Entry]] = {
         creation,
         matrices,
         kernels,
+        measures,
     )
 }
 ENTRIES: dict[str, Entry] = {}
@@ -96,7 +98,7 @@ def reorders(op: str) -> bool:
     """May the last bits of an operation depend on how many slots there are beside? So may those of an unknown one."""
     if op in reductions.REORDERING or op in losses.REORDERING:
         return True
-    return family_of_name(op) in ("", products.FAMILY, matrices.FAMILY, kernels.FAMILY)
+    return family_of_name(op) in ("", products.FAMILY, matrices.FAMILY, kernels.FAMILY, measures.FAMILY)
 
 
 def family_of_name(op: str) -> str:
