@@ -339,7 +339,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "__setitem__": _set_item,
     **dict.fromkeys(("split", "split_with_sizes"), _call_split),
     "roll": _call_roll,
-    **{name: _shadowed(getattr(torch, name)) for name in ("logsumexp", "cummax", "cummin")},
+    **{name: _shadowed(function) for name, function in shadows.METHODS.items()},
     **{name: _divided(name) for name in divisible.METHODS},
 }
 """Name of a tensor's method -> ``replacement(tx, tensor, *args, **kwargs)``."""

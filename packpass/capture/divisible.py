@@ -29,7 +29,7 @@ from packpass.capture.state import active, current_frame
 from packpass.capture.watch import is_unknown
 
 FUNCTIONS = {torch.chunk: "chunk", torch.reshape: "reshape", torch.unflatten: "unflatten"}
-METHODS = frozenset({"chunk", "reshape", "view", "unflatten"})
+METHODS = frozenset({*FUNCTIONS.values(), "view"})
 EQUAL_PARTS = "a document is cut in equal parts, which not every length allows"
 """What speaks against a replay. Beside a rewritten graph, which checks the lengths, it may run all the same."""
 

@@ -14,6 +14,8 @@ from packpass.capture.watch import is_unknown
 _OPS = {torch.logsumexp: markers.LOGSUMEXP, torch.cummax: markers.CUMMAX, torch.cummin: markers.CUMMIN}
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 SHADOWED = frozenset({*_OPS, _ATTENTION})
+METHODS = {function.__name__: function for function in _OPS}
+"""Methods of tensors that are the function of their name."""
 
 
 def call(tx: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from packpass.capture.effects import reason_of
 from packpass.capture.state import FrameState, react
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, record
 from packpass.layout.arguments import boundary_arguments
+from packpass.semantics.losses import OF_CLASSES
 
-_SHIFTING = frozenset({"roll", "pad", "cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss"})
+_MODULES = frozenset(module.__name__ for module in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss))
+_SHIFTING = OF_CLASSES | _MODULES | {"roll", "pad"}
 """Names by which code that shifts labels can be told; slices alone are in nearly every function."""
 
 

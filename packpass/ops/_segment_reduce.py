@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from packpass.ops._library import define, differentiable
-from packpass.ops._segment_geometry import HALVES, column, front, highest, inside_along, lowest, slots_of
+from packpass.ops._monoids import REDUCTIONS
+from packpass.ops._segment_geometry import HALVES, column, front, inside_along, slots_of
 from packpass.ops._segment_native import TYPES, run, shape_along
 
-IDENTITIES = {"sum": lambda _: 0, "prod": lambda _: 1, "amax": lowest, "amin": highest}
-FUNCTIONS = {"sum": "Sum", "prod": "Prod", "amax": "Max", "amin": "Min"}
 OF_BOOLS = {"sum": "amax", "prod": "amin"}
 
 
@@ -33,14 +32,13 @@ def kernel(x: Tensor, cu_seqlens: Tensor, reduce: str, dim: int) -> Tensor:
     if not x.is_floating_point():
         return _integers(rows, cu_seqlens, reduce)
     cu = cu_seqlens.long()
-    names = {"amax": "max", "amin": "min"}
     out = torch.segment_reduce(
         rows.float() if x.dtype in HALVES else rows,
-        names.get(reduce, reduce),
+        REDUCTIONS[reduce].scan,
         offsets=torch.cat([cu, cu[-1:]]),
         axis=0,
         unsafe=True,
-        initial=IDENTITIES[reduce](x.dtype),
+        initial=REDUCTIONS[reduce].identity(x.dtype),
     )
     return out.to(x.dtype)
 
@@ -50,7 +48,7 @@ def _integers(rows: Tensor, cu_seqlens: Tensor, reduce: str) -> Tensor:
     if rows.dtype is torch.bool:
         return _integers(rows.to(torch.uint8), cu_seqlens, OF_BOOLS.get(reduce, reduce)).bool()
     slots = slots_of(cu_seqlens, rows.shape[0])
-    identity = IDENTITIES[reduce](rows.dtype)
+    identity = REDUCTIONS[reduce].identity(rows.dtype)
     out = torch.full([cu_seqlens.shape[0] + 1, *rows.shape[1:]], identity, dtype=rows.dtype, device=rows.device)
     # Slots of the tail land in the entry behind all others, which is cut off.
     entry = torch.where(slots.inside, slots.entry, cu_seqlens.shape[0])
@@ -64,15 +62,15 @@ def cpu_kernel(x: Tensor, cu_seqlens: Tensor, reduce: str, dim: int) -> Tensor:
     if x.dtype in TYPES:
         x = x.contiguous()
         out = _fake(x, cu_seqlens, reduce, dim)
-        function = FUNCTIONS[OF_BOOLS.get(reduce, reduce) if x.dtype is torch.bool else reduce]
+        function = REDUCTIONS[OF_BOOLS.get(reduce, reduce) if x.dtype is torch.bool else reduce].functor
         if run(f"reduce<{function}, {TYPES[x.dtype]}>", x, None, out, cu_seqlens, shape_along(x, dim)):
             return out
     return kernel(x, cu_seqlens, reduce, dim)
 
 
 def _fake(x: Tensor, cu_seqlens: Tensor, reduce: str, dim: int) -> Tensor:
-    if reduce not in IDENTITIES:
-        raise ValueError(f"reduce must be one of {', '.join(IDENTITIES)}, got {reduce!r}")
+    if reduce not in REDUCTIONS:
+        raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
     if x.is_complex() and reduce != "sum":
         raise TypeError(f"segment_reduce of complex numbers can only sum, got {reduce!r}")
     shape = list(x.shape)

@@ -11,26 +11,18 @@ document, so none overflows where the scan did not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from packpass.ops._library import define, differentiable
+from packpass.ops._monoids import SCANS
 from packpass.ops._packed_roll import packed_roll_op
 from packpass.ops._segment_geometry import HALVES, back, column, front, inside_along, reach
 from packpass.ops._segment_native import FLOATS, TYPES, run, shape_along
 from packpass.ops._segment_recurrence import segment_recurrence_op
 
-COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "sum": torch.add,
-    "prod": torch.mul,
-    "max": torch.maximum,
-    "min": torch.minimum,
-    "logsumexp": torch.logaddexp,
-}
-FUNCTIONS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "logsumexp": "LogSumExp"}
 OF_BOOLS = {"sum": "max", "prod": "min"}
 
 
@@ -40,14 +32,14 @@ def _kernel(x: Tensor, cu_seqlens: Tensor, op: str, dim: int, reverse: bool = Fa
     rows = rows.float() if x.dtype in HALVES else rows
     total = rows.shape[0]
     distance = column(reach(cu_seqlens, total, reverse), rows)
-    step = 1
+    step, combine = 1, SCANS[op].combine
     while step < total:
         early, late = rows[:-step], rows[step:]
         if reverse:
-            new = torch.where(distance[:-step] >= step, COMBINE[op](late, early), early)
+            new = torch.where(distance[:-step] >= step, combine(late, early), early)
             rows = torch.cat([new, rows[-step:]])
         else:
-            new = torch.where(distance[step:] >= step, COMBINE[op](early, late), late)
+            new = torch.where(distance[step:] >= step, combine(early, late), late)
             rows = torch.cat([rows[:step], new])
         step *= 2
     return back(rows.to(x.dtype), dim).clone()
@@ -59,15 +51,15 @@ def _cpu_kernel(x: Tensor, cu_seqlens: Tensor, op: str, dim: int, reverse: bool 
     if x.dtype in (FLOATS if op == "logsumexp" else TYPES):
         x = x.contiguous()
         out = torch.empty_like(x)
-        function = FUNCTIONS[OF_BOOLS.get(op, op) if x.dtype is torch.bool else op]
+        function = SCANS[OF_BOOLS.get(op, op) if x.dtype is torch.bool else op].functor
         if run(f"scan<{function}, {TYPES[x.dtype]}>", x, None, out, cu_seqlens, shape_along(x, dim), reverse):
             return out
     return _kernel(x, cu_seqlens, op, dim, reverse)
 
 
 def _fake(x: Tensor, cu_seqlens: Tensor, op: str, dim: int, reverse: bool = False) -> Tensor:
-    if op not in COMBINE:
-        raise ValueError(f"op must be one of {', '.join(COMBINE)}, got {op!r}")
+    if op not in SCANS:
+        raise ValueError(f"op must be one of {', '.join(SCANS)}, got {op!r}")
     if x.is_complex() and op != "sum":
         raise TypeError(f"segment_scan of complex numbers can only sum, got {op!r}")
     return torch.empty_like(x, memory_format=torch.contiguous_format)

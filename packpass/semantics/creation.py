@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,18 @@ from packpass.semantics.call import Call
 from packpass.semantics.meaning import Axis, Entry, Iota, Meaning, Relating, Traits, Uniform, Uninitialised, meaning
 
 FAMILY = "creation"
+_NUMBERS = {"zeros": 0, "ones": 1}
 _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoulli"})
+
+
+def uniform(op: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The number that ``zeros``, ``new_full``, ``ones_like`` ... of these arguments holds everywhere; None if there is
+    none, or ``op`` makes nothing of the kind."""
+    kind = op.removeprefix("new_").removesuffix("_like")
+    if kind in _NUMBERS or kind != "full":
+        return _NUMBERS.get(kind)
+    at = 2 if op.startswith("new_") else 1
+    return args[at] if len(args) > at else kwargs.get("fill_value")
 
 
 def _filled(call: Call) -> Meaning | None:
@@ -25,7 +37,7 @@ def _filled(call: Call) -> Meaning | None:
             relating.axes[k] = tuple(Axis(loops) for loops in relating.result)
         elif operand.argument == "fill_value":
             relating.axes[k] = ()
-    value = {"zeros": 0, "ones": 1}.get(kind, call.get("fill_value"))
+    value = _NUMBERS.get(kind, call.get("fill_value"))
     contents: Any = Uninitialised() if kind == "empty" else None
     if value is not None and not isinstance(example(value), torch.Tensor):
         contents = Uniform(value)
@@ -56,10 +68,17 @@ def _number(call: Call) -> Meaning | None:
     return meaning(FAMILY, relating.done(), contents=Uniform(value))
 
 
-_KINDS = ("zeros", "ones", "full", "empty", "rand", "randn", "randint")
+_FILLS = (*_NUMBERS, "full", "empty")
+LENDING = frozenset(f"new_{k}" for k in _FILLS)
+"""The same as `SIZED`, with the dtype and the device of their first operand."""
+SIZED = frozenset({*_FILLS, *LENDING})
+"""A tensor of the sizes that are given, with one number everywhere or nothing yet."""
+LIKE = frozenset(f"{k}_like" for k in _FILLS)
+"""The same, of another tensor's sizes."""
+_KINDS = (*_FILLS, "rand", "randn", "randint")
 ENTRIES: dict[str, Entry] = {
     **dict.fromkeys([*_KINDS, *(f"{k}_like" for k in _KINDS), "empty_strided", "empty_permuted"], _filled),
-    **dict.fromkeys([f"new_{k}" for k in ("zeros", "ones", "full", "empty", "empty_strided")], _filled),
+    **dict.fromkeys((*SIZED, "new_empty_strided"), _filled),
     "arange": _counted,
     **dict.fromkeys(("linspace", "logspace", "eye", "randperm", "tril_indices", "triu_indices"), _plain),
     **dict.fromkeys(("scalar_tensor", "tensor"), _number),

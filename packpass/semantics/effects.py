@@ -32,14 +32,17 @@ _HOST = frozenset(
     {"item", "tolist", "numpy", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "is_nonzero"}
     | {"equal", "allclose", "__bool__", "__int__", "__float__", "__index__", "__len__", "__contains__", "__iter__"}
 )
+AS_NUMBERS = frozenset({"item", "tolist", "sym_int", "__int__", "__index__"})
+"""What gives Python the whole numbers that a tensor, or a number, holds."""
 SET_GRAD = "torch._C._set_grad_enabled"
 ENTER_AUTOCAST = "torch.amp.autocast_mode._enter_autocast"
 EXIT_AUTOCAST = "torch.amp.autocast_mode._exit_autocast"
 _MODES = ("grad_enabled", "inference_mode", "autocast", "saved_tensors_hooks", "manual_seed")
 """Words in the names of what changes the state of the process."""
-_CHECKS = frozenset(
+CHECKS = frozenset(
     {"assert_async", "_assert_scalar", "_check", "_check_is_size", "_check_tensor_all", "_assert_tensor_metadata"}
 )
+"""What raises if something does not hold, and does nothing else."""
 # Functions of Python around random numbers, which have no tag of their own.
 _RANDOM = frozenset({"gumbel_softmax", "rrelu", "seed", "manual_seed", "initial_seed", "bernoulli", "normal"})
 _ATTRIBUTES = frozenset(
@@ -92,7 +95,7 @@ def effects_of(node: fx.Node) -> Effects:
         return Effects(collective=True, writes=written_inputs(node))
     if name.startswith("torch.") and changes_mode(node):
         return Effects(mode=True)
-    if base_name(name) in _CHECKS:
+    if base_name(name) in CHECKS:
         return Effects(checks=True)
     space = qualified_name(node.target)[0]
     if not name or name.startswith("higher_order::") or (space and space not in TRUSTED):

@@ -34,6 +34,8 @@ from packpass.semantics.meaning import (
 )
 
 FAMILY = "indexing"
+SPLITTING = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unbind"})
+"""Parts of one axis, side by side."""
 _ZERO = Traits(zero_gradient=frozenset({"input"}))
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
@@ -278,8 +280,8 @@ def _moved(call: Call) -> Meaning | None:
 ENTRIES: dict[str, Entry] = {
     "getitem": _read,
     **dict.fromkeys(("narrow", "select", "slice", "narrow_copy", "select_copy", "slice_copy"), _narrowed),
-    **dict.fromkeys(("chunk", "split", "split_with_sizes", "tensor_split", "unbind", "unsafe_split"), _split),
-    **dict.fromkeys(("unsafe_chunk", "unsafe_split_with_sizes", "hsplit", "vsplit", "dsplit"), _split),
+    **dict.fromkeys((*SPLITTING, "unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes"), _split),
+    **dict.fromkeys(("hsplit", "vsplit", "dsplit"), _split),
     **dict.fromkeys(("split_copy", "split_with_sizes_copy", "unbind_copy"), _split),
     **dict.fromkeys(("roll", "flip", "fliplr", "flipud"), _moved),
 }

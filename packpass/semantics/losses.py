@@ -123,13 +123,13 @@ def _distance(call: Call) -> Meaning | None:
     return meaning(FAMILY, relating.done(), Traits(reorders=True))
 
 
-_ELEMENTWISE = (
-    *("l1_loss", "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss"),
-    *("binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss", "hinge_embedding_loss"),
-    "margin_ranking_loss",
+PAIRED = frozenset(
+    {"l1_loss", "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "kl_div", "poisson_nll_loss"}
+    | {"binary_cross_entropy", "binary_cross_entropy_with_logits", "hinge_embedding_loss"}
 )
+"""Losses of slots of the input, each against the slot of the target in its place."""
 ENTRIES: dict[str, Entry] = {
-    **dict.fromkeys(_ELEMENTWISE, _slot_by_slot),
+    **dict.fromkeys((*PAIRED, "margin_ranking_loss"), _slot_by_slot),
     **dict.fromkeys(OF_CLASSES, _of_classes),
     **dict.fromkeys(("cosine_similarity", "pairwise_distance"), _distance),
 }

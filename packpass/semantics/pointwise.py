@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 from torch import fx
@@ -38,6 +39,10 @@ COPIES = frozenset(_words("clone detach alias contiguous to _to_copy lift_fresh 
 ORDERINGS = frozenset(_words("lt le gt ge"))
 """Comparisons that ask which of two is larger."""
 COMPARISONS = ORDERINGS | {"eq", "ne"}
+MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+"""``a < b`` is ``b > a``."""
+NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+"""``a < b`` is not ``a >= b``."""
 ARITHMETIC = frozenset(_words("add sub mul div floor_divide remainder neg pow sqrt maximum minimum"))
 """What Python and torch do in the same way on numbers and on tensors of them."""
 DIFFERENCES = frozenset(_words("sub rsub bitwise_xor logical_xor"))
@@ -62,6 +67,30 @@ DIVIDING = frozenset(_words("div floor_divide remainder fmod"))
 def is_pointwise(op: str) -> bool:
     """Does torch, or this file, say that an operation treats every slot by itself?"""
     return op in _UNTAGGED or (op not in _NOT and any(torch.Tag.pointwise in tags for tags in _tags(op)))
+
+
+@functools.cache
+def broadcasts(op: str, argument: str) -> bool:
+    """May a tensor of any shape stand for this argument of a pointwise operation?"""
+    if argument == "input":
+        return True
+    if (op, argument) == ("masked_fill", "value"):
+        return False  # a tensor without axes
+    packet = getattr(torch.ops.aten, op, None)
+    schemas = [] if packet is None else [getattr(packet, name)._schema for name in packet.overloads()]
+    return any(a.name == argument and "Tensor" in str(a.type) for schema in schemas for a in schema.arguments)
+
+
+def whole_divisor(node: fx.Node, second: Any) -> int | None:
+    """By what a node divides a whole number of 0 or more, rounding down, if its second operand is the number
+    ``second``: ``x // n``, ``div(x, n, rounding_mode=...)``, ``x >> n``. None if it does something else."""
+    if type(second) is not int:
+        return None
+    op = op_name(node)
+    if op == "bitwise_right_shift":
+        return 2**second if 0 <= second < 32 else None
+    rounds = op == "floor_divide" or (op == "div" and node.kwargs.get("rounding_mode") in ("floor", "trunc"))
+    return second if rounds and second > 0 else None
 
 
 def slot_by_slot(node: fx.Node) -> bool:

@@ -27,6 +27,8 @@ from packpass.semantics.meaning import (
 
 FAMILY = "products"
 _REORDERS = Traits(reorders=True)
+MATMULS = frozenset({"matmul", "mm", "bmm", "mv", "dot"})
+"""``a @ b``, for operands of any number of axes or of a certain one."""
 
 
 def formula(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -30,6 +31,20 @@ from packpass.semantics.pointwise import pointwise
 
 FAMILY = "reductions"
 
+EXTREMES = frozenset({"amax", "amin", "aminmax"})
+"""The largest value, the smallest, or both; not where they are."""
+TRUTHS = frozenset({"any", "all", "count_nonzero"})
+"""What asks of every slot only whether it is 0."""
+SPREADS = frozenset({"var", "std", "var_mean", "std_mean"})
+"""How far slots are from their mean."""
+NORMS = frozenset({"norm", "linalg_vector_norm", "linalg_norm"})
+"""Lengths of vectors: a root of the sum of powers."""
+SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min", "logcumsumexp": "logsumexp"}
+"""Scans, and what each gives slot i of the slots up to i."""
+SOFTMAXES = frozenset({"softmax", "log_softmax", "softmin"})
+"""Exponentials over their sum, or the logarithm of that."""
+NORMALISED = frozenset({"layer_norm", "rms_norm", "native_layer_norm", "_fused_rms_norm"})
+"""What takes the mean, the spread or both out of the last axes, with weights of their shape."""
 # Reductions and what changes nothing when it is put in beside.
 _IDENTITY: dict[str, Any] = {
     **{"sum": 0, "nansum": 0, "prod": 1, "amax": -math.inf, "amin": math.inf, "any": False, "all": True},
@@ -37,21 +52,14 @@ _IDENTITY: dict[str, Any] = {
 }
 REDUCES_ONE_TO_ITSELF = frozenset({"sum", "mean", "prod", "amax", "amin", "max", "min"})
 """What these make of a single number is that number."""
-_COUNTING = frozenset({"mean", "nanmean", "var", "std", "var_mean", "std_mean", "median", "nanmedian", "mode"})
-_PLAIN = frozenset({"max", "min", "argmax", "argmin", "aminmax", "kthvalue", "quantile", "nanquantile", "dist"})
-_SCANS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
+_COUNTING = SPREADS | {"mean", "nanmean", "median", "nanmedian", "mode"}
+_PLAIN = frozenset({"max", "min", "argmax", "argmin", "aminmax", "kthvalue", "quantile", "nanquantile"})
+REDUCING = frozenset({*_IDENTITY, *_COUNTING, *_PLAIN})
+"""What puts the slots of the axes that it is given together, or those of all."""
 _MIXING = {
     # With the dimension that is taken if none is given.
-    **{
-        "softmax": None,
-        "log_softmax": None,
-        "_safe_softmax": None,
-        "softmin": None,
-        "normalize": 1,
-        "sort": -1,
-        "argsort": -1,
-        "topk": -1,
-    },
+    **dict.fromkeys((*SOFTMAXES, "_safe_softmax")),
+    **{"normalize": 1, "sort": -1, "argsort": -1, "topk": -1},
     **{"glu": -1, "msort": 0, "renorm": None, "diff": -1, "kthvalue": -1, "cumulative_trapezoid": -1, "trapezoid": -1},
 }
 # Sums and selections: zero in, zero out, whatever the values are.
@@ -65,6 +73,14 @@ REORDERING = frozenset(
     | {"nanmean", "softmax", "log_softmax", "softmin", "cumsum", "cumprod", "logcumsumexp", "normalize", "renorm"}
     | {"trapezoid", "cumulative_trapezoid", "quantile", "nanquantile", "glu", "layer_norm", "rms_norm"}
 )
+
+
+@functools.cache
+def takes_several_axes(op: str) -> bool:
+    """May an operation be given several axes at once, as ``dim``?"""
+    packet = getattr(torch.ops.aten, op, None)
+    schemas = [] if packet is None else [getattr(packet, name)._schema for name in packet.overloads()]
+    return any(a.name == "dim" and "List[int]" in str(a.type) for schema in schemas for a in schema.arguments)
 
 
 def _traits(call: Call) -> Traits:
@@ -138,7 +154,7 @@ def mixed(call: Call) -> Meaning | None:
         return None  # torch chooses one by the rank
     else:
         dims = dims_of(call, default)
-    role: Role = Scanned(call.op) if call.op in _SCANS else Mixed(call.op)
+    role: Role = Scanned(call.op) if call.op in SCANS else Mixed(call.op)
     return along(call, dims, role, FAMILY, _traits(call))
 
 
@@ -263,10 +279,10 @@ def _fourier(call: Call) -> Meaning | None:
 
 _FOURIER = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 ENTRIES: dict[str, Entry] = {
-    **dict.fromkeys({*_IDENTITY, *_COUNTING, *_PLAIN} - {"dist"}, reduced),
-    **dict.fromkeys({*_SCANS, *_MIXING} - {"kthvalue", "trapezoid", "cumulative_trapezoid", "diff"}, mixed),
+    **dict.fromkeys(REDUCING, reduced),
+    **dict.fromkeys({*SCANS, *_MIXING} - {"kthvalue", "trapezoid", "cumulative_trapezoid", "diff"}, mixed),
     "diff": _differences,
-    **dict.fromkeys(("layer_norm", "rms_norm", "native_layer_norm", "_fused_rms_norm"), _normalised),
+    **dict.fromkeys(NORMALISED, _normalised),
     **dict.fromkeys(("group_norm", "instance_norm", "batch_norm"), _over_statistics),
     **dict.fromkeys(("tril", "triu"), _triangle),
     **dict.fromkeys([f"fft_{n}{d}" for n in _FOURIER for d in ("", "2", "n")], _fourier),

@@ -28,6 +28,13 @@ from packpass.semantics.meaning import (
 )
 
 FAMILY = "views"
+TRANSPOSING = frozenset({"permute", "transpose", "t", "numpy_T", "mT", "movedim"})
+"""The same numbers, with the axes in another order."""
+_CONJUGATING = ("mH", "matrix_H", "adjoint")
+REGROUPING = frozenset({"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "ravel"})
+"""The same numbers in the same order, with other sizes."""
+EXPANDING = frozenset({"expand", "expand_as", "broadcast_to"})
+"""Axes of one slot that show it many times."""
 _ZERO = Traits(zero_gradient=frozenset({"input"}))
 
 
@@ -279,14 +286,11 @@ def _atleast(call: Call) -> Meaning | None:
 
 
 ENTRIES: dict[str, Entry] = {
-    **dict.fromkeys(
-        ("permute", "transpose", "t", "numpy_T", "mT", "mH", "matrix_H", "adjoint", "movedim", "unsqueeze", "squeeze"),
-        _permuted,
-    ),
+    **dict.fromkeys((*TRANSPOSING, *_CONJUGATING, "unsqueeze", "squeeze"), _permuted),
     "getattr": _permuted,
-    **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "ravel"), _reshaped),
+    **dict.fromkeys(REGROUPING, _reshaped),
     **dict.fromkeys(("atleast_1d", "atleast_2d", "atleast_3d"), _atleast),
-    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expanded),
+    **dict.fromkeys(EXPANDING, _expanded),
     **dict.fromkeys(("repeat", "tile"), _repeated),
     "repeat_interleave": _repeated_each,
     **dict.fromkeys(("view_as_real", "view_as_complex"), _complex_pairs),

@@ -13,6 +13,7 @@ from packpass.layout.sources import belongs_to_module, source_name
 from packpass.semantics import argument, example, family_of, op_of, storage
 from packpass.semantics.effects import effects_of
 from packpass.semantics.names import op_name
+from packpass.semantics.products import MATMULS
 from passes.eliminate_padding.facts import Fact, Table, facts, of_padding
 from passes.eliminate_padding.rules_scores import CASES, HIDDEN, aligned
 from passes.eliminate_padding.tile import Tile, holds, same
@@ -220,7 +221,7 @@ def _is_product(node: fx.Node) -> bool:
 def _product_behind(node: fx.Node, known: dict[fx.Node, Fact]) -> fx.Node | None:
     """The product whose result is scaled, cast or viewed into a node, if its two operands both are activations."""
     here: fx.Node | None = node
-    while here is not None and op_of(here) not in ("matmul", "bmm", "einsum"):
+    while here is not None and op_of(here) not in MATMULS | {"einsum"}:
         if family_of(here) not in ("pointwise", "views"):
             return None
         tensors = [n for n in here.all_input_nodes if isinstance(example(n), Tensor) and n not in known]

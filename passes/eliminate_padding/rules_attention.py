@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from packpass.semantics import argument, example
+from packpass.semantics import argument, call_of, example
+from packpass.semantics.products import MATMULS
 from passes.eliminate_padding.machine import Machine, feature, ops, physical, rule
 from passes.eliminate_padding.rules_general import general
 from passes.eliminate_padding.rules_scores import (
@@ -64,9 +65,12 @@ def _fused(m: Machine, node: fx.Node) -> Value:
     return _attention(m, node, query, key, value, bias, None if scale is None else float(scale))
 
 
-@rule("matmul", "bmm", "mm")
+@rule(*MATMULS)
 def _matmul(m: Machine, node: fx.Node) -> Value:
-    a, b = node.args[0], argument(node, 1, "other", node.kwargs.get("mat2"))
+    call = call_of(node)
+    if call is None or len(call.operands) != 2:
+        return general(m, node)
+    a, b = (operand.node for operand in call.operands)
     scores = m.scores(a)
     if scores is not None:
         if not scores.softmaxed or scores.dims[-1:] != (("K",),) or scores.dims[-2:-1] != (("S",),):

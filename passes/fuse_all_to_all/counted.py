@@ -11,6 +11,7 @@ from packpass import markers
 from packpass.semantics import example
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.memory import copied
+from packpass.semantics.pointwise import whole_divisor
 from passes.refused import Refused
 from passes.vectorize_segments.find import LoopFound
 from passes.vectorize_segments.integers import Affine, Bound, Boundaries, Index
@@ -65,7 +66,6 @@ def _counted_by(node: fx.Node, end: fx.Node) -> tuple[fx.Node, Fraction]:
     """``cu // cp`` is ``cu`` times 1 / cp, unless one of the two is written before the loop's end."""
     factor = Fraction(1)
     while True:
-        name = name_of(node)
         source = node.args[0] if node.args else None
         fake = example(source)
         if not isinstance(source, fx.Node) or not isinstance(fake, torch.Tensor) or fake.is_floating_point():
@@ -73,9 +73,9 @@ def _counted_by(node: fx.Node, end: fx.Node) -> tuple[fx.Node, Fraction]:
         if any(mutated_after(node.graph, n, node, end) for n in (node, source)):
             return node, factor
         by = node.args[1] if len(node.args) > 1 else None
-        floors = name == "floor_divide" or node.kwargs.get("rounding_mode") in ("floor", "trunc")
-        if name in ("floor_divide", "div") and floors and type(by) is int and by > 0:
-            factor /= by
+        divisor = whole_divisor(node, by)
+        if divisor is not None:
+            factor /= divisor
         elif copied(node) is source:
             if example(node).dtype not in (torch.int32, torch.int64) or fake.dtype not in (torch.int32, torch.int64):
                 return node, factor

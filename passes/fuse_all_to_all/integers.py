@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from packpass.semantics import argument
+from packpass.semantics.effects import AS_NUMBERS
 from packpass.semantics.memory import copied
+from packpass.semantics.pointwise import whole_divisor
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, Size
 from passes.fuse_all_to_all.scalars import Lin
@@ -41,7 +43,7 @@ def integer(body: Body, node: fx.Node) -> Any:
     if not args or any(a is None for a in args):
         return UNKNOWN
     if len(args) == 1:
-        same = name in ("item", "sym_int", "positive", "__int__", "__index__") or copied(node) is not None
+        same = name in AS_NUMBERS | {"positive"} or copied(node) is not None
         return args[0] if same else UNKNOWN
     if len(args) != 2:
         return UNKNOWN
@@ -50,10 +52,10 @@ def integer(body: Body, node: fx.Node) -> Any:
         return _as_size(left).times(_as_size(right))
     if not isinstance(left, Lin) or not isinstance(right, Lin):
         return UNKNOWN
-    return _arithmetic(body, name, left, right, node.kwargs.get("rounding_mode"))
+    return _arithmetic(body, node, name, left, right)
 
 
-def _arithmetic(body: Body, name: str, left: Lin, right: Lin, rounding: Any) -> Any:
+def _arithmetic(body: Body, node: fx.Node, name: str, left: Lin, right: Lin) -> Any:
     number = right.number()
     if name in ("add", "sub"):
         return left.plus(right, 1 if name == "add" else -1)
@@ -61,11 +63,9 @@ def _arithmetic(body: Body, name: str, left: Lin, right: Lin, rounding: Any) -> 
         if number is None:
             left, number = right, left.number()
         return left.times(number) if number is not None else UNKNOWN
-    if name == "floor_divide" or (name == "div" and rounding in ("floor", "trunc")):
-        quotient = left.over(number, body.scale) if number is not None else None
-        return UNKNOWN if quotient is None else quotient
-    if name == "bitwise_right_shift" and number is not None and 0 <= number < 32:
-        quotient = left.over(2**number, body.scale)
+    divisor = whole_divisor(node, number)
+    if divisor is not None:
+        quotient = left.over(divisor, body.scale)
         return UNKNOWN if quotient is None else quotient
     if name == "remainder" and number is not None:
         return Lin() if left.over(number, body.scale) is not None else UNKNOWN

@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass._registry import registrar
 from packpass.semantics import argument, example
-from packpass.semantics.views import permutation_of
+from packpass.semantics.views import TRANSPOSING, permutation_of
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import Blocks, NotMovement, Size
 
@@ -173,7 +173,7 @@ def _unflatten(body: Body, node: fx.Node, value: Blocks) -> Blocks:
     return B.reshape(value, [*whole[:d], *new, *whole[d + 1 :]])
 
 
-@move("transpose", "t", "permute", "movedim")
+@move(*TRANSPOSING)
 def _permute(body: Body, node: fx.Node, value: Blocks) -> Blocks:
     order = permutation_of(node)
     if order is None:

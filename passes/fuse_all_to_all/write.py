@@ -12,6 +12,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import example
+from packpass.semantics.effects import CHECKS
 from passes.building import Builder
 from passes.fuse_all_to_all.blocks import TOKENS, size_of
 from passes.fuse_all_to_all.body import Source
@@ -250,4 +251,4 @@ def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:
 def _has_effect(node: fx.Node, body: Any) -> bool:
     if node in body.values:
         return False
-    return node.is_impure() or name_of(node) in ("setitem", "loop_check", "loop_skip", "_assert_scalar", "_check")
+    return node.is_impure() or name_of(node) in CHECKS | {"setitem", "loop_check", "loop_skip"}

@@ -18,7 +18,7 @@ from packpass._compat import is_collective
 from packpass.semantics import argument, example
 from packpass.semantics.effects import effects_of, written_inputs
 from packpass.semantics.memory import copied
-from packpass.semantics.pointwise import COMPARISONS
+from packpass.semantics.pointwise import COMPARISONS, whole_divisor
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.values import (
     WHOLE,
@@ -158,10 +158,9 @@ class Machine:
             return a.plus(b, 1 if name == "add" else -1) if plain else OPAQUE
         if name == "mul":
             return a.times(b.const) if b.is_const else b.times(a.const) if a.is_const else OPAQUE
-        if name in ("floor_divide", "div", "bitwise_right_shift") and b.is_const:
-            if name == "div" and node.kwargs.get("rounding_mode") not in ("floor", "trunc"):
-                return OPAQUE
-            found = a.over(b.const if name != "bitwise_right_shift" else 2**b.const)
+        divisor = whole_divisor(node, b.const if b.is_const else None)
+        if divisor is not None:
+            found = a.over(divisor)
             return OPAQUE if found is None else found
         if name == "remainder" and b.is_const:
             return ZERO if a.over(b.const) is not None else OPAQUE
@@ -173,16 +172,13 @@ class Machine:
         while True:
             vector, more, lengths = boundary_vector(vector)
             offset += more
-            name = name_of(vector)
-            quotient = name == "floor_divide" or (
-                name == "div" and vector.kwargs.get("rounding_mode") in ("floor", "trunc")
-            )
             source, by = (*vector.args, None, None)[:2]
-            if not (quotient and isinstance(source, fx.Node) and type(by) is int and by > 0):
+            quotient = whole_divisor(vector, by)
+            if quotient is None or not isinstance(source, fx.Node):
                 break
             if not unchanged(source, vector) or not unchanged(vector, vector.next):
                 raise Refused("boundaries-written", "boundaries are changed after they were read", vector)
-            vector, divisor = source, divisor * by
+            vector, divisor = source, divisor * quotient
         if lengths or at.index != 1 or at.start or at.half:
             return OPAQUE
         k = at.const + offset

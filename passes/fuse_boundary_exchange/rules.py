@@ -13,6 +13,7 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass._registry import registrar
 from packpass.semantics import argument, example
+from packpass.semantics.creation import LIKE, SIZED
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import RULES, Machine, Message
 from passes.fuse_boundary_exchange.values import (
@@ -220,7 +221,7 @@ def _alike(part: Any, other: Any, dim: int, node: fx.Node) -> None:
         raise Refused("dim-mismatch", "tensors of different sizes or dtypes are put together", node)
 
 
-@rule("empty_like", "zeros_like", "ones_like", "full_like")
+@rule(*LIKE)
 def _like(machine: Machine, node: fx.Node) -> View:
     """``empty_like`` and its kin: the same sizes, other content."""
     view = machine.view(node.args[0], node)
@@ -229,7 +230,7 @@ def _like(machine: Machine, node: fx.Node) -> View:
     return machine.fresh((Run(view.length, contents.made(node)),), view)
 
 
-@rule("empty", "zeros", "ones", "full", "new_empty", "new_zeros", "new_ones", "new_full")
+@rule(*SIZED)
 def _sized(machine: Machine, node: fx.Node) -> View:
     """``torch.empty(sizes)``: one slot, its packed dimension kept or not, as its use will tell."""
     content = contents.made(node)

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import fx
 
+from packpass.semantics.pointwise import NEGATED
 from passes.refused import Refused
 
 # === Integers ================================================================================================
@@ -88,13 +89,17 @@ class Comparison:
             return rest == ZERO
         if self.op == "ne":
             return rest.const != 0 and rest.const * rest.half >= 0
-        least = {"ge": rest, "gt": rest.plus(ONE, -1), "le": rest.times(-1), "lt": rest.times(-1).plus(ONE, -1)}
-        return least[self.op].half >= 0 and least[self.op].const >= 0
+        room = self._room(self.op)
+        return room.half >= 0 and room.const >= 0
+
+    def _room(self, op: str) -> Int:
+        """What is 0 or more where the difference is ``op`` 0, one of the four orderings."""
+        above = self.difference if op in ("ge", "gt") else self.difference.times(-1)
+        return above if op in ("ge", "le") else above.plus(ONE, -1)
 
     def only_if_empty(self, is_true: bool) -> bool:
         """Does no document with slots make the comparison ``is_true``?"""
-        opposite = {"eq": "ne", "ne": "eq", "ge": "lt", "lt": "ge", "gt": "le", "le": "gt"}
-        op = opposite[self.op] if is_true else self.op
+        op = NEGATED[self.op] if is_true else self.op
         rest = self.difference
         if not rest.local:
             return False
@@ -102,8 +107,7 @@ class Comparison:
             return rest == ZERO
         if op == "ne":  # never 0 for h >= 1
             return rest.at_least(ONE) or rest.times(-1).at_least(ONE)
-        least = {"ge": rest, "gt": rest.plus(ONE, -1), "le": rest.times(-1), "lt": rest.times(-1).plus(ONE, -1)}
-        return least[op].at_least(ZERO)
+        return self._room(op).at_least(ZERO)
 
 
 # === Slots ===================================================================================================

@@ -17,7 +17,18 @@ import torch
 from torch import fx
 
 from packpass.semantics import Call, call_of, example
-from packpass.semantics.meaning import KEPT, Meaning, Relation
+from packpass.semantics.effects import effects_of
+from packpass.semantics.meaning import (
+    KEPT,
+    Addressed,
+    Contracted,
+    Meaning,
+    Mixed,
+    Reduced,
+    Relation,
+    Role,
+    Scanned,
+)
 from packpass.semantics.memory import aliases_of, writes_of
 from packpass.semantics.registry import meaning_of
 from passes.refused import Refused
@@ -63,6 +74,34 @@ def by_meaning(machine: Machine, node: fx.Node) -> Any:
             store = Store(part, segments[0].window, parent=(shared.store, shared.store.version), exact=exact)
             made.append(Segment(store, segments[0].window, rank))
     return tuple(made) if call.several else made[0]
+
+
+def why_not(machine: Machine, node: fx.Node) -> str:
+    """What speaks against the same call on whole rows, as far as effects and meaning say; "" if they say nothing."""
+    effects = effects_of(node)
+    if effects.random:
+        return "it draws random numbers"
+    if effects.host:
+        return "its result depends on values that the host would have to read"
+    call = call_of(node)
+    means = meaning_of(call)
+    for relation in means.relations if call is not None and means is not None else ():
+        for k, operand in enumerate(call.operands):  # type: ignore[union-attr]
+            value = machine.value(operand.node)
+            if isinstance(value, Segment) and relation.operands[k] is not None:
+                fate = relation.fate(k, value.rank + value.dim)
+                if isinstance(fate, Role):
+                    return _ALONG.get(type(fate), "")
+    return ""
+
+
+_ALONG = {
+    Reduced: "it puts the slots of a document together",
+    Contracted: "it sums over the slots of a document",
+    Scanned: "a slot of its result depends on those before",
+    Mixed: "it mixes the slots of a document",
+    Addressed: "it tells the slots of a document apart by their places",
+}
 
 
 def _fills(call: Call, means: Meaning) -> dict[fx.Node, Any] | None:

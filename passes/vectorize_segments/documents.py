@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import call_of, example
+from packpass.semantics import call_of, example, op_of
 from packpass.semantics.memory import aliases_of
 from packpass.semantics.names import base_name, is_in_place
-from packpass.semantics.pointwise import ARITHMETIC, PROMOTING
+from packpass.semantics.pointwise import ARITHMETIC, DIVIDING, PROMOTING, broadcasts
 from passes.refused import Refused
 from passes.vectorize_segments.integers import Affine, Bound, Window
 from passes.vectorize_segments.machine import (
@@ -40,8 +40,6 @@ from passes.vectorize_segments.terms import (
     Term,
 )
 
-_OPERANDS = frozenset({"input", "other", "condition", "min", "max", "exponent", "values"})
-"""Arguments of elementwise ops that tensors of any shape may stand for."""
 _LOW = (torch.bfloat16, torch.float16)
 
 
@@ -199,7 +197,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
     fake = example(node)
     segments = [v for a in node.all_input_nodes if isinstance(v := machine.value(a), Segment)]
     for key, v in bound_arguments(node).items():
-        if isinstance(v, fx.Node) and is_per_document(machine.value(v)) and key not in _OPERANDS:
+        if isinstance(v, fx.Node) and is_per_document(machine.value(v)) and not broadcasts(op_of(node), key):
             raise Refused("no-rule", f"{label(node)} with a per-document {key} has no rule", node)
     window = segments[0].window if segments else Window()
     dim = segments[0].dim if segments else 0
@@ -310,8 +308,7 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
     if not any(is_per_document(a) for a in args):
         return OPAQUE
     want = _number_dtype(example(node))
-    inputs = torch.float64 if name in ("div", "sym_float", "sqrt") else want
-    if name in ("div", "floor_divide", "remainder"):
+    if name in DIVIDING:
         if isinstance(args[1], Affine) and not args[1].is_const:
             message = "packpass: division by zero in a loop over documents"
             machine.checks.append(Check(args[1], "ne", Affine(), message, machine.least))
@@ -330,13 +327,13 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
     for arg, value in zip(node.args, args, strict=True):
         if isinstance(value, (Affine, Number)):
             term = as_term(machine, arg, node)  # type: ignore[arg-type]
-            parts.append(cast(machine, term, _number_dtype(example(arg)), inputs))
+            parts.append(cast(machine, term, _number_dtype(example(arg)), want))
         else:
             parts.append(value)
     if name in ("maximum", "minimum") and not isinstance(parts[0], Term):
         parts.reverse()
     if not isinstance(parts[0], Term):
-        parts[0] = cast(machine, machine.intern(DocVector(Affine.of(1), torch.int64)), torch.int64, inputs)
+        parts[0] = cast(machine, machine.intern(DocVector(Affine.of(1), torch.int64)), torch.int64, want)
         scale = machine.value(node.args[0])
         parts[0] = machine.intern(Apply(torch.mul, False, (parts[0], scale), (), 0))
     if name in ("maximum", "minimum") and not isinstance(parts[1], Term):

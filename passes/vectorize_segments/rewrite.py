@@ -15,6 +15,7 @@ from packpass.decisions.records import Claims
 from packpass.semantics import blank, contents_of, example, op_name, storage
 from packpass.semantics.effects import grad_mode_changes, mutated_after
 from packpass.semantics.meaning import Uninitialised
+from packpass.semantics.registry import reorders
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments import emit_documents
@@ -155,7 +156,7 @@ def _remove_loop(graph: fx.Graph, decided: Decided, functional: list[tuple[Outer
 def _adds_up(term: Any) -> bool:
     """Does this term add up (or multiply) the slots of a document, in an order that is not eager's?"""
     if isinstance(term, (Reduce, Scan)):
-        return term.op in ("sum", "prod", "logsumexp")
+        return reorders(term.op)
     return isinstance(term, (Attention, Softmax)) or (isinstance(term, Apply) and adds_up(term))
 
 

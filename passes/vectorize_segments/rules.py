@@ -15,12 +15,12 @@ from torch import fx
 
 from packpass._registry import registrar
 from packpass.semantics import call_of, example, meaning_of
-from packpass.semantics.effects import effects_of
+from packpass.semantics.effects import AS_NUMBERS, effects_of
 from packpass.semantics.memory import aliases_of, copied
 from packpass.semantics.names import base_name, is_in_place
 from packpass.semantics.pointwise import slot_by_slot
 from passes.refused import Refused
-from passes.vectorize_segments.by_meaning import by_meaning
+from passes.vectorize_segments.by_meaning import by_meaning, why_not
 from passes.vectorize_segments.integers import Affine
 from passes.vectorize_segments.machine import (
     OPAQUE,
@@ -91,7 +91,9 @@ def _by_rule(machine: Machine, node: fx.Node) -> Any:
     ):
         fn = _opaque  # size arithmetic of Dynamo's own; refused where its result is used for anything else
     if fn is None:
-        raise Refused("no-rule", f"there is no rule for {label(node)} in a loop over documents", node)
+        why = why_not(machine, node)
+        reason = f"there is no rule for {label(node)} in a loop over documents{': ' if why else ''}{why}"
+        raise Refused("no-rule", reason, node)
     return fn(machine, node)
 
 
@@ -152,8 +154,8 @@ def _sym_sum(machine: Machine, node: fx.Node) -> Any:
     return total
 
 
-@documents("item", "sym_int", "tolist", "__int__")
-@rule("item", "sym_int", "tolist", "__int__", "__index__")
+@documents(*AS_NUMBERS)
+@rule(*AS_NUMBERS)
 def _item(machine: Machine, node: fx.Node) -> Any:
     value = machine.value(node.args[0])
     if isinstance(value, Affine):

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import example, op_name
+from packpass.semantics.creation import LENDING, SIZED
 from passes.refused import Refused
 from passes.vectorize_segments.documents import as_term, is_per_document, spread
 from passes.vectorize_segments.integers import Affine, Bound
@@ -45,12 +46,12 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
     return machine.fresh(Positions(per_document, offset, fake.dtype, fake.device), 1)
 
 
-@documents("new_zeros", "new_ones", "new_full", "new_empty")
-@rule("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
+@documents(*LENDING)
+@rule(*SIZED)
 def _create(machine: Machine, node: fx.Node) -> Any:
     """A tensor with a dimension of the document's length: the same call with the row's length."""
     name = op_name(node)
-    lent = name.startswith("new_")  # by its first operand, of which the dtype and the device are asked
+    lent = name in LENDING
     args = node.args[1:] if lent else node.args
     unknown = set(node.kwargs) - {"dtype", "device", "fill_value", "requires_grad", "layout"}
     if unknown or node.kwargs.get("requires_grad") or (not args):

@@ -14,9 +14,18 @@ from torch import fx
 
 from packpass.semantics import argument, call_of, example, meaning_of, op_of
 from packpass.semantics.binding import parameters_of
+from packpass.semantics.creation import LIKE
 from packpass.semantics.names import is_in_place
-from packpass.semantics.reductions import REDUCES_ONE_TO_ITSELF
-from packpass.semantics.views import permutation_of
+from packpass.semantics.products import MATMULS
+from packpass.semantics.reductions import (
+    NORMALISED,
+    REDUCES_ONE_TO_ITSELF,
+    REDUCING,
+    SCANS,
+    SOFTMAXES,
+    takes_several_axes,
+)
+from packpass.semantics.views import EXPANDING, REGROUPING, TRANSPOSING, permutation_of
 from passes.refused import Refused
 from passes.vectorize_segments.documents import (
     as_term,
@@ -119,12 +128,14 @@ def _guarded(machine: Machine, term: Term, node: fx.Node) -> Term:
 # === Views and shapes ========================================================================================
 
 
-@documents("unsqueeze", "squeeze", "transpose", "permute", "movedim", "flatten", "reshape", "view", "unflatten")
+@documents(*TRANSPOSING, *REGROUPING, "unsqueeze", "squeeze")
 def _view(machine: Machine, node: fx.Node) -> Any:
     """The result's sizes and the order of dimensions say everything."""
     value, term, _ = source(machine, node)
     fake = example(node)
-    if name_of(node) in ("transpose", "permute", "movedim"):
+    if fake.dtype != example(node.args[0]).dtype:
+        raise Refused("no-rule", f"{label(node)} reads the bytes of a per-document value as another dtype", node)
+    if name_of(node) in TRANSPOSING:
         order = permutation_of(node)
         if order is None:
             raise Refused("no-rule", f"this {label(node)} has no rule", node)
@@ -134,22 +145,27 @@ def _view(machine: Machine, node: fx.Node) -> Any:
     return document_view(machine, Apply("reshape", True, (term, -1, *fake.shape), (), 0), value)
 
 
-@documents("getitem", "select", "narrow")
-def _part(machine: Machine, node: fx.Node) -> Any:
-    """A constant part of a per-document value."""
-    if name_of(node) == "getitem" and (moved := part_of_row(machine, node)) is not None:
+@documents("getitem")
+def _item(machine: Machine, node: fx.Node) -> Any:
+    """A constant part of a per-document value, or the document's slots in its row."""
+    moved = part_of_row(machine, node)
+    if moved is not None:
         return moved
+    value, term, _ = source(machine, node)
+    entries: tuple[Any, ...] = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+    if len(node.all_input_nodes) != 1 or any(isinstance(e, (bool, list)) for e in entries):
+        raise Refused("no-rule", "this index into a per-document value has no rule", node)
+    whole = Apply(node.target, node.op == "call_method", (term, frozen_args((slice(None), *entries))), (), 0)
+    return document_view(machine, whole, value)
+
+
+@documents("select", "narrow")
+def _part(machine: Machine, node: fx.Node) -> Any:
+    """A constant part of a per-document value along one dimension."""
     value, term, rank = source(machine, node)
     name = name_of(node)
     if len(node.all_input_nodes) != 1:
         raise Refused("no-rule", f"{label(node)} by something that is not a constant has no rule", node)
-    if name == "getitem":
-        index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-        entries: tuple[Any, ...] = tuple(index)
-        if any(isinstance(e, (bool, list)) for e in entries):
-            raise Refused("no-rule", "this index into a per-document value has no rule", node)
-        whole = Apply(node.target, node.op == "call_method", (term, frozen_args((slice(None), *entries))), (), 0)
-        return document_view(machine, whole, value)
     dim = int(argument(node, 1, "dim")) % rank + 1
     rest = (
         (argument(node, 2, "index"),) if name == "select" else (argument(node, 2, "start"), argument(node, 3, "length"))
@@ -169,7 +185,7 @@ def part_of_row(machine: Machine, node: fx.Node) -> Segment | None:
     return elsewhere(machine, row.node, [*entries[:at], None, *entries[at:]], at)
 
 
-@documents("expand", "expand_as", "repeat")
+@documents(*EXPANDING, "repeat")
 def _expand(machine: Machine, node: fx.Node) -> Any:
     """To the document's slots, or along a constant size."""
     value, term, rank = source_of_expand(machine, node)
@@ -230,8 +246,7 @@ def packed_dim(machine: Machine, node: fx.Node) -> int | None:
 # === Ops along dimensions of the value =======================================================================
 
 
-@documents("sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "logsumexp", "cumsum")
-@documents("softmax", "log_softmax", "var", "std", "norm", "linalg_vector_norm", "normalize")
+@documents(*REDUCING, *SCANS, *SOFTMAXES, "normalize")
 def _along(machine: Machine, node: fx.Node) -> Any:
     """The same op with its dimensions counted from the end."""
     name = name_of(node)
@@ -244,11 +259,11 @@ def _along(machine: Machine, node: fx.Node) -> Any:
     if call is None or isinstance(given, bool) or node.all_input_nodes != [node.args[0]]:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     args, kwargs = list(node.args[1:]), {k: v for k, v in node.kwargs.items() if k != "axis"}
-    scalars = name in ("max", "min", "prod", "argmax", "argmin")
     if rank == 0 and op_of(node) in REDUCES_ONE_TO_ITSELF and not args and not kwargs:
         if example(node).dtype == example(node.args[0]).dtype:
             return document(machine, Apply(torch.clone, False, (term,), (), 0))
-    if rank == 0 or (given in (None, (), []) and (scalars or args)):
+    all_at_once = takes_several_axes(call.op) and not args
+    if rank == 0 or (given in (None, (), []) and not all_at_once):
         raise Refused("no-rule", f"this {label(node)} of a per-document value has no rule", node)
     dims: Any = tuple(range(-rank, 0)) if given in (None, (), []) else given
     counted = dims % rank - rank if isinstance(dims, int) else tuple(d % rank - rank for d in dims)
@@ -261,13 +276,18 @@ def _along(machine: Machine, node: fx.Node) -> Any:
     whole = machine.intern(
         Apply(target, node.op == "call_method", (_guarded(machine, term, node), *frozen_args(args)), items, 0)
     )
+    return _results(machine, node, whole)
+
+
+def _results(machine: Machine, node: fx.Node, whole: Term) -> Any:
+    """One value per document, or one for each result of the call."""
     fake = example(node)
     if not isinstance(fake, (tuple, list)):
         return document(machine, whole)
     return tuple(document(machine, Apply(operator.getitem, False, (whole, i), (), 0)) for i in range(len(fake)))
 
 
-@documents("linear", "layer_norm", "rms_norm")
+@documents("linear", *NORMALISED)
 def _rows(machine: Machine, node: fx.Node) -> Any:
     """Ops on the last dimensions: documents are rows."""
     _, term, rank = source(machine, node)
@@ -277,14 +297,14 @@ def _rows(machine: Machine, node: fx.Node) -> Any:
     rest = tuple(_outside(machine, a) for a in node.args[1:])
     items = tuple(sorted((k, _outside(machine, v)) for k, v in node.kwargs.items()))
     whole = Apply(node.target, node.op == "call_method", (_guarded(machine, term, node), *rest), items, 0)
-    return document(machine, whole)
+    return _results(machine, node, machine.intern(whole))
 
 
 def _outside(machine: Machine, arg: Any) -> Any:
     return machine.value(arg) if isinstance(arg, fx.Node) else frozen_args(arg)
 
 
-@documents("matmul", "mv", "mm", "dot")
+@documents(*MATMULS)
 def _matmul(machine: Machine, node: fx.Node) -> Any:
     """``doc @ weights``, ``weights @ doc`` and ``doc . doc``."""
     a, b = node.args[:2]
@@ -323,7 +343,7 @@ def _joined(machine: Machine, node: fx.Node) -> Any:
     return document(machine, Apply(fn, False, (tuple(terms), dim % rank - rank), (), 0))
 
 
-@documents("full_like", "zeros_like", "ones_like", "empty_like")
+@documents(*LIKE)
 def _like(machine: Machine, node: fx.Node) -> Any:
     """Of a per-document value, filled with a constant; or a segment filled with a number of the document."""
     first = machine.value(node.args[0])

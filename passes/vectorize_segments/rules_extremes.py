@@ -6,16 +6,18 @@ from typing import Any
 
 from torch import fx
 
+from packpass.ops._segment_geometry import highest, lowest
 from packpass.semantics import argument
+from packpass.semantics.reductions import EXTREMES
 from passes.refused import Refused
 from passes.vectorize_segments.machine import Machine
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
-from passes.vectorize_segments.rules_reductions import Over, dims_of, highest, lowest, over
+from passes.vectorize_segments.rules_reductions import Over, dims_of, over
 from passes.vectorize_segments.terms import ArgReduce, Take, Term
 
 
-@rule("amax", "amin", "aminmax")
+@rule(*EXTREMES)
 def _amax(machine: Machine, node: fx.Node) -> Any:
     name = name_of(node)
     found = over(machine, node, dims_of(node), argument(node, 2, "keepdim", False))

@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
-from packpass.semantics import argument, call_of, example
-from packpass.semantics.losses import reduction_of
+from packpass.semantics import argument, call_of, example, meaning_of
+from packpass.semantics.losses import PAIRED, reduction_of
 from passes.refused import Refused
 from passes.vectorize_segments.integers import FULL, Affine, Bound, Invariant
 from passes.vectorize_segments.machine import Check, Machine, Segment, frozen_args
@@ -75,23 +75,19 @@ def _one_hot(machine: Machine, node: fx.Node) -> Any:
 @tokenwise("gather", "take_along_dim")
 def _gather(machine: Machine, node: fx.Node) -> Any:
     """Every slot picks among its own entries along another dimension."""
-    gathers = name_of(node) == "gather"
-    source = argument(node, 0, "input")
-    dim, index = (
-        (argument(node, 1, "dim"), argument(node, 2, "index"))
-        if gathers
-        else (argument(node, 2, "dim"), argument(node, 1, "indices"))
-    )
-    segment, picked = _segment_of(machine, source), _segment_of(machine, index)
+    call = call_of(node)
+    if call is None:
+        return NotImplemented
+    dim, index = call.get("dim"), call.get("index", "indices")
+    segment, picked = _segment_of(machine, call.get("input")), _segment_of(machine, index)
     if segment is None and picked is None:
         return outside_call(machine, node) if only_outside(machine, node) else NotImplemented
-    known_keywords(node, "dim", "index", "indices", "sparse_grad")
-    if segment is None or type(dim) is not int or node.kwargs.get("sparse_grad"):
+    if segment is None or type(dim) is not int or call.get("sparse_grad"):
         return NotImplemented
     if dim % segment.rank == segment.rank + segment.dim:
         return NotImplemented
     if picked is None:  # one choice for all slots
-        if gathers or _outside_of(machine, index) is None:
+        if call.op == "gather" or _outside_of(machine, index) is None:
             return NotImplemented
         machine.broadcasts(machine.value(index), segment.dim, node)
         return whole_row(machine, node, segment, segment.dim, linear=True)
@@ -272,19 +268,13 @@ def _per_slot(machine: Machine, node: fx.Node) -> bool:
     return bool(segments(machine, node)) and reduction_of(call_of(node)) == "none"
 
 
-@tokenwise("mse_loss", "l1_loss", "soft_margin_loss", "smooth_l1_loss", "huber_loss", "kl_div")
-def _elementwise_loss(machine: Machine, node: fx.Node) -> Any:
+@tokenwise(*PAIRED)
+def _paired_loss(machine: Machine, node: fx.Node) -> Any:
+    """Some raise for an input or a target that is no probability, hence a fill even without gradients."""
     if not _per_slot(machine, node):
         return NotImplemented
-    return slot_by_slot(machine, node)
-
-
-@tokenwise("binary_cross_entropy", "binary_cross_entropy_with_logits")
-def _binary_cross_entropy(machine: Machine, node: fx.Node) -> Any:
-    """Inputs outside [0, 1] raise, hence a fill even without gradients."""
-    if not _per_slot(machine, node):
-        return NotImplemented
-    return slot_by_slot(machine, node, fill=1)
+    means = meaning_of(call_of(node))
+    return slot_by_slot(machine, node, fill=1 if means is None or means.traits.raises else None)
 
 
 @tokenwise("cross_entropy", "nll_loss")

@@ -15,7 +15,7 @@ from torch import fx
 
 from packpass.semantics import argument, call_of, example
 from packpass.semantics.binding import parameters_of
-from packpass.semantics.losses import OF_CLASSES, reduction_of
+from packpass.semantics.losses import OF_CLASSES, PAIRED, reduction_of
 from passes.refused import Refused
 from passes.vectorize_segments.integers import FULL
 from passes.vectorize_segments.machine import Machine, Segment
@@ -28,8 +28,7 @@ from passes.vectorize_segments.terms import Apply, Attention, Term
 _FLASH = (torch.float16, torch.bfloat16)
 
 
-@rule("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", *OF_CLASSES)
-@rule("binary_cross_entropy", "binary_cross_entropy_with_logits")
+@rule(*PAIRED, *OF_CLASSES)
 def _loss(machine: Machine, node: fx.Node) -> Any:
     """``reduction="mean"`` and ``"sum"`` over all slots of a document."""
     if only_outside(machine, node):

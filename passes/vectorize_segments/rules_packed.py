@@ -9,8 +9,9 @@ import torch
 from torch import fx
 
 from packpass.semantics import argument, example, op_name
+from packpass.semantics.creation import LIKE, uniform
 from packpass.semantics.names import name_of_target
-from packpass.semantics.pointwise import COMPARISONS
+from packpass.semantics.pointwise import COMPARISONS, MIRRORED, NEGATED
 from passes.refused import Refused
 from passes.vectorize_segments.emit_documents import _flattened
 from passes.vectorize_segments.integers import FULL, Affine, Window
@@ -116,11 +117,7 @@ def _constant_part(machine: Machine, value: Any, window: Window, dtype: torch.dt
     if not isinstance(term, Apply):
         return None
     name = name_of_target(term.target)
-    if name in ("zeros_like", "ones_like") and len(term.args) == 1:
-        return 0 if name == "zeros_like" else 1
-    if name == "full_like":
-        return _held(term.args[1] if len(term.args) > 1 else dict(term.kwargs).get("fill_value"), dtype)
-    return None
+    return _held(uniform(name, term.args, dict(term.kwargs)), dtype) if name in LIKE else None
 
 
 def _constant_block(machine: Machine, value: Any, dim: int) -> tuple[int, Any] | None:
@@ -139,16 +136,8 @@ def _constant_block(machine: Machine, value: Any, dim: int) -> tuple[int, Any] |
     name = name_of_target(target)
     if fake.dim() < -dim or not isinstance(fake.shape[dim], int):
         return None
-    if name in ("zeros", "new_zeros", "zeros_like"):
-        return fake.shape[dim], 0
-    if name in ("ones", "new_ones", "ones_like"):
-        return fake.shape[dim], 1
-    if name in ("full", "new_full", "full_like"):
-        at = 2 if name == "new_full" else 1
-        number = _held(args[at] if len(args) > at else kwargs.get("fill_value"), fake.dtype)
-        if number is not None:
-            return fake.shape[dim], number
-    return None
+    number = _held(uniform(name, args, kwargs), fake.dtype)
+    return None if number is None else (fake.shape[dim], number)
 
 
 @rule("cat")
@@ -243,14 +232,6 @@ def _pad(machine: Machine, node: fx.Node) -> Any:
     raise Refused("no-rule", "pad changes the length of a document", node)
 
 
-# === Without a rule ==========================================================================================
-
-
-@rule("expand", "expand_as", "view_as")
-def _like(machine: Machine, node: fx.Node) -> Any:
-    raise Refused("no-rule", f"there is no rule for {label(node)} in a loop over documents", node)
-
-
 # === Checks and skips ========================================================================================
 
 
@@ -311,13 +292,14 @@ def _shorter_than(machine: Machine, node: fx.Node) -> tuple[tuple[Any, int], int
         return None
     left, op, right = found
     if not node.args[1]:
-        op = {"ge": "lt", "lt": "ge", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}[op]
+        op = NEGATED[op]
     difference = left.plus(right, -1)
     if difference.length_of() is None:
-        difference, op = difference.times(-1), {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}.get(op, op)
+        difference, op = difference.times(-1), MIRRORED[op]
     length = difference.length_of()
     if length is None:
         return None
     of, const = length  # the condition is: document length + const <op> 0
-    limit = {"le": 1 - const, "lt": -const, "eq": 1 if const == 0 else None}.get(op)
-    return None if limit is None else ((of, first_bound(difference)), limit)
+    if op not in ("le", "lt") and (op, const) != ("eq", 0):
+        return None
+    return (of, first_bound(difference)), -const if op == "lt" else 1 - const

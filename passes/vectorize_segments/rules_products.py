@@ -11,6 +11,7 @@ from typing import Any
 from torch import fx
 
 from packpass.semantics import argument, example
+from packpass.semantics.products import MATMULS
 from passes.refused import Refused
 from passes.vectorize_segments.machine import Machine, Segment
 from passes.vectorize_segments.op_names import label
@@ -61,7 +62,7 @@ def _product(machine: Machine, node: fx.Node, a: Any, b: Any, added: Any = None)
     return exactly(whole_row(machine, node, like, dim), found)
 
 
-@tokenwise("matmul", "mm", "bmm", "mv")
+@tokenwise(*MATMULS)
 def _matmul(machine: Machine, node: fx.Node) -> Any:
     known_keywords(node, "input", "other", "mat2", "vec")
     b = next((node.kwargs[k] for k in ("other", "mat2", "vec") if k in node.kwargs), None)

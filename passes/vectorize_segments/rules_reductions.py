@@ -13,8 +13,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.ops._monoids import REDUCTIONS
 from packpass.semantics import argument, example
 from packpass.semantics.meaning import is_one
+from packpass.semantics.products import MATMULS
+from packpass.semantics.reductions import NORMS, SPREADS, TRUTHS
 from passes.refused import Refused
 from passes.vectorize_segments.documents import cast, document, length, lifted, require_slots, spread
 from passes.vectorize_segments.integers import Window
@@ -76,8 +79,10 @@ class Over:
 
     def reduce(self, op: str) -> Term:
         """[N + 1, *rest]: "sum", "prod", "amax" or "amin"."""
-        identity = {"sum": 0, "prod": 1, "amax": lowest(self.dtype), "amin": highest(self.dtype)}[op]
-        term: Term = self.machine.intern(Reduce(self.filled(identity), op, self.segment.dim, self.others))
+        if self.dtype.is_complex and op != "sum":
+            raise Refused("no-rule", f"{label(self.node)} of complex numbers has no rule", self.node)
+        identity = REDUCTIONS[op].identity
+        term: Term = self.machine.intern(Reduce(self.filled(identity(self.dtype)), op, self.segment.dim, self.others))
         return term
 
     def count(self) -> Term:
@@ -127,14 +132,6 @@ class Over:
     def not_empty(self) -> None:
         """Eager raises for a document without slots."""
         require_slots(self.machine, self.segment.window, 1, f"{label(self.node)} of a document without slots")
-
-
-def lowest(dtype: torch.dtype) -> Any:
-    return -math.inf if dtype.is_floating_point else False if dtype == torch.bool else torch.iinfo(dtype).min
-
-
-def highest(dtype: torch.dtype) -> Any:
-    return math.inf if dtype.is_floating_point else True if dtype == torch.bool else torch.iinfo(dtype).max
 
 
 def over(machine: Machine, node: fx.Node, dims: Any, keepdim: Any = False) -> Over | None:
@@ -221,7 +218,7 @@ def _prod(machine: Machine, node: fx.Node) -> Any:
     return found.done(found.to(example(node).dtype).reduce("prod"))
 
 
-@rule("any", "all", "count_nonzero")
+@rule(*TRUTHS)
 def _count(machine: Machine, node: fx.Node) -> Any:
     found = over(machine, node, dims_of(node), argument(node, 2, "keepdim", False))
     if found is None:
@@ -249,7 +246,7 @@ def _safe_root(found: Over, square: Term, power: float = 0.5) -> Term:
     return found.apply(torch.where, zero, 0.0, root, dim_of_term=0)
 
 
-@rule("var", "std", "var_mean", "std_mean")
+@rule(*SPREADS)
 def _var(machine: Machine, node: fx.Node) -> Any:
     dims, keepdim = dims_of(node), node.kwargs.get("keepdim", False)
     correction, unbiased = node.kwargs.get("correction", 1), node.kwargs.get("unbiased")
@@ -303,7 +300,7 @@ def norm_term(found: Over, p: Any) -> Term:
     return _safe_root(found, found.of(power).reduce("sum"), 1 / p)
 
 
-@rule("norm", "linalg_vector_norm", "linalg_norm")
+@rule(*NORMS)
 def _norm(machine: Machine, node: fx.Node) -> Any:
     name = name_of(node)
     p = argument(node, 1, "p" if name == "norm" else "ord", "fro" if name == "norm" else None)
@@ -374,7 +371,7 @@ def _masked_logsumexp(machine: Machine, node: fx.Node) -> Any:
 # === Products over the slots =================================================================================
 
 
-@rule("matmul", "dot", "inner", "vdot")
+@rule(*MATMULS, "inner", "vdot")
 def _contraction(machine: Machine, node: fx.Node) -> Any:
     """``weights @ segment`` with ``weights`` [L] and ``segment`` [L, H]: a weighted sum over the document."""
     unknown = Refused("no-rule", f"{label(node)} of these segments has no rule", node)

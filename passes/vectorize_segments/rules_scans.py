@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.ops._monoids import SCANS as MONOIDS
 from packpass.semantics import argument, example
+from packpass.semantics.reductions import SCANS, SOFTMAXES
 from passes.refused import Refused
 from passes.vectorize_segments.documents import own_slots, spread
 from passes.vectorize_segments.integers import FULL
 from passes.vectorize_segments.machine import OPAQUE, Machine
 from passes.vectorize_segments.op_names import label, name_of
 from passes.vectorize_segments.rules import outside_call, rule
-from passes.vectorize_segments.rules_reductions import Over, highest, lowest, over
+from passes.vectorize_segments.rules_reductions import Over, over
 from passes.vectorize_segments.terms import Roll, Scan, Softmax, Term
-
-_SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min", "logcumsumexp": "logsumexp"}
 
 
 def _along(machine: Machine, node: fx.Node) -> Over | None:
@@ -28,7 +28,7 @@ def _along(machine: Machine, node: fx.Node) -> Over | None:
     return over(machine, node, dim)
 
 
-@rule("softmax", "log_softmax", "softmin")
+@rule(*SOFTMAXES)
 def _softmax(machine: Machine, node: fx.Node) -> Any:
     found = _along(machine, node)
     if found is None:
@@ -59,18 +59,18 @@ def _shape(row: Over) -> list[Any]:
     return [1 if d - row.segment.rank == row.segment.dim else size for d, size in enumerate(row.shape)]
 
 
-@rule(*_SCANS)
+@rule(*SCANS)
 def _scan(machine: Machine, node: fx.Node) -> Any:
     """Slots before the window must not be counted; those after it are too late to matter."""
     found = _along(machine, node)
     if found is None:
         return outside_call(machine, node)
-    fake, op = example(node), _SCANS[name_of(node)]
+    fake, op = example(node), SCANS[name_of(node)]
     row = found.to((fake[0] if isinstance(fake, (tuple, list)) else fake).dtype)
-    identities = {"sum": 0, "prod": 1, "max": lowest(row.dtype), "min": highest(row.dtype), "logsumexp": -math.inf}
-    term: Term = machine.intern(Scan(row.filled(identities[op]), op, found.segment.dim))
+    identity = MONOIDS[op].identity(row.dtype)
+    term: Term = machine.intern(Scan(row.filled(identity), op, found.segment.dim))
     values = machine.fresh(term, found.segment.rank, found.segment.window)
-    return (values, _where_set(row, term, op, identities[op])) if op in ("max", "min") else values
+    return (values, _where_set(row, term, op, identity)) if op in ("max", "min") else values
 
 
 def _where_set(row: Over, extreme: Term, op: str, start: Any) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import argument, example
+from packpass.semantics.indexing import SPLITTING
 from passes.refused import Refused
 from passes.vectorize_segments.machine import OPAQUE, Machine, Segment, frozen_args
 from passes.vectorize_segments.op_names import name_of
@@ -40,12 +41,13 @@ def otherwise(machine: Machine, node: fx.Node) -> Any:
 # === Several results =========================================================================================
 
 
-@tokenwise("chunk", "split", "tensor_split", "unbind")
+@tokenwise(*SPLITTING)
 def _parts(machine: Machine, node: fx.Node) -> Any:
     value, name = first_input(machine, node), name_of(node)
     if not isinstance(value, Segment):
         return otherwise(machine, node)
-    known_keywords(node, "dim", "chunks", "split_size", "split_size_or_sections", "sections", "indices_or_sections")
+    sizes = ("chunks", "split_size", "split_sizes", "split_size_or_sections", "sections", "indices_or_sections")
+    known_keywords(node, "dim", *sizes)
     dim = argument(node, 1 if name == "unbind" else 2, "dim", 0)
     at = value.rank + value.dim
     if type(dim) is not int or dim % value.rank == at or node.all_input_nodes != [argument(node, 0, "input")]:

@@ -27,7 +27,7 @@ from packpass.semantics.registry import FAMILIES, reorders
 from passes.refused import Refused
 from passes.vectorize_segments.by_meaning import by_meaning
 from passes.vectorize_segments.integers import Affine, Invariant, Window
-from passes.vectorize_segments.machine import Machine, Rule, Segment, Store, frozen_args
+from passes.vectorize_segments.machine import Machine, Segment, Store, frozen_args
 from passes.vectorize_segments.op_names import label, unshadowed
 from passes.vectorize_segments.rules import TOKENWISE, outside_call, tokenwise
 from passes.vectorize_segments.terms import Apply, Guard, Outside, map_args
@@ -202,15 +202,6 @@ def _layer_norm(machine: Machine, node: fx.Node) -> Any:
     return whole_row(machine, node, value, value.dim)
 
 
-def refuse_because(reason: str) -> Rule:
-    """A rule for ops that look slot by slot and are not."""
-
-    def rule(machine: Machine, node: fx.Node) -> Any:
-        raise Refused("no-rule", f"{label(node)}: {reason}", node)
-
-    return rule
-
-
 @tokenwise("diff")
 def _diff(machine: Machine, node: fx.Node) -> Any:
     """No difference at all is a copy."""
@@ -224,16 +215,5 @@ def _diff(machine: Machine, node: fx.Node) -> Any:
     )
 
 
-_REFUSED: dict[str, str] = {
-    **dict.fromkeys(
-        ("group_norm", "instance_norm", "batch_norm"), "its statistics are taken over several slots of a document"
-    ),
-    **dict.fromkeys(("dropout1d", "dropout2d", "alpha_dropout", "feature_alpha_dropout"), "random numbers in a loop"),
-    **dict.fromkeys(("masked_select", "nonzero", "unique"), "its length depends on values"),
-    **dict.fromkeys(("tril", "triu"), "there is no rule for masks over pairs of slots"),
-    **dict.fromkeys(("interpolate", "unfold", "im2col"), "it combines neighbouring slots"),
-}
-for _name, _reason in _REFUSED.items():
-    tokenwise(_name)(refuse_because(_reason))
 for _name in FAMILIES["reductions"].keys() - TOKENWISE.keys():
     tokenwise(_name)(_along)

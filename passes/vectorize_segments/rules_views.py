@@ -9,7 +9,7 @@ from torch import fx
 
 from packpass.semantics import argument, example
 from packpass.semantics.meaning import axis_indices
-from packpass.semantics.views import permutation_of
+from packpass.semantics.views import TRANSPOSING, permutation_of
 from passes.refused import Refused
 from passes.vectorize_segments.integers import FULL, Affine, Bound, Invariant
 from passes.vectorize_segments.machine import OPAQUE, Machine, Segment, frozen_args
@@ -114,7 +114,7 @@ def _product(sizes: Any) -> Any:
     return out
 
 
-@rule("transpose", "permute", "movedim", "t", "unsqueeze", "squeeze")
+@rule(*TRANSPOSING, "unsqueeze", "squeeze")
 def _permute(machine: Machine, node: fx.Node) -> Any:
     value = machine.value(node.args[0])
     if not isinstance(value, Segment):

@@ -16,7 +16,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import example, op_name, storage
-from packpass.semantics.effects import mutated_after, written_inputs
+from packpass.semantics.effects import CHECKS, mutated_after, written_inputs
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments.appended import appended_value
@@ -157,7 +157,7 @@ class Scanner:
         if not node.all_input_nodes or not all(i in self.shared for i in node.all_input_nodes) or not name:
             return False
         scalar = not isinstance(fake, torch.Tensor) or (fake.dim() == 0 and fake.dtype in _INDEX_DTYPES)
-        if not scalar or name in ("_assert_scalar", "loop_check", "_check", "assert_async"):
+        if not scalar or name in CHECKS | {"loop_check"}:
             return False
         machine = DocumentMachine(self.intern, self.fakes, self.shared, 0)
         step(machine, node)

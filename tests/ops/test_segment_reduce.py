@@ -7,19 +7,18 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from packpass.ops._segment_reduce import IDENTITIES
+from packpass.ops._monoids import REDUCTIONS
 from tests.ops import reference
 from tests.ops.segments import FLOATS, FORMS, INTS, OPS, SHAPES, close, op_of, row, transposed
 from tests.ops.test_packed_roll import LAYOUTS, NoHostSync
 
 CU = torch.tensor([1, 4, 4, 5, 9])
-REDUCTIONS = list(IDENTITIES)
 
 
 def expected(x: Tensor, cu: Tensor, reduce: str, dim: int) -> Tensor:
     if x.dtype is torch.bool:
         reduce = {"sum": "amax", "prod": "amin"}.get(reduce, reduce)
-    return reference.segment_reduce(x, cu, reduce, dim, IDENTITIES[reduce](x.dtype))
+    return reference.segment_reduce(x, cu, reduce, dim, REDUCTIONS[reduce].identity(x.dtype))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

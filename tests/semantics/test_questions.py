@@ -11,8 +11,11 @@ import torch.nn.functional as F
 from torch import fx
 
 from packpass.semantics import blank, contents_of, family_of, keeps_order, op_of, read_inputs, ways
+from packpass.semantics.creation import uniform
 from packpass.semantics.effects import effects_of
 from packpass.semantics.meaning import Iota, Looked, Sent, Uniform, Uninitialised
+from packpass.semantics.pointwise import broadcasts, whole_divisor
+from packpass.semantics.reductions import takes_several_axes
 from tests.semantics.graphs import method_node, node_of
 
 X, IDS = torch.randn(6, 5), torch.tensor([0, 2, 2])
@@ -78,6 +81,39 @@ def test_what_keeps_the_order_of_elements() -> None:
         method_node("roll", X, 1),
     ]
     assert all(map(keeps_order, kept)) and not any(map(keeps_order, moved))
+
+
+def test_divisions_of_whole_numbers() -> None:
+    n = torch.tensor(7)
+    rounded = [
+        node_of(operator.floordiv, n, 2),
+        node_of(torch.div, n, 2, rounding_mode="trunc"),
+        method_node("floor_divide", n, 2),
+        node_of(operator.rshift, n, 1),
+    ]
+    assert [whole_divisor(node, node.args[1]) for node in rounded] == [2, 2, 2, 2]
+    others = [node_of(torch.div, n, 2), node_of(operator.floordiv, n, -2), node_of(torch.mul, n, 2)]
+    assert [whole_divisor(node, node.args[1]) for node in others] == [None, None, None]
+    assert whole_divisor(rounded[0], None) is None and whole_divisor(rounded[3], 40) is None
+
+
+def test_numbers_that_are_made() -> None:
+    made = {"zeros": 0, "new_ones": 1, "full": 5, "new_full": 7, "full_like": 5, "ones_like": 1}
+    assert {op: uniform(op, ((2,), 5, 7), {}) for op in made} == made
+    assert uniform("full", ((2,),), {"fill_value": 3}) == 3
+    assert [uniform(op, ((2,), 5, 7), {}) for op in ("empty", "rand_like", "add")] == [None, None, None]
+
+
+def test_what_may_be_a_tensor_of_any_shape() -> None:
+    asked = [("add", "other"), ("clamp", "min"), ("where", "condition"), ("lerp", "weight"), ("pow", "exponent")]
+    assert all(broadcasts(op, argument) for op, argument in asked)
+    asked = [("add", "alpha"), ("masked_fill", "value"), ("softplus", "beta"), ("clamp", "out_of_the_blue")]
+    assert not any(broadcasts(op, argument) for op, argument in asked)
+
+
+def test_what_takes_several_axes() -> None:
+    assert all(map(takes_several_axes, ("sum", "var", "any", "logsumexp", "linalg_vector_norm")))
+    assert not any(map(takes_several_axes, ("argmax", "median", "cumsum", "softmax", "prod", "normalize")))
 
 
 def test_operations_without_their_spellings() -> None:
