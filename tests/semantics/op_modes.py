@@ -26,7 +26,7 @@ import packpass
 from packpass.decisions.records import collecting
 from packpass.reports.report import Report
 
-from .op_outcomes import Outcome, difference, only_rounding, outcome
+from .op_outcomes import UNINITIALISED, Outcome, difference, only_rounding, outcome
 from .op_samples import TOTAL, LeftOut, OpProgram, _leaves, _rows_of, _run, _tensors, _Writer, callable_of
 
 LAYOUTS = ((0, 7, 11, 22, 24), (0, 10, 24))
@@ -90,6 +90,8 @@ class ShiftProgram:
 
 def shift_program(name: str, op: Any, sample: Any, seeds: list[list[Tensor]]) -> ShiftProgram | LeftOut:
     """The program of a sample, whose tensors are made long enough to be a row."""
+    if op.name in UNINITIALISED:
+        return LeftOut(name, "whatever lies in memory")
     rows, all_rows = _rows_of(seeds, seeds[0][0].shape[0])
     whole = [t.detach().clone().requires_grad_(t.requires_grad) for t in seeds[0]]
     problem = ""
@@ -243,6 +245,8 @@ def padded_program(name: str, op: Any, sample: Any, seeds: list[list[Tensor]]) -
     """The program of a sample; its first operand, and others of that shape, become tokens."""
     found = _tensors(sample)
     dtype = found[0].dtype
+    if op.name in UNINITIALISED:
+        return LeftOut(name, "whatever lies in memory")
     if op.name in NOT_PADDED:
         return LeftOut(name, "writes beyond its arguments, in eager")
     if dtype.is_complex:

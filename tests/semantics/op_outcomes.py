@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from .op_samples import OpProgram
 
 
+UNINITIALISED = frozenset({"empty_like", "new_empty", "new_empty_strided"})
+"""Operators whose results are whatever lies in memory."""
+
+
 @dataclasses.dataclass
 class Outcome:
     """Results and gradients of one call."""

@@ -23,12 +23,10 @@ from packpass.decisions.records import collecting
 from packpass.reports.report import Report
 
 from . import op_modes
-from .op_outcomes import Outcome, difference, only_rounding, outcome
+from .op_outcomes import UNINITIALISED, Outcome, difference, only_rounding, outcome
 from .op_samples import SAMPLES, TOTAL, LeftOut, Making, OpProgram, _as_program, programs
 
 RULE = "vectorize_segments"
-UNINITIALISED = frozenset({"empty_like", "new_empty", "new_empty_strided"})
-"""Operators whose results are whatever lies in memory."""
 
 
 @dataclasses.dataclass(frozen=True)
