@@ -20,6 +20,7 @@ from packpass.semantics import Call, call_of, example
 from packpass.semantics.effects import effects_of
 from packpass.semantics.meaning import (
     KEPT,
+    UNKNOWN,
     Addressed,
     Contracted,
     Meaning,
@@ -157,8 +158,8 @@ def _dim(relation: Relation, values: list[Any]) -> int | None:
     for axes, value in zip(relation.operands, values, strict=True):
         for d, axis in enumerate(axes or ()):
             own = isinstance(value, Segment) and d == value.rank + value.dim
-            if not own and slots in axis.loops:
-                return None
+            if not own and (slots in axis.loops or axis.how == UNKNOWN):
+                return None  # it is paired with slots, or may be
     at = [j for j, loops in enumerate(relation.result) if slots in loops]
     if len(at) != 1 or relation.result[at[0]] != (slots,):
         return None

@@ -23,7 +23,6 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
     rules_orders,
     rules_packed,
     rules_places,
-    rules_products,
     rules_reductions,
     rules_scans,
     rules_shapes,

@@ -2,8 +2,7 @@
 
 Such an op does to every slot what it does to every slot of a document, so its whole-row form is the same call on whole
 rows. What a slot that nobody asked for holds must not matter: `operand` puts numbers there that cannot raise and that
-have harmless gradients. Products are in `rules_products`, lookups and losses in `rules_lookups`, views in
-`rules_splits`.
+have harmless gradients. Lookups and losses are in `rules_lookups`, views in `rules_splits`.
 
 Does not handle, on purpose: ops whose result for one slot depends on other slots (over the packed dimension itself,
 group, instance and batch norm), random numbers (dropout in training), ``embedding(max_norm=...)``, which writes.
@@ -144,7 +143,7 @@ def adds_up(term: Apply) -> bool:
 
 
 def _along(machine: Machine, node: fx.Node) -> Any:
-    """Reductions, scans and orders over other dimensions than the packed one, by what they mean."""
+    """Reductions, scans, orders and products over other dimensions than the packed one, by what they mean."""
     if only_outside(machine, node):
         return outside_call(machine, node)
     if family_of(node) == "pointwise":
@@ -215,5 +214,26 @@ def _diff(machine: Machine, node: fx.Node) -> Any:
     )
 
 
-for _name in FAMILIES["reductions"].keys() - TOKENWISE.keys():
+# === Attention within a slot =================================================================================
+
+
+@tokenwise("scaled_dot_product_attention")
+def _attention(machine: Machine, node: fx.Node) -> Any:
+    """Attention among a slot's own heads or patches: the packed dimension is a batch dimension of q, k and v."""
+    found = segments(machine, node)
+    if len(node.args) < 3 or not all(isinstance(machine.value(a), Segment) for a in node.args[:3]):
+        return NotImplemented
+    known_keywords(node, "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    first = found[0]
+    mask, dropout = argument(node, 3, "attn_mask"), argument(node, 4, "dropout_p", 0.0)
+    if first.dim > -3 or any(s.dim != first.dim for s in found) or dropout != 0.0:
+        return NotImplemented
+    if isinstance(mask, fx.Node) and isinstance(machine.value(mask), Outside):
+        machine.broadcasts(machine.value(mask), first.dim, node)
+    if argument(node, 7, "enable_gqa", False) and first.dim == -3:
+        raise Refused("no-rule", f"{label(node)} with grouped heads along the packed dimension has no rule", node)
+    return exactly(whole_row(machine, node, first, first.dim), found)
+
+
+for _name in {**FAMILIES["reductions"], **FAMILIES["products"]}.keys() - TOKENWISE.keys():
     tokenwise(_name)(_along)
