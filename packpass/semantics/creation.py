@@ -69,9 +69,9 @@ def _number(call: Call) -> Meaning | None:
 
 
 _FILLS = (*_NUMBERS, "full", "empty")
-LENDING = frozenset(f"new_{k}" for k in _FILLS)
-"""The same as `SIZED`, with the dtype and the device of their first operand."""
-SIZED = frozenset({*_FILLS, *LENDING})
+LENT = frozenset(f"new_{k}" for k in _FILLS)
+"""A tensor of the sizes that are given, with the dtype and on the device of another one."""
+SIZED = LENT.union(_FILLS)
 """A tensor of the sizes that are given, with one number everywhere or nothing yet."""
 LIKE = frozenset(f"{k}_like" for k in _FILLS)
 """The same, of another tensor's sizes."""

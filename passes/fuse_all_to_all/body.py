@@ -13,6 +13,10 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name
 from packpass.semantics.effects import changes_grad_mode
+from passes.document_loops.integers import Affine, Boundaries, Index
+from passes.document_loops.machine import Machine
+from passes.document_loops.op_names import name_of
+from passes.document_loops.windows import expand_index
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
 from passes.fuse_all_to_all.integers import UNKNOWN, integer
@@ -20,10 +24,6 @@ from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.refused import Refused
-from passes.vectorize_segments.integers import Affine, Boundaries, Index
-from passes.vectorize_segments.machine import Machine
-from passes.vectorize_segments.op_names import name_of
-from passes.vectorize_segments.windows import expand_index
 
 
 @dataclasses.dataclass(frozen=True)

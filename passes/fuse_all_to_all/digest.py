@@ -11,8 +11,8 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import example
-from passes.vectorize_segments.op_names import name_of
-from passes.vectorize_segments.terms import map_args
+from passes.document_loops.op_names import name_of
+from passes.document_loops.terms import map_args
 
 
 def steps(nodes: Sequence[fx.Node]) -> list[fx.Node]:

@@ -11,10 +11,10 @@ from packpass.semantics import argument
 from packpass.semantics.effects import AS_NUMBERS
 from packpass.semantics.memory import copied
 from packpass.semantics.pointwise import whole_divisor
+from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, Size
 from passes.fuse_all_to_all.scalars import Lin
-from passes.vectorize_segments.op_names import name_of
 
 if TYPE_CHECKING:
     from passes.fuse_all_to_all.body import Body

@@ -27,8 +27,13 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
 from packpass.semantics.effects import written_inputs
-from passes import vectorize_segments
 from passes.context import PassContext
+from passes.document_loops.find import LoopFound, find
+from passes.document_loops.integers import Boundaries
+from passes.document_loops.machine import Machine
+from passes.document_loops.op_names import name_of
+from passes.document_loops.run import NAME as VECTORIZE
+from passes.document_loops.run import numbered, run_loop
 from passes.fuse_all_to_all.blocks import Blocks
 from passes.fuse_all_to_all.body import Body, Buffer
 from passes.fuse_all_to_all.counted import boundaries_of, integers, is_size_check, only_checked
@@ -40,11 +45,6 @@ from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.fuse_all_to_all.write import write
 from passes.nodes import copy_of
 from passes.refused import Refused
-from passes.vectorize_segments import numbered, run_loop
-from passes.vectorize_segments.find import LoopFound, find
-from passes.vectorize_segments.integers import Boundaries
-from passes.vectorize_segments.machine import Machine
-from passes.vectorize_segments.op_names import name_of
 
 NAME = "fuse_all_to_all"
 
@@ -83,7 +83,7 @@ class Decided:
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop that exchanges data between ranks."""
     results: list[Rewrite | Refusal] = []
-    helped = context.options.runs(vectorize_segments.NAME)
+    helped = context.options.runs(VECTORIZE)
     for number in [loop.id for loop in find(gm.graph)]:
         loop = numbered(gm.graph, number)
         size = _group_size(gm, loop)

@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Mapping
 from fractions import Fraction
 
+from passes.document_loops.integers import Affine, Bound, Boundaries
 from passes.fuse_all_to_all.blocks import TOKENS, NotMovement, Size
-from passes.vectorize_segments.integers import Affine, Bound, Boundaries
 
 _ZERO = Fraction(0)
 

@@ -14,14 +14,14 @@ from packpass import markers
 from packpass.semantics import example
 from packpass.semantics.effects import CHECKS
 from passes.building import Builder
+from passes.document_loops.boundaries import summed
+from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all.blocks import TOKENS, size_of
 from passes.fuse_all_to_all.body import Source
 from passes.fuse_all_to_all.digest import steps
 from passes.fuse_all_to_all.exchange import Exchange, Section
 from passes.nodes import snapshot_of
 from passes.prune import prune
-from passes.vectorize_segments.boundaries import summed
-from passes.vectorize_segments.op_names import name_of
 
 if TYPE_CHECKING:
     from passes.fuse_all_to_all.loops import Decided

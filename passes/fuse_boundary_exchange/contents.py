@@ -10,9 +10,9 @@ from torch import fx
 from packpass.semantics import blank, contents_of, example
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.meaning import Uniform, Uninitialised
+from passes.document_loops.emit import stored
 from passes.fuse_boundary_exchange.values import Constant, Unset
 from passes.refused import Refused
-from passes.vectorize_segments.emit import stored
 
 
 def made(node: fx.Node) -> Constant | Unset:

@@ -12,23 +12,23 @@ from torch import fx
 from packpass import markers
 from packpass._compat import process_group_of
 from packpass.semantics import example
+from passes.document_loops import machine as segments
+from passes.document_loops.aliasing import separate_inputs
+from passes.document_loops.find import Decided as LoopDecided
+from passes.document_loops.find import LoopFound, all_documents, conclude, hoistable
+from passes.document_loops.integers import FULL, Boundaries
+from passes.document_loops.terms import Assign, Row
 from passes.fuse_boundary_exchange import rules  # noqa: F401  (fills the rule table)
 from passes.fuse_boundary_exchange.canonical import Field, Group, Matched, check_messages, match
 from passes.fuse_boundary_exchange.machine import Machine
 from passes.fuse_boundary_exchange.terms import ZigzagRoll
 from passes.fuse_boundary_exchange.values import WHOLE, View
 from passes.refused import Refused
-from passes.vectorize_segments import machine as segments
-from passes.vectorize_segments.aliasing import separate_inputs
-from passes.vectorize_segments.find import Decided as LoopDecided
-from passes.vectorize_segments.find import LoopFound, all_documents, conclude, hoistable
-from passes.vectorize_segments.integers import FULL, Boundaries
-from passes.vectorize_segments.terms import Assign, Row
 
 
 @dataclasses.dataclass(frozen=True)
 class Decided:
-    """A loop that is a roll: the whole-row form for `passes.vectorize_segments.rewrite`, and facts for the report."""
+    """A loop that is a roll: the whole-row form for `passes.document_loops.rewrite`, and facts for the report."""
 
     loop: LoopDecided
     cu: fx.Node

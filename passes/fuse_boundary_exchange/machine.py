@@ -19,6 +19,8 @@ from packpass.semantics import argument, example
 from packpass.semantics.effects import effects_of, written_inputs
 from packpass.semantics.memory import copied
 from packpass.semantics.pointwise import COMPARISONS, whole_divisor
+from passes.document_loops.boundaries import boundary_vector, unchanged
+from passes.document_loops.op_names import label, name_of
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.values import (
     WHOLE,
@@ -36,8 +38,6 @@ from passes.fuse_boundary_exchange.values import (
     total,
 )
 from passes.refused import Refused
-from passes.vectorize_segments.boundaries import boundary_vector, unchanged
-from passes.vectorize_segments.op_names import label, name_of
 
 OPAQUE = object()
 """Value of an integer that only Dynamo's own assertions look at."""

@@ -14,6 +14,8 @@ from packpass._compat import statically_known_true
 from packpass._registry import registrar
 from packpass.semantics import argument, example
 from packpass.semantics.creation import LIKE, SIZED
+from passes.document_loops.op_names import label, name_of
+from passes.document_loops.windows import expand_index
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import RULES, Machine, Message
 from passes.fuse_boundary_exchange.values import (
@@ -34,8 +36,6 @@ from passes.fuse_boundary_exchange.values import (
     total,
 )
 from passes.refused import Refused
-from passes.vectorize_segments.op_names import label, name_of
-from passes.vectorize_segments.windows import expand_index
 
 rule = registrar(RULES)
 """Registers the meaning of ops by name, of markers by the op."""

@@ -10,10 +10,10 @@ from torch import fx
 
 from packpass.semantics import example
 from passes.cp_rolls import CP_ROLL
-from passes.vectorize_segments.terms import Term
+from passes.document_loops.terms import Term
 
 if TYPE_CHECKING:
-    from passes.vectorize_segments.emit import Emitter
+    from passes.document_loops.emit import Emitter
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -33,11 +33,7 @@ of which both ways do not leave the same (``length-branch``).
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import logging
-from collections.abc import Callable
-from typing import Any
 
 from torch import fx
 
@@ -45,13 +41,10 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
 from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
+from passes.document_loops.find import find
+from passes.document_loops.run import NAME, run_loop, run_one
 from passes.refused import Refused
-from passes.vectorize_segments.find import Decided, LoopFound, decide, find
-from passes.vectorize_segments.rewrite import rewrite
 from passes.vectorize_segments.unrolled import Lists, decide_unrolled, find_unrolled, sweep_scalars
-
-NAME = "vectorize_segments"
-log = logging.getLogger(f"packpass.passes.{NAME}")
 
 
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
@@ -70,27 +63,10 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
 
 def operations() -> frozenset[str]:
     """The operations with a rule; what has none is taken by its meaning."""
-    from passes.vectorize_segments.rules import DOCUMENTS, RULES, TOKENWISE
+    from passes.document_loops.rules import DOCUMENTS, RULES, TOKENWISE
 
     known = frozenset(op.name for op in known_operations())
     return known | frozenset(RULES) | frozenset(TOKENWISE) | frozenset(DOCUMENTS) - {"*"}
-
-
-def numbered(graph: fx.Graph, number: int) -> LoopFound:
-    """A captured loop as it is now: rewriting an earlier one changes what this one reads."""
-    (loop,) = (loop for loop in find(graph) if loop.id == number)
-    return loop
-
-
-def run_loop(graph: fx.Graph, number: int, context: PassContext) -> Rewrite | Refusal:
-    """Rewrite one captured loop. An earlier loop may have made the documents that this one takes from its list."""
-    location = context.locations.get(number, "<unknown>")
-    result = run_one(graph, functools.partial(decide, graph, numbered(graph, number)), location)
-    if isinstance(result, Refusal) and result.code == "not-generic" and number in context.branches:
-        where = context.branches[number]
-        reason = f"what the loop does for a document depends on its length or its data: the branch at {where} matters"
-        return Refusal(NAME, "length-branch", reason, location)
-    return result
 
 
 def run_unrolled(graph: fx.Graph, context: PassContext) -> list[Rewrite | Refusal]:
@@ -113,33 +89,3 @@ def run_unrolled(graph: fx.Graph, context: PassContext) -> list[Rewrite | Refusa
         if isinstance(results[-1], Refusal):
             lists.undo()
             return results
-
-
-def run_one(graph: fx.Graph, decision: Callable[[], Decided], location: str) -> Rewrite | Refusal:
-    """Decide about one loop, then rewrite it or say why not."""
-    try:
-        decided = decision()
-        before = set(graph.nodes)
-        made = rewrite(graph, decided, NAME)
-    except Refused as refused:
-        reason = str(refused)
-        line = location_of_node(refused.node)
-        if line and line != location:
-            reason += f" (at {line})"
-        return Refusal(NAME, refused.code, reason, location)
-    new = [node for node in graph.nodes if node not in before]
-    ops = [
-        str(node.target).removeprefix("packpass.").removesuffix(".default")
-        for node in new
-        if "packpass" in str(node.target)
-    ]
-    details: dict[str, Any] = {
-        "source": "loop",
-        "boundaries": decided.boundaries.node.name,
-        "written": [row.node.name for row, _ in decided.writes],
-        "ops": ops,
-        **made.facts,
-    }
-    after = ", ".join(dict.fromkeys(op for op in ops if op != "check_cu_seqlens")) or "elementwise ops on the whole row"
-    claims = dataclasses.replace(made.claims, boundary_source="loop")
-    return Rewrite(NAME, location, "loop over documents", after, details, claims)

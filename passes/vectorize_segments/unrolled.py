@@ -17,16 +17,16 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import example, op_name, storage
 from packpass.semantics.effects import CHECKS, mutated_after, written_inputs
+from passes.document_loops.appended import appended_value
+from passes.document_loops.boundaries import boundary_vector, lengths_of
+from passes.document_loops.find import Decided, LoopFound, _same_effects, conclude
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries
+from passes.document_loops.machine import Document, Machine
+from passes.document_loops.op_names import name_of
+from passes.document_loops.rules import step
+from passes.document_loops.terms import Interner
 from passes.prune import prune
 from passes.refused import Refused
-from passes.vectorize_segments.appended import appended_value
-from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
-from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, conclude
-from passes.vectorize_segments.integers import FULL, Affine, Bound, Boundaries
-from passes.vectorize_segments.machine import Document, Machine
-from passes.vectorize_segments.op_names import name_of
-from passes.vectorize_segments.rules import step
-from passes.vectorize_segments.terms import Interner
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 

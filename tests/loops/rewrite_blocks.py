@@ -1,4 +1,4 @@
-"""Loops that must be rewritten: masks of squares on the diagonal (`passes.vectorize_segments.blocks`)."""
+"""Loops that must be rewritten: masks of squares on the diagonal (`passes.document_loops.blocks`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Loops that must be rewritten: documents that lie elsewhere in another tensor, such as the rows of a padded batch
-(`passes.vectorize_segments.elsewhere`)."""
+(`passes.document_loops.elsewhere`)."""
 
 from __future__ import annotations
 

@@ -372,7 +372,7 @@ class TestVerify:
         run(torch.randn(4096, 8) + 3, torch.tensor([0, 1000, 1003, 4096]))
 
     def test_a_wrong_sum_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from passes.vectorize_segments import rules_reductions
+        from passes.document_loops import rules_reductions
 
         def wrong(found: Any) -> Any:
             return found.apply(torch.mul, right(found), 1.001, dim_of_term=0)

@@ -33,7 +33,7 @@ def test_right_rewrites_pass() -> None:
 
 
 def test_a_wrong_rewrite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from passes.vectorize_segments.emit import Emitter
+    from passes.document_loops.emit import Emitter
 
     right = Emitter._as_roll
 

@@ -18,8 +18,8 @@ FOR_PEOPLE = ("packpass/reports/",)
 
 WITHIN_ONE_FOLDER = {
     "packpass/engine/ddp.py": "what DDP put on the graph for us, taken by the same file",
-    "passes/vectorize_segments/rewrite.py": "which rows its own emitter made",
-    "passes/vectorize_segments/lists.py": "the same",
+    "passes/document_loops/rewrite.py": "which rows its own emitter made",
+    "passes/document_loops/lists.py": "the same",
     "passes/remap_boundaries/uses.py": "which boundaries its own rewrite made",
 }
 NOT_YET = {

@@ -1,0 +1,93 @@
+"""What a loop may read of the tensors from outside that it writes: the very same parts, and nothing beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from packpass.semantics import example, storage
+from passes.document_loops.blocks import Block
+from passes.document_loops.elsewhere import Elsewhere
+from passes.document_loops.integers import FULL
+from passes.document_loops.machine import Machine
+from passes.document_loops.terms import Assign, DocRow, Outside, PointRead, Row, Term, walk
+from passes.refused import Refused
+
+if TYPE_CHECKING:
+    from passes.document_loops.find import Decided
+
+Outer = Row | Elsewhere | Block
+"""What a loop may write of a tensor from outside, one part per document."""
+
+
+def overwriting(term: Term, row: Outer) -> Any:
+    """What a loop leaves in an outer row: the value that it writes over all of it, or else the term."""
+    if isinstance(term, Assign) and term.window == FULL and term.base is row:
+        return term.value
+    return term
+
+
+def outside_nodes(terms: list[Term]) -> set[fx.Node]:
+    """Outer tensors that the terms use whole, not cut by boundaries."""
+    found = [t for term in terms for t in walk(term)]
+    whole = {t.node for t in found if isinstance(t, Outside) and t.node is not None}
+    return whole | {t.row.node for t in found if isinstance(t, PointRead)}
+
+
+def separate_inputs(graph: fx.Graph, decided: Decided) -> list[str]:
+    """Inputs of the graph of which the loop writes one and uses others: separate now, they may share memory in a later
+    call of the same graph, which has to be looked at then. Different dtypes do not share memory."""
+    written = {row.node for row, _ in decided.writes} | {row.node for row, _ in decided.rows}
+    loop = {node for n in decided.loop.nodes for node in n.all_input_nodes} | written
+    memory = {storage(node): example(node).dtype for node in loop if storage(node) is not None}
+    inputs = {storage(n): n for n in graph.nodes if n.op == "placeholder" and storage(n) in memory}
+    targets = {memory[m] for m in {storage(node) for node in written} if m in inputs}
+    found = [n.name for m, n in inputs.items() if memory[m] in targets]
+    return found if len(found) > 1 else []
+
+
+def no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
+    """A tensor that the loop writes may be read only as the very same row, and never holds the boundaries."""
+    boundaries = decided.boundaries
+    written: list[Outer | DocRow] = [
+        *(row for row, _ in decided.writes),
+        *(row for row, _ in decided.rows),
+    ]
+    read = {t: None for term in decided.terms for t in walk(term) if isinstance(t, (DocRow, Elsewhere, Block))}
+    parts: list[Outer | DocRow] = [
+        *rows,
+        *(dict.fromkeys((*read, *(row for row, _ in decided.rows)))),
+    ]
+    whole = outside_nodes(decided.terms) | machine.vectors
+    used = whole | {row.node for row in parts} | {boundaries.node}
+    for row, store in decided.writes:
+        if isinstance(row, Elsewhere) and not row.per_row and row in walk(overwriting(store.term, row)):
+            raise Refused("aliasing", "documents that may overlap are read and written in one loop", row.node)
+    for target in written:
+        memory = storage(target.node)
+        if boundaries.node is target.node:
+            raise Refused("boundaries-written", "the loop writes its own boundaries", target.node)
+        if target.node in whole:
+            raise Refused("aliasing", "the loop reads the whole of a tensor whose documents it writes", target.node)
+        for node in used:
+            if node is not target.node and storage(node) == memory:
+                raise Refused(
+                    "aliasing", "the loop writes a tensor that shares memory with another tensor it uses", node
+                )
+        for other in parts:
+            if other is not target and other.node is target.node and not _disjoint(target, other):
+                raise Refused("aliasing", "the loop reads and writes overlapping parts of one tensor", target.node)
+        fake = example(target.node)
+        if any(isinstance(s, int) and s == 0 and n != 1 for s, n in zip(fake.stride(), fake.shape, strict=True)):
+            raise Refused("aliasing", "the loop writes a tensor whose elements share memory (expanded)", target.node)
+
+
+def _disjoint(a: Outer | DocRow, b: Outer | DocRow) -> bool:
+    """Do two selections of one tensor never overlap? Proven by two different integers in one position."""
+    if len(a.index) != len(b.index):
+        return False
+    return any(
+        isinstance(x, int) and isinstance(y, int) and x != y and (x >= 0) == (y >= 0)
+        for x, y in zip(a.index, b.index, strict=True)
+    )

@@ -1,0 +1,89 @@
+"""Blocks on the diagonal of a square: masks that say which slots belong to one document.
+
+::
+
+    for s, e in spans:
+        mask[..., s:e, s:e] = 0                          # True, a bias, any one number
+
+becomes a comparison of the documents of rows and columns. What is written must be the same for all documents, so that
+it is read nowhere and once is enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from packpass.semantics import example
+from passes.document_loops.integers import FULL, Affine
+from passes.document_loops.machine import OPAQUE, Machine, Store, selection
+from passes.document_loops.terms import Assign, Outside, Term
+from passes.document_loops.windows import constant_entry, expand_index, window_of
+from passes.refused import Refused
+
+if TYPE_CHECKING:
+    from passes.document_loops.emit import Emitter
+
+_ops = torch.ops.packpass
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Block(Term):
+    """Every document's square of an outer tensor, before the loop, along ``dim`` and ``columns`` (negative).
+
+    ``index`` selects along the other dimensions.
+    """
+
+    node: fx.Node
+    index: tuple[Any, ...]
+    dim: int
+    columns: int
+
+    def written(self, emitter: Emitter, value: Any) -> fx.Node:
+        """The outer tensor with every document's square filled."""
+        base = emitter.selected(self)
+        ids = emitter.call(_ops.segment_ids.default, emitter.cu, emitter.total)
+        rows, columns = (emitter.along(ids, dim) for dim in (self.dim, self.columns))
+        same = emitter.call(
+            torch.logical_and,
+            emitter.call(operator.eq, rows, columns),
+            emitter.along(emitter.mask(FULL), self.dim),
+        )
+        return emitter.call(torch.where, same, emitter.fitted(value, base), base)
+
+
+def write_block(machine: Machine, node: fx.Node, base: fx.Node, index: Any, value: Any) -> bool:
+    """Note ``base[index] = value`` if that is a block of each document; False if it is something else."""
+    outer, fake = machine.value(base), example(base)
+    if not isinstance(outer, Outside) or outer.node is None or not isinstance(index, tuple) or None in index:
+        return False
+    entries = expand_index(index, fake.dim(), node)
+    cuts = [d for d, entry in enumerate(entries) if isinstance(entry, slice) and _depends(entry)]
+    if len(cuts) != 2 or any(entries[d].step not in (None, 1) for d in cuts):
+        return False
+    windows = [window_of(machine, entries[d].start, entries[d].stop, node) for d in cuts]
+    rest = [entry for d, entry in enumerate(entries) if d not in cuts]
+    if windows != [FULL, FULL] or not all(constant_entry(machine, entry) for entry in rest):
+        raise Refused("two-packed-dims", "two dimensions are cut by boundaries in different ways in one index", node)
+    if isinstance(value, Affine) and value.is_const:
+        value = value.const
+    scalar = isinstance(value, (bool, int, float)) or (isinstance(value, Outside) and not machine.fake(value).dim())
+    if value is OPAQUE or not scalar:
+        raise Refused("two-packed-dims", "a square of each document is set to something else than one number", node)
+    frozen, (dim, columns), _ = selection(entries, *cuts)
+    key = (outer.node, frozen, dim, columns, "block")
+    if key in machine.outer:
+        raise Refused("two-packed-dims", "a square of each document is written twice in one iteration", node)
+    row = machine.intern(Block(outer.node, frozen, dim, columns))
+    store = machine.outer[key] = Store(row, outer=row)
+    store.term = machine.intern(Assign(row, FULL, value, dim))
+    store.version = 1
+    return True
+
+
+def _depends(cut: slice) -> bool:
+    return any(isinstance(bound, fx.Node) for bound in (cut.start, cut.stop))

@@ -1,0 +1,130 @@
+"""Which element of which boundary vector a node is: looks through slices and copies of ``cu_seqlens``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.semantics import example, op_name
+from packpass.semantics.effects import mutated_after
+from packpass.semantics.memory import copied
+from passes.document_loops.integers import Affine, Bound, Boundaries, Index
+from passes.document_loops.machine import Machine
+
+
+def unchanged(source: fx.Node, since: fx.Node) -> bool:
+    """Does ``source`` still hold, wherever it is used later, what it held when ``since`` copied it?"""
+    return not mutated_after(source.graph, source, since)
+
+
+def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
+    """``(root, offset, lengths)``: element i of ``node`` is ``root[i + offset]``; ``lengths`` marks a length vector.
+
+    Looks through slices such as ``cu[1:]`` and through copies that keep every value.
+    """
+    offset = 0
+    while True:
+        fake = example(node)
+        source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
+        if source is None or not isinstance(example(source), torch.Tensor) or example(source).dim() != 1:
+            break
+        kept = copied(node) is source and fake.dtype in (torch.int64, example(source).dtype)
+        # A copy that is written has boundaries of its own.
+        if kept and unchanged(source, node) and unchanged(node, node.next):
+            node = source
+            continue
+        if op_name(node) == "getitem" and isinstance(node.args[1], slice):
+            cut = node.args[1]
+            start_ok = cut.start is None or (isinstance(cut.start, int) and cut.start >= 0)
+            stop_ok = cut.stop is None or (isinstance(cut.stop, int) and cut.stop < 0)
+            if cut.step in (None, 1) and start_ok and stop_ok:
+                offset += cut.start or 0
+                node = source
+                continue
+        break
+    return node, offset, lengths_of(node) is not None
+
+
+def lengths_of(node: fx.Node) -> fx.Node | None:
+    """``cu`` if ``node`` is ``cu[1:] - cu[:-1]``, ``cu.diff()`` or ``torch.diff(cu)``."""
+    name = op_name(node)
+    if name not in ("diff", "sub") or not unchanged(node, node.next):
+        return None
+    if name == "diff" and len(node.args) == 1 and not node.kwargs and isinstance(node.args[0], fx.Node):
+        return boundary_vector(node.args[0])[0] if unchanged(node.args[0], node) else None
+    if name != "diff" and len(node.args) == 2 and not node.kwargs:
+        a, b = node.args
+        if (
+            isinstance(a, fx.Node)
+            and isinstance(b, fx.Node)
+            and all(isinstance(example(v), torch.Tensor) and example(v).dim() == 1 for v in (a, b))
+        ):
+            (high, i, _), (low, j, _) = boundary_vector(a), boundary_vector(b)
+            if (
+                high is low
+                and unchanged(high, node)
+                and i == 1
+                and j == 0
+                and _ends_at(b) == -1
+                and _ends_at(a) is None
+            ):
+                return high
+    return None
+
+
+def summed(call: Callable[..., fx.Node], lengths: fx.Node) -> fx.Node:
+    """``[N + 1]`` boundaries, from 0 on, of documents with these lengths; ``call`` makes nodes.
+
+    Lengths that were made from boundaries are taken with the empty document in front, as N + 1 numbers: with dynamic
+    shapes a tensor of N entries makes torch ask whether N is 1, and that is another graph.
+    """
+    steps: list[tuple[Any, int]] = []
+    node: Any = lengths
+    while isinstance(node.args[0] if node.args else None, fx.Node) and unchanged(node.args[0], node):
+        if node.target in (operator.floordiv, operator.mul) and type(node.args[1]) is int:
+            steps.append((node.target, node.args[1]))
+        elif node.target != "clone" or len(node.args) > 1 or node.kwargs:
+            break
+        node = node.args[0]
+    cu = lengths_of(node)
+    if cu is None:
+        sums = call(torch.cumsum, lengths, 0)
+        return call(torch.cat, (call("new_zeros", sums, (1,), method=True), sums))
+    first = call(operator.getitem, cu, slice(0, 1))
+    if not steps:
+        return call(torch.sub, cu, first)
+    each = call(torch.diff, cu, 1, 0, first)
+    for op, by in reversed(steps):
+        each = call(op, each, by)
+    return call(torch.cumsum, each, 0)
+
+
+def _ends_at(node: fx.Node) -> int | None:
+    """The stop of the outermost slice of a boundary vector (None: to the end)."""
+    while isinstance(node, fx.Node) and node.args and isinstance(node.args[0], fx.Node):
+        if op_name(node) == "getitem" and isinstance(node.args[1], slice):
+            return node.args[1].stop
+        if node.op != "call_method":
+            return None
+        node = node.args[0]
+    return None
+
+
+def element(machine: Machine, vector: fx.Node, position: Affine, node: fx.Node) -> Any:
+    """``vector[i + k]`` for the iteration's document ``i``."""
+    at = position.single()
+    if at is None or not isinstance(at[0], Index):
+        return None
+    root, offset, lengths = boundary_vector(vector)
+    machine.vectors.update((root, vector))
+    k = at[1] + offset
+    if lengths:
+        cu = lengths_of(root)
+        assert cu is not None
+        whole = Boundaries(cu)
+        return Affine.of(Bound(whole, k + 1)).plus(Affine.of(Bound(whole, k)), -1)
+    return Affine.of(Bound(Boundaries(root), k))

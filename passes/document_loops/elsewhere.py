@@ -1,0 +1,190 @@
+"""Documents that lie elsewhere in another tensor: in padded rows, between other boundaries, within other documents.
+
+::
+
+    out[i, :n] = x[s:e]                                  # rows of a padded batch
+    new[cu2[i] : cu2[i] + n] = x[cu[i] : cu[i + 1]]      # other gaps between the documents
+    torch.cat([values[e - n - 1 : e - 1] for ...])       # the last tokens of each document
+
+All are as many slots as the document has, from a number on that each document has one of. The machine takes them for
+slots of the document like any others; only how they are read and written differs (`packpass.ops._segment_places`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from packpass._compat import statically_known_true
+from packpass.semantics import example
+from passes.document_loops.integers import FULL, Affine, Index, Invariant
+from passes.document_loops.machine import Machine, Segment, Store, selection
+from passes.document_loops.terms import Term
+
+if TYPE_CHECKING:
+    from passes.document_loops.emit import Emitter
+
+_ops = torch.ops.packpass
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Elsewhere(Term):
+    """The slots of every document in an outer tensor, before the loop: from ``begin`` on along ``dim``.
+
+    ``index`` selects along the other dimensions. With ``per_row``, the dimension before ``dim`` has an entry for every
+    document, in which ``begin`` is counted; ``rank`` counts neither it nor what ``index`` drops. With ``at_end``,
+    ``begin`` is counted from the end; Python takes ``[-0:]`` for all there is, so that no document may be empty.
+    """
+
+    node: fx.Node
+    index: tuple[Any, ...]
+    dim: int
+    rank: int
+    begin: Affine
+    per_row: bool
+    at_end: bool
+    least: int
+
+    def emit(self, emitter: Emitter) -> fx.Node:
+        """The slots, moved to where the row has those documents."""
+        flat = self.flat(emitter)
+        made: fx.Node = emitter.call(_ops.gather_places.default, flat, self.places(emitter), self.dim)
+        return made
+
+    def flat(self, emitter: Emitter) -> fx.Node:
+        """The outer tensor with its packed dimension, rows one behind the other, at ``dim``."""
+        node = emitter.selected(self)
+        if not self.per_row:
+            return node
+        at = example(node).dim() + self.dim
+        return emitter.call(torch.flatten, node, at - 1, at)
+
+    def places(self, emitter: Emitter) -> fx.Node:
+        """Where every slot of the row lies in `flat`, worked out and checked once."""
+        if self not in emitter.places:
+            emitter.places[self] = self._places(emitter)
+        return emitter.places[self]
+
+    def _places(self, emitter: Emitter) -> fx.Node:
+        begins: Any = emitter.vector(self.begin, emitter.boundaries)
+        if not isinstance(begins, fx.Node) or not isinstance(example(begins), torch.Tensor):
+            begins = emitter.call(torch.full_like, emitter.given, begins, dtype=torch.int64)
+        extent = self._extent(emitter)
+        if self.at_end:
+            begins = emitter.call(torch.add, begins, extent)
+        ends = emitter.call(torch.add, begins, emitter.lengths())
+        inside = emitter.call(
+            torch.logical_and, emitter.call(operator.ge, begins, 0), emitter.call(operator.le, ends, extent)
+        )
+        empty = emitter.call(operator.eq, emitter.lengths(), 0)
+        allowed = emitter.call(torch.logical_and, inside, emitter.call(torch.logical_not, empty))
+        fits = allowed if self.at_end else emitter.call(torch.logical_or, inside, empty)
+        message = "packpass: a document is longer than the part of another tensor that it is read from or written to"
+        emitter.call(torch._assert_async, emitter.for_every_document(fits, self.least), message)
+        if self.per_row:
+            rows = emitter.call(operator.mul, emitter.entries(), extent)
+            begins = emitter.call(torch.add, begins, rows)
+        return emitter.call(_ops.segment_places.default, emitter.cu, begins, emitter.total)
+
+    def _extent(self, emitter: Emitter) -> Any:
+        """The size along ``dim``, of one row if there are rows; those must be enough."""
+        fake = example(self.node)
+        kept = [d for d, entry in enumerate(self.index or (slice(None),) * fake.dim()) if not isinstance(entry, int)]
+        at = kept[self.dim]
+        if self.per_row:
+            rows = emitter.call(torch.ops.aten.sym_size.int, self.node, kept[self.dim - 1])
+            emitter.call(torch._check, emitter.call(operator.ge, rows, emitter.documents()))
+        size = fake.shape[at]
+        return size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, self.node, at)
+
+    def written(self, emitter: Emitter, rows: fx.Node) -> fx.Node:
+        """The outer tensor (as ``index`` selects it) with every document's slots replaced by those of ``rows``."""
+        flat = self.flat(emitter)
+        out = emitter.call(_ops.scatter_places.default, flat, rows, self.places(emitter), self.dim)
+        if not self.per_row:
+            return out
+        whole = emitter.selected(self)
+        sizes = [
+            size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, whole, d)
+            for d, size in enumerate(example(whole).shape)
+        ]
+        return emitter.call("reshape", out, sizes, method=True)
+
+
+def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | None = None) -> Segment | None:
+    """The segment that ``base[entries]`` is, if one slice has as many slots as the document, and begins elsewhere.
+
+    ``row``: the dimension of which the document's own entry is meant, where that is known before.
+    """
+    cut: int | None = None
+    for d, entry in enumerate(entries):
+        if d == row:
+            continue
+        if isinstance(entry, slice) and any(isinstance(bound, fx.Node) for bound in (entry.start, entry.stop)):
+            if cut is not None or entry.step not in (None, 1):
+                return None
+            cut = d
+        elif isinstance(entry, fx.Node):
+            if row is not None or machine.value(entry) != Affine.of(Index()):
+                return None
+            row = d
+        elif not isinstance(entry, (int, slice)) or isinstance(entry, bool):
+            return None
+    # A slice of the one slot that there is would broadcast, in eager, to whatever it meets.
+    if cut is None or not _follows(entries, row, cut) or statically_known_true(example(base).shape[cut] == 1):
+        return None
+    begin = machine.affine(entries[cut].start) if entries[cut].start is not None else Affine()
+    end = machine.affine(entries[cut].stop) if entries[cut].stop is not None else Affine()
+    if begin is None or end is None:
+        return None
+    counted = begin if entries[cut].stop is not None else _from_end(begin, example(base).shape[cut])
+    at_end = entries[cut].stop is None and counted == begin
+    length = end.plus(counted, -1).length_of()
+    if length is None or length[1] or (row is None and _is_own(machine, begin, length[0])):
+        return None
+    if machine.boundaries is None:
+        machine.use((length[0], 0), base)
+    if machine.boundaries != (length[0], 0):
+        return None
+    return _segment(machine, base, entries, cut, row, begin, at_end)
+
+
+def _from_end(begin: Affine, extent: Any) -> Affine:
+    """A number counted from the end, also where it is written ``extent - n``."""
+    known = begin.shared()
+    single = known.single()
+    size: Any = known.const if known.is_const else None
+    if single is not None and isinstance(single[0], Invariant):
+        size = example(single[0].node) + single[1]
+    return begin.plus(known, -1) if size is not None and statically_known_true(size == extent) else begin
+
+
+def _follows(entries: list[Any], row: int | None, cut: int) -> bool:
+    """Is there no row, or does the dimension of the slots follow that of the rows?"""
+    if row is None:
+        return True
+    between = entries[row + 1 : cut] if row < cut else None
+    return between is not None and all(isinstance(entry, int) for entry in between)
+
+
+def _is_own(machine: Machine, begin: Affine, boundaries: Any) -> bool:
+    """Does it begin where the document does?"""
+    found = begin.bound()
+    return found is not None and (found[0].of, found[0].k, found[1]) == (boundaries, 0, 0)
+
+
+def _segment(
+    machine: Machine, base: fx.Node, entries: list[Any], cut: int, row: int | None, begin: Affine, at_end: bool
+) -> Segment:
+    index, (dim, *rows), rank = selection(entries, *(d for d in (cut, row) if d is not None))
+    rank -= len(rows)
+    key = (base, index, dim, begin, row is not None, at_end, machine.least)
+    store = machine.outer.get(key)
+    if store is None:
+        term = machine.intern(Elsewhere(base, index, dim, rank, begin, row is not None, at_end, machine.least))
+        store = machine.outer[key] = Store(term, outer=term)
+    return Segment(store, FULL, rank)

@@ -1,0 +1,341 @@
+"""From terms to graph nodes: the whole-row form of what an iteration computes for its document."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.semantics import example
+from packpass.semantics.build import Builder, NotBuilt
+from passes.document_loops import emit_documents
+from passes.document_loops.boundaries import summed
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Index, Window
+from passes.document_loops.terms import (
+    ANY,
+    LENGTH,
+    Apply,
+    Assign,
+    DocRow,
+    Flip,
+    Guard,
+    LongEnough,
+    Outside,
+    Positions,
+    Roll,
+    Row,
+    Slice,
+    Term,
+    map_args,
+)
+from passes.nodes import snapshot_of
+from passes.refused import Refused
+
+_ops = torch.ops.packpass
+
+
+class Emitter:
+    """Adds nodes to a graph at its current insertion point, each with the fake value it will have."""
+
+    def __init__(
+        self, graph: fx.Graph, boundaries: Boundaries, total: Any, like: fx.Node, rule: str, before: fx.Node, keep: bool
+    ) -> None:
+        self.graph, self.total, self.rule, self.before, self.keep = graph, total, rule, before, keep
+        self._builder = Builder(graph, like=like, rule=rule)
+        self.device = example(like).device
+        self._nodes: dict[int, fx.Node] = {}
+        self._masks: dict[Window, fx.Node] = {}
+        self._reaches: dict[int, fx.Node] = {}
+        self._counts: dict[str, fx.Node] = {}
+        self.places: dict[Any, fx.Node] = {}
+        """Where the slots of the row lie in an outer tensor (`passes.document_loops.elsewhere`)."""
+        self.boundaries = boundaries
+        self.cu = self.given = self._boundary_node(boundaries)
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+
+    def call(self, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
+        """One node with its fake value; a failing fake run refuses the rewrite."""
+        try:
+            return self._builder.call(target, *args, method=method, **kwargs)
+        except NotBuilt as error:
+            raise Refused("emit", f"the whole-row form of {error}", error.node) from error
+
+    @property
+    def made(self) -> list[fx.Node]:
+        """What was emitted."""
+        return self._builder.made
+
+    def abandon(self) -> None:
+        """Erase everything emitted so far."""
+        self._builder.undo()
+
+    # --- boundaries -----------------------------------------------------------------------------------------
+
+    def _boundary_node(self, boundaries: Boundaries) -> fx.Node:
+        node = boundaries.node
+        if boundaries.lengths:
+            node = summed(self.call, node)
+        elif self.keep:
+            node = snapshot_of(node, self.before, self.call)
+        if example(node).device != self.device:
+            node = self.call("to", node, self.device, method=True)
+        return node
+
+    def only_documents(self) -> Any:
+        """No row to cut: slots are counted from the first boundary, and there are as many as documents have."""
+        first = self.call(operator.getitem, self.cu, slice(0, 1))
+        self.cu = self.call(torch.sub, self.cu, first)
+        if self.total is None:
+            self.total = self.call(_ops.covered_length.default, self.cu)
+        return self.total
+
+    def mask(self, window: Window) -> fx.Node:
+        """bool [total]: True on the slots of a plain window of every document."""
+        if window not in self._masks:
+            self._masks[window] = self.call(_ops.window_mask.default, self.cu, self.total, window.front, window.back)
+        return self._masks[window]
+
+    def along(self, vector: fx.Node, dim: int) -> fx.Node:
+        """A vector with dimensions of size 1 behind it, so that it lies along ``dim`` (negative)."""
+        for _ in range(-dim - 1):
+            vector = self.call(torch.unsqueeze, vector, -1)
+        return vector
+
+    def _mask_for(self, window: Window, dim: int) -> fx.Node:
+        return self.along(self.mask(window), dim)
+
+    def choose(self, window: Window, inside: Any, outside: Any, dim: int) -> fx.Node:
+        """``inside`` on the slots of ``window``, ``outside`` on the document's other slots (the tail is free)."""
+        if window.plain:
+            return self.call(torch.where, self._mask_for(window, dim), inside, outside)
+        rest = Window(back=window.last) if window.last is not None else Window(front=window.first or 0)
+        return self.call(torch.where, self._mask_for(rest, dim), outside, inside)
+
+    # --- terms ----------------------------------------------------------------------------------------------
+
+    def node(self, value: Term | Outside) -> fx.Node:
+        """The node of a term or outside tensor, made once."""
+        key = id(value)
+        if key not in self._nodes:
+            self._nodes[key] = self._make(value)
+        return self._nodes[key]
+
+    def _leaf(self, value: Any) -> Any:
+        if isinstance(value, (Term, Outside)):
+            return self.node(value)
+        return self.total if value is LENGTH else value
+
+    def selected(self, part: Any) -> fx.Node:
+        """An outer tensor, ``part.node``, as ``part.index`` selects along its other dimensions."""
+        node: fx.Node = part.node
+        return self.call(operator.getitem, node, self.arguments(part.index)) if part.index else node
+
+    def arguments(self, value: Any) -> Any:
+        """An interned argument structure as the new nodes take it."""
+        return _python(map_args(value, self._leaf))
+
+    def _make(self, value: Any) -> fx.Node:
+        if isinstance(value, Row):
+            return self.selected(value)
+        if isinstance(value, Outside):
+            if value.node is not None:
+                return value.node
+            target, method, args, kwargs = value.call  # type: ignore[misc]
+            return self.call(target, *self.arguments(args), method=method, **{k: self.arguments(v) for k, v in kwargs})
+        if isinstance(value, Apply):
+            kwargs = {k: self.arguments(v) for k, v in value.kwargs}
+            return self.call(value.target, *self.arguments(value.args), method=value.method, **kwargs)
+        if isinstance(value, Roll):
+            fill = 0 if value.fill is ANY else value.fill
+            return self.call(_ops.packed_roll.default, self.node(value.of), self.cu, value.shift, value.dim, fill, None)
+        if isinstance(value, Flip):
+            return self.call(_ops.packed_flip.default, self.node(value.of), self.cu, value.dim)
+        if isinstance(value, Guard):
+            inner = self.node(value.of)
+            other: Any = bool(value.fill) if example(inner).dtype == torch.bool else value.fill
+            return self.choose(value.window, inner, other, value.dim)
+        if isinstance(value, Positions):
+            return self._positions(value)
+        if isinstance(value, Assign):
+            return self._assign(value)
+        if isinstance(value, LongEnough):
+            return self._long_enough(value)
+        if hasattr(value, "emit"):
+            made: fx.Node = value.emit(self)
+            return made
+        return emit_documents.make(self, value)
+
+    def _long_enough(self, value: LongEnough) -> fx.Node:
+        """Every slot looks up how long its document is (slots of no document are decided elsewhere)."""
+        entry = self.call(torch.clamp, self.call(_ops.segment_ids.default, self.cu, self.total), min=0)
+        last = self.call(torch.ops.aten.sym_size.int, self.cu, 0)
+        following = self.call(torch.clamp, self.call(torch.add, entry, 1), max=self.call(operator.sub, last, 1))
+        start, end = (self.call(torch.index_select, self.cu, 0, at) for at in (entry, following))
+        keep = self.call(torch.ge, self.call(torch.sub, end, start), value.length)
+        keep = self.along(keep, value.dim)
+        otherwise = self.node(value.otherwise)
+        then = value.then
+        if isinstance(then, Assign) and then.window == FULL and then.base is value.otherwise:
+            new = self.fitted(then.value, otherwise)
+        else:
+            new = self.node(then)
+        return self.call(torch.where, keep, new, otherwise)
+
+    def _positions(self, value: Positions) -> fx.Node:
+        if value.per_document:
+            node = self.call(_ops.position_ids.default, self.cu, self.total)
+        else:
+            node = self.call(torch.arange, self.total, device=self.device)
+        if value.start:
+            node = self.call(torch.add, node, value.start)
+        if value.dtype != torch.int64:
+            node = self.call("to", node, value.dtype, method=True)
+        return node
+
+    def _assign(self, value: Assign) -> fx.Node:
+        shifted = self._as_roll(value)
+        if shifted is not None:
+            return shifted
+        base = self.node(value.base)
+        new = self.fitted(value.value, base)
+        if value.window == FULL and not self._lends_its_gradient(base, new):
+            return new if isinstance(new, fx.Node) else self.call(torch.full_like, base, new)
+        return self.choose(value.window, new, base, value.dim)
+
+    def _lends_its_gradient(self, base: fx.Node, new: Any) -> bool:
+        """Is a tensor with a gradient overwritten by one without? Its gradient is 0 then, and still asked for."""
+        return bool(example(base).requires_grad) and not (isinstance(new, fx.Node) and example(new).requires_grad)
+
+    def fitted(self, value: Any, base: fx.Node) -> Any:
+        """``value`` as an assignment to ``base`` would store it: in its dtype and shape (a scalar stays a scalar)."""
+        like = example(base)
+        if not isinstance(value, (Term, Outside)):
+            return stored(value, like.dtype)
+        node = self.node(value)
+        if example(node).dtype != like.dtype:
+            node = self.call("to", node, like.dtype, method=True)
+        if example(node).device != like.device:
+            node = self.call("to", node, like.device, method=True)
+        if tuple(example(node).shape) != tuple(like.shape):
+            node = self.call("expand_as", node, base, method=True)
+        return node
+
+    def _as_roll(self, value: Assign) -> fx.Node | None:
+        """A shift and the fill of what it left open, as one packed roll."""
+        pairs = [(value, value.base)]
+        if isinstance(value.base, Assign):
+            pairs = [(value, value.base), (value.base, value)]
+        for fill, shift in pairs:
+            number = fill.value
+            if isinstance(number, (Term, Outside)):
+                continue
+            if isinstance(shift, Assign):
+                rolled = shift.value
+                if not (isinstance(rolled, Roll) and rolled.fill is ANY and shift.window.complements(fill.window)):
+                    continue
+                base = shift.base if shift is value.base else fill.base
+            elif isinstance(shift, Roll) and fill is value:
+                rolled, base = shift, None
+                if rolled.fill is not None and rolled.fill is not ANY:
+                    continue
+            else:
+                continue
+            opened = Window(last=-rolled.shift) if rolled.shift < 0 else Window(first=rolled.shift)
+            if fill.window != opened:
+                continue
+            source = self.node(rolled.of)
+            like = example(self.node(base)) if base is not None else example(source)
+            if example(source).dtype != like.dtype or tuple(example(source).shape) != tuple(like.shape):
+                continue
+            number = stored(number, like.dtype)
+            return self.call(_ops.packed_roll.default, source, self.cu, rolled.shift, rolled.dim, number, None)
+        return None
+
+    # --- integers as vectors, for checks --------------------------------------------------------------------
+
+    def vector(self, value: Affine, boundaries: Boundaries) -> Any:
+        """One entry per document, and one more that means nothing: vectors of N entries, such as ``cu[:-1]``, make
+        torch ask whether N is 1, which would cost a graph of its own."""
+        total: Any = value.const
+        for atom, c in sorted(value.atoms, key=repr):
+            part: Any
+            if isinstance(atom, Bound):
+                part = self._bound(atom, boundaries)
+            elif isinstance(atom, Index):
+                part = self.entries()
+            else:
+                part = atom.node
+            part = self.call(operator.mul, part, c) if c != 1 else part
+            total = self.call(operator.add, part, total) if isinstance(total, fx.Node) or total else part
+        return total
+
+    def _bound(self, atom: Bound, boundaries: Boundaries) -> fx.Node:
+        """``boundaries[i + k]``, or the same of another vector of integers."""
+        if atom.of == boundaries and not boundaries.lengths and atom.k in (0, 1):
+            return self.given if atom.k == 0 else self.following()
+        if boundaries == Boundaries(atom.of.node, lengths=True) and atom.k == 0:
+            return self.lengths()
+        if atom.of == boundaries or atom.k < 0:
+            raise Refused("index-as-number", "the boundaries of another document are used as a value", atom.of.node)
+        node = self.node(DocRow(atom.of.node, (), -1, atom.k))
+        return self.call("to", node, self.device, method=True) if example(node).device != self.device else node
+
+    def following(self) -> fx.Node:
+        """Where every document ends: [N + 1], the last entry a document without slots."""
+        if "following" not in self._counts:
+            last = self.call(operator.sub, self.call(torch.ops.aten.sym_size.int, self.given, 0), 1)
+            after = self.call(torch.clamp, self.call(torch.add, self.entries(), 1), max=last)
+            self._counts["following"] = self.call(torch.index_select, self.given, 0, after)
+        return self._counts["following"]
+
+    def lengths(self) -> fx.Node:
+        """Slots of every document: [N + 1]."""
+        if "lengths" not in self._counts:
+            self._counts["lengths"] = self.call(torch.sub, self.following(), self.given)
+        return self._counts["lengths"]
+
+    def documents(self) -> fx.Node:
+        """N, an integer."""
+        if "documents" not in self._counts:
+            size = self.call(torch.ops.aten.sym_size.int, self.cu, 0)
+            self._counts["documents"] = self.call(operator.sub, size, 1)
+        return self._counts["documents"]
+
+    def entries(self) -> fx.Node:
+        """0 .. N, one per entry of the boundaries."""
+        if "entries" not in self._counts:
+            size = self.call(torch.ops.aten.sym_size.int, self.cu, 0)
+            self._counts["entries"] = self.call(torch.arange, size, device=self.device)
+        return self._counts["entries"]
+
+    def reaches(self, least: int) -> fx.Node:
+        """bool [N + 1]: documents of at least ``least`` slots (0: all documents, but not the last entry)."""
+        if least not in self._reaches:
+            real = self.call(operator.lt, self.entries(), self.documents())
+            if least:
+                real = self.call(torch.logical_and, real, self.call(operator.ge, self.lengths(), least))
+            self._reaches[least] = real
+        return self._reaches[least]
+
+    def for_every_document(self, holds: fx.Node, least: int = 0) -> fx.Node:
+        """0-d bool: does a condition over `entries` hold for every document of at least ``least`` slots?"""
+        return self.call(
+            torch.all, self.call(torch.logical_or, holds, self.call(torch.logical_not, self.reaches(least)))
+        )
+
+
+def stored(number: Any, dtype: torch.dtype) -> Any:
+    """What a tensor of ``dtype`` holds after ``tensor[...] = number``."""
+    return torch.empty((), dtype=dtype).fill_(number).item()
+
+
+def _python(value: Any) -> Any:
+    """Interned argument structures back as Python's own."""
+    if isinstance(value, Slice):
+        return slice(_python(value.start), _python(value.stop), _python(value.step))
+    if isinstance(value, tuple):
+        return tuple(_python(v) for v in value)
+    return value

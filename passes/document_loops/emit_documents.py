@@ -1,0 +1,214 @@
+"""From terms with one entry per document, and those that go back to the slots, to graph nodes."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from packpass._compat import statically_known_true
+from packpass.semantics import example
+from passes.document_loops.integers import Affine
+from passes.document_loops.terms import (
+    ArgReduce,
+    Attention,
+    DocAssign,
+    DocGuard,
+    DocRow,
+    DocVector,
+    Fill,
+    Outside,
+    PointRead,
+    Reduce,
+    Scan,
+    Softmax,
+    Spread,
+    Take,
+    Term,
+)
+
+if TYPE_CHECKING:
+    from passes.document_loops.emit import Emitter
+
+_ops = torch.ops.packpass
+
+
+def make(emitter: Emitter, value: Any) -> fx.Node:
+    """The node of one of this file's terms."""
+    if isinstance(value, DocVector):
+        return vector_of(emitter, value.value, value.dtype)
+    if isinstance(value, DocRow):
+        return _rows(emitter, value)
+    if isinstance(value, PointRead):
+        return _point(emitter, value)
+    if isinstance(value, Reduce):
+        x, cu, dim = _flattened(emitter, value.of, value.dim, value.others)
+        return emitter.call(_ops.segment_reduce.default, x, cu, value.op, dim)
+    if isinstance(value, ArgReduce):
+        x, cu, dim = _flattened(emitter, value.of, value.dim, value.others)
+        return emitter.call(_ops.segment_argmax.default, x, cu, value.largest, dim)
+    if isinstance(value, Take):
+        position = value.position
+        at = emitter.node(position) if isinstance(position, Term) else constant(emitter, position)
+        return emitter.call(_ops.segment_take.default, emitter.node(value.of), emitter.cu, at, value.dim)
+    if isinstance(value, DocGuard):
+        inner = emitter.node(value.of)
+        one: Any = True if example(inner).dtype == torch.bool else 1
+        return emitter.call(torch.where, _mask(emitter, value.least, inner), inner, one)
+    if isinstance(value, DocAssign):
+        return _doc_assign(emitter, value)
+    if isinstance(value, Spread):
+        return _spread(emitter, value)
+    if isinstance(value, Fill):
+        return emitter.choose(value.window, emitter.node(value.of), value.number, value.dim)
+    if isinstance(value, Scan):
+        return emitter.call(_ops.segment_scan.default, emitter.node(value.of), emitter.cu, value.op, value.dim)
+    if isinstance(value, Softmax):
+        return emitter.call(_ops.segment_softmax.default, emitter.node(value.of), emitter.cu, value.dim, value.log)
+    if isinstance(value, Attention):
+        return attention(emitter, value)
+    raise AssertionError(f"unknown term {value!r}")
+
+
+def attention(emitter: Emitter, value: Attention) -> fx.Node:
+    """The op takes [T, H, D]."""
+    rows = [emitter.node(t) for t in (value.q, value.k, value.v)]
+    if value.rank == 4:
+        rows = [emitter.call(torch.select, row, 0, 0) for row in rows]
+    q, k, v = (emitter.call(torch.transpose, row, 0, 1) for row in rows)
+    out = emitter.call(_ops.varlen_attention.default, q, k, v, emitter.cu, emitter.cu, value.causal, value.scale)
+    out = emitter.call(torch.transpose, out, 0, 1)
+    return emitter.call(torch.unsqueeze, out, 0) if value.rank == 4 else out
+
+
+def constant(emitter: Emitter, number: int) -> fx.Node:
+    """int64 [N + 1], all one number."""
+    return emitter.call(torch.full_like, emitter.cu, number, dtype=torch.int64)
+
+
+def vector_of(emitter: Emitter, value: Affine, dtype: torch.dtype) -> fx.Node:
+    """``value`` of every document: [N + 1]."""
+    made = emitter.vector(value, emitter.boundaries)
+    if not isinstance(made, fx.Node) or not isinstance(example(made), torch.Tensor):
+        return emitter.call(torch.full_like, emitter.cu, made, dtype=dtype)
+    return made if example(made).dtype == dtype else emitter.call("to", made, dtype, method=True)
+
+
+def only_documents(emitter: Emitter, whole: fx.Node) -> fx.Node:
+    """The N entries that mean something."""
+    return emitter.call(torch.narrow, whole, 0, 0, emitter.documents())
+
+
+def _mask(emitter: Emitter, least: int, like: fx.Node) -> fx.Node:
+    """bool [N + 1, 1, ...]: documents of at least ``least`` slots; not the last entry."""
+    return emitter.along(emitter.reaches(least), -example(like).dim())
+
+
+def write_rows(emitter: Emitter, row: DocRow, new: fx.Node) -> None:
+    """Write [N + 1, *shape] to the outer tensor in place."""
+    target = emitter.selected(row)
+    _enough_rows(emitter, row, target)
+    dim = row.dim % example(target).dim()
+    values = only_documents(emitter, new)
+    if dim:
+        values = emitter.call(torch.movedim, values, 0, dim)
+    if row.k or not statically_known_true(example(target).shape[dim] == example(values).shape[dim]):
+        target = emitter.call(torch.narrow, target, dim, row.k, emitter.documents())
+    emitter.call("copy_", target, values, method=True)
+
+
+def _rows(emitter: Emitter, row: DocRow) -> fx.Node:
+    """The first N rows, and one of zeros for the entry that means nothing."""
+    node = emitter.selected(row)
+    _enough_rows(emitter, row, node)
+    if row.dim != -example(node).dim():
+        node = emitter.call(torch.movedim, node, row.dim, 0)
+    padded = emitter.call(torch.nn.functional.pad, node, [0, 0] * (example(node).dim() - 1) + [0, 1])
+    return emitter.call(torch.narrow, padded, 0, row.k, emitter.call(torch.ops.aten.sym_size.int, emitter.cu, 0))
+
+
+def _enough_rows(emitter: Emitter, row: DocRow, node: fx.Node) -> None:
+    """Eager's IndexError for a document without a row."""
+    documents = example(emitter.cu).shape[0] - 1
+    if statically_known_true(example(node).shape[row.dim] - row.k >= documents):
+        return
+    rows = emitter.call(torch.ops.aten.sym_size.int, node, row.dim % example(node).dim())
+    needed = emitter.call(operator.add, emitter.documents(), row.k) if row.k else emitter.documents()
+    emitter.call(torch._check, emitter.call(operator.ge, rows, needed))
+
+
+def _point(emitter: Emitter, read: PointRead) -> fx.Node:
+    """Any slot of the row, as eager's index finds it: documents without slots may read a neighbour's."""
+    row = emitter.node(read.row)
+    at = vector_of(emitter, read.position, torch.int64)
+    extent = emitter.call(torch.ops.aten.sym_size.int, row, example(row).dim() + read.row.dim)
+    inside = emitter.call(
+        torch.logical_and,
+        emitter.call(operator.ge, at, emitter.call(operator.neg, extent)),
+        emitter.call(operator.lt, at, extent),
+    )
+    message = "packpass: a slot read at a boundary lies outside of the row"
+    emitter.call(torch._assert_async, emitter.for_every_document(inside, read.least), message)
+    at = emitter.call(torch.where, emitter.call(operator.lt, at, 0), emitter.call(operator.add, at, extent), at)
+    at = emitter.call(torch.clamp, at, min=0, max=emitter.call(operator.sub, extent, 1))
+    taken = emitter.call(torch.index_select, row, read.row.dim, at)
+    return emitter.call(torch.movedim, taken, read.row.dim, 0) if read.row.dim != -example(row).dim() else taken
+
+
+def _flattened(emitter: Emitter, of: Term, dim: int, others: tuple[int, ...]) -> tuple[fx.Node, fx.Node, int]:
+    """``(x, boundaries, dim)`` where the dimensions ``others`` are part of the packed one, which is then the first."""
+    x, cu = emitter.node(of), emitter.cu
+    if not others:
+        return x, cu, dim
+    rank = example(x).dim()
+    merged = sorted(d % rank for d in others)
+    order = [dim % rank, *merged]
+    order += [d for d in range(rank) if d not in order]
+    width = 1
+    for d in merged:
+        width *= example(x).shape[d]
+    if order != list(range(rank)):
+        x = emitter.call("permute", x, order, method=True)
+    x = emitter.call(torch.flatten, x, 0, len(merged))
+    return x, emitter.call(operator.mul, cu, width) if width != 1 else cu, 0
+
+
+def _spread(emitter: Emitter, value: Spread) -> fx.Node:
+    """[N + 1, *shape] -> the packed row that a document's [*shape] broadcasts to (sizes of 1 where it has none)."""
+    x, behind = emitter.node(value.of), -value.dim - 1
+    if value.rank > behind:
+        x = emitter.call(torch.squeeze, x, value.rank + value.dim + 1)
+    if example(x).dtype == torch.bool:  # what a slot without a document gets is never seen
+        x = emitter.call("to", x, torch.uint8, method=True)
+        out = emitter.call(_ops.segment_spread.default, x, emitter.cu, emitter.total)
+        out = emitter.call("to", out, torch.bool, method=True)
+    else:
+        out = emitter.call(_ops.segment_spread.default, x, emitter.cu, emitter.total)
+    rank = example(out).dim() - 1
+    if rank > behind:
+        return emitter.call(torch.movedim, out, 0, rank - behind)
+    for _ in range(behind - rank):
+        out = emitter.call(torch.unsqueeze, out, 1)
+    return out
+
+
+def _doc_assign(emitter: Emitter, value: DocAssign) -> fx.Node:
+    """``row[...] = value`` for every document, in the row's dtype and shape."""
+    base = emitter.node(value.base)
+    like = example(base)
+    new: Any = value.value
+    if isinstance(new, (Term, Outside)):
+        node = emitter.node(new)
+        if example(node).dtype != like.dtype or example(node).device != like.device:
+            node = emitter.call("to", node, device=like.device, dtype=like.dtype, method=True)
+        if isinstance(new, Term):
+            for _ in range(like.dim() - example(node).dim()):
+                node = emitter.call(torch.unsqueeze, node, 1)
+        if tuple(example(node).shape) != tuple(like.shape):
+            node = emitter.call("expand_as", node, base, method=True)
+        new = node
+    else:
+        new = emitter.call(torch.full_like, base, new)
+    return emitter.call(torch.where, _mask(emitter, value.least, base), new, base) if value.least else new

@@ -1,0 +1,77 @@
+"""What is made of a list with an entry per document: cat, stack, pad_sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass._compat import statically_known_true
+from packpass.semantics import example
+from packpass.semantics.effects import mutated_after
+from passes.document_loops import emit_documents
+from passes.document_loops.emit import Emitter
+from passes.document_loops.find import Decided
+from passes.document_loops.machine import Segment
+
+_ops = torch.ops.packpass
+
+
+def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> fx.Node:
+    """``torch.cat`` of the per-document tensors: the row between the first and the last boundary."""
+    fake = example(row)
+    dim = int(cat.args[1]) % fake.dim()  # type: ignore[arg-type]
+    if decided.row_node is None:
+        return row  # made for the documents alone
+    if decided.covers_row or statically_known_true(example(cat).shape[dim] == fake.shape[dim]):
+        # Eager needs the documents to fill the row here, or fails.
+        return emitter.call(torch.clone, row) if not row.meta.get("packpass") else row
+    return emitter.call(_ops.documents_only.default, row, emitter.cu, dim)
+
+
+def _stacked(emitter: Emitter, decided: Decided, whole: fx.Node, stack: fx.Node) -> fx.Node:
+    """``torch.stack`` of the documents' values."""
+    out = emit_documents.only_documents(emitter, whole)
+    dim = int(str(stack.args[1])) % example(whole).dim()
+    return emitter.call(torch.movedim, out, 0, dim) if dim else out
+
+
+def _side_by_side(emitter: Emitter, decided: Decided, whole: fx.Node, cat: fx.Node) -> fx.Node:
+    """``torch.cat`` of the documents' values, which have an extent of their own along ``dim``."""
+    out = emit_documents.only_documents(emitter, whole)
+    dim = int(str(cat.args[1])) % (example(whole).dim() - 1)
+    if dim:
+        out = emitter.call(torch.movedim, out, 0, dim)
+        out = emitter.call(torch.clone, out, memory_format=torch.contiguous_format)  # or flatten asks whether N is 1
+    return emitter.call(torch.flatten, out, dim, dim + 1)
+
+
+def _padded(emitter: Emitter, decided: Decided, whole: fx.Node, pad: fx.Node) -> fx.Node:
+    """``pad_sequence`` of the documents."""
+    _, _, batch_first, number, side = pad.args
+    out = emitter.call(_ops.segment_pad.default, whole, emitter.cu, 0, number, side == "left")
+    return out if batch_first else emitter.call(torch.transpose, out, 0, 1)
+
+
+def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Node) -> fx.Node:
+    """A later loop takes the documents from the list: it cuts them out of the row, by the same boundaries."""
+    (dim,) = (value.dim for collect, value in decided.appended if collect is get.args[0] and isinstance(value, Segment))
+    given = decided.boundaries
+    keep = not given.lengths and not mutated_after(emitter.graph, given.node, emitter.before)
+    segment = emitter.graph.call_function(
+        markers.SEGMENT, (whole, given.node if keep else emitter.cu, get.args[1], dim % example(whole).dim())
+    )
+    segment.meta["example_value"] = example(get)
+    return segment
+
+
+MADE_OF_LISTS: dict[Any, Callable[[Emitter, Decided, fx.Node, fx.Node], fx.Node]] = {
+    markers.RAGGED_CAT: _joined,
+    markers.LIST_STACK: _stacked,
+    markers.LIST_JOIN: _side_by_side,
+    markers.LIST_PAD: _padded,
+    markers.LIST_GET: _looped_over,
+}

@@ -1,0 +1,343 @@
+"""The abstract machine that runs one iteration of a loop body.
+
+Every node of the body gets an abstract value: an `Affine` integer, a `Segment` (a live view of one document's part of
+a `Store`), an `Outside` tensor that all documents share, or `OPAQUE` (known only to assertions). Tensor storage is
+modelled by `Store`: an outer tensor is one store for the iteration's own document, and since documents do not
+overlap, what other iterations write to their own documents cannot be seen here. Whatever could break that is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from packpass.semantics import example
+from passes.document_loops.integers import FULL, Affine, Invariant, Window
+from passes.document_loops.terms import (
+    ANY,
+    Assign,
+    Attention,
+    DocRow,
+    Guard,
+    Interner,
+    LongEnough,
+    Outside,
+    Reduce,
+    Roll,
+    Row,
+    Scan,
+    Slice,
+    Softmax,
+    Term,
+    walk,
+)
+from passes.refused import Refused
+
+if TYPE_CHECKING:
+    from passes.document_loops.blocks import Block
+    from passes.document_loops.elsewhere import Elsewhere
+
+OPAQUE = object()
+"""Value of a symbolic integer that only assertions look at."""
+
+
+@dataclasses.dataclass(eq=False)
+class Store:
+    """Memory of one document's part of a tensor: ``term`` is its content now, valid on the slots of ``domain``."""
+
+    term: Term
+    domain: Window = FULL
+    outer: Row | Elsewhere | Block | None = None
+    """Set for a tensor from outside the loop: the row it is cut from."""
+    parent: tuple[Store | Cell, int] | None = None
+    """Set for a view with another shape, or a result that may alias: may be read while the parent is unchanged."""
+    version: int = 0
+    exact: bool = True
+    """Is it as long as the document? (A cat that refills what it cut off is longer for shorter documents.)"""
+    point_fill: tuple[str, Any] | None = None
+    """The last write was a scalar to ``cu[i+1] - 1`` ("end") or ``cu[i]`` ("start"), whatever the length."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Segment:
+    """A live view of ``window`` of a store; ``rank`` is the number of dimensions."""
+
+    store: Store
+    window: Window
+    rank: int
+
+    @property
+    def dim(self) -> int:
+        return self.store.term.dim
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Padded:
+    """A document with ``left`` and ``right`` more slots of ``fill``; only slicing those off again is understood."""
+
+    segment: Segment
+    left: int
+    right: int
+    fill: Any
+
+
+@dataclasses.dataclass(eq=False)
+class Cell:
+    """Memory of one document's value: ``term`` is its content now, one entry per document."""
+
+    term: Term
+    outer: DocRow | None = None
+    """Set for a row of an outer tensor that has one row per document."""
+    parent: tuple[Cell | Store, int] | None = None
+    """As in `Store`: set for what may share memory with something else."""
+    version: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Document:
+    """One tensor per document, all of one shape (that of the traced one)."""
+
+    cell: Cell
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Number:
+    """One Python number per document: does not promote tensors. ``term`` is int64 or float64 of shape [N + 1]."""
+
+    term: Term
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slot:
+    """One slot of every document, without its packed dimension: a live view, to be filled or read."""
+
+    segment: Segment
+    where: str | None = None
+    """"start" or "end" if the slot of an outer tensor was selected by a boundary itself."""
+    position: Affine | None = None
+    """Where in the outer tensor it is; set without ``where``, the slot can only be read."""
+
+
+PER_DOCUMENT = (Document, Number, Slot)
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """``left op right`` must hold for every document of at least ``least`` slots."""
+
+    left: Affine
+    op: str
+    right: Affine
+    message: str
+    least: int = 0
+
+
+Rule = Callable[["Machine", fx.Node], Any]
+
+
+class Machine:
+    """State while one iteration is interpreted."""
+
+    def __init__(self, intern: Interner, inside: set[fx.Node], fakes: dict[int, Any]) -> None:
+        self.intern = intern
+        self.fakes = fakes
+        """Fake value of every `Outside` computed in the body, by identity; shared by both iterations."""
+        self.inside = inside
+        self.values: dict[fx.Node, Any] = {}
+        self.outer: dict[tuple[Any, ...], Store] = {}
+        self.boundaries: Any = None
+        self.checks: list[Check] = []
+        self.rows: dict[tuple[Any, ...], Cell] = {}
+        """Rows of outer tensors that have one row per document."""
+        self.vectors: set[fx.Node] = set()
+        """Vectors of integers whose elements are known as such."""
+        self.least = 0
+        """Slots that a document must have to get as far as this point of the body."""
+        self.skips_empty = False
+        self.skip: tuple[int, dict[Any, tuple[Term, int]]] | None = None
+        """Documents shorter than this are left as they were at that point of the body."""
+        self.split_of: list[fx.Node] = []
+        self.taken_apart: list[Any] = []
+        """What the calls that are being taken apart (`taken_apart`), one within the other, are calls of."""
+        self.defined = 0
+        """How many kernels were replaced by torch's definitions of them while that was done."""
+
+    def state(self) -> tuple[Any, ...]:
+        """What a rule may change before it finds that it cannot go on; for `restore`."""
+        copies = (list(self.checks), dict(self.rows), dict(self.outer), set(self.vectors), list(self.split_of))
+        return copies, (self.boundaries, self.least, self.skips_empty, self.skip)
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Forget what was learned since `state` was called. Writes to stores are not undone."""
+        (self.checks, self.rows, self.outer, self.vectors, self.split_of), rest = state
+        self.boundaries, self.least, self.skips_empty, self.skip = rest
+
+    # --- values ---------------------------------------------------------------------------------------------
+
+    def value(self, arg: Any) -> Any:
+        """Abstract value of an argument; Python constants are themselves."""
+        if not isinstance(arg, fx.Node):
+            return arg
+        if arg in self.values:
+            return self.values[arg]
+        if arg in self.inside:
+            raise Refused("no-rule", f"the value of {arg.name} is not understood", arg)
+        return self.outside(arg)
+
+    def outside(self, node: fx.Node) -> Any:
+        fake = example(node)
+        if isinstance(fake, (torch.SymInt, int)) and not isinstance(fake, bool):
+            return Affine.of(fake) if isinstance(fake, int) else Affine.of(Invariant(node))
+        if isinstance(fake, torch.Tensor):
+            return self.intern(Outside(node))
+        return OPAQUE
+
+    def affine(self, arg: Any) -> Affine | None:
+        """``arg`` as an integer, if it is one that the machine knows."""
+        value = self.value(arg)
+        if isinstance(value, bool):
+            return None
+        if isinstance(value, int):
+            return Affine.of(value)
+        return value if isinstance(value, Affine) else None
+
+    # --- boundaries and stores ------------------------------------------------------------------------------
+
+    def use(self, boundaries: Any, node: fx.Node) -> None:
+        """All segments of a body must be cut by the same boundaries."""
+        if self.boundaries is None:
+            self.boundaries = boundaries
+        elif self.boundaries != boundaries:
+            raise Refused("two-boundaries", "the body cuts tensors by two different sets of boundaries", node)
+
+    def outer_segment(self, node: fx.Node, index: tuple[Any, ...], dim: int, window: Window, rank: int) -> Segment:
+        """The part of an outer tensor that belongs to this document. ``dim`` is negative, counted after ``index``."""
+        key = (node, index, dim)
+        store = self.outer.get(key)
+        if store is None:
+            row = self.intern(Row(node, index, dim))
+            store = self.outer[key] = Store(row, outer=row)
+        return Segment(store, window, rank)
+
+    def fresh(self, term: Term, rank: int, window: Window = FULL, exact: bool = True) -> Segment:
+        """A new tensor that nothing else refers to."""
+        return Segment(Store(self.intern(term), window, exact=exact), window, rank)
+
+    def view(self, term: Term, rank: int, of: Segment) -> Segment:
+        """A tensor that may share memory with ``of`` under another shape."""
+        store = Store(self.intern(term), of.window, parent=(of.store, of.store.version), exact=of.store.exact)
+        return Segment(store, of.window, rank)
+
+    def read(self, segment: Segment, node: fx.Node) -> Term:
+        """Current content of the store behind a segment."""
+        store: Store | Cell = segment.store
+        assert isinstance(store, Store)
+        if store.point_fill is not None:
+            raise Refused("point-read", "a slot written at a boundary is read again in the same iteration", node)
+        while store.parent is not None:
+            parent, version = store.parent
+            if parent.version != version:
+                raise Refused("stale-view", "a view is used after the tensor it views was changed", node)
+            store = parent
+        return segment.store.term
+
+    def aligned(self, segment: Segment, window: Window, node: fx.Node) -> Term:
+        """Content of ``segment`` moved so that it stands on the slots of ``window``."""
+        term = self.read(segment, node)
+        have = segment.window
+        if have == window:
+            return term
+        if not (have.plain and window.plain) or have.front + have.back != window.front + window.back:
+            raise Refused(
+                "length-mismatch",
+                f"parts of a document with different lengths are combined ({have} and {window})",
+                node,
+            )
+        return self.intern(Roll(term, window.front - have.front, ANY, term.dim))
+
+    def write(self, target: Segment, window: Window, value: Any, node: fx.Node) -> None:
+        """Assign ``value`` (Segment, Outside or Python scalar) to ``window`` of the store behind ``target``."""
+        store = target.store
+        if store.parent is not None:
+            raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
+        if store.point_fill is not None:
+            raise Refused("point-read", "a tensor is written again after a write at a boundary", node)
+        if store.domain != FULL:
+            raise Refused(
+                "partial-store", "a part of a document that was computed on its own is changed in place", node
+            )
+        if isinstance(value, Segment):
+            if value.dim != target.dim or value.rank > target.rank:
+                raise Refused("dim-mismatch", "the packed dimensions of the two sides are not the same", node)
+            if value.window == window and not value.store.exact and window != FULL:
+                raise Refused("length-mismatch", "a padded part of a document is written to a part of another", node)
+            value = self.aligned(value, window, node)
+        elif isinstance(value, Outside):
+            self.broadcasts(value, target.dim, node)
+        elif isinstance(value, Affine) or value is OPAQUE:
+            raise Refused(
+                "index-as-number", "a boundary, a length or the document's number is written as a value", node
+            )
+        store.term = self.intern(Assign(store.term, window, value, store.term.dim))
+        store.version += 1
+
+    def finish(self) -> None:
+        """End of the body: what happened after a skip happened only in documents that were not skipped."""
+        if self.skip is None:
+            return
+        length, before = self.skip
+        for cell in self.rows.values():
+            if cell.version:
+                refuse_mixing(cell.term)
+        for key, store in self.outer.items():
+            if store.outer is None:
+                continue
+            old, version = before.get(key, (store.outer, 0))
+            if store.version != version:
+                refuse_mixing(store.term)
+                store.term = self.intern(LongEnough(length, store.term, old, store.term.dim))
+
+    def broadcasts(self, value: Outside, dim: int, node: fx.Node) -> None:
+        """A tensor from outside may meet a segment only if it has one entry, or none, along the packed dimension."""
+        fake = self.fake(value)
+        if fake.dim() >= -dim:
+            size = fake.shape[dim]
+            if not (isinstance(size, int) and size == 1):
+                raise Refused("whole-row-operand", "a tensor with its own packed dimension meets a segment", node)
+
+    def fake(self, value: Outside) -> Any:
+        return example(value.node) if value.node is not None else self.fakes[id(value)]
+
+    def computed(self, call: tuple[Any, ...], fake: Any) -> Outside:
+        """A tensor computed in the body from outside tensors alone."""
+        value: Outside = self.intern(Outside(None, call))
+        self.fakes.setdefault(id(value), fake)
+        return value
+
+
+def refuse_mixing(term: Term) -> None:
+    """In documents that are skipped: NaN would reach the gradient, or a division by zero would raise."""
+    for t in walk(term):
+        if isinstance(t, (Attention, Guard, Softmax)) or (isinstance(t, (Reduce, Scan)) and t.op != "sum"):
+            raise Refused("skip-condition", "skipped documents would take part in a gradient or a division")
+
+
+def frozen_args(value: Any) -> Any:
+    """An argument structure with lists as tuples and slices as `Slice`, so that it can be interned."""
+    if isinstance(value, (tuple, list)):
+        return tuple(frozen_args(v) for v in value)
+    if isinstance(value, slice):
+        return Slice(frozen_args(value.start), frozen_args(value.stop), frozen_args(value.step))
+    return value
+
+
+def selection(entries: list[Any], *cuts: int) -> tuple[tuple[Any, ...], list[int], int]:
+    """``(index along the other dimensions, dims, rank)`` as `Row` has them, where ``cuts`` are taken whole."""
+    rest = [slice(None) if d in cuts else e for d, e in enumerate(entries)]
+    kept = [d for d, e in enumerate(rest) if isinstance(e, slice)]
+    frozen = () if all(e == slice(None) for e in rest) else tuple(frozen_args(e) for e in rest)
+    return frozen, [kept.index(d) - len(kept) for d in cuts], len(kept)

@@ -1,0 +1,319 @@
+"""The rule table: what each op of a loop body does to abstract values.
+
+A rule is a small function ``rule(machine, node) -> value``, registered under the op's canonical name; adding an op is
+adding a rule and its test. What has no rule is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx
+
+from packpass._registry import registrar
+from packpass.semantics import call_of, example, meaning_of
+from packpass.semantics.effects import AS_NUMBERS, effects_of
+from packpass.semantics.memory import aliases_of, copied
+from packpass.semantics.names import base_name, is_in_place
+from packpass.semantics.pointwise import slot_by_slot
+from passes.document_loops.by_meaning import by_meaning, why_not
+from passes.document_loops.integers import Affine
+from passes.document_loops.machine import (
+    OPAQUE,
+    PER_DOCUMENT,
+    Machine,
+    Rule,
+    Segment,
+    frozen_args,
+)
+from passes.document_loops.op_names import label, name_of
+from passes.document_loops.taken_apart import shared, taken_apart
+from passes.document_loops.terms import Apply, Guard, Outside, map_args
+from passes.refused import Refused
+
+RULES: dict[str, Rule] = {}
+TOKENWISE: dict[str, Rule] = {}
+"""Rules, asked first, for ops that leave the packed dimension alone; ``NotImplemented`` where they do not: then the
+rule in `RULES` decides. Both tables may know one op: a sum over features is here, one over the document is there."""
+
+DOCUMENTS: dict[str, Rule] = {}
+"""Rules for ops on values that documents have one of each (`PER_DOCUMENT`); no other rule sees such a value."""
+
+
+rule = registrar(RULES)
+"""Registers a rule under canonical op names."""
+
+
+tokenwise = registrar(TOKENWISE)
+"""Registers a rule for ops that leave the packed dimension alone; see `TOKENWISE`."""
+
+
+documents = registrar(DOCUMENTS)
+"""Registers a rule for ops on per-document values; see `DOCUMENTS`."""
+
+
+def step(machine: Machine, node: fx.Node) -> None:
+    """Interpret one node of the body."""
+    if node.op == "get_attr":
+        machine.values[node] = machine.intern(Outside(node))
+        return
+    before = machine.state()
+    try:
+        machine.values[node] = _by_rule(machine, node)
+    except Refused as refused:
+        if refused.code != "no-rule":
+            raise
+        machine.restore(before)
+        value = shared(machine, node)
+        value = by_meaning(machine, node) if value is NotImplemented else value
+        machine.values[node] = taken_apart(machine, node, refused) if value is NotImplemented else value
+
+
+def _by_rule(machine: Machine, node: fx.Node) -> Any:
+    """The value of a node, by the first rule that knows it; `Refused` if there is none."""
+    name = name_of(node)
+    if any(isinstance(machine.value(a), PER_DOCUMENT) for a in node.all_input_nodes):
+        return DOCUMENTS["*"](machine, node)
+    if name in TOKENWISE:
+        value = TOKENWISE[name](machine, node)
+        if value is not NotImplemented:
+            return value
+    fn = RULES.get(name)
+    if fn is None and is_elementwise(node):
+        fn = in_place if is_in_place(name) else elementwise
+    if (
+        fn is None
+        and node.op == "call_function"
+        and isinstance(example(node), (int, torch.SymInt, torch.SymBool, torch.SymFloat))
+    ):
+        fn = _opaque  # size arithmetic of Dynamo's own; refused where its result is used for anything else
+    if fn is None:
+        why = why_not(machine, node)
+        reason = f"there is no rule for {label(node)} in a loop over documents{': ' if why else ''}{why}"
+        raise Refused("no-rule", reason, node)
+    return fn(machine, node)
+
+
+def is_elementwise(node: fx.Node) -> bool:
+    """Does a call, or the same call in place, treat every slot alike? On a segment it is the same on the whole row."""
+    call = call_of(node)
+    if not isinstance(example(node), torch.Tensor):
+        return slot_by_slot(node) and not isinstance(example(node), (tuple, list))
+    meaning = meaning_of(call)
+    if call is None or meaning is None or effects_of(node).random:
+        return False
+    return meaning.family == "pointwise" or call.op.endswith("_like")
+
+
+def bound_arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call by the names that torch has for them."""
+    call = call_of(node)
+    if call is None:
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    return dict(call.arguments)
+
+
+# === Integers ================================================================================================
+
+
+def _int_op(machine: Machine, node: fx.Node, name: str) -> Any:
+    """Arithmetic of boundaries, lengths and indices; None if these are not integers the machine knows."""
+    if node.kwargs or not 1 <= len(node.args) <= 2:
+        return None
+    args = [machine.affine(a) for a in node.args]
+    known = [a for a in args if a is not None]
+    if len(known) != len(args) or not any(isinstance(machine.value(a), Affine) for a in node.args):
+        return None
+    fake = example(node)
+    if isinstance(fake, torch.Tensor) and (fake.dim() or fake.dtype not in (torch.int32, torch.int64)):
+        return OPAQUE
+    if name in ("add", "sub") and len(known) == 2:
+        return known[0].plus(known[1], 1 if name == "add" else -1)
+    if name == "mul" and len(known) == 2:
+        for a, b in (known, known[::-1]):
+            if b.is_const:
+                return a.times(b.const)
+    if name == "neg" and len(known) == 1:
+        return known[0].times(-1)
+    if name == "positive":
+        return known[0]
+    return OPAQUE
+
+
+@rule("sym_sum")
+def _sym_sum(machine: Machine, node: fx.Node) -> Any:
+    total = Affine()
+    for arg in node.args[0]:  # type: ignore[union-attr]
+        value = machine.affine(arg)
+        if value is None:
+            return OPAQUE
+        total = total.plus(value)
+    return total
+
+
+@documents(*AS_NUMBERS)
+@rule(*AS_NUMBERS)
+def _item(machine: Machine, node: fx.Node) -> Any:
+    value = machine.value(node.args[0])
+    if isinstance(value, Affine):
+        return value
+    if isinstance(value, Outside):
+        return OPAQUE
+    raise Refused("host-read", "a tensor value is read on the host inside the loop", node)
+
+
+@rule("_assert_scalar")
+def _assert_scalar(machine: Machine, node: fx.Node) -> Any:
+    """Dynamo's own bounds and size assertions: what they protect no longer exists after the rewrite."""
+    return OPAQUE
+
+
+@rule("sym_storage_offset", "sym_stride")
+def _opaque(machine: Machine, node: fx.Node) -> Any:
+    if any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes):
+        return DOCUMENTS["*"](machine, node)  # a root of the length, say
+    return OPAQUE
+
+
+# === Elementwise =============================================================================================
+
+
+def _segments(machine: Machine, node: fx.Node) -> list[Segment]:
+    found = []
+    for arg in node.all_input_nodes:
+        value = machine.value(arg)
+        if isinstance(value, Segment):
+            found.append(value)
+    return found
+
+
+def arguments(
+    machine: Machine, node: fx.Node, convert: Callable[[Any], Any]
+) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+    """Arguments with every FX node replaced by ``convert(value)``, ready to be interned."""
+
+    def leaf(arg: Any) -> Any:
+        return convert(machine.value(arg)) if isinstance(arg, fx.Node) else arg
+
+    args = frozen_args(map_args(node.args, leaf))
+    kwargs = tuple(sorted((k, frozen_args(map_args(v, leaf))) for k, v in node.kwargs.items()))
+    return args, kwargs
+
+
+def elementwise(machine: Machine, node: fx.Node) -> Any:
+    """An op that treats every slot alike, on segments with the same slots."""
+    integer = _int_op(machine, node, name_of(node))
+    if integer is not None and integer is not OPAQUE:
+        return integer
+    known_number = any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes)
+    if integer is not None and not (known_number and not isinstance(example(node), torch.SymBool)):
+        return integer
+    if known_number and not isinstance(example(node), torch.Tensor):
+        return DOCUMENTS["*"](machine, node)
+    if any(machine.value(a) is OPAQUE for a in node.all_input_nodes) and not isinstance(example(node), torch.Tensor):
+        return OPAQUE
+    if not isinstance(example(node), torch.Tensor):
+        return OPAQUE
+    source = copied(node)
+    if source is not None:
+        value = machine.value(source)
+        if isinstance(value, Affine) and example(node).dtype in (torch.int64, example(source).dtype):
+            return value
+    if known_number:
+        return DOCUMENTS["*"](machine, node)
+    segments = _segments(machine, node)
+    if not segments:
+        return outside_call(machine, node)
+    call = call_of(node)
+    alias = call is not None and bool(aliases_of(call)[0])
+    return _apply(machine, node, segments, node.target, node.op == "call_method", alias)
+
+
+def outside_call(machine: Machine, node: fx.Node) -> Any:
+    """An op on outside tensors only: the same for every document."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Outside):
+            return value
+        raise Refused(
+            "index-as-number", f"{label(node)} uses a boundary, a length or the document's number as a value", node
+        )
+
+    only_documented(node)
+    args, kwargs = arguments(machine, node, convert)
+    return machine.computed((node.target, node.op == "call_method", args, kwargs), example(node))
+
+
+def only_documented(node: fx.Node) -> None:
+    """Refuse a call with keywords that torch has no schema of (``out=`` above all), or that writes its operand."""
+    call = call_of(node)
+    if (call is None and node.kwargs) or (call is not None and call.arguments.get("inplace")):
+        raise Refused(
+            "no-rule", f"{label(node)} with {', '.join(sorted(node.kwargs)) or 'inplace=True'} has no rule", node
+        )
+
+
+def minds_unread(node: fx.Node) -> bool:
+    """May a slot that nobody reads matter for what it holds: does the call raise, or have a gradient that is not 0?"""
+    call = call_of(node)
+    meaning = meaning_of(call)
+    if call is None or meaning is None:
+        return bool(example(node).requires_grad)
+    differentiated = {o.argument for o in call.operands if o.value.requires_grad} - call.unread
+    linear = differentiated <= meaning.traits.zero_gradient
+    return bool(meaning.traits.raises) or (example(node).requires_grad and not linear)
+
+
+def _apply(
+    machine: Machine, node: fx.Node, segments: list[Segment], target: Any, method: bool, alias: bool = False
+) -> Segment:
+    only_documented(node)
+    first = segments[0]
+    for other in segments[1:]:
+        if other.dim != first.dim:
+            raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
+
+    guarded = minds_unread(node)
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Segment):
+            term = machine.aligned(value, first.window, node)
+            return machine.intern(Guard(term, first.window, term.dim)) if guarded else term
+        if isinstance(value, Outside):
+            machine.broadcasts(value, first.dim, node)
+            return value
+        raise Refused(
+            "index-as-number", f"{label(node)} uses a boundary, a length or the document's number as a value", node
+        )
+
+    args, kwargs = arguments(machine, node, convert)
+    term = Apply(target, method, args, kwargs, first.dim)
+    rank = example(node).dim()
+    if alias and len(segments) == 1:
+        source = next(a for a in node.all_input_nodes if isinstance(machine.value(a), Segment))
+        if example(source).dtype == example(node).dtype:
+            return machine.view(term, rank, first)
+    return machine.fresh(term, rank, first.window, exact=all(s.store.exact for s in segments))
+
+
+def in_place(machine: Machine, node: fx.Node) -> Any:
+    """``x.op_(...)`` and ``x op= y``: the functional op, then an assignment to what ``x`` views."""
+    name = base_name(name_of(node))
+    target = machine.value(node.args[0])
+    if not isinstance(target, Segment):
+        if isinstance(target, Affine) or target is OPAQUE:
+            integer = _int_op(machine, node, name)
+            if integer is not None and not isinstance(example(node), torch.Tensor):
+                return integer
+        raise Refused("outer-tensor-write", f"{label(node)} changes a tensor from outside the loop", node)
+    if any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes):
+        return DOCUMENTS["*"](machine, node)
+    fn: Any = getattr(torch, name, None) or getattr(F, name, None)
+    value = _apply(machine, node, _segments(machine, node), fn or name, method=fn is None)
+    if value.window != target.window:
+        raise Refused("length-mismatch", f"{label(node)} combines parts of a document that do not match", node)
+    machine.write(target, target.window, value, node)
+    return target

@@ -1,0 +1,101 @@
+"""Rules for tensors that are made for a document: positions, and rows of one number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.semantics import example, op_name
+from packpass.semantics.creation import LENT, SIZED
+from passes.document_loops.documents import as_term, is_per_document, spread
+from passes.document_loops.integers import Affine, Bound
+from passes.document_loops.machine import Machine, Segment
+from passes.document_loops.op_names import label
+from passes.document_loops.rules import documents, outside_call, rule
+from passes.document_loops.rules_views import first_bound, shape_with_length
+from passes.document_loops.terms import Apply, Outside, Positions
+from passes.refused import Refused
+
+
+@rule("arange")
+def _arange(machine: Machine, node: fx.Node) -> Any:
+    bounds = [machine.affine(a) for a in node.args]
+    if any(b is None for b in bounds) or not 1 <= len(bounds) <= 2 or set(node.kwargs) - {"dtype", "device"}:
+        raise Refused("no-rule", "this arange has no rule", node)
+    start, stop = (Affine.of(0), bounds[0]) if len(bounds) == 1 else bounds
+    assert start is not None and stop is not None
+    if start.is_const and stop.is_const:
+        return machine.computed(
+            (node.target, False, tuple(node.args), tuple(sorted(node.kwargs.items()))), example(node)
+        )
+    extent = stop.plus(start, -1)
+    length = extent.length_of()
+    if length is None or length[1]:
+        raise Refused("no-rule", "an arange that is not as long as the document has no rule", node)
+    single = start.single()
+    machine.use((length[0], first_bound(extent)), node)
+    per_document = start.is_const
+    if not per_document and (
+        single is None or not isinstance(single[0], Bound) or single[0].k != machine.boundaries[1]
+    ):
+        raise Refused("no-rule", "this arange has no rule", node)
+    offset = start.const
+    fake = example(node)
+    return machine.fresh(Positions(per_document, offset, fake.dtype, fake.device), 1)
+
+
+@documents(*LENT)
+@rule(*SIZED)
+def _create(machine: Machine, node: fx.Node) -> Any:
+    """A tensor with a dimension of the document's length: the same call with the row's length."""
+    name = op_name(node)
+    lent = name in LENT
+    args = node.args[1:] if lent else node.args
+    unknown = set(node.kwargs) - {"dtype", "device", "fill_value", "requires_grad", "layout"}
+    if unknown or node.kwargs.get("requires_grad") or (not args):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    takes_fill = name in ("full", "new_full")
+    sizes, tail = (args[0], args[1:]) if isinstance(args[0], (tuple, list)) else (args, ())
+    if takes_fill and not isinstance(args[0], (tuple, list)):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    if any(isinstance(t, fx.Node) for t in (*tail, node.kwargs.get("fill_value"))):
+        return _filled_by_document(machine, node, sizes, tail[0] if tail else node.kwargs["fill_value"])
+    if all(isinstance(s, int) for s in sizes):
+        if lent and not isinstance(machine.value(node.args[0]), Outside):
+            fake = example(node)  # a segment lends only its dtype and device
+            kwargs = {"dtype": fake.dtype, "device": fake.device}
+            fill = tail[0] if tail else node.kwargs.get("fill_value")
+            call = (
+                (torch.full, False, (tuple(sizes), fill))
+                if takes_fill
+                else (getattr(torch, name.removeprefix("new_")), False, (tuple(sizes),))
+            )
+            return machine.computed((*call, tuple(sorted(kwargs.items()))), fake)
+        return outside_call(machine, node)
+    shape, dim = shape_with_length(machine, sizes, node)
+    shape = tuple(machine.intern(s) if isinstance(s, Outside) else s for s in shape)
+    head: tuple[Any, ...] = ()
+    if lent:
+        base = machine.value(node.args[0])
+        if not isinstance(base, (Segment, Outside)):
+            raise Refused("no-rule", f"this {label(node)} has no rule", node)
+        head = (machine.read(base, node) if isinstance(base, Segment) else base,)
+    term = Apply(node.target, node.op == "call_method", (*head, shape, *tail), tuple(sorted(node.kwargs.items())), dim)
+    return machine.fresh(term, len(shape))
+
+
+def _filled_by_document(machine: Machine, node: fx.Node, sizes: Any, fill: Any) -> Any:
+    """``full((e - s,), i)``: a number that every document has one of, in all of its slots."""
+    value, fake = machine.value(fill), example(node)
+    if not is_per_document(value) or fake.dtype == torch.bool or fake.requires_grad:
+        raise Refused("index-as-number", f"{label(node)} with a value that is not a constant has no rule", node)
+    shape, dim = shape_with_length(machine, sizes, node)
+    if any(isinstance(s, Outside) for s in shape):
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    number = machine.intern(Apply("to", True, (as_term(machine, fill, node), fake.dtype), (), 0))
+    kwargs = (("device", fake.device), ("dtype", fake.dtype))
+    zeros = machine.intern(Apply(torch.zeros, False, (shape,), kwargs, dim))
+    term = Apply(torch.add, False, (zeros, spread(machine, number, (), dim, node)), (), dim)
+    return machine.fresh(machine.intern(term), len(shape))

@@ -1,0 +1,323 @@
+"""What an index, into an outer tensor or into a segment, refers to: a document, a window of it, or one slot."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.semantics import example
+from passes.document_loops.boundaries import element
+from passes.document_loops.elsewhere import elsewhere
+from passes.document_loops.integers import FULL, Affine, Index, Invariant, Window
+from passes.document_loops.machine import (
+    Cell,
+    Document,
+    Machine,
+    Padded,
+    Segment,
+    Slot,
+    selection,
+)
+from passes.document_loops.op_names import label
+from passes.document_loops.terms import DocRow, Outside, Roll, Slice
+from passes.refused import Refused
+
+
+def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node) -> Window | None:
+    """The document window ``[start, stop)`` of an outer tensor, or None if it does not depend on the document."""
+    low = machine.affine(start) if start is not None else Affine.of(0)
+    high = machine.affine(stop) if stop is not None else None
+    if low is None or (stop is not None and high is None):
+        raise Refused("unknown-bounds", "a slice bound is not a boundary of the document", node)
+    bounds = [atom for a in (low, high) if a is not None for atom, _ in a.atoms if not isinstance(atom, Invariant)]
+    if not bounds:
+        return None
+    if high is None:
+        raise Refused("partial-coverage", "a slice runs from a boundary to the end of the row", node)
+    s, e = low.bound(), high.bound()
+    if s is None or e is None:
+        raise Refused("not-a-segment", "a slice is not cut by two neighbouring boundaries", node)
+    (a, front), (b, back) = s, e
+    if a.of != b.of or a.k + 1 != b.k or front < 0 or back > 0:
+        raise Refused("not-a-segment", "a slice reaches beyond one document", node)
+    machine.use((a.of, a.k), node)
+    return Window(front, -back)
+
+
+def sub_window(machine: Machine, segment: Segment, start: Any, stop: Any, node: fx.Node) -> Window:
+    """Window of ``segment[start:stop]`` along the packed dimension."""
+    have = segment.window
+    low = machine.affine(start) if start is not None else Affine.of(0)
+    high = machine.affine(stop) if stop is not None else None
+    if low is None or (stop is not None and high is None):
+        raise Refused("unknown-bounds", "a slice of a segment has a bound that is not understood", node)
+
+    def from_end(v: Affine) -> int | None:
+        """k for the position ``length + k`` (k <= 0) of a full segment."""
+        if v.is_const:
+            return v.const if v.const < 0 else None
+        length = v.length_of()
+        if length is not None and have == FULL and length[1] <= 0 and machine.boundaries is not None:
+            if length[0] == machine.boundaries[0]:
+                return length[1]
+        raise Refused("unknown-bounds", "a slice of a segment has a bound that is not understood", node)
+
+    def length_minus(k: int) -> None:
+        """``length - k`` as a slice bound is negative, and counts from the end again, for documents shorter than k."""
+        if k < -2:
+            raise Refused(
+                "unknown-bounds", "slice by a negative constant instead of by the length minus a constant", node
+            )
+
+    lo = low.const if low.is_const and low.const >= 0 else None
+    lo_end = from_end(low) if lo is None else None
+    if lo_end is not None and not low.is_const:
+        length_minus(lo_end)
+    if high is None:
+        if lo is not None:
+            if have.plain:
+                return Window(have.front + lo, have.back)
+        elif have == FULL:
+            return FULL if lo_end == 0 else Window(last=-lo_end)  # type: ignore[operator]
+    else:
+        hi = high.const if high.is_const and high.const >= 0 else None
+        hi_end = from_end(high) if hi is None else None
+        if hi_end is not None and not high.is_const:
+            length_minus(hi_end)
+        if hi_end is not None and lo is not None and have.plain:
+            return Window(have.front + lo, have.back - hi_end)
+        if hi is not None and lo == 0 and have == FULL:
+            return Window(first=hi)
+    raise Refused("unknown-bounds", f"this part of a document has no rule ({label(node)})", node)
+
+
+def expand_index(index: Any, rank: int, node: fx.Node) -> list[Any]:
+    """An index as one entry per dimension of the tensor (no None, no Ellipsis)."""
+    entries = list(index) if isinstance(index, tuple) else [index]
+    if any(entry is None for entry in entries):
+        raise Refused("no-rule", "indexing a segment with None has no rule; use unsqueeze", node)
+    dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
+    if dots:
+        at = dots[0]
+        entries[at : at + 1] = [slice(None)] * (rank - len(entries) + 1)
+    entries += [slice(None)] * (rank - len(entries))
+    return entries
+
+
+def constant_entry(machine: Machine, entry: Any) -> bool:
+    """An index entry for an unpacked dimension: integers and slices that are the same for every document."""
+    if isinstance(entry, slice):
+        return all(p is None or isinstance(p, int) for p in (entry.start, entry.stop, entry.step))
+    return isinstance(entry, int) and not isinstance(entry, bool)
+
+
+def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
+    """What ``base[index]`` refers to: a segment and a window of it, or an integer, or an outside tensor."""
+    value = machine.value(base)
+    fake = example(base)
+    if isinstance(value, Outside) and fake.dim() == 1 and fake.dtype in (torch.int32, torch.int64):
+        position = machine.affine(index) if not isinstance(index, (tuple, slice)) else None
+        if position is not None and not position.is_const:
+            entry = element(machine, base, position, node)
+            if entry is not None:
+                return entry
+    entries = expand_index(index, fake.dim(), node)
+    if isinstance(value, Padded):
+        return _sliced_padding(machine, value, entries, node)
+    if isinstance(value, Segment):
+        return _of_segment(machine, value, entries, node)
+    if not isinstance(value, Outside) or value.node is None:
+        raise Refused("no-rule", f"{label(node)} of this value has no rule", node)
+    moved = elsewhere(machine, value.node, entries)
+    return _of_row(machine, value.node, entries, node) if moved is None else (moved, FULL)
+
+
+def _of_segment(machine: Machine, value: Segment, entries: list[Any], node: fx.Node) -> Any:
+    """What an index into a segment refers to."""
+    at = value.rank + value.dim
+    packed = entries[at]
+    if isinstance(packed, slice):
+        if packed.step not in (None, 1):
+            raise Refused("strided-slice", "a slice with a step over documents", node)
+        whole = packed == slice(None)
+        window = value.window if whole else sub_window(machine, value, packed.start, packed.stop, node)
+    else:
+        window = point(machine, value, packed, node)
+    if any(e != slice(None) for d, e in enumerate(entries) if d != at):
+        return value, window, entries
+    return value, window
+
+
+def _of_row(machine: Machine, outer: fx.Node, entries: list[Any], node: fx.Node) -> Any:
+    """What an index into a tensor from outside the loop refers to; None if all documents mean the same."""
+    packed_at: int | None = None
+    where: Window | str | None = None
+    for d, entry in enumerate(entries):
+        if isinstance(entry, slice):
+            if entry.step not in (None, 1):
+                if not constant_entry(machine, entry):
+                    raise Refused("strided-slice", "a slice with a step over documents", node)
+                continue
+            cut = window_of(machine, entry.start, entry.stop, node)
+            if cut is not None:
+                if packed_at is not None:
+                    raise Refused("two-packed-dims", "two dimensions are cut by boundaries in one index", node)
+                packed_at, where = d, cut
+        elif not constant_entry(machine, entry):
+            if packed_at is not None:
+                raise Refused("two-packed-dims", "two dimensions are cut by boundaries in one index", node)
+            packed_at, where = d, outer_point(machine, entry, node)
+    if packed_at is None or where is None:
+        if all(constant_entry(machine, e) for e in entries):
+            return None
+        raise Refused("no-rule", "this index has no rule", node)
+    if not all(constant_entry(machine, e) for d, e in enumerate(entries) if d != packed_at):
+        raise Refused("no-rule", "this index has no rule", node)
+    frozen, (dim,), rank = selection(entries, packed_at)
+    return machine.outer_segment(outer, frozen, dim, where if isinstance(where, Window) else FULL, rank), where
+
+
+def _sliced_padding(machine: Machine, padded: Padded, entries: list[Any], node: fx.Node) -> tuple[Segment, Window]:
+    """``pad(seg, (0, k))[k:]`` and ``pad(seg, (k, 0))[:-k]``: a shift with a fill, exactly as long as the document."""
+    segment = padded.segment
+    at = segment.rank + segment.dim
+    k = padded.right or padded.left
+    cut = entries[at]
+    if (
+        any(e != slice(None) for d, e in enumerate(entries) if d != at)
+        or not isinstance(cut, slice)
+        or cut.step not in (None, 1)
+    ):
+        raise Refused("no-rule", "this part of a padded document has no rule", node)
+    left = (cut.start, cut.stop) == (k, None) and padded.right == k
+    right = cut.start in (None, 0) and cut.stop == -k and padded.left == k
+    if not (left or right):
+        raise Refused("no-rule", "this part of a padded document has no rule", node)
+    term = Roll(machine.read(segment, node), -k if left else k, padded.fill, segment.dim)
+    return machine.fresh(term, segment.rank), FULL
+
+
+def point(machine: Machine, segment: Segment, entry: Any, node: fx.Node) -> Window:
+    """The window that ends (or starts) with the slot ``segment[k]``; the slot itself is its first (last) one."""
+    position = machine.affine(entry)
+    if position is None or segment.window != FULL:
+        raise Refused("no-rule", "this index into a document has no rule", node)
+    if not position.is_const:
+        length = position.length_of()
+        if length is None or machine.boundaries is None or length[0] != machine.boundaries[0] or length[1] >= 0:
+            raise Refused("no-rule", "this index into a document has no rule", node)
+        position = Affine.of(length[1])
+    # Eager raises for a document without that slot.
+    return Window(last=-position.const) if position.const < 0 else Window(first=position.const + 1)
+
+
+def outer_point(machine: Machine, entry: Any, node: fx.Node) -> str:
+    """ "start" or "end" for an index ``cu[i]`` or ``cu[i + 1] - 1`` into an outer tensor."""
+    position = machine.affine(entry)
+    single = position.bound() if position is not None else None
+    if single is None:
+        raise Refused("index-as-number", "a tensor is indexed by something else than a boundary of the document", node)
+    bound, const = single
+    if machine.boundaries is None:
+        machine.use((bound.of, bound.k + const), node)  # a wrong guess is refused at the first real segment
+    of, k = machine.boundaries
+    if bound.of == of and bound.k == k and const == 0:
+        return "start"
+    if bound.of == of and bound.k == k + 1 and const == -1:
+        return "end"
+    raise Refused("not-a-segment", "a slot outside the document is used", node)
+
+
+def _through_constants(machine: Machine, base: fx.Node, entries: list[Any]) -> tuple[fx.Node, list[Any]] | None:
+    """``(x, entries of x)`` where ``base`` is ``x`` itself, or ``x[constant index]``, indexed by ``entries``."""
+    value = machine.value(base)
+    if not isinstance(value, Outside):
+        return None
+    if value.node is not None:
+        return value.node, entries
+    target, _, args, kwargs = value.call  # type: ignore[misc]
+    source = args[0] if args else None
+    if target is not operator.getitem or kwargs or not isinstance(source, Outside) or source.node is None:
+        return None
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    if any(e is None or isinstance(e, (Outside, tuple)) for e in index):
+        return None
+    outer, inner = expand_index(index, example(source.node).dim(), base), iter(entries)
+    whole = (Slice(None, None, None), slice(None))
+    if any(not isinstance(e, int) and e not in whole for e in outer):
+        return None
+    return source.node, [e if isinstance(e, int) else next(inner) for e in outer]
+
+
+def _single_entry(
+    machine: Machine, base: fx.Node, index: Any, node: fx.Node
+) -> tuple[fx.Node, int, Affine, list[Any]] | None:
+    """``(tensor, position of the entry, its integer, all entries)`` of an index by one number of the document."""
+    fake = example(base)
+    if not isinstance(machine.value(base), Outside) or not isinstance(fake, torch.Tensor):
+        return None
+    if isinstance(index, fx.Node) or not isinstance(index, tuple):
+        index = (index,)
+    if any(e is None for e in index):
+        return None
+    selected = _through_constants(machine, base, expand_index(index, fake.dim(), node))
+    if selected is None:
+        return None
+    found = None
+    for d, entry in enumerate(selected[1]):
+        if constant_entry(machine, entry):
+            continue
+        position = machine.affine(entry) if isinstance(entry, fx.Node) else None
+        if position is None or position.is_const or found is not None:
+            return None
+        found = d, position
+    return (selected[0], *found, selected[1]) if found is not None else None
+
+
+def outer_row(machine: Machine, base: fx.Node, index: Any, node: fx.Node) -> Document | None:
+    """``table[i]`` of an outer tensor with one row per document; reading a vector of integers gives an integer."""
+    found = _single_entry(machine, base, index, node)
+    if found is None:
+        return None
+    base, at, position, entries = found
+    single = position.single()
+    if single is None or not isinstance(single[0], Index) or single[1] < 0:
+        return None
+    fake = example(base)
+    integers = fake.dim() == 1 and fake.dtype in (torch.int32, torch.int64)
+    if integers and node.target is not operator.setitem and not _only_written(node):
+        return None
+    frozen, (dim,), _ = selection(entries, at)
+    key = (base, frozen, dim, single[1])
+    if key not in machine.rows:
+        row = machine.intern(DocRow(*key))
+        machine.rows[key] = Cell(row, outer=row)
+    return Document(machine.rows[key])
+
+
+def _only_written(node: fx.Node) -> bool:
+    """Is this element of a tensor only assigned to?"""
+    return all(user.target is operator.setitem and user.args[0] is node for user in node.users)
+
+
+def outer_slot(machine: Machine, base: fx.Node, index: Any, node: fx.Node) -> Slot | None:
+    """``x[cu[i] + k]`` or ``x[cu[i + 1] - k]``: one slot of an outer row."""
+    found = _single_entry(machine, base, index, node)
+    if found is None:
+        return None
+    base, at, position, entries = found
+    bound = position.bound()
+    if bound is None:
+        return None
+    frozen, (dim,), rank = selection(entries, at)
+    if machine.boundaries is None:
+        machine.use((bound[0].of, bound[0].k + (-1 if bound[1] < 0 else 0)), node)
+    of, k = machine.boundaries
+    if bound[0].of != of or bound[0].k - k not in (0, 1):
+        return None
+    where = {(k, 0): "start", (k + 1, -1): "end"}.get((bound[0].k, bound[1]))
+    segment = machine.outer_segment(base, frozen, dim, FULL, rank)
+    return Slot(segment, where, position)
