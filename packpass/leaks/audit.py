@@ -19,7 +19,7 @@ from packpass.engine.explain import model_name
 from packpass.leaks import boundaries, gradients, inputs, locate
 from packpass.leaks.compiled import Following
 from packpass.leaks.documents import PADDING, Documents
-from packpass.leaks.records import PADDING_NAME, Audit
+from packpass.leaks.records import PADDING_NAME, Audit, NothingToCompare
 from packpass.leaks.trial import Progress, Trial, Verdict, compare, placed
 
 
@@ -77,9 +77,7 @@ def audit(
 class _Auditing:
     """One audit."""
 
-    def __init__(
-        self, model: Any, backend: Any, compile_kwargs: dict[str, Any], tree: Any, progress: Progress
-    ) -> None:
+    def __init__(self, model: Any, backend: Any, compile_kwargs: dict[str, Any], tree: Any, progress: Progress) -> None:
         self.model, self.progress, self.tree = uncompiled(model), progress, tree
         self.was_compiled = is_compiled(model)
         self.runs_before = 0
@@ -100,10 +98,10 @@ class _Auditing:
             documents = boundaries.given(cu_seqlens, entries)
         else:
             plain = Trial(self.model, fresh_copy(self.model), self.tree, eager=True)
-            documents = boundaries.found(self.model, plain.run, *self.tree, entries)
+            documents = boundaries.found(self.model, plain.run, self.tree[0], self.tree[1], entries)
             self.runs_before = plain.runs
         if len(documents.numbers) < 2 and not (documents.numbers and documents.padded):
-            raise ValueError(
+            raise NothingToCompare(
                 f"packpass.audit needs two documents to tell apart, and there is one only ({documents.source}); give a "
                 "batch with several documents, or cu_seqlens= that cut it"
             )
@@ -111,7 +109,7 @@ class _Auditing:
         labels = _probed(documents, probes)
         if not changes.changed:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in changes.held) or "no argument lies along it"
-            raise ValueError(
+            raise NothingToCompare(
                 f"packpass.audit found no token to change along a row of {documents.grid} ({reasons}); give tokens or "
                 "hidden states with a dimension of that length among the arguments"
             )
@@ -128,8 +126,8 @@ class _Auditing:
         if verdict.dirty:
             locate.places(result, self.trial, self.follow, others, documents, verdict, self.progress)
         if backward is not False:
-            watched = self.trial if self.backend is None else Trial(self.model, self.trial.call, self.tree, False)
-            gradients.look(result, watched, changes, documents, labels, bool(backward), bool(verdict.dirty))
+            dirty = bool(verdict.dirty)
+            gradients.look(result, self.trial, self.follow, changes, documents, labels, bool(backward), dirty)
         self._notes(result, documents)
         result.runs, result.seconds = self.runs_before + self.trial.runs, time.perf_counter() - started
         return result
@@ -151,12 +149,12 @@ class _Auditing:
                 f"{path} {value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else path
                 for path, value in base.items()
             )
-            raise ValueError(
+            raise NothingToCompare(
                 f"packpass.audit compares floating-point outputs with a value per token, and there is none ({shapes}); "
                 "give a model that returns logits, hidden states or a loss per token (reduction='none')"
             )
         if not any(moved[path] for path in compared):
-            raise ValueError(
+            raise NothingToCompare(
                 "packpass.audit changed tokens and no output changed anywhere, so nothing was compared; give a model "
                 f"whose outputs depend on {', '.join(result.changed)}"
             )
@@ -188,8 +186,7 @@ class _Auditing:
 
     def module_has(self, documents: Documents) -> bool:
         """Does the row's length coincide with a size of the model?"""
-        module = self.trial.module
-        return module is not None and any(documents.grid[-1] in p.shape for p in module.parameters())
+        return any(documents.grid[-1] in p.shape for module in self.trial.modules for p in module.parameters())
 
 
 def name_of(label: int) -> int | str:
@@ -213,5 +210,3 @@ def _probed(documents: Documents, wanted: int | Sequence[int]) -> tuple[int, ...
             raise ValueError(f"documents = {list(wanted)}: there are documents 0 to {max(there) - 1} with tokens")
         picked = dict.fromkeys(n + 1 for n in wanted)
     return (*picked, *((PADDING,) if documents.padded else ()))
-
-

@@ -20,6 +20,7 @@ from packpass.layout.arguments import boundary_arguments
 from packpass.layout.sources import PADDED_NAMES, in_graph
 from packpass.leaks.documents import Documents, from_boundaries
 from packpass.leaks.inputs import Input, is_mask, name_has, numbers_documents, restarting
+from packpass.leaks.records import NothingToCompare
 
 GIVE = (
     "give them: packpass.audit(model, cu_seqlens=boundaries)(...), with boundaries [0, end of document 0, ..., T]; or "
@@ -27,8 +28,8 @@ GIVE = (
 )
 
 
-class NoDocuments(ValueError):
-    """There is nothing to tell documents apart by, or it fits nothing; the message says what to give."""
+class NoDocuments(NothingToCompare):
+    """There is nothing to tell documents apart by, or it fits nothing."""
 
 
 def given(cu_seqlens: Any, inputs: list[Input]) -> Documents:
@@ -111,9 +112,7 @@ def _documents(cu: torch.Tensor, padded: torch.Tensor | None, inputs: list[Input
     return Documents(from_boundaries(cu, end, padded), source)
 
 
-def _of_total(
-    cu: torch.Tensor, padded: torch.Tensor | None, total: int, inputs: list[Input], source: str
-) -> Documents:
+def _of_total(cu: torch.Tensor, padded: torch.Tensor | None, total: int, inputs: list[Input], source: str) -> Documents:
     last = int((cu if padded is None else padded)[-1])
     if last > total:
         raise NoDocuments(f"{source}: boundaries end at {last}, behind the row of {total} slots")

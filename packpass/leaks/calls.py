@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from packpass.decisions.location import is_library, shorten
+from packpass.semantics.mixing import writes_an_item
 from packpass.semantics.names import is_in_place, name_of_target
-
-_WRITING = ("setitem", "out")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +49,7 @@ def reads_attribute(func: Any) -> bool:
 
 def writes_first(name: str, kwargs: dict[str, Any]) -> bool:
     """Does a call write its first operand, or what it is told to write to?"""
-    return is_in_place(name) or name in _WRITING or kwargs.get("out") is not None
+    return is_in_place(name) or writes_an_item(name) or kwargs.get("out") is not None
 
 
 def user_location() -> str:
@@ -90,8 +89,8 @@ def with_tensors(tree: Any, function: Callable[[torch.Tensor], Any]) -> Any:
         return slice(*(with_tensors(part, function) for part in (tree.start, tree.stop, tree.step)))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(with_tensors(item, function) for item in tree))
-    if type(tree) in (list, tuple):
-        return type(tree)(with_tensors(item, function) for item in tree)
-    if type(tree) is dict:
+    if isinstance(tree, (list, tuple)):  # a graph has lists of its own kind
+        return (list if isinstance(tree, list) else tuple)(with_tensors(item, function) for item in tree)
+    if isinstance(tree, dict):
         return {key: with_tensors(item, function) for key, item in tree.items()}
     return tree

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from torch import fx
 
@@ -12,7 +12,16 @@ from packpass.decisions.location import location_of_node
 from packpass.engine.backend import Backend
 from packpass.engine.compile import compile_afresh
 from packpass.engine.explain import new_graph_breaks
-from packpass.leaks.lockstep import Lockstep
+
+
+class Follower(Protocol):
+    """A mode that sees the calls inside it, and is told where they stand."""
+
+    location: Callable[[], str]
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: Any) -> Any: ...
 
 
 class Following:
@@ -22,7 +31,7 @@ class Following:
         self.model, self.backend, self.kwargs = model, backend, dict(kwargs)
         self._ours = backend == "packpass" or isinstance(backend, Backend)
         self._before = dict(_compat.dynamo_counters("graph_break"))
-        self._step: Lockstep | None = None
+        self._step: Follower | None = None
         self._followed: Callable[..., Any] | None = None
 
     def compiled(self) -> Callable[..., Any]:
@@ -30,8 +39,8 @@ class Following:
         made: Callable[..., Any] = compile_afresh(self.model, Backend() if self._ours else self.backend, self.kwargs)
         return made
 
-    def run(self, step: Lockstep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the graphs in lockstep. Python between graphs runs in the base's world alone."""
+    def run(self, step: Follower, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the graphs with every call followed. Python between graphs is not."""
         if self._followed is None:
             options = self.kwargs.get("options")
             if self._ours:
@@ -89,5 +98,3 @@ class _Interpreting(Backend):
 
     def compile_graph(self, gm: fx.GraphModule, example_inputs: Sequence[Any], *_: Any) -> Callable[..., Any]:
         return self._following.interpret(gm, example_inputs)
-
-

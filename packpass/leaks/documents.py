@@ -30,6 +30,8 @@ class Hit:
     documents: tuple[int, ...]
     slots: torch.Tensor
     size: float
+    dims: tuple[int, ...] = ()
+    """Along which dimensions the grid lies in the value, as far as one can tell."""
 
 
 class Documents:
@@ -64,12 +66,12 @@ class Documents:
         if len(self.grid) == 1:
             return [(d,) for d, size in enumerate(shape) if size == self.grid[0]]
         rows, width = self.grid
-        pairs = [
+        pairs: list[tuple[int, ...]] = [
             (i, j) for i, j in itertools.permutations(range(len(shape)), 2) if shape[i] == rows and shape[j] == width
         ]
         if pairs or rows == 1:
             return pairs
-        flat = [(d,) for d, size in enumerate(shape) if size == rows * width]
+        flat: list[tuple[int, ...]] = [(d,) for d, size in enumerate(shape) if size == rows * width]
         if flat or not self._one_row_each:
             return flat
         return [(d,) for d, size in enumerate(shape) if size == rows]
@@ -90,10 +92,11 @@ class Documents:
         found = self.placements(shape)
         return self.laid(shape, found[0]) if len(found) == 1 else None
 
-    def foreign(self, shape: Sequence[int], label: int) -> torch.Tensor | None:
-        """The elements of other documents than ``label``, broadcastable to the value; None if the grid lies nowhere."""
+    def foreign(self, shape: Sequence[int], label: int, along: tuple[int, ...] = ()) -> torch.Tensor | None:
+        """The elements of other documents than ``label``, broadcastable to the value; None if the grid lies nowhere.
+        ``along``: where it lies, if that is known."""
         found: torch.Tensor | None = None
-        for dims in self.placements(shape):
+        for dims in [along] if along else self.placements(shape):
             labels = self.laid(shape, dims)
             other = (labels != label) & (labels != PADDING)
             found = other if found is None else found & other
@@ -112,14 +115,14 @@ class Documents:
         mask, size = differing(base, other, foreign.to(base.device), noise)
         if mask is None:
             return None
-        best: torch.Tensor | None = None
+        best: tuple[torch.Tensor, tuple[int, ...]] | None = None
         mask = mask.cpu()
         for dims in self.placements(base.shape):
             slots = self._slots_of(mask, base.shape, dims)
-            if best is None or len(slots) < len(best):
-                best = slots
+            if best is None or len(slots) < len(best[0]):
+                best = slots, dims
         assert best is not None
-        return Hit(mask, self._documents_at(best), best, size)
+        return Hit(mask, self._documents_at(best[0]), best[0], size, best[1])
 
     def _slots_of(self, mask: torch.Tensor, shape: Sequence[int], dims: tuple[int, ...]) -> torch.Tensor:
         """Places on the grid that a mask marks; of a value per row its first slots stand for all."""
@@ -179,9 +182,7 @@ EVERY = -1.0
 """In place of a noise: differences of any size count."""
 
 
-def from_boundaries(
-    cu_seqlens: torch.Tensor, total: int, padded: torch.Tensor | None = None
-) -> torch.Tensor:
+def from_boundaries(cu_seqlens: torch.Tensor, total: int, padded: torch.Tensor | None = None) -> torch.Tensor:
     """Labels ``[total]`` of boundaries; ``padded``: the physical ones, of which each document fills the first slots."""
     ends = cu_seqlens.long().tolist()
     starts = ends[:-1] if padded is None else padded.long().tolist()[:-1]

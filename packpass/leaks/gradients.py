@@ -7,6 +7,7 @@ alone (a backward written by hand that knows no boundaries) is found where a gra
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,11 +16,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from packpass._compat import in_functorch
 from packpass.leaks.calls import Site, operation_name, reads_attribute, tensors_in, user_location
+from packpass.leaks.compiled import Following
 from packpass.leaks.documents import PADDING, Documents, Hit
 from packpass.leaks.inputs import Changes
 from packpass.leaks.records import Audit, Leak
 from packpass.leaks.trial import Trial, outputs_of
-from packpass.leaks.words import NOT_LOCATED, advice, distance
+from packpass.leaks.words import BACKWARD_ADVICE, distance
 from packpass.measuring.trees import clone_tree, leaves
 from packpass.semantics.mixing import is_slot_by_slot, mixing_kind, moves_slots
 
@@ -30,6 +32,7 @@ class _Watch(TorchFunctionMode):
     def __init__(self, documents: Documents, tokens: list[torch.Tensor]) -> None:
         super().__init__()
         self.documents = documents
+        self.location: Callable[[], str] = user_location
         self.entries: list[tuple[str, torch.Tensor]] = []
         self.readers: list[tuple[Site, list[torch.Tensor], list[torch.Tensor]]] = []
         self._tokens: Any = WeakIdKeyDictionary()
@@ -51,7 +54,7 @@ class _Watch(TorchFunctionMode):
         read = [t for t in operands if t.requires_grad and self.documents.placements(t.shape)]
         if read:
             made = [t for t in results if self.documents.placements(t.shape)]
-            self.readers.append((Site(name, user_location()), read, made))
+            self.readers.append((Site(name, self.location()), read, made))
         return result
 
     def _from_tokens(self, name: str, results: list[torch.Tensor]) -> None:
@@ -77,6 +80,7 @@ class _Recorded:
 def look(
     audit: Audit,
     trial: Trial,
+    follow: Following | None,
     changes: Changes,
     documents: Documents,
     labels: tuple[int, ...],
@@ -88,7 +92,7 @@ def look(
         return
     # Buffers are put back behind the last backward, which may need what the forward wrote.
     with trial.circumstances(), torch.enable_grad():
-        recorded = _record(trial, changes, documents)
+        recorded = _record(trial, follow, changes, documents)
         if isinstance(recorded, str):
             audit.not_covered.append(f"gradients: {recorded}")
         else:
@@ -99,13 +103,13 @@ def _look(
     audit: Audit, recorded: _Recorded, documents: Documents, labels: tuple[int, ...], forward_dirty: bool
 ) -> None:
     wanted = dict.fromkeys(name for name, _ in recorded.wanted)
+    found: dict[int, dict[str, Hit]] = {}
     try:
         # One backward of many documents at once says whether there is anything to say; only then one for each.
         if not any(_foreign_gradients(recorded, halves, 1) for halves in _halves(documents)):
-            found = {}
+            pass
         elif forward_dirty:
             audit.leaks = [dataclasses.replace(leak, direction="forward and backward") for leak in audit.leaks]
-            found = {}
         else:
             found = {label: _foreign_gradients(recorded, documents, label) for label in labels if label != PADDING}
             found = {label: hits for label, hits in found.items() if hits} or _any_of(recorded, documents, labels)
@@ -131,9 +135,7 @@ def _halves(documents: Documents) -> list[Documents]:
     return made
 
 
-def _any_of(
-    recorded: _Recorded, documents: Documents, labels: tuple[int, ...]
-) -> dict[int, dict[str, Hit]]:
+def _any_of(recorded: _Recorded, documents: Documents, labels: tuple[int, ...]) -> dict[int, dict[str, Hit]]:
     """The first document that gradients leave, where none of those that were probed is one."""
     for label in documents.numbers:
         if label not in labels and (hits := _foreign_gradients(recorded, documents, label)):
@@ -141,7 +143,7 @@ def _any_of(
     return {}
 
 
-def _record(trial: Trial, changes: Changes, documents: Documents) -> _Recorded | str:
+def _record(trial: Trial, follow: Following | None, changes: Changes, documents: Documents) -> _Recorded | str:
     """Run the model with gradients recorded; text says why there is nothing to ask for."""
     args, kwargs = clone_tree(trial.tree)
     at = {path: value for path, value in leaves((args, kwargs)) if isinstance(value, torch.Tensor)}
@@ -153,8 +155,11 @@ def _record(trial: Trial, changes: Changes, documents: Documents) -> _Recorded |
         else:
             tokens.append(value)
     watch = _Watch(documents, tokens)
-    with watch:
-        result = trial.call(*args, **kwargs)
+    if follow is not None:
+        result = follow.run(watch, args, kwargs)
+    else:
+        with watch:
+            result = trial.call(*args, **kwargs)
     outputs = [
         value
         for value in outputs_of(result).values()
@@ -239,7 +244,7 @@ def _leak(site: Site, hit: Hit, documents: Documents, label: int) -> Leak:
         source_document=label - 1,
         seen_by=tuple(n - 1 for n in hit.documents),
         distance=distance(documents, label, hit),
-        advice=advice(kind, label) if site.location != "<not located>" else NOT_LOCATED,
+        advice=BACKWARD_ADVICE,
         kind=kind,
         direction="backward",
         size=hit.size,

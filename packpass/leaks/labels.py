@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from packpass.leaks.calls import tensors_in, with_tensors
-from packpass.semantics.mixing import is_slot_by_slot, moves_slots
+from packpass.semantics.mixing import copies, is_slot_by_slot, joins_operands, moves_slots, pads
 
 LabelsOf = Callable[[torch.Tensor], "torch.Tensor | None"]
 
@@ -39,18 +39,18 @@ def _moved(
 ) -> list[torch.Tensor | None]:
     """The same done to the labels. Of an indexing the first operand is moved, the others say where to."""
     first = next(iter(tensors_in((args, kwargs))))
-    joining = name in ("cat", "stack", "hstack", "vstack", "dstack", "concat", "concatenate")
+    together = joins_operands(name)
 
     def as_labels(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor is not first and not joining:
+        if tensor is not first and not together:
             return tensor
         labels = labels_of(tensor)
         zero = torch.zeros((), dtype=torch.int32, device=tensor.device)
         return (zero if labels is None else labels.to(tensor.device, torch.int32)).expand(tensor.shape)
 
-    if name == "pad":  # whatever it is filled with belongs to nobody
+    if pads(name):  # whatever it is filled with belongs to nobody
         args, kwargs = tuple(args[:3]), {k: v for k, v in kwargs.items() if k != "value"}
-    if name == "to":
+    if copies(name):
         return [as_labels(first)]
     moved = list(tensors_in(func(*with_tensors(args, as_labels), **with_tensors(kwargs, as_labels))))
     if [m.shape for m in moved] != [r.shape for r in results]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 
 from packpass.leaks.calls import Site
 from packpass.leaks.compiled import Following
-from packpass.leaks.documents import EVERY, PADDING, Documents, Hit
+from packpass.leaks.documents import EVERY, PADDING, Documents, Hit, differing
 from packpass.leaks.lockstep import Lockstep, Mixing
 from packpass.leaks.records import PADDING_NAME, Audit, Leak
 from packpass.leaks.trial import Progress, Tree, Trial, Verdict, hits, outputs_of
@@ -22,6 +21,19 @@ MOST_CONFIRMED = 24
 """Sites that are looked at one by one; each costs a run."""
 
 
+class _Everything(Collection[Site]):
+    """Every operation."""
+
+    def __contains__(self, item: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
 class _Followed:
     """Runs of the model whose calls are followed."""
 
@@ -29,7 +41,9 @@ class _Followed:
         self, trial: Trial, follow: Following | None, others: Callable[[int], Tree], documents: Documents, v: Verdict
     ) -> None:
         self.trial, self.follow, self.others, self.documents = trial, follow, others, documents
-        self.sources, self.noise = tuple(v.dirty), v.noise
+        self.sources, self.noise, self.verdict = tuple(v.dirty), v.noise, v
+        self.returned: dict[int, dict[str, Any]] = {}
+        """Outputs of the last run, in the world of each document."""
         sizes = [hit.size for found in v.dirty.values() for hit in found.values()]
         self.smallest = 1e-3 * min(sizes)
         """Less than this beside what the verdict saw is the rounding of what was healed."""
@@ -49,11 +63,26 @@ class _Followed:
         base = outputs_of(result)
         dirty = {}
         for k, label in enumerate(self.sources):
-            other = {p: step.in_worlds(v)[k] if isinstance(v, torch.Tensor) else v for p, v in base.items()}
+            other = {p: step.in_world(v, k) if isinstance(v, torch.Tensor) else v for p, v in base.items()}
+            self.returned[label] = other
             found = hits(base, other, self.documents, label, self.noise if noise is None else noise)
             if found:
                 dirty[label] = _widest(found)
         return step, dirty
+
+    def astray(self) -> dict[int, Hit]:
+        """Where outputs differ although calls that nothing is healed in give something else: a part of the model was
+        not followed."""
+        self.run(_Everything())
+        found = {}
+        for label, real in self.verdict.outputs.items():
+            for path, value in real.items():
+                followed = self.returned[label].get(path)
+                if path in self.verdict.dirty[label] and isinstance(followed, torch.Tensor):
+                    everywhere = torch.ones([1] * value.dim(), dtype=torch.bool, device=value.device)
+                    if differing(value, followed, everywhere, self.noise)[0] is not None:
+                        found[label] = self.verdict.dirty[label][path]
+        return found
 
     def judged(self, different: dict[int, Hit]) -> dict[int, Hit]:
         """Of outputs that differ in any way, those of the documents that count."""
@@ -112,19 +141,20 @@ def places(
     all_dirty = {label: _widest(found) for label, found in verdict.dirty.items()}
     try:
         step, different = followed.run(noise=EVERY)
-        left = followed.judged(different)
+        beyond = followed.judged(different)
+        left = beyond or followed.astray()
     except Exception as error:
         audit.not_covered.append(f"the calls could not be followed: {type(error).__name__}: {str(error)[:200]}")
         step, left = Lockstep(documents, followed.sources, verdict.noise), all_dirty
-        different = left
+        different = beyond = left
     audit.not_covered += step.raised
     groups = _groups(list(step.found.values()))
     for k, group in enumerate(groups[:MOST_CONFIRMED]):
         progress.step(k, len(groups), f"{group.parts[0].site.operation} at {group.parts[0].site.location}")
         # Where nothing at all is left when everything is healed, whatever comes back is of these operations.
         noise = EVERY if not different else None
-        dirty = all_dirty if len(groups) == 1 and not left else followed.run(group.sites, noise)[1]
-        group.reach = {label: hit for label, hit in dirty.items() if label not in left}
+        dirty = all_dirty if len(groups) == 1 and not (left or different) else followed.run(group.sites, noise)[1]
+        group.reach = {label: hit for label, hit in dirty.items() if label not in beyond}
     reached = [group for group in groups if group.reach] + groups[MOST_CONFIRMED:]
     for group in reached or groups:  # none alone, but together
         site = group.parts[0].site
@@ -134,8 +164,8 @@ def places(
             audit.leaks.append(_leak(group, documents))
     if left:
         origins = list(step.scrambling)
-        site = origins[0] if origins and not reached else None
-        audit.leaks.append(_rest(verdict, left, documents, site))
+        origin = origins[0] if origins and not reached else None
+        audit.leaks.append(_rest(verdict, left, documents, origin))
 
 
 def _leak(group: _Group, documents: Documents) -> Leak:

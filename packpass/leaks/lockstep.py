@@ -10,6 +10,7 @@ layer hides none in the second. Only live values are kept, so memory is that of 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -29,13 +30,15 @@ from packpass.leaks.calls import (
 )
 from packpass.leaks.documents import PADDING, Documents, Hit, differing
 from packpass.leaks.labels import labels_after
-from packpass.semantics.mixing import addresses, is_slot_by_slot, makes_garbage, mixing_kind, moves_slots
-
-_LOOKING = frozenset(
-    ("dim size stride numel is_floating_point is_complex is_contiguous element_size data_ptr get_device "
-     "storage_offset __len__ ndimension nelement type is_inference register_hook untyped_storage backward").split()
-)  # fmt: skip
-"""Calls that look at the form of a tensor, not at what it holds."""
+from packpass.semantics.mixing import (
+    addresses,
+    is_slot_by_slot,
+    looks_at_form,
+    makes_garbage,
+    mixing_kind,
+    moves_slots,
+    writes_an_item,
+)
 
 
 @dataclasses.dataclass
@@ -87,11 +90,15 @@ class Lockstep(TorchFunctionMode):
         found = self._worlds.get(tensor)
         return found if found is not None else [tensor] * len(self.sources)
 
+    def in_world(self, tensor: torch.Tensor, world: int) -> torch.Tensor:
+        """What stands for a tensor of the base in one world."""
+        return self.in_worlds(tensor)[world]
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = operation_name(func)
         operands = list(tensors_in((args, kwargs)))
-        if name in _LOOKING or any(in_functorch(t) for t in operands):
+        if looks_at_form(name) or any(in_functorch(t) for t in operands):
             return func(*args, **kwargs)
         if reads_attribute(func):
             result = func(*args, **kwargs)
@@ -109,14 +116,15 @@ class Lockstep(TorchFunctionMode):
 
     def _call(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], operands: list[torch.Tensor]) -> Any:
         arguments = [
-            with_tensors((args, kwargs), lambda t, w=world: self.in_worlds(t)[w]) for world in range(len(self.sources))
+            with_tensors((args, kwargs), functools.partial(self.in_world, world=world))
+            for world in range(len(self.sources))
         ]
         before = torch.get_rng_state()
         result = func(*args, **kwargs)
         after = torch.get_rng_state()
         results = list(tensors_in(result))
         if not results:
-            if name.endswith("setitem"):
+            if writes_an_item(name):
                 results = operands[:1]
             else:
                 return result
@@ -125,7 +133,7 @@ class Lockstep(TorchFunctionMode):
             torch.set_rng_state(before)
             try:
                 made = func(*other_args, **other_kwargs)
-                tensors = list(tensors_in(made)) if not name.endswith("setitem") else [other_args[0]]
+                tensors = list(tensors_in(made)) if not writes_an_item(name) else [other_args[0]]
             except Exception as error:
                 self.raised[f"{name} at {self.location()} raised for other tokens: {str(error).splitlines()[0]}"] = None
                 tensors = []
@@ -167,7 +175,7 @@ class Lockstep(TorchFunctionMode):
                 if site in self.leave:
                     self._left[result] = True
                 else:
-                    self._heal(result, mine)
+                    self._heal(result, mine, hits)
             elif not placed and mine is None and self._differs(result):
                 here = () if moves_slots(name) or is_slot_by_slot(name) else (Site(name, self.location()),)
                 self._carried[result] = tuple(dict.fromkeys((*carried, *here)))
@@ -219,11 +227,12 @@ class Lockstep(TorchFunctionMode):
                 found[source] = hit
         return found
 
-    def _heal(self, result: torch.Tensor, labels: torch.Tensor | None) -> None:
+    def _heal(self, result: torch.Tensor, labels: torch.Tensor | None, hits: dict[int, Hit]) -> None:
         worlds = self.in_worlds(result)
         for k, source in enumerate(self.sources):
             if labels is None:
-                foreign = self.documents.foreign(result.shape, source)
+                along = hits[source].dims if source in hits else ()
+                foreign = self.documents.foreign(result.shape, source, along)
             else:
                 foreign = (labels != source) & (labels != PADDING)
             if foreign is None or worlds[k].shape != result.shape:

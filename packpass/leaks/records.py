@@ -10,6 +10,11 @@ from typing import Any
 PADDING_NAME = "padding"
 """Stands for a document where slots of no document are meant."""
 
+
+class NothingToCompare(ValueError):
+    """An audit has nothing to compare; the message says what to give."""
+
+
 Direction = str
 """``"forward"``, ``"backward"``, or ``"forward and backward"``."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -51,8 +52,7 @@ class Trial:
     """
 
     def __init__(self, model: Any, call: Callable[..., Any], tree: Tree, eager: bool) -> None:
-        owner = getattr(model, "__self__", model)
-        self.module = owner if isinstance(owner, torch.nn.Module) else None
+        self.modules = _modules_of(model)
         self.call, self.tree, self.eager, self.runs = call, clone_tree(tree), eager, 0
         self.draws = False
         self.state_after: torch.Tensor | None = None
@@ -60,7 +60,7 @@ class Trial:
     @contextlib.contextmanager
     def circumstances(self) -> Iterator[None]:
         """What every run finds, and leaves behind."""
-        buffers = list(self.module.buffers()) if self.module is not None else []
+        buffers = [buffer for module in self.modules for buffer in module.buffers()]
         saved = [buffer.detach().clone() for buffer in buffers]
         with contextlib.ExitStack() as stack:
             if self.eager:
@@ -83,6 +83,19 @@ class Trial:
         args, kwargs = clone_tree(self.tree if tree is None else tree)
         with self.circumstances(), torch.no_grad():
             return outputs_of(self.call(*args, **kwargs))
+
+
+def _modules_of(model: Any) -> list[torch.nn.Module]:
+    """The module that is run, or those that a function names."""
+    owner = getattr(model, "__self__", model)
+    if isinstance(owner, torch.nn.Module):
+        return [owner]
+    try:
+        named = inspect.getclosurevars(inspect.unwrap(model))
+    except (TypeError, ValueError):
+        return []
+    values = {id(v): v for v in (*named.nonlocals.values(), *named.globals.values())}
+    return [value for value in values.values() if isinstance(value, torch.nn.Module)]
 
 
 def outputs_of(result: Any) -> dict[str, Any]:
@@ -155,6 +168,8 @@ class Verdict:
 
     noise: float
     dirty: dict[int, dict[str, Hit]]
+    outputs: dict[int, dict[str, Any]]
+    """What those runs returned."""
 
 
 def compare(
@@ -172,6 +187,7 @@ def compare(
     again = trial.run()
     noise = noise_between(base, again)
     dirty: dict[int, dict[str, Hit]] = {}
+    outputs: dict[int, dict[str, Any]] = {}
     moved = dict.fromkeys(base, False)
     told: list[str] = []
     for k, label in enumerate(probes):
@@ -183,8 +199,8 @@ def compare(
             moved[path] = moved[path] or unequal(base[path], other.get(path))
         found = hits(base, other, documents, label, noise)
         if found:
-            dirty[label] = found
+            dirty[label], outputs[label] = found, other
         elif rounding := hits(base, other, documents, label, EVERY):
             size = max(hit.size for hit in rounding.values())
             told.append(f"differences of at most {size:.1g} at other documents are rounding, and were not counted")
-    return Verdict(noise, dirty), base, moved, list(dict.fromkeys(told))
+    return Verdict(noise, dirty, outputs), base, moved, list(dict.fromkeys(told))

@@ -24,6 +24,10 @@ ADVICE: dict[str, str] = {
     "unknown": "make the operation stop at documents, or call it document by document",
 }
 PADDING_ADVICE = "mask padding in this operation, so that real tokens never read slots without one: "
+BACKWARD_ADVICE = (
+    "outputs are kept apart and gradients are not: the backward of this operation, or of the autograd.Function that it "
+    "is in, must stop at documents as its forward does"
+)
 NOT_LOCATED = (
     "an output differs, but no call that was followed mixes documents: look for code outside torch's Python functions "
     "(a compiled kernel, numpy, values read by Python)"

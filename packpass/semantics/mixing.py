@@ -8,6 +8,7 @@ from typing import Literal
 
 from packpass.semantics import joins, products, reductions
 from packpass.semantics.names import base_name
+from packpass.semantics.pointwise import COPIES
 from packpass.semantics.registry import family_of_name
 
 MixingKind = Literal[
@@ -39,6 +40,11 @@ _KINDS: dict[str, MixingKind] = {
     **dict.fromkeys(("gather", "index_select", "take_along_dim", "getitem", "narrow", "slice", "select"), "shift"),
 }
 _SCANS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
+_FORM = frozenset(
+    {"dim", "size", "stride", "numel", "is_floating_point", "is_complex", "is_contiguous", "element_size", "data_ptr"}
+    | {"get_device", "storage_offset", "__len__", "ndimension", "nelement", "type", "is_inference", "register_hook"}
+    | {"untyped_storage", "backward"}
+)
 _BY_FAMILY: dict[str, MixingKind] = {
     reductions.FAMILY: "pooling",
     products.FAMILY: "product",
@@ -69,7 +75,32 @@ def mixing_kind(op: str) -> MixingKind:
 
 def moves_slots(op: str) -> bool:
     """Does an operation of this name put slots elsewhere, and nothing else? (``pad`` puts new ones beside them.)"""
-    return family_of_name(base_name(op)) in _MOVING or base_name(op) in ("pad", "contiguous", "clone", "detach", "to")
+    return family_of_name(base_name(op)) in _MOVING or copies(op)
+
+
+def copies(op: str) -> bool:
+    """Does an operation of this name hand on its operand slot by slot, perhaps in another type or place in memory?"""
+    return base_name(op) in COPIES
+
+
+def pads(op: str) -> bool:
+    """Does an operation of this name put new slots beside those that there are?"""
+    return op == "pad"
+
+
+def joins_operands(op: str) -> bool:
+    """Does an operation of this name put operands side by side?"""
+    return family_of_name(base_name(op)) == joins.FAMILY and not pads(op)
+
+
+def writes_an_item(op: str) -> bool:
+    """Is this ``x[...] = y``, which gives no result?"""
+    return base_name(op) == "setitem"
+
+
+def looks_at_form(op: str) -> bool:
+    """Does a method of this name look at the form of a tensor, not at what it holds?"""
+    return op in _FORM
 
 
 def is_slot_by_slot(op: str) -> bool:
@@ -80,7 +111,6 @@ def is_slot_by_slot(op: str) -> bool:
 def mixes_on_purpose(op: str) -> bool:
     """Statistics over a batch: that all tokens share them is what they are for."""
     return mixing_kind(op) == "statistics"
-
 
 
 def addresses(op: str) -> bool:
