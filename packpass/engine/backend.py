@@ -19,6 +19,7 @@ from packpass._compat import size_oblivious
 from packpass._options import Options
 from packpass.capture import Mode, frame_state
 from packpass.capture.state import LOOP_MODES, FrameState, restart, tracing_error
+from packpass.decisions.records import active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, skipped
 from packpass.engine.overlap import unless_overlapping
 from packpass.engine.pipeline import run_passes
@@ -26,6 +27,7 @@ from packpass.engine.replay import NotReplayable, replay
 from packpass.engine.unpadded import unpadded
 from packpass.engine.verify import copy_graph, verified
 from packpass.layout import LayoutError
+from packpass.layout.mixing import mixing_operations
 from packpass.ranks.agreement import agreement
 from packpass.reports.report import traced_transaction
 
@@ -143,7 +145,10 @@ class _Client:
         return ddp.rewriting_first(compiler_fn, lambda behind: self.options_of(behind) is not None)
 
     def wants_boundaries(self, view: Any, stand_in: fx.Node | None) -> Any:
-        """Whether a pass would use boundaries in this graph."""
+        """Whether a pass would use boundaries in this graph; what mixes documents there is told to who reads."""
+        if active():
+            for finding in mixing_operations(view, stand_in):
+                record(finding)
         return passes.load().wants_boundaries(view, stand_in)
 
     def frame_starts(self, tx: Any, frame: FrameState) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html
 import linecache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packpass.leaks.records import Audit, Leak
 from packpass.reports.render import html_table, page, text_table
+
+if TYPE_CHECKING:
+    from packpass.leaks.records import Audit, Leak
 
 _HEADERS = ["operation", "location", "from", "seen by", "where", "in", "calls", "largest"]
 

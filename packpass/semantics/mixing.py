@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Literal
 
 from packpass.semantics import joins, products, reductions
+from packpass.semantics.call import Call
 from packpass.semantics.names import base_name
 from packpass.semantics.pointwise import COPIES
 from packpass.semantics.registry import family_of_name
@@ -106,6 +107,11 @@ def looks_at_form(op: str) -> bool:
 def is_slot_by_slot(op: str) -> bool:
     """Does an operation of this name compute every slot from the slots of its operands at the same place?"""
     return family_of_name(base_name(op)) == "pointwise"
+
+
+def has_mask(call: Call) -> bool:
+    """Is attention told by a mask which slots see which?"""
+    return call.get("attn_mask", "mask", "key_padding_mask") is not None
 
 
 def mixes_on_purpose(op: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -182,7 +183,7 @@ def sum_restarted(x: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 def convolution_by_document(x: Tensor, cu_seqlens: Tensor) -> Tensor:
-    parts = [x[:, s:e].transpose(1, 2) for s, e in zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)]
+    parts = [x[:, s:e].transpose(1, 2) for s, e in itertools.pairwise(cu_seqlens)]
     return torch.cat([CONV(part)[..., : part.shape[-1]] for part in parts], -1).transpose(1, 2)
 
 
@@ -220,7 +221,7 @@ def width_of_the_row_alone(x: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 def per_document(x: Tensor, cu_seqlens: Tensor) -> Tensor:
-    return torch.stack([x[0, s:e].mean(0) for s, e in zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)])
+    return torch.stack([x[0, s:e].mean(0) for s, e in itertools.pairwise(cu_seqlens)])
 
 
 LEAKING: list[Callable[..., Any]] = [
