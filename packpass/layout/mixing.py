@@ -1,9 +1,9 @@
 """Operations that let documents of a packed row see each other, as far as a graph can tell.
 
-Only what the layout proves is said: the dimension is packed, and by its meaning the operation computes a slot of it from
-other slots. Whether that reaches an output is another question (`packpass.audit` runs the model to answer it). Left out
-are sums over the row, which losses are; integers, which positions and numbers of documents are counted in; attention
-that is given a mask or boundaries; and softmax over scores, whose mask may be in the scores.
+Only what the layout proves is said: the dimension is packed, and by its meaning the operation computes a slot of it
+from other slots. Whether that reaches an output is another question (`packpass.audit` runs the model to answer it).
+Left out are sums over the row, which losses are; integers, which positions and numbers of documents are counted in;
+attention that is given a mask or boundaries; and softmax over scores, whose mask may be in the scores.
 """
 
 from __future__ import annotations

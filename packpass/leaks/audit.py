@@ -1,8 +1,9 @@
 """``packpass.audit``: does any output or gradient at one document depend on another document, and through what?
 
-Two steps. *Verdict*: the model itself runs, undisturbed, twice as it is and once for every probed document with other
-tokens there; what differs at other documents is a leak, whatever the model is made of. *Place*: only then the calls
-are followed (`packpass.leaks.lockstep`), each is judged by itself, and those that matter to an output are named.
+Two steps. *Verdict*: the model itself runs, undisturbed, as it is and once for every probed document with other tokens
+there (as it is once more if anything differs: so far apart are equal runs). What differs at other documents is a leak,
+whatever the model is made of. *Place*: only then the calls are followed (`packpass.leaks.lockstep`), each is judged by
+itself, and those that matter to an output are named.
 """
 
 from __future__ import annotations

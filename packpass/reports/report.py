@@ -69,9 +69,8 @@ class Report:
             elif isinstance(item, GeneratedCode):
                 self.generated.append(item)
             else:
-                raise TypeError(
-                    f"cannot record {type(item).__name__}: expected Rewrite, Refusal, Finding, GraphRecord or GeneratedCode"
-                )
+                kinds = "Rewrite, Refusal, Finding, GraphRecord or GeneratedCode"
+                raise TypeError(f"cannot record {type(item).__name__}: expected {kinds}")
 
     @property
     def graphs(self) -> int:
