@@ -105,15 +105,20 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--fullgraph", action="store_true", help="fail on a graph break")
         command.add_argument("--dynamic", choices=("true", "false"), help="torch.compile's dynamic")
         command.set_defaults(run=run)
-        if name == "audit":
-            _audit_arguments(command)
-        elif name == "explain":
-            command.add_argument("--layout", action="store_true", help="also print which dimensions are packed")
-        else:
-            command.add_argument("--plot", metavar="FILE", help="write a bar chart (.png, .svg, .pdf)")
-            command.add_argument("--forward", action="store_true", help="leave the backward out")
-            command.add_argument("--budget", type=float, default=6.0, help="seconds for the timed rounds (default 6)")
+        _own_arguments(name, command)
     return parser
+
+
+def _own_arguments(name: str, command: argparse.ArgumentParser) -> None:
+    """What only one of the commands takes."""
+    if name == "audit":
+        _audit_arguments(command)
+    elif name == "explain":
+        command.add_argument("--layout", action="store_true", help="also print which dimensions are packed")
+    else:
+        command.add_argument("--plot", metavar="FILE", help="write a bar chart (.png, .svg, .pdf)")
+        command.add_argument("--forward", action="store_true", help="leave the backward out")
+        command.add_argument("--budget", type=float, default=6.0, help="seconds for the timed rounds (default 6)")
 
 
 def _audit_arguments(command: argparse.ArgumentParser) -> None:

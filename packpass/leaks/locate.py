@@ -168,6 +168,7 @@ def places(
         else:
             audit.leaks.append(_leak(group, documents))
     if left:
+        audit.not_covered += step.lost
         origins = list(step.scrambling)
         origin = origins[0] if origins and not reached else None
         audit.leaks.append(_rest(verdict, left, documents, origin))

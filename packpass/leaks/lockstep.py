@@ -68,6 +68,8 @@ class Lockstep(TorchFunctionMode):
         self.documents, self.sources, self.noise, self.leave = documents, sources, noise, leave
         self.found: dict[Site, Mixing] = {}
         self.raised: dict[str, None] = {}
+        self.lost: dict[str, None] = {}
+        """What was not followed; no harm unless something stays without a place."""
         self.location: Callable[[], str] = user_location
         self.stretch = 0
         self.scrambling: dict[Site, None] = {}
@@ -98,7 +100,10 @@ class Lockstep(TorchFunctionMode):
         kwargs = kwargs or {}
         name = operation_name(func)
         operands = list(tensors_in((args, kwargs)))
-        if looks_at_form(name) or any(in_functorch(t) for t in operands):
+        if looks_at_form(name):
+            return func(*args, **kwargs)
+        if any(in_functorch(t) for t in operands):
+            self.lost[f"calls inside torch.vmap or torch.func at {self.location()} are not followed"] = None
             return func(*args, **kwargs)
         if reads_attribute(func):
             result = func(*args, **kwargs)

@@ -109,6 +109,13 @@ def test_a_leak_outside_torch_is_a_leak_without_a_place() -> None:
     assert found.leaks[0].distance == "all later slots"
 
 
+def test_what_vmap_hides_has_no_place_but_is_found() -> None:
+    found = packpass.audit(lambda x, cu_seqlens: torch.vmap(lambda one: LINEAR(one).cumsum(0))(x))(row(), CU)
+    assert [leak.location for leak in found.leaks] == ["<not located>"]
+    assert any("torch.vmap" in line for line in found.not_covered)
+    assert packpass.audit(lambda x, cu_seqlens: torch.vmap(lambda one: LINEAR(one))(x))(row(), CU).clean
+
+
 def test_rounding_is_no_leak_and_is_said() -> None:
     def rounds(x: Tensor, cu_seqlens: Tensor) -> Tensor:
         large = x.sum(1, keepdim=True) * 1e-3
