@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from packpass import ops as ops
+    from packpass import testing as testing
     from packpass._options import Options as Options
     from packpass._packed import packed as packed
     from packpass.decisions.records import Refusal as Refusal
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from packpass.engine.compile import compile as compile
     from packpass.engine.explain import explain as explain
     from packpass.engine.versions import CompatibilityWarning as CompatibilityWarning
+    from packpass.leaks.audit import audit as audit
+    from packpass.leaks.records import Audit as Audit
+    from packpass.leaks.records import Leak as Leak
     from packpass.measuring.compare import compare as compare
     from packpass.measuring.links import measure_group as measure_group
     from packpass.ops import PackedBatch as PackedBatch
@@ -32,12 +36,15 @@ if TYPE_CHECKING:
 # public name -> module that defines it. Private module names differ from public ones, so that importing a module can
 # never replace the public object of the same name on the package.
 _LAZY: dict[str, str] = {
+    "audit": "packpass.leaks.audit",
     "backend": "packpass.engine.backend",
     "compare": "packpass.measuring.compare",
     "compile": "packpass.engine.compile",
     "explain": "packpass.engine.explain",
     "measure_group": "packpass.measuring.links",
+    "Audit": "packpass.leaks.records",
     "CompatibilityWarning": "packpass.engine.versions",
+    "Leak": "packpass.leaks.records",
     "Options": "packpass._options",
     "packed": "packpass._packed",
     "PackedBatch": "packpass.ops",
@@ -46,8 +53,11 @@ _LAZY: dict[str, str] = {
     "Rewrite": "packpass.decisions.records",
 }
 
+_MODULES = ("ops", "testing")
+
 __all__ = [
     "__version__",
+    "audit",
     "backend",
     "compare",
     "compile",
@@ -55,6 +65,9 @@ __all__ = [
     "measure_group",
     "ops",
     "packed",
+    "testing",
+    "Audit",
+    "Leak",
     "Options",
     "PackedBatch",
     "Refusal",
@@ -64,8 +77,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ops":
-        return importlib.import_module("packpass.ops")
+    if name in _MODULES:
+        return importlib.import_module(f"packpass.{name}")
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'packpass' has no attribute {name!r}; it has {', '.join(__all__)}")

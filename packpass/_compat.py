@@ -584,3 +584,13 @@ def holds_for(guards: Any, inputs: Any) -> bool:
         code[0] = (len(env.guards), env.produce_guards_expression([fakes[i] for i in symbolic]))
     expression = code[0][1]
     return expression is None or bool(env.evaluate_guards_expression(expression, [inputs[i] for i in symbolic]))
+
+
+# === Audit ===================================================================================================
+
+
+def in_functorch(tensor: Any) -> bool:
+    """Is this a value inside ``torch.vmap`` or a transform of ``torch.func``, which has no memory of its own?"""
+    import torch
+
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import has_torch_function
 
 from packpass.ops._arguments import check_boundaries, check_dim, check_same_documents, check_tensor
 from packpass.ops._packed import packed_op
@@ -43,8 +44,8 @@ def packed(
         check_boundaries("cu_seqlens_padded", cu_seqlens_padded, device=x.device)
         check_same_documents(cu_seqlens, cu_seqlens_padded)
     group = "" if cp_group is None else _group_name(cp_group)
-    if not torch.compiler.is_compiling():
-        return x
+    if not torch.compiler.is_compiling() and not has_torch_function((x,)):
+        return x  # where nobody reads the declaration
     out: Tensor = packed_op(x, cu_seqlens, at - x.dim(), cu_seqlens_padded, group)
     return out
 

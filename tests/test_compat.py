@@ -330,3 +330,11 @@ def test_fake_runs_can_leave_no_guard() -> None:
     assert len(env.guards) == before
     with _compat.suppress_guards(None):
         pass
+
+
+def test_values_inside_vmap_are_known() -> None:
+    seen: list[bool] = []
+    x = torch.ones(3)
+    torch.vmap(lambda y: (seen.append(_compat.in_functorch(y)), y)[1])(x)
+    assert seen == [True]
+    assert not _compat.in_functorch(x)

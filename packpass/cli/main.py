@@ -1,4 +1,4 @@
-"""The command line: ``python -m packpass doctor | ops | explain MODULE:CALLABLE | compare MODULE:CALLABLE``."""
+"""The command line: ``python -m packpass doctor | ops | explain | compare | audit MODULE:CALLABLE``."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ MODULE:CALLABLE names a function without arguments that returns (model, args) or
 
     python -m packpass explain example:make
     python -m packpass compare example.py:make --html report.html
+    python -m packpass audit example.py:make
 
-exit codes: 0 fine; 1 the model raised, packpass gave other results than eager, or doctor found something broken;
-2 wrong usage
+exit codes: 0 fine; 1 the model raised, packpass gave other results than eager, one document sees another (audit), or
+doctor found something broken; 2 wrong usage
 """
 
 
@@ -85,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, run, text in (
         ("explain", _explain, "run a model once and say what was rewritten, what was left alone and why"),
         ("compare", _compare, "eager, stock torch.compile and packpass side by side"),
+        ("audit", _audit, "whether one document sees another, through which operation, at which line"),
     ):
         command = commands.add_parser(
             name, help=text, description=text, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -103,13 +105,29 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--fullgraph", action="store_true", help="fail on a graph break")
         command.add_argument("--dynamic", choices=("true", "false"), help="torch.compile's dynamic")
         command.set_defaults(run=run)
-        if name == "explain":
-            command.add_argument("--layout", action="store_true", help="also print which dimensions are packed")
-        else:
-            command.add_argument("--plot", metavar="FILE", help="write a bar chart (.png, .svg, .pdf)")
-            command.add_argument("--forward", action="store_true", help="leave the backward out")
-            command.add_argument("--budget", type=float, default=6.0, help="seconds for the timed rounds (default 6)")
+        _own_arguments(name, command)
     return parser
+
+
+def _own_arguments(name: str, command: argparse.ArgumentParser) -> None:
+    """What only one of the commands takes."""
+    if name == "audit":
+        _audit_arguments(command)
+    elif name == "explain":
+        command.add_argument("--layout", action="store_true", help="also print which dimensions are packed")
+    else:
+        command.add_argument("--plot", metavar="FILE", help="write a bar chart (.png, .svg, .pdf)")
+        command.add_argument("--forward", action="store_true", help="leave the backward out")
+        command.add_argument("--budget", type=float, default=6.0, help="seconds for the timed rounds (default 6)")
+
+
+def _audit_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--cu-seqlens", metavar="0,N,...", help="boundaries of the documents, if the call does not tell them"
+    )
+    command.add_argument("--documents", type=int, default=3, help="how many documents to change (default 3)")
+    command.add_argument("--forward", action="store_true", help="leave gradients out")
+    command.add_argument("--backend", help="audit what this backend of torch.compile makes of the model: packpass ...")
 
 
 def _option_names() -> list[str]:
@@ -166,6 +184,44 @@ def _compare(arguments: argparse.Namespace) -> int:
         except ImportError as error:
             raise UsageError(str(error)) from None
     return EXIT_OK if comparison.ok else EXIT_FAILED
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    from packpass import audit
+
+    keywords = _compile_keywords(arguments)
+    model, args, kwargs = load(arguments.target)
+    given = arguments.cu_seqlens
+    try:
+        cu_seqlens = [int(entry) for entry in given.split(",")] if given else None
+    except ValueError:
+        raise UsageError(f"--cu-seqlens {given!r}: must be integers with commas, such as 0,7,15") from None
+    backward = False if arguments.forward else None
+    try:
+        found = audit(
+            model,
+            cu_seqlens,
+            documents=arguments.documents,
+            backward=backward,
+            backend=arguments.backend,
+            **keywords,
+        )(*args, **kwargs)
+    except ValueError as error:
+        if not _says_what_to_give(error):
+            return _failed(error)
+        raise UsageError(str(error)) from None
+    except Exception as error:
+        return _failed(error)
+    _print(str(found), found.to_json(), arguments.json)
+    if arguments.html:
+        _write(arguments.html, found.to_html)
+    return EXIT_OK if found.clean else EXIT_FAILED
+
+
+def _says_what_to_give(error: Exception) -> bool:
+    from packpass.leaks.records import NothingToCompare
+
+    return isinstance(error, NothingToCompare)
 
 
 def _compile_keywords(arguments: argparse.Namespace) -> dict[str, Any]:

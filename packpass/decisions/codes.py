@@ -35,6 +35,8 @@ CODES: dict[str, str] = {
     "not-generic": "two iterations of the loop do different things",
     "length-branch": "the body branches on a document's length, number or data, and the branches differ",
     "check": "the body checks something that has no vectorised form",
+    # findings: no refusals, but what a reader of a report should know
+    "mixes-documents": "an operation along a packed dimension lets documents see each other",
     # parts of packpass that are not there
     "hooks-off": "the hook group that would capture this is switched off, or does not fit this torch",
     "hooks-dead": "the hook group that should have captured this is installed and did nothing",

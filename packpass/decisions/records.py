@@ -65,6 +65,17 @@ class Refusal:
 
 
 @dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something that the user should know and that packpass neither rewrites nor was asked to. ``code`` is stable and
+    greppable, ``operation`` the name of what does it, ``reason`` is for people, ``location`` the user's line."""
+
+    code: str
+    operation: str
+    reason: str
+    location: str
+
+
+@dataclasses.dataclass(frozen=True)
 class PassRun:
     """One pass over one graph: node counts and wall time in seconds, measured by the runner."""
 
@@ -107,7 +118,7 @@ class GeneratedCode:
     seconds: float = 0.0
 
 
-Record = Rewrite | Refusal | GraphRecord | GeneratedCode
+Record = Rewrite | Refusal | Finding | GraphRecord | GeneratedCode
 
 
 class Collector(Protocol):
@@ -202,6 +213,8 @@ def _publish(item: Record) -> None:
         counters[f"refusal:{item.code}"] += 1
         logger = logging.getLogger(f"packpass.passes.{item.rule}")
         logger.info("%s: left alone [%s] %s", item.location, item.code, item.reason)
+    elif isinstance(item, Finding):
+        counters[f"finding:{item.code}"] += 1
     elif isinstance(item, GraphRecord):
         counters["graphs"] += 1
         log.info("graph: %d nodes -> %d", item.nodes_before, item.nodes_after)

@@ -19,6 +19,7 @@ from packpass._compat import size_oblivious
 from packpass._options import Options
 from packpass.capture import Mode, frame_state
 from packpass.capture.state import LOOP_MODES, FrameState, restart, tracing_error
+from packpass.decisions.records import active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, skipped
 from packpass.engine.overlap import unless_overlapping
 from packpass.engine.pipeline import run_passes
@@ -26,6 +27,7 @@ from packpass.engine.replay import NotReplayable, replay
 from packpass.engine.unpadded import unpadded
 from packpass.engine.verify import copy_graph, verified
 from packpass.layout import LayoutError
+from packpass.layout.mixing import mixing_operations
 from packpass.ranks.agreement import agreement
 from packpass.reports.report import traced_transaction
 
@@ -58,7 +60,7 @@ class Backend:
         capturing = frame.mode in LOOP_MODES
 
         def one_graph(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            return compile_inner(part, inputs, settings, mode, inductor_options)
+            return self.compile_graph(part, inputs, settings, mode, inductor_options)
 
         inner = ddp.splitting(optimizer, gm, one_graph)
         degraded.in_graph(gm, frame)
@@ -100,6 +102,17 @@ class Backend:
         frame.mode = Mode.STOCK
         raise restart("the captured loop is not vectorised")
 
+    def compile_graph(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        settings: Options,
+        mode: str | None,
+        inductor_options: dict[str, Any],
+    ) -> Callable[..., Any]:
+        """What becomes of a rewritten graph; an audit runs it call by call instead."""
+        return compile_inner(gm, example_inputs, settings, mode, inductor_options)
+
 
 def compile_inner(
     gm: fx.GraphModule,
@@ -132,7 +145,10 @@ class _Client:
         return ddp.rewriting_first(compiler_fn, lambda behind: self.options_of(behind) is not None)
 
     def wants_boundaries(self, view: Any, stand_in: fx.Node | None) -> Any:
-        """Whether a pass would use boundaries in this graph."""
+        """Whether a pass would use boundaries in this graph; what mixes documents there is told to who reads."""
+        if active():
+            for finding in mixing_operations(view, stand_in):
+                record(finding)
         return passes.load().wants_boundaries(view, stand_in)
 
     def frame_starts(self, tx: Any, frame: FrameState) -> None:

@@ -14,11 +14,12 @@ from packpass._options import Options
 from packpass._passes import Pass, names_of_tiers
 from packpass.capture.state import FrameState, Mode, react
 from packpass.decisions.packed_form import PackedForm
-from packpass.decisions.records import GraphRecord, PassRun, Refusal, Rewrite, active
+from packpass.decisions.records import Finding, GraphRecord, PassRun, Refusal, Rewrite, active
 from packpass.engine import passes
 from packpass.engine.counting import count, graph_modules
 from packpass.engine.verify import copy_graph
 from packpass.layout import LayoutError, analyze
+from packpass.layout.mixing import mixing_operations
 from packpass.reports.report import traced_transaction
 from packpass.semantics.dialect import normalise
 
@@ -67,6 +68,8 @@ class Outcome:
     """Was the frame traced in a loop mode? Then a graph without a rewrite differs from what stock torch traces."""
     packed: PackedForm | None = None
     """What computes real tokens only, beside the graph."""
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    """What is left in the graph and a reader of the report should know; looked for only while one is collected."""
 
     @property
     def rewrites(self) -> list[Rewrite]:
@@ -94,7 +97,7 @@ class Outcome:
     def commit(self) -> None:
         """The graph is kept: record everything."""
         with traced_transaction() as tx:
-            for item in (*self.results, self.record):
+            for item in (*self.results, *self.findings, self.record):
                 tx.record(item)
 
     def record_refusals(self) -> None:
@@ -119,6 +122,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     capturing = frame.mode in (Mode.SYMBOLIC, Mode.UNROLLED)
     left = 0
     layout: str | None = None
+    findings: list[Finding] = []
     prepared = set[str]()
     stages = Stages(gm, settings.verify)
     for p in passes.running(settings, *(("loops", "graph") if capturing else ("graph",))):
@@ -127,6 +131,8 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
             passes.function(p.prepare)(gm.graph)
         if layout is None and p.stage != "loops":
             layout = _layout(gm) if active() and passes.load().mentions_boundaries(gm) else ""
+            # Now, with the declarations that passes take out; what passes put right is no finding of the report.
+            findings = mixing_operations(gm) if layout else []
         start, nodes = time.perf_counter(), before[0] if not runs else runs[-1].nodes_after
         found = _run_one(p, gm, context, stages)
         results += found
@@ -153,7 +159,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
         boundary_sources=tuple(dict.fromkeys(sources)),
         layout=layout or "",
     )
-    return Outcome(results, record, left, stages.done, capturing, context.products.packed)
+    return Outcome(results, record, left, stages.done, capturing, context.products.packed, findings)
 
 
 def _run_one(p: Pass, gm: fx.GraphModule, context: Any, stages: Stages) -> list[Rewrite | Refusal]:

@@ -92,6 +92,11 @@ def _sections(report: Report) -> list[tuple[str, list[str], list[list[Any]]]]:
             ["rule", "code", "location", "reason"],
             [[r.rule, r.code, r.location, r.reason] for r in report.refusals],
         ),
+        (
+            "Documents see each other here",
+            ["code", "operation", "location", "reason"],
+            [[f.code, f.operation, f.location, f.reason] for f in report.findings],
+        ),
         ("Graph breaks", ["reason", "times"], _tally(report.graph_break_reasons)),
         (
             "Passes",
@@ -140,7 +145,7 @@ def _short(cell: Any, width: int = 60) -> Any:
 def report_text(report: Report) -> str:
     """The report for a terminal."""
     parts = [report.title, *(f"  {line}" for line in _headline(report))]
-    if not report.rewrites and not report.refusals:
+    if not report.rewrites and not report.refusals and not report.findings:
         parts.append(f"  {NOTHING}")
     for title, headers, rows in _sections(report):
         shown = [
@@ -159,7 +164,7 @@ def report_page(report: Report) -> str:
 def report_page_body(report: Report) -> str:
     """The report as HTML to put on a page."""
     body = "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in _headline(report)) + "</ul>"
-    if not report.rewrites and not report.refusals:
+    if not report.rewrites and not report.refusals and not report.findings:
         body += f"<p>{NOTHING}</p>"
     for title, headers, rows in _sections(report):
         mono = [i for i, header in enumerate(headers) if header in {"location", "before", "after", "code", "reason"}]

@@ -12,6 +12,7 @@ from typing import Any
 
 from packpass import _compat
 from packpass.decisions.records import (
+    Finding,
     GeneratedCode,
     GraphRecord,
     Record,
@@ -30,6 +31,8 @@ class Report:
 
     Attributes:
         rewrites, refusals: in the order in which they were decided; an identical refusal is listed once.
+        findings: what packpass left as it is and a reader should know, each line once: operations that let documents of
+            a packed row see each other (code ``mixes-documents``).
         graphs: graphs that Dynamo handed to packpass. graph_breaks: interruptions between them.
         collectives_before, collectives_after: collective calls in those graphs, before and after the passes; what is
             joined after autograd (rewrites with a "stage") counts where it is the forward graph.
@@ -42,6 +45,7 @@ class Report:
         self.title = title
         self.rewrites: list[Rewrite] = []
         self.refusals: list[Refusal] = []
+        self._findings: dict[Finding, None] = {}
         self.graph_records: list[GraphRecord] = []
         self.generated: list[GeneratedCode] = []
         self.graph_breaks: int = 0
@@ -58,18 +62,25 @@ class Report:
             elif isinstance(item, Refusal):
                 if item not in self.refusals:
                     self.refusals.append(item)
+            elif isinstance(item, Finding):
+                self._findings[item] = None
             elif isinstance(item, GraphRecord):
                 self.graph_records.append(item)
             elif isinstance(item, GeneratedCode):
                 self.generated.append(item)
             else:
-                raise TypeError(
-                    f"cannot record {type(item).__name__}: expected Rewrite, Refusal, GraphRecord or GeneratedCode"
-                )
+                kinds = "Rewrite, Refusal, Finding, GraphRecord or GeneratedCode"
+                raise TypeError(f"cannot record {type(item).__name__}: expected {kinds}")
 
     @property
     def graphs(self) -> int:
         return len(self.graph_records)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Those that no rewrite put right."""
+        rewritten = {rewrite.location for rewrite in self.rewrites}
+        return [finding for finding in self._findings if finding.location not in rewritten]
 
     @property
     def collectives_before(self) -> int:
@@ -113,6 +124,7 @@ class Report:
             "boundary_sources": self.boundary_sources,
             "rewrites": [_for_people(item) for item in self.rewrites],
             "refusals": [dataclasses.asdict(item) for item in self.refusals],
+            "findings": [dataclasses.asdict(item) for item in self.findings],
             "graph_records": [dataclasses.asdict(item) for item in self.graph_records],
             "generated": [dataclasses.asdict(item) for item in self.generated],
         }

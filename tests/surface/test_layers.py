@@ -25,14 +25,15 @@ LAYERS = [
     "ranks reports",
     "engine",
     "measuring",
+    "leaks",
     "cli",
 ]
 """From the top of the table down. Rooms of one layer do not know each other, but for the files of the first."""
 
-ENTRANCES = {"__init__", "__main__", "_packed"}
+ENTRANCES = {"__init__", "__main__", "_packed", "testing", "pytest_plugin"}
 """Files of the public names: they load what they need on first use."""
 
-PUBLIC = set(packpass.__all__) - {"ops"}
+PUBLIC = set(packpass.__all__) - {"ops", "testing"}
 """What stands above the engine may use the package as users do."""
 
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.split()}

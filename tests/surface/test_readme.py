@@ -36,9 +36,9 @@ def test_the_quick_start_works() -> None:
 
 def test_commands_exist() -> None:
     commands = re.findall(r"python -m packpass (\w+)", README)
-    assert set(commands) == {"doctor", "explain", "compare", "ops"}
+    assert set(commands) == {"doctor", "explain", "compare", "audit", "ops"}
     for command in set(commands):
-        arguments = [command, "a:b"] if command in ("explain", "compare") else [command]
+        arguments = [command, "a:b"] if command in ("explain", "compare", "audit") else [command]
         assert _parser().parse_args(arguments).run
     targets = re.findall(r"^make ([\w-]+)", README, flags=re.MULTILINE)
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -1,0 +1,255 @@
+"""Which operations let a difference into other documents: a model run once as it is and, call by call beside it, once
+for every document whose tokens are changed.
+
+Every call is made in each of these *worlds* on the tensors that this world has in place of the base's, with the same
+random numbers. Where a result differs at another document, the operation mixes documents. The difference is then
+*healed*, that is overwritten with the base's values, so that every operation is judged by itself: a leak in the first
+layer hides none in the second. Only live values are kept, so memory is that of one run for each world.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from packpass._compat import in_functorch
+from packpass.leaks.calls import (
+    Site,
+    operation_name,
+    reads_attribute,
+    tensors_in,
+    user_location,
+    with_tensors,
+    writes_first,
+)
+from packpass.leaks.documents import PADDING, Documents, Hit, differing
+from packpass.leaks.labels import labels_after
+from packpass.semantics.mixing import (
+    addresses,
+    is_slot_by_slot,
+    looks_at_form,
+    makes_garbage,
+    mixing_kind,
+    moves_slots,
+    writes_an_item,
+)
+
+
+@dataclasses.dataclass
+class Mixing:
+    """An operation that let documents see each other: for every document that was changed what was hit, first call.
+
+    ``stretch``: counts how often values had come back to the row before; what mixes in one stretch belongs together.
+    """
+
+    site: Site
+    stretch: int
+    seen: dict[int, Hit] = dataclasses.field(default_factory=dict)
+    calls: int = 0
+
+
+class Lockstep(TorchFunctionMode):
+    """Active while the base runs; ``found`` says afterwards what mixed.
+
+    Args:
+        documents: the slots.
+        sources: labels of the documents that are changed, one world each.
+        leave: sites at which nothing is healed.
+    """
+
+    def __init__(self, documents: Documents, sources: tuple[int, ...], noise: float, leave: Collection[Site] = ()):
+        super().__init__()
+        self.documents, self.sources, self.noise, self.leave = documents, sources, noise, leave
+        self.found: dict[Site, Mixing] = {}
+        self.raised: dict[str, None] = {}
+        self.lost: dict[str, None] = {}
+        """What was not followed; no harm unless something stays without a place."""
+        self.location: Callable[[], str] = user_location
+        self.stretch = 0
+        self.scrambling: dict[Site, None] = {}
+        """Operations that put slots where tokens say, and whose results were never put back."""
+        self._scrambled: Any = WeakIdKeyDictionary()
+        self._left: Any = WeakIdKeyDictionary()
+        """Values that differ at other documents because they, or what they are made of, were not healed."""
+        self._worlds: Any = WeakIdKeyDictionary()
+        self._labels: Any = WeakIdKeyDictionary()
+        self._carried: Any = WeakIdKeyDictionary()
+        """Of values that the grid does not lie in: the operations that they went through since it did."""
+
+    def track(self, base: Iterable[torch.Tensor], others: list[list[torch.Tensor]]) -> None:
+        """Tell which tensors stand for these of the base, world by world."""
+        for k, tensor in enumerate(base):
+            self._worlds[tensor] = [world[k] for world in others]
+
+    def in_worlds(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """What stands for a tensor of the base in each world."""
+        found = self._worlds.get(tensor)
+        return found if found is not None else [tensor] * len(self.sources)
+
+    def in_world(self, tensor: torch.Tensor, world: int) -> torch.Tensor:
+        """What stands for a tensor of the base in one world."""
+        return self.in_worlds(tensor)[world]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = operation_name(func)
+        operands = list(tensors_in((args, kwargs)))
+        if looks_at_form(name):
+            return func(*args, **kwargs)
+        if any(in_functorch(t) for t in operands):
+            self.lost[f"calls inside torch.vmap or torch.func at {self.location()} are not followed"] = None
+            return func(*args, **kwargs)
+        if reads_attribute(func):
+            result = func(*args, **kwargs)
+            if not isinstance(result, torch.Tensor):
+                return result
+        elif writes_first(name, kwargs):
+            self._own_copies(operands[:1] if kwargs.get("out") is None else tensors_in(kwargs["out"]))
+        return self._call(func, name, args, kwargs, operands)
+
+    def _own_copies(self, written: Iterable[torch.Tensor]) -> None:
+        """What is written and was the same tensor in all worlds is a tensor of each world's own from now on."""
+        for tensor in written:
+            if tensor not in self._worlds:
+                self._worlds[tensor] = [tensor.detach().clone() for _ in self.sources]
+
+    def _call(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], operands: list[torch.Tensor]) -> Any:
+        arguments = [
+            with_tensors((args, kwargs), functools.partial(self.in_world, world=world))
+            for world in range(len(self.sources))
+        ]
+        before = torch.get_rng_state()
+        result = func(*args, **kwargs)
+        after = torch.get_rng_state()
+        results = list(tensors_in(result))
+        if not results:
+            if writes_an_item(name):
+                results = operands[:1]
+            else:
+                return result
+        worlds = []
+        for other_args, other_kwargs in arguments:
+            torch.set_rng_state(before)
+            try:
+                made = func(*other_args, **other_kwargs)
+                tensors = list(tensors_in(made)) if not writes_an_item(name) else [other_args[0]]
+            except Exception as error:
+                self.raised[f"{name} at {self.location()} raised for other tokens: {str(error).splitlines()[0]}"] = None
+                tensors = []
+            if makes_garbage(name) or len(tensors) != len(results):
+                tensors = [t.detach().clone() for t in results]  # Python goes on with as many as the base has
+            worlds.append(tensors)
+        torch.set_rng_state(after)
+        self.track(results, worlds)
+        self._judge(func, name, args, kwargs, operands, results)
+        return result
+
+    # === What became of the difference =======================================================================
+
+    def _judge(
+        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], operands: list[torch.Tensor], results: list[Any]
+    ) -> None:
+        scrambled = next((self._scrambled[t] for t in operands if t in self._scrambled), None)
+        labels: list[torch.Tensor | None] = [None] * len(results)
+        if scrambled is None and any(not self.documents.placements(r.shape) for r in results):
+            labels = labels_after(name, func, args, kwargs, results, self._labels_of)
+        carried = tuple(dict.fromkeys(site for t in operands for site in self._carried.get(t, ())))
+        for result, mine in zip(results, labels, strict=True):
+            placed = bool(self.documents.placements(result.shape))
+            mine = None if placed else mine
+            if mine is not None:
+                self._labels[result] = mine
+            hits = self._hits(result, mine)
+            if placed and not hits and any(t in self._labels or t in self._carried for t in operands):
+                self.stretch += 1  # back in the row
+            if scrambled is not None or (hits and self._addressed_by_data(name, operands)):
+                if hits or (not placed and self._differs(result)):
+                    self._scramble(result, scrambled or Site(name, self.location()))
+                continue
+            if any(t in self._left for t in operands) and (hits or (not placed and self._differs(result))):
+                self._left[result] = True  # what was not healed goes its way
+            elif hits:
+                site = self._blamed(name, carried)
+                self._report(site, hits)
+                if site in self.leave:
+                    self._left[result] = True
+                else:
+                    self._heal(result, mine, hits)
+            elif not placed and mine is None and self._differs(result):
+                here = () if moves_slots(name) or is_slot_by_slot(name) else (Site(name, self.location()),)
+                self._carried[result] = tuple(dict.fromkeys((*carried, *here)))
+
+    def _report(self, site: Site, hits: dict[int, Hit]) -> None:
+        mixing = self.found.setdefault(site, Mixing(site, self.stretch))
+        mixing.calls += 1
+        for label, hit in hits.items():
+            mixing.seen.setdefault(label, hit)
+
+    def _addressed_by_data(self, name: str, operands: list[torch.Tensor]) -> bool:
+        """Do tokens decide which slot goes where? Then slots of two worlds at one place are of different tokens."""
+        if mixing_kind(name) == "order":
+            return True
+        return addresses(name) and any(self._differs(t) for t in operands[1:] if not t.is_floating_point())
+
+    def _scramble(self, result: torch.Tensor, origin: Site) -> None:
+        """From here on slots are those of other tokens in every world, until a result is clean again: tokens that were
+        sorted by expert are put back. Nothing is said of what lies between."""
+        self._scrambled[result] = origin
+        self._labels.pop(result, None)
+        self.scrambling.setdefault(origin, None)
+
+    def _labels_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        found = self._labels.get(tensor)
+        return found if found is not None else self.documents.labels_of(tensor.shape)
+
+    def _differs(self, tensor: torch.Tensor) -> bool:
+        return any(
+            world is not tensor and (world.shape != tensor.shape or not torch.equal(world, tensor))
+            for world in self.in_worlds(tensor)
+        )
+
+    def _hits(self, result: torch.Tensor, labels: torch.Tensor | None) -> dict[int, Hit]:
+        found: dict[int, Hit] = {}
+        for source, world in zip(self.sources, self.in_worlds(result), strict=True):
+            if world is result or world.shape != result.shape or not result.numel():
+                continue
+            hit = None
+            if labels is None:
+                hit = self.documents.hit(result, world, source, self.noise)
+            else:
+                foreign = ((labels != source) & (labels != PADDING)).expand(result.shape)
+                mask, size = differing(result, world, foreign, self.noise)
+                if mask is not None:
+                    numbers = labels.expand(result.shape)[mask.expand(result.shape)].unique().tolist()
+                    hit = Hit(mask, tuple(map(int, numbers)), torch.empty(0, dtype=torch.long), size)
+            if hit is not None:
+                found[source] = hit
+        return found
+
+    def _heal(self, result: torch.Tensor, labels: torch.Tensor | None, hits: dict[int, Hit]) -> None:
+        worlds = self.in_worlds(result)
+        for k, source in enumerate(self.sources):
+            if labels is None:
+                along = hits[source].dims if source in hits else ()
+                foreign = self.documents.foreign(result.shape, source, along)
+            else:
+                foreign = (labels != source) & (labels != PADDING)
+            if foreign is None or worlds[k].shape != result.shape:
+                continue
+            healed = torch.where(foreign.to(result.device), result.detach(), worlds[k].detach())
+            try:
+                worlds[k].detach().copy_(healed)
+            except RuntimeError:  # several of its elements share memory
+                worlds[k] = healed
+
+    def _blamed(self, name: str, carried: tuple[Site, ...]) -> Site:
+        """The operation itself, unless it only brought together what others had mixed on the way."""
+        if carried and (moves_slots(name) or is_slot_by_slot(name)):
+            return carried[0]
+        return Site(name, self.location())
