@@ -87,6 +87,8 @@ class FrameState:
     """Did the user check data outside a captured loop? Then the assertions in the graph are not all Dynamo's own."""
     not_replayable: str = ""
     """Why the loops of this frame must not be replayed although their two iterations are alike."""
+    single_rows: bool = False
+    """Is there a matrix with one row, over which a loop was captured, among the values of the frame?"""
     restarts: int = 0
     carried: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """Loop (code object, bytecode offset) -> which of its live frames has locals that change by documents, and how, see

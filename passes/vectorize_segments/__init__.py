@@ -58,9 +58,9 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph. ``context`` gives the user's line per loop id."""
     results: list[Rewrite | Refusal] = []
     loops = [loop.id for loop in find(gm.graph)]
-    for number in loops:
+    for number in [number for number in loops if number not in context.products.judged_loops]:
         results.append(run_loop(gm.graph, number, context))
-    if not loops:
+    if not loops and not context.products.judged_loops:
         results += run_unrolled(gm.graph, context)
     if any(isinstance(result, Rewrite) for result in results):
         gm.graph.lint()

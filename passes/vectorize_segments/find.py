@@ -168,7 +168,7 @@ def conclude(
     if not writes and not doc_rows and not loop.collects and not first.checks:
         raise Refused("no-effect", "the loop over documents changes nothing")
     appends = []
-    sizes = _list_sizes(loop)
+    sizes = list_sizes(loop)
     for collect, value in appended.items():
         (_check_segment if isinstance(value, Segment) else _check_document)(graph, loop, first, collect, value, sizes)
         appends.append((collect, value))
@@ -185,7 +185,7 @@ def conclude(
     for other, extent in zip([*rows, *squares][1:], extents[1:], strict=True):
         if not same_length(extent, extents[0]):
             raise Refused("row-lengths", "rows of different lengths are cut by the same boundaries", other.node)
-    _no_escape(loop)
+    no_escape(loop)
     return dataclasses.replace(found, row_node=rows[0].node, row_dim=_position(rows[0])) if rows else found
 
 
@@ -344,7 +344,7 @@ def hoistable(graph: fx.Graph, loop: LoopFound) -> tuple[fx.Node, ...]:
     return tuple(n for n in graph.nodes if n in needed)
 
 
-def _list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
+def list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
     """Nodes that only assert something about the size of a collected list (Dynamo's own), users after their inputs."""
     found: list[fx.Node] = []
 
@@ -367,7 +367,8 @@ def _list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _no_escape(loop: LoopFound) -> None:
+def no_escape(loop: LoopFound) -> None:
+    """Nothing of a document but what is in a list may be used after the loop; raises `Refused`."""
     nodes = loop.nodes
     for node in nodes:
         for user in node.users:

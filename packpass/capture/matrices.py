@@ -1,0 +1,52 @@
+"""Loops over the rows of a matrix of sizes: ``for t, h, w in grid_thw``, or over its ``tolist()``.
+
+Each row is a few numbers that only the data knows. What their products, quotients and remainders are for a document
+does not matter to the tracer; the pass `ragged_grids` reads it off the captured loop. A matrix with one row is one,
+too: torch takes its number of rows for a constant, and the loop is captured with that number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packpass.capture import plain
+from packpass.capture.dynamo import TensorVariable, call, constant
+from packpass.capture.hooks import group_is_on
+from packpass.capture.state import Mode, current_frame
+from packpass.capture.watch import enter_loop_mode, is_matrix, is_vector, loop_mode_for_symint
+
+
+def rows_of(tx: Any, matrix: Any) -> Any:
+    """The rows of a matrix of integers as a sequence over documents; None if they are not known to be that."""
+    if not _is_over_documents(tx, matrix):
+        return None
+    return call(tx, plain.of_tensor, matrix)
+
+
+def numbers_of_rows(tx: Any, matrix: Any) -> Any:
+    """``matrix.tolist()``: a list of numbers per document."""
+    if not _is_over_documents(tx, matrix):
+        return None
+    # An input of many lengths has dimensions of any size; a program that names the columns goes for one number of them.
+    columns = int(matrix.as_proxy().node.meta["example_value"].shape[1])
+    return call(tx, plain.of_rows, matrix, constant(columns))
+
+
+def is_single(tx: Any, vector: Any) -> bool:
+    """Has a vector one entry, and the frame a matrix of one row? Then it goes along with that."""
+    if not current_frame().single_rows or not is_vector(vector):
+        return False
+    return bool(vector.as_proxy().node.meta["example_value"].shape[0] == 1)
+
+
+def _is_over_documents(tx: Any, matrix: Any) -> bool:
+    frame = current_frame()
+    if frame.mode is Mode.STOCK or not isinstance(matrix, TensorVariable) or not is_matrix(matrix):
+        return False
+    size = matrix.as_proxy().node.meta["example_value"].shape[0]
+    if not isinstance(size, int) and not size.node.expr.is_number:
+        return loop_mode_for_symint(tx, size.node.expr)
+    enter_loop_mode(tx, (int(size),), rank=2)
+    symbolic = frame.mode is Mode.SYMBOLIC and frame.options.symbolic_loops and group_is_on("symbolic-loops")
+    frame.single_rows = frame.single_rows or (symbolic and int(size) == 1)
+    return symbolic and int(size) == 1

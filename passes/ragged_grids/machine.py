@@ -1,0 +1,228 @@
+"""One traced iteration of a loop over rows of sizes, interpreted: every tensor becomes a term.
+
+What an operation does is asked of `packpass.semantics`: along which loops it reads its operands and lays out its
+result. Those loops, and the sizes that Dynamo made up for the iteration, are all that is needed to say where a slot
+comes from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass.semantics import Call, call_of, effects, example
+from packpass.semantics.pointwise import DIVIDING
+from passes.ragged_grids.sizes import DOCUMENT, Names, Quotient, Reader, Unknown, coordinates, placed, whole
+from passes.ragged_grids.terms import Index, Input, Interner, Moved, Number, Piece, Read, Term
+from passes.refused import Refused
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """``left op right`` for every document, else eager fails, too."""
+
+    left: Any
+    op: str
+    right: Any
+    message: str
+
+
+class Machine:
+    """State while one iteration is interpreted."""
+
+    def __init__(self, intern: Interner, names: Names, inside: set[fx.Node]) -> None:
+        self.intern, self.names, self.inside = intern, names, inside
+        self.size = Reader(names)
+        self.values: dict[fx.Node, Any] = {}
+        """`Term`, or a tuple of them."""
+        self.checks: dict[Check, None] = {}
+        self._divided: set[Any] = set()
+        """Quotients that are known to leave no rest where a document has slots at all."""
+
+    def expression(self, value: Any, node: fx.Node) -> Any:
+        """A size, or a number in the graph, as an expression."""
+        if isinstance(value, fx.Node):
+            value = example(value)
+        if not isinstance(value, (int, torch.SymInt)):
+            raise Refused("no-rule", f"{label(node)} uses a number that is no integer", node)
+        try:
+            return self.size(value)
+        except Unknown:
+            reason = f"the shape of {label(node)} depends on values of tensors, not on the document's sizes alone"
+            raise Refused("no-rule", reason, node) from None
+
+    def dims(self, fake: torch.Tensor, node: fx.Node) -> tuple[Any, ...]:
+        return tuple(self.expression(size, node) for size in fake.shape)
+
+    def term(self, arg: fx.Node, user: fx.Node) -> Term:
+        """The term of a tensor argument."""
+        value = self.values.get(arg)
+        if isinstance(value, Term):
+            return value
+        if arg in self.inside or not isinstance(example(arg), torch.Tensor):
+            raise Refused("no-rule", f"{label(arg)} is used in a way that is not understood", user)
+        fake = example(arg)
+        term = Input(self.dims(fake, user), fake.dtype, fake.device, fake.requires_grad, arg)
+        return self.keep(arg, term)
+
+    def read(self, of: Term, at: Iterable[Any]) -> Read:
+        """A term at places."""
+        return self.intern(Read(of, tuple(at)))
+
+    def moved(self, form: tuple[Any, ...], read: Read) -> Term:
+        """The slots that are read, as a tensor of that form; a view of a view is one view."""
+        of, at = read.of, read.at
+        while isinstance(of, Moved) and not any(isinstance(where, Index) for where in at):
+            at = tuple(self._placed(where, of.dims, at) for where in of.read.at)
+            of = of.read.of
+        if of.dims == form[0] and at == coordinates(of.dims):
+            return of
+        return self.intern(Moved(*form, self.read(of, at)))
+
+    def _placed(self, where: Any, dims: tuple[Any, ...], at: tuple[Any, ...]) -> Any:
+        if not isinstance(where, Index):
+            return placed(where, dims, at)
+        read = where.read
+        inner = self.read(read.of, (self._placed(w, dims, at) for w in read.at))
+        return self.intern(Index(inner, where.wraps))
+
+    def keep(self, node: fx.Node, term: Term) -> Term:
+        """Note the term of a node."""
+        known = self.intern(term)
+        self.values[node] = known
+        return known
+
+    def regroups(self, before: Any, after: Any, node: fx.Node) -> None:
+        """A document's slots are laid out anew: eager demands that there are as many."""
+        self.check(before, "==", after, node, "a reshape to another number of slots")
+        if whole(before) == whole(after):
+            self._divided |= before.atoms(Quotient) | after.atoms(Quotient)
+
+    def follows(self, left: Any, right: Any) -> bool:
+        """Are two sizes the same wherever the reshapes so far are allowed?"""
+        return left.atoms(Quotient) | right.atoms(Quotient) <= self._divided and bool(whole(left) == whole(right))
+
+    def check(self, left: Any, op: str, right: Any, node: fx.Node, what: str) -> None:
+        """The numbers must compare so for every document."""
+        holds = getattr(sympy, {"==": "Eq", ">=": "Ge", "!=": "Ne"}[op])(left, right)
+        if holds != sympy.true:
+            self.checks[Check(left, op, right, what)] = None
+
+
+def label(node: fx.Node) -> str:
+    """What a node calls, for the user."""
+    call = call_of(node)
+    return f"'{call.op}'" if call is not None else f"'{node.name}'"
+
+
+# === Nodes that are no operations on tensors =================================================================
+
+
+def step(machine: Machine, node: fx.Node) -> None:
+    """Interpret one node of the body; raises `Refused`."""
+    from passes.ragged_grids.rules import apply
+
+    if node.op == "get_attr" or _is_size(node):
+        return
+    if node.target in (*markers.LOOP_SKIP, markers.LOOP_CHECK):
+        code = "check" if node.target is markers.LOOP_CHECK else "skip-condition"
+        raise Refused(code, "a loop over rows of sizes that checks or skips documents has no rule", node)
+    if node.target is torch.ops.aten._assert_scalar.default:
+        _assume(machine, node)
+        return
+    if node.target is markers.SPLIT_GET:
+        _piece(machine, node)
+        return
+    if node.op not in ("call_function", "call_method"):
+        raise Refused("no-rule", f"{node.name} ({node.op}) has no rule", node)
+    call = call_of(node)
+    if _is_number(node):
+        _number(machine, node, call)
+        return
+    found = effects.effects_of(node)
+    if effects.written_inputs(node) or not found.known:
+        raise Refused("outer-tensor-write", f"{label(node)} changes a tensor in place, or may", node)
+    if found.random or found.collective or effects.changes_mode(node):
+        raise Refused("no-rule", f"{label(node)} draws random numbers, sends messages or changes a mode", node)
+    apply(machine, node, call)
+
+
+def _is_number(node: fx.Node) -> bool:
+    return isinstance(example(node), (int, torch.SymInt, torch.SymBool, torch.SymFloat, torch.Size))
+
+
+def _is_size(node: fx.Node) -> bool:
+    return isinstance(example(node), torch.Size)
+
+
+def _number(machine: Machine, node: fx.Node, call: Call | None) -> None:
+    """A number that is read from a tensor gets its meaning; all others are expressions of those."""
+    if call is not None and len(call.operands) == 1 and effects.effects_of(node).host:
+        operand = call.operands[0]
+        term = machine.term(operand.node, node)
+        meaning = _number_in(machine, term)
+        if meaning is None:
+            raise Refused("host-read", "a tensor value that is not a size of the document is read on the host", node)
+        if not machine.size.bind(example(node), meaning):
+            raise Refused("length-mismatch", "two sizes of a document are taken to be the same", node)
+        return
+    if call is not None and call.op in DIVIDING and len(node.args) == 2 and isinstance(node.args[1], fx.Node):
+        by = machine.expression(node.args[1], node)
+        machine.check(by, "!=", sympy.Integer(0), node, "a size is divided by 0")
+
+
+def _number_in(machine: Machine, term: Term) -> Any:
+    """The expression of the one integer that a tensor holds; None if it is no number of the document."""
+    if isinstance(term, Number):
+        return term.value
+    if not isinstance(term, Moved) or term.dims or not isinstance(term.read.of, Input):
+        return None
+    of, at = term.read.of, term.read.at
+    integers = of.dtype in (torch.int32, torch.int64)
+    if not integers or len(at) not in (1, 2) or at[0] != DOCUMENT or not all(a.is_Integer for a in at[1:]):
+        return None
+    return machine.names.column(of.node, int(at[1]) if len(at) == 2 else None)
+
+
+def _assume(machine: Machine, node: fx.Node) -> None:
+    """Dynamo's own assertion on the sizes of the iteration."""
+    condition = node.args[0]
+    value = example(condition)
+    if not isinstance(value, torch.SymBool):
+        return
+    try:
+        holds = machine.size(value)
+    except Unknown:
+        raise Refused("no-rule", "a size that depends on values of tensors is checked", node) from None
+    if holds == sympy.true or DOCUMENT in holds.free_symbols:
+        return
+    if not machine.names.columns.keys() & holds.free_symbols:
+        return  # it is there in front of the loop, too
+    if isinstance(holds, sympy.Eq) and machine.follows(*holds.args):
+        return
+    if not isinstance(holds, sympy.Ge) or not holds.rhs.is_Integer or holds.rhs > 0:
+        raise Refused("length-mismatch", f"sizes of a document are taken to fulfil {holds}", node)
+    machine.check(holds.lhs, ">=", holds.rhs, node, "a size is negative")
+
+
+def _piece(machine: Machine, node: fx.Node) -> None:
+    """``x.split(lengths)[i]``"""
+    x, lengths, index, dim = node.args
+    fake, source = example(node), example(x)
+    if machine.expression(index, node) != DOCUMENT or not isinstance(lengths, fx.Node) or not isinstance(x, fx.Node):
+        raise Refused("not-a-segment", "a part of a split other than the document's own", node)
+    if x in machine.inside or lengths in machine.inside:
+        raise Refused("no-rule", "a split of what a document has made", node)
+    at = int(str(dim)) % source.dim()
+    length = machine.names.column(lengths, None)
+    if not machine.size.bind(fake.shape[at], length):
+        raise Refused("length-mismatch", "the lengths of a split are taken to be other sizes of the document", node)
+    rest = tuple(machine.expression(s, node) for s in source.shape)
+    dims = (*rest[:at], length, *rest[at + 1 :])
+    machine.keep(node, Piece(dims, fake.dtype, fake.device, fake.requires_grad, x, at, length))
