@@ -12,7 +12,7 @@ from typing import Any
 from packpass.capture import plain
 from packpass.capture.dynamo import TensorVariable, call, constant
 from packpass.capture.hooks import group_is_on
-from packpass.capture.state import Mode, current_frame
+from packpass.capture.state import Mode, current_frame, restart
 from packpass.capture.watch import enter_loop_mode, is_matrix, is_vector, loop_mode_for_symint
 
 
@@ -43,10 +43,18 @@ def _is_over_documents(tx: Any, matrix: Any) -> bool:
     frame = current_frame()
     if frame.mode is Mode.STOCK or not isinstance(matrix, TensorVariable) or not is_matrix(matrix):
         return False
+    if not frame.options.symbolic_loops or not group_is_on("symbolic-loops"):
+        return False
     size = matrix.as_proxy().node.meta["example_value"].shape[0]
-    if not isinstance(size, int) and not size.node.expr.is_number:
-        return loop_mode_for_symint(tx, size.node.expr)
-    enter_loop_mode(tx, (int(size),), rank=2)
-    symbolic = frame.mode is Mode.SYMBOLIC and frame.options.symbolic_loops and group_is_on("symbolic-loops")
-    frame.single_rows = frame.single_rows or (symbolic and int(size) == 1)
-    return symbolic and int(size) == 1
+    before = frame.row_sizes
+    frame.row_sizes = True  # whatever restarts the trace now
+    if isinstance(size, int) or size.node.expr.is_number:
+        enter_loop_mode(tx, (int(size),), rank=2)
+        found = frame.mode is Mode.SYMBOLIC and int(size) == 1
+        frame.single_rows = frame.single_rows or found
+    else:
+        found = loop_mode_for_symint(tx, size.node.expr)
+    if found and not before:
+        raise restart("a loop over rows of sizes")
+    frame.row_sizes = before or found
+    return found

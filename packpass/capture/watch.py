@@ -66,8 +66,12 @@ def enter_loop_mode(tx: Any, sizes: tuple[int, ...], rank: int = 1) -> None:
 
 
 def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
-    """True if ``expr`` (a loop's length) comes from a 1-D integer input; enters symbolic mode if that is new."""
+    """True if ``expr`` (a loop's length) comes from a 1-D integer input, or a matrix of integers; enters symbolic mode
+    if that is new. So it is if it is as long as values say, in a frame that captures such lengths for rows of sizes:
+    one frame or more per image, say."""
     frame = current_frame()
+    if free_unbacked_symbols(expr):
+        return frame.mode is Mode.SYMBOLIC and frame.row_sizes
     names = {**vectors(tx), **vectors(tx, rank=2)}
     env = tx.output.shape_env
     for symbol in getattr(expr, "free_symbols", ()):

@@ -12,7 +12,7 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
-from passes.ragged_grids.machine import Check, Machine, step
+from passes.ragged_grids.machine import Check, Machine, finish, step
 from passes.ragged_grids.sizes import DOCUMENT, Names
 from passes.ragged_grids.terms import Chosen, Input, Interner, Padded, Piece, Term, walk
 from passes.refused import Refused
@@ -101,6 +101,7 @@ def _interpret(loop: LoopFound, which: int, intern: Interner, names: Names) -> M
     machine.size.bind(example(begin), DOCUMENT)
     for node in body:
         step(machine, node)
+    finish(machine)
     return machine
 
 

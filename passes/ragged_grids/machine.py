@@ -42,6 +42,8 @@ class Machine:
         self.values: dict[fx.Node, Any] = {}
         """`Term`, or a tuple of them."""
         self.checks: dict[Check, None] = {}
+        self.assumed: list[fx.Node] = []
+        """Dynamo's own assertions."""
         self._divided: set[Any] = set()
         """Quotients that are known to leave no rest where a document has slots at all."""
 
@@ -134,7 +136,7 @@ def step(machine: Machine, node: fx.Node) -> None:
         code = "check" if node.target is markers.LOOP_CHECK else "skip-condition"
         raise Refused(code, "a loop over rows of sizes that checks or skips documents has no rule", node)
     if node.target is torch.ops.aten._assert_scalar.default:
-        _assume(machine, node)
+        machine.assumed.append(node)
         return
     if node.target is markers.SPLIT_GET:
         _piece(machine, node)
@@ -188,6 +190,12 @@ def _number_in(machine: Machine, term: Term) -> Any:
     if not integers or len(at) not in (1, 2) or at[0] != DOCUMENT or not all(a.is_Integer for a in at[1:]):
         return None
     return machine.names.column(of.node, int(at[1]) if len(at) == 2 else None)
+
+
+def finish(machine: Machine) -> None:
+    """End of the body: only now is it known which sizes are the same."""
+    for node in machine.assumed:
+        _assume(machine, node)
 
 
 def _assume(machine: Machine, node: fx.Node) -> None:

@@ -14,6 +14,8 @@ import sympy
 import torch
 from torch import fx
 
+from packpass._compat import free_unbacked_symbols
+
 DOCUMENT = sympy.Symbol("document", integer=True)
 """Number of the document."""
 SLOT = sympy.Symbol("slot", integer=True)
@@ -142,7 +144,7 @@ class Reader:
     def expression(self, found: Any) -> Any:
         found = _in_our_words(found)
         for symbol in found.free_symbols - self.known.keys():
-            if str(symbol).startswith(("u", "zuf")):
+            if free_unbacked_symbols(symbol):
                 raise Unknown(symbol)
             self.known[symbol] = symbol
             self.names.outer.add(symbol)
