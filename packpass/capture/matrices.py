@@ -36,7 +36,8 @@ def is_single(tx: Any, vector: Any) -> bool:
     """Has a vector one entry, and the frame a matrix of one row? Then it goes along with that."""
     if not current_frame().single_rows or not is_vector(vector):
         return False
-    return bool(vector.as_proxy().node.meta["example_value"].shape[0] == 1)
+    size = vector.as_proxy().node.meta["example_value"].shape[0]
+    return isinstance(size, int) and size == 1
 
 
 def _is_over_documents(tx: Any, matrix: Any) -> bool:
