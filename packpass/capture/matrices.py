@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from packpass.capture import plain
-from packpass.capture.dynamo import TensorVariable, call, constant
+from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, call, constant
 from packpass.capture.hooks import group_is_on
-from packpass.capture.state import Mode, current_frame, restart
-from packpass.capture.watch import enter_loop_mode, is_matrix, is_vector, loop_mode_for_symint
+from packpass.capture.state import Mode, active, current_frame, restart
+from packpass.capture.watch import enter_loop_mode, is_matrix, is_scalar, is_vector, loop_mode_for_symint
+from packpass.capture.widths import as_number
 
 
 def rows_of(tx: Any, matrix: Any) -> Any:
@@ -59,3 +62,38 @@ def _is_over_documents(tx: Any, matrix: Any) -> bool:
         raise restart("a loop over rows of sizes")
     frame.row_sizes = before or found
     return found
+
+
+# === Entries of a row as sizes ===============================================================================
+
+SIZED_FUNCTIONS = frozenset(
+    {torch.arange, torch.linspace, torch.zeros, torch.ones, torch.full, torch.empty, torch.reshape, torch.unflatten}
+    | {torch.tile, torch.broadcast_to, torch.narrow, torch.repeat_interleave}
+)
+SIZED_METHODS = frozenset(
+    {"expand", "repeat", "tile", "reshape", "view", "unflatten", "broadcast_to", "narrow", "repeat_interleave"}
+    | {"new_zeros", "new_ones", "new_full", "new_empty"}
+)
+"""What takes sizes: eager reads them from tensors of one integer, too."""
+
+
+def with_numbers(tx: Any, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
+    """The arguments of such a call with ``h`` of ``for t, h, w in grid``, a tensor, as the number it holds; None if
+    there is none."""
+    if not active.regions or not current_frame().row_sizes:
+        return None
+    found = False
+
+    def number(arg: Any) -> Any:
+        nonlocal found
+        arg = arg.realize()
+        if isinstance(arg, (ListVariable, TupleVariable)) and type(arg.items) is list:
+            items = [number(item) for item in arg.items]
+            return TupleVariable(items) if any(a is not b for a, b in zip(items, arg.items, strict=True)) else arg
+        if isinstance(arg, TensorVariable) and is_scalar(arg):
+            found = True
+            return as_number(tx, arg)
+        return arg
+
+    given = [number(arg) for arg in args], {name: number(arg) for name, arg in kwargs.items()}
+    return given if found else None
