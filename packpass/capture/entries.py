@@ -47,7 +47,7 @@ def _made(node: Any, index: fx.Node, region: Region) -> Any:
     """How a number is made; None if in another way than these.
 
     An int; ``("lengths", name, steps)``; ``("entry", tensor, ahead)``, the tensor's entry at the index plus ``ahead``;
-    ``(function, first, second)`` of such.
+    ``("column", matrix, column)``, an entry of the matrix' row at the index; ``(function, first, second)`` of such.
     """
     if not isinstance(node, fx.Node):
         return node if type(node) is int else None
@@ -60,6 +60,9 @@ def _made(node: Any, index: fx.Node, region: Region) -> Any:
         parts = [_made(arg, index, region) for arg in node.args]
         return None if any(part is None for part in parts) else (node.target, *parts)
     read: Any = node.args[0] if node.target == "item" else None
+    column = _column(read, index, region)
+    if column is not None:
+        return ("column", *column)
     if not isinstance(read, fx.Node) or read.target not in (torch.select, operator.getitem) or read.kwargs:
         return None
     tensor, *at = read.args
@@ -69,6 +72,18 @@ def _made(node: Any, index: fx.Node, region: Region) -> Any:
     if ahead is None or not isinstance(tensor, fx.Node) or not _is_vector(tensor) or not _is_constant(tensor, region):
         return None
     return ("entry", tensor, ahead)
+
+
+def _column(read: Any, index: fx.Node, region: Region) -> tuple[fx.Node, int] | None:
+    """The matrix and the column of which ``read`` is the entry at the index."""
+    if not isinstance(read, fx.Node) or read.target is not operator.getitem or type(read.args[1]) is not int:
+        return None
+    row: Any = read.args[0]
+    if not isinstance(row, fx.Node) or row.target is not torch.select or row.args[1:] != (0, index) or row.kwargs:
+        return None
+    matrix = row.args[0]
+    known = isinstance(matrix, fx.Node) and _is_vector(matrix, rank=2) and _is_constant(matrix, region)
+    return (matrix, read.args[1]) if known else None
 
 
 def _ahead(at: Any, index: fx.Node) -> int | None:
@@ -82,9 +97,9 @@ def _ahead(at: Any, index: fx.Node) -> int | None:
     return number if type(number) is int else None
 
 
-def _is_vector(tensor: fx.Node) -> bool:
+def _is_vector(tensor: fx.Node, rank: int = 1) -> bool:
     fake = tensor.meta.get("example_value")
-    return isinstance(fake, torch.Tensor) and fake.dim() == 1 and not fake.dtype.is_floating_point
+    return isinstance(fake, torch.Tensor) and fake.dim() == rank and not fake.dtype.is_floating_point
 
 
 def _is_constant(tensor: fx.Node, region: Region) -> bool:
@@ -106,6 +121,9 @@ def _emit(region: Region, made: Any) -> Any:
     what, first, second = made
     if what == "lengths":
         return stepped(region.tx, first, second)
+    if what == "column":
+        rows = region.tx.output.current_tracer.proxy(first)
+        return emit(region.tx, "long", emit(region.tx, torch.select, rows, 1, second).as_proxy(), method=True).as_proxy()
     if what == "entry":
         return _cut(region, first, second)
     parts = [_emit(region, part) for part in (first, second)]

@@ -15,7 +15,7 @@ from packpass.capture import plain
 from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, call, constant
 from packpass.capture.hooks import group_is_on
 from packpass.capture.state import Mode, active, current_frame, restart
-from packpass.capture.watch import enter_loop_mode, is_matrix, is_scalar, is_vector, loop_mode_for_symint
+from packpass.capture.watch import enter_loop_mode, is_matrix, is_scalar, is_vector, loop_mode_for_symint, made_from
 from packpass.capture.widths import as_number
 
 
@@ -35,6 +35,21 @@ def numbers_of_rows(tx: Any, matrix: Any) -> Any:
     return call(tx, plain.of_rows, matrix, constant(columns))
 
 
+def is_column(vector: Any) -> bool:
+    """Is a vector of integers made from one matrix of them, with an entry for each row?"""
+    if not is_vector(vector):
+        return False
+    node = vector.as_proxy().node
+    matrix = made_from(node, rank=2)
+    return matrix is not None and has_size(node.meta["example_value"], matrix.meta["example_value"].shape[0])
+
+
+def has_size(vector: Any, size: Any) -> bool:
+    """Is a vector as long, without asking what would be a guard?"""
+    have = vector.shape[0]
+    return type(have) is type(size) and bool(have == size if isinstance(have, int) else have.node.expr == size.node.expr)
+
+
 def is_single(tx: Any, vector: Any) -> bool:
     """Has a vector one entry, and the frame a matrix of one row? Then it goes along with that."""
     if not current_frame().single_rows or not is_vector(vector):
@@ -44,12 +59,17 @@ def is_single(tx: Any, vector: Any) -> bool:
 
 
 def _is_over_documents(tx: Any, matrix: Any) -> bool:
+    return isinstance(matrix, TensorVariable) and is_matrix(matrix) and goes_over_rows(tx, matrix)
+
+
+def goes_over_rows(tx: Any, rows: Any) -> bool:
+    """May a loop over the first dimension of a tensor be captured? Traces the frame again, where that must be prepared."""
     frame = current_frame()
-    if frame.mode is Mode.STOCK or not isinstance(matrix, TensorVariable) or not is_matrix(matrix):
+    if frame.mode is Mode.STOCK:
         return False
     if not frame.options.symbolic_loops or not group_is_on("symbolic-loops"):
         return False
-    size = matrix.as_proxy().node.meta["example_value"].shape[0]
+    size = rows.as_proxy().node.meta["example_value"].shape[0]
     before = frame.row_sizes
     frame.row_sizes = True  # whatever restarts the trace now
     if isinstance(size, int) or size.node.expr.is_number:

@@ -31,7 +31,7 @@ from packpass.capture.dynamo import (
     variable,
 )
 from packpass.capture.lists import CollectedItems, is_collected, items_of
-from packpass.capture.matrices import is_single, rows_of
+from packpass.capture.matrices import goes_over_rows, is_column, is_single, rows_of
 from packpass.capture.region import ITERATIONS, Region
 from packpass.capture.state import (
     LOOP_MODES,
@@ -78,7 +78,7 @@ def documents_of(tx: Translator, value: Any) -> Any:
     if isinstance(value, TensorVariable) and is_matrix(value):
         return rows_of(tx, value)
     if isinstance(value, TensorVariable) and is_vector(value) and current_frame().mode is not Mode.STOCK:
-        if is_single(tx, value):
+        if is_single(tx, value) or (is_column(value) and goes_over_rows(tx, value)):
             return call(tx, plain.of_tensor, value)
         size = value.as_proxy().node.meta["example_value"].shape[0]
         if isinstance(size, int) or size.node.expr.is_number:

@@ -143,8 +143,8 @@ def watch_item(tx: Any, scalar: Any) -> None:
         raise restart("a number made from boundaries is read in front of a loop")
 
 
-def made_from(node: Any) -> Any:
-    """The one input that a value is made from, if that is a vector of integers."""
+def made_from(node: Any, rank: int = 1) -> Any:
+    """The one input that a value is made from, if that is a vector of integers (``rank=2``: a matrix)."""
     seen, queue, inputs = {node}, [node], []
     while queue:
         here = queue.pop()
@@ -155,7 +155,7 @@ def made_from(node: Any) -> Any:
     if len(inputs) != 1:
         return None
     value = inputs[0].meta["example_value"]
-    return inputs[0] if value.dim() == 1 and value.dtype in _INDEX_DTYPES else None
+    return inputs[0] if value.dim() == rank and value.dtype in _INDEX_DTYPES else None
 
 
 def _loop_ahead(tx: Any) -> bool:

@@ -8,6 +8,7 @@ comes from.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,8 +19,8 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import Call, call_of, effects, example
 from packpass.semantics.pointwise import DIVIDING
-from passes.ragged_grids.sizes import DOCUMENT, Names, Quotient, Reader, Unknown, coordinates, placed, whole
-from passes.ragged_grids.terms import Index, Input, Interner, Moved, Number, Piece, Read, Term
+from passes.ragged_grids.sizes import DOCUMENT, Names, Quotient, Reader, Remainder, Unknown, coordinates, placed, whole
+from passes.ragged_grids.terms import Applied, Index, Input, Interner, Moved, Number, Piece, Read, Term, Value
 from passes.refused import Refused
 
 
@@ -44,8 +45,8 @@ class Machine:
         self.checks: dict[Check, None] = {}
         self.assumed: list[fx.Node] = []
         """Dynamo's own assertions."""
-        self._divided: set[Any] = set()
-        """Quotients that are known to leave no rest where a document has slots at all."""
+        self._divided: dict[Any, Any] = {}
+        """Quotients that are known to leave no rest where a document has slots at all -> a name for each."""
 
     def expression(self, value: Any, node: fx.Node) -> Any:
         """A size, or a number in the graph, as an expression."""
@@ -104,11 +105,27 @@ class Machine:
         """A document's slots are laid out anew: eager demands that there are as many."""
         self.check(before, "==", after, node, "a reshape to another number of slots")
         if whole(before) == whole(after):
-            self._divided |= before.atoms(Quotient) | after.atoms(Quotient)
+            for found in sorted(before.atoms(Quotient) | after.atoms(Quotient), key=str):
+                if found.args[0].is_Symbol and all(found.args[0] != known.args[0] for known in self._divided):
+                    self._divided[found] = sympy.Dummy(integer=True)
 
     def follows(self, left: Any, right: Any) -> bool:
         """Are two sizes the same wherever the reshapes so far are allowed?"""
-        return left.atoms(Quotient) | right.atoms(Quotient) <= self._divided and bool(whole(left) == whole(right))
+        return self.same(left, right)
+
+    def same(self, left: Any, right: Any) -> bool:
+        """Are two sizes the same where the document has slots?"""
+        return bool(sympy.expand(self._in_parts(left) - self._in_parts(right)) == 0)
+
+    def _in_parts(self, size: Any) -> Any:
+        """A size, numbers that are known to divide as what is left of them: ``h`` is ``m * (h // m)``."""
+        names = {found: name for found, name in self._divided.items()}
+        return size.xreplace(names | {found.args[0]: found.args[1] * name for found, name in self._divided.items()})
+
+    def quotient(self, size: Any, by: Any) -> Any:
+        """``size / by``, which leaves no rest."""
+        out = Quotient(self._in_parts(size), self._in_parts(by))
+        return out.xreplace({name: found for found, name in self._divided.items()})
 
     def check(self, left: Any, op: str, right: Any, node: fx.Node, what: str) -> None:
         """The numbers must compare so for every document."""
@@ -183,13 +200,58 @@ def _number_in(machine: Machine, term: Term) -> Any:
     """The expression of the one integer that a tensor holds; None if it is no number of the document."""
     if isinstance(term, Number):
         return term.value
-    if not isinstance(term, Moved) or term.dims or not isinstance(term.read.of, Input):
+    return entry(machine, term, ()) if not term.dims else None
+
+
+def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
+    """The expression of an integer of a tensor, at places that are numbers of the document; None if it is not known."""
+    from passes.ragged_grids.rules import apply
+
+    if term.dtype not in (torch.int32, torch.int64):
         return None
-    of, at = term.read.of, term.read.at
-    integers = of.dtype in (torch.int32, torch.int64)
-    if not integers or len(at) not in (1, 2) or at[0] != DOCUMENT or not all(a.is_Integer for a in at[1:]):
+    if isinstance(term, Moved):
+        if any(isinstance(where, Index) for where in term.read.at):
+            return None
+        return entry(machine, term.read.of, tuple(placed(where, term.dims, at) for where in term.read.at))
+    if isinstance(term, Applied):
+        return _computed(machine, term, at)
+    if not isinstance(term, Input) or len(at) not in (1, 2) or at[0] != DOCUMENT:
         return None
-    return machine.names.column(of.node, int(at[1]) if len(at) == 2 else None)
+    call = call_of(term.node)
+    if call is not None and not effects.mutated_after(term.node.graph, term.node, term.node):
+        inner = Machine(machine.intern, machine.names, set())
+        inner.size = machine.size
+        try:
+            apply(inner, term.node, call)
+            made = inner.values[term.node]
+            found = entry(machine, made, at) if isinstance(made, Term) else None
+        except Refused:
+            found = None
+        if found is not None:
+            return found
+    if not all(a.is_Integer for a in at[1:]):
+        return None
+    return machine.names.column(term.node, int(at[1]) if len(at) == 2 else None)
+
+
+_PYTHON = {operator.mul: sympy.Mul, operator.add: sympy.Add, operator.floordiv: Quotient, operator.mod: Remainder}
+
+
+def _computed(machine: Machine, term: Applied, at: tuple[Any, ...]) -> Any:
+    """Arithmetic of integers, and copies."""
+    parts = []
+    for arg in term.args:
+        if isinstance(arg, Read):
+            parts.append(entry(machine, arg.of, tuple(placed(where, term.dims, at) for where in arg.at)))
+        elif isinstance(arg, Value) or type(arg) is int:
+            parts.append(sympy.sympify(getattr(arg, "value", arg)))
+    if not parts or any(part is None for part in parts) or term.kwargs:
+        return None
+    if term.copies:
+        return parts[0]
+    if term.target is operator.sub and len(parts) == 2:
+        return parts[0] - parts[1]
+    return _PYTHON[term.target](*parts) if term.target in _PYTHON and len(parts) == len(term.args) == 2 else None
 
 
 def finish(machine: Machine) -> None:
@@ -225,10 +287,10 @@ def _piece(machine: Machine, node: fx.Node) -> None:
     fake, source = example(node), example(x)
     if machine.expression(index, node) != DOCUMENT or not isinstance(lengths, fx.Node) or not isinstance(x, fx.Node):
         raise Refused("not-a-segment", "a part of a split other than the document's own", node)
-    if x in machine.inside or lengths in machine.inside:
+    length = entry(machine, machine.term(lengths, node), (DOCUMENT,))
+    if length is None or x in machine.inside or lengths in machine.inside:
         raise Refused("no-rule", "a split of what a document has made", node)
     at = int(str(dim)) % source.dim()
-    length = machine.names.column(lengths, None)
     if not machine.size.bind(fake.shape[at], length):
         raise Refused("length-mismatch", "the lengths of a split are taken to be other sizes of the document", node)
     rest = tuple(machine.expression(s, node) for s in source.shape)

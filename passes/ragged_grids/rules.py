@@ -92,12 +92,15 @@ def _reshape(machine: Machine, node: fx.Node) -> None:
     if None in dims:
         at = dims.index(None)
         rest = product(d for d in dims if d is not None)
-        dims[at] = Quotient(whole(have), whole(rest))
+        machine.check(rest, "!=", sympy.Integer(0), node, "-1 in a reshape of nothing could be any size")
+        dims[at] = machine.quotient(have, rest)
+        if dims[at].has(Quotient):
+            dims[at] = Quotient(whole(have), whole(rest))
         if not machine.size.bind(fake.shape[at], dims[at]):
             raise Refused("length-mismatch", "two sizes of a document are taken to be the same", node)
     machine.regroups(have, product(dims), node)
     form = (tuple(dims), fake.dtype, fake.device, fake.requires_grad)
-    machine.keep(node, machine.moved(form, machine.read(term, regrouped(term.dims, dims))))
+    machine.keep(node, machine.moved(form, machine.read(term, regrouped(term.dims, dims, machine.same))))
 
 
 # === Places ==================================================================================================
@@ -163,7 +166,7 @@ def _moved(machine: Machine, call: Call, relation: meaning.Relation, form: tuple
     if mixed:
         if not relation.in_order() or len(read) != 1:
             raise Refused("no-rule", f"{label(call.node)} has no rule for rows of sizes", call.node)
-        return machine.moved(form, machine.read(source, regrouped(source.dims, form[0])))
+        return machine.moved(form, machine.read(source, regrouped(source.dims, form[0], machine.same)))
     return machine.moved(form, _read(machine, call, relation, read[0], _loops(machine, call, relation, form[0])))
 
 
@@ -229,7 +232,7 @@ def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: tup
     if call.op in COPIES:
         (k,) = reads.values()
         to = _read(machine, call, relation, k, where)
-        return Applied(*form, "to", True, (to, form[2], form[1]), ())
+        return Applied(*form, "to", True, (to, form[2], form[1]), (), copies=True)
 
     def argument(arg: fx.Node) -> Any:
         if arg in reads:
@@ -243,7 +246,7 @@ def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: tup
     if dtype is not None:
         args, kwargs = (_cast(machine, part, dtype) for part in (args, kwargs))
     given = tuple(sorted((name, _frozen(value)) for name, value in kwargs.items()))
-    return Applied(*form, node.target, node.op == "call_method", _frozen(args), given, _raises(call))
+    return Applied(*form, node.target, node.op == "call_method", _frozen(args), given, raises=_raises(call))
 
 
 def _computed_in(call: Call, reads: Mapping[fx.Node, int], args: Any, node: fx.Node) -> torch.dtype | None:
@@ -268,7 +271,7 @@ def _cast(machine: Machine, value: Any, dtype: torch.dtype) -> Any:
         of = value.of
         form = (of.dims, dtype, of.device, of.grad)
         same = machine.read(of, coordinates(of.dims))
-        cast = machine.intern(Applied(*form, "to", True, (same, of.device, dtype), ()))
+        cast = machine.intern(Applied(*form, "to", True, (same, of.device, dtype), (), copies=True))
         return machine.intern(Read(cast, value.at))
     if isinstance(value, Value):
         return machine.intern(Value(value.value, dtype))

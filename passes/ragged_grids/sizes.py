@@ -7,7 +7,7 @@ columns that they were read from, so that the two iterations speak of the same n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sympy
@@ -204,8 +204,8 @@ def unflat(number: Any, sizes: Sequence[Any]) -> list[Any]:
     return out
 
 
-def regrouped(before: Sequence[Any], after: Sequence[Any]) -> tuple[Any, ...]:
-    """For every dimension before a reshape, its coordinate in terms of those after it."""
+def regrouped(before: Sequence[Any], after: Sequence[Any], same: Callable[[Any, Any], bool]) -> tuple[Any, ...]:
+    """For every dimension before a reshape, its coordinate in terms of those after it; ``same``: are sizes equal?"""
     places = coordinates(after)
     left, right = list(range(len(before))), list(range(len(after)))
     out: list[Any] = [sympy.Integer(0)] * len(before)
@@ -213,7 +213,7 @@ def regrouped(before: Sequence[Any], after: Sequence[Any]) -> tuple[Any, ...]:
         runs = ((a + b, a, b) for a in range(1, len(left) + 1) for b in range(1, len(right) + 1))
         for _, a, b in sorted(runs):
             sizes = [before[d] for d in left[-a:]], [after[j] for j in right[-b:]]
-            if (a == len(left) and b == len(right)) or whole(product(sizes[0])) == whole(product(sizes[1])):
+            if (a == len(left) and b == len(right)) or same(product(sizes[0]), product(sizes[1])):
                 number = flat([places[j] for j in right[-b:]], sizes[1])
                 for d, at in zip(left[-a:], unflat(number, sizes[0]), strict=True):
                     out[d] = at

@@ -117,6 +117,8 @@ class Applied(Term):
     method: bool
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
+    copies: bool = False
+    """Does it hold the values of what it reads, perhaps as another dtype?"""
     raises: bool = False
     """May it fail because of what a slot holds?"""
 
