@@ -142,8 +142,8 @@ def _from_outside(graph: fx.Graph, decided: Decided) -> None:
     nodes = {column.node: column for column in decided.names.columns.values()}
     for column in nodes.values():
         rows = example(column.node).shape[0]
-        if not statically_known_true(rows == number):
-            raise Refused("partial-coverage", "the loop does not visit every row of sizes", column.node)
+        if not statically_known_true(rows >= number):
+            raise Refused("unequal-lengths", "there are not known to be as many rows of sizes as documents", column.node)
         if example(column.node).dtype not in _INTEGERS:
             raise Refused("boundary-dtype", f"sizes of dtype {example(column.node).dtype}", column.node)
     parts = [part for part in walk(*(term for _, term in decided.appended)) if isinstance(part, (Input, Piece))]

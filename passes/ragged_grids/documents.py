@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch import fx
 
+from packpass._compat import statically_known_true
 from packpass.semantics import example
 from packpass.semantics.build import Builder, NotBuilt
 from passes.ragged_grids.machine import Check
@@ -99,11 +100,16 @@ class Documents:
         return self.call(DIVISIONS[func], a, self.call(torch.where, zero, 1, b))
 
     def _column(self, node: fx.Node, column: int | None) -> fx.Node:
+        if not statically_known_true(example(node).shape[0] == self._count()):
+            node = self.call(operator.getitem, node, slice(0, self.documents))
         out = node if column is None else self.call(torch.select, node, 1, column)
         made = example(out)
         if made.dtype != torch.int64 or made.device != self.device:
             out = self.call("to", out, self.device, torch.int64, method=True)
         return out
+
+    def _count(self) -> Any:
+        return example(self.documents) if isinstance(self.documents, fx.Node) else self.documents
 
     def _outer(self, symbol: Any) -> Any:
         """The node of a size from outside the loop."""

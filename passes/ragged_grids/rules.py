@@ -15,6 +15,7 @@ from packpass.semantics import Call, example, meaning, meaning_of
 from packpass.semantics.pointwise import COPIES, PROMOTING
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import (
+    Coordinate,
     Quotient,
     Remainder,
     coordinates,
@@ -143,7 +144,12 @@ def _along(machine: Machine, how: meaning.How, along: Any, size: Any, node: fx.N
     if isinstance(how, (meaning.Kept, meaning.Padded, meaning.Joined)):
         return along
     if isinstance(how, meaning.Cut):
-        return machine.expression(how.start, node) + how.step * along
+        start = machine.expression(how.start, node)
+        if not start.is_Integer and along.has(Coordinate):
+            (where,) = along.atoms(Coordinate)
+            machine.check(size - start - how.step * (where.args[1] - 1) - 1, ">=", sympy.Integer(0), node, "a slice ends behind its tensor")
+            machine.check(start, ">=", sympy.Integer(0), node, "a slice begins before its tensor")
+        return start + how.step * along
     if isinstance(how, meaning.Selected):
         at = machine.expression(how.index, node)
         return at + size if at.is_negative else at
