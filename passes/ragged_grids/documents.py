@@ -100,9 +100,14 @@ class Documents:
         return self.call(DIVISIONS[func], a, self.call(torch.where, zero, 1, b))
 
     def _column(self, node: fx.Node, column: int | None) -> fx.Node:
-        if not statically_known_true(example(node).shape[0] == self._count()):
+        rows = example(node).shape[0]
+        same = statically_known_true(rows == self._count())
+        single = isinstance(rows, int) and rows == 1  # for all documents
+        if not same and not single:
             node = self.call(operator.getitem, node, slice(0, self.documents))
         out = node if column is None else self.call(torch.select, node, 1, column)
+        if not same and single:
+            out = self.call("expand", out, (self.documents,), method=True)
         made = example(out)
         if made.dtype != torch.int64 or made.device != self.device:
             out = self.call("to", out, self.device, torch.int64, method=True)

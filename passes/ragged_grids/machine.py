@@ -215,7 +215,9 @@ def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
         return entry(machine, term.read.of, tuple(placed(where, term.dims, at) for where in term.read.at))
     if isinstance(term, Applied):
         return _computed(machine, term, at)
-    if not isinstance(term, Input) or len(at) not in (1, 2) or at[0] != DOCUMENT:
+    if not isinstance(term, Input) or len(at) not in (1, 2):
+        return None
+    if at[0] != DOCUMENT and not (at[0] == 0 and term.dims[0] == 1):  # of one row, torch does not ask which
         return None
     call = call_of(term.node)
     if call is not None and not effects.mutated_after(term.node.graph, term.node, term.node):

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import Call, example, meaning, meaning_of
+from packpass.semantics import Call, call_of, example, meaning, meaning_of
 from packpass.semantics.pointwise import COPIES, PROMOTING
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import (
@@ -40,11 +40,24 @@ def apply(machine: Machine, node: fx.Node, call: Call | None) -> None:
     if node.target is markers.RESHAPE:
         _reshape(machine, node)
         return
-    means = meaning_of(call)
+    call, means = _understood(node, call)
     if call is None or means is None:
         raise Refused("no-rule", f"{label(node)} has no rule for rows of sizes", node)
     found = [_result(machine, call, means, item) for item in range(len(call.results))]
     machine.values[node] = tuple(found) if call.several else found[0]
+
+
+def _understood(node: fx.Node, call: Call | None) -> tuple[Call | None, meaning.Meaning | None]:
+    """A call and what it means; a marker that stands for a function of torch's means what that does."""
+    marker: Any = node.target
+    if not isinstance(marker, torch._ops.OpOverload) or marker not in markers.SHADOWS:
+        return call, meaning_of(call)
+    node.target = markers.SHADOWS[marker]
+    try:
+        call = call_of(node)
+        return call, meaning_of(call)
+    finally:
+        node.target = marker
 
 
 def _result(machine: Machine, call: Call, means: meaning.Meaning, item: int) -> Term:

@@ -148,7 +148,7 @@ class Reader:
                 raise Unknown(symbol)
             self.known[symbol] = symbol
             self.names.outer.add(symbol)
-        return found.xreplace({s: self.known[s] for s in found.free_symbols})
+        return sympy.expand(found.xreplace({s: self.known[s] for s in found.free_symbols}))
 
     def bind(self, value: Any, meaning: Any) -> bool:
         """Note what a number of the iteration is; False if that is already something else."""
