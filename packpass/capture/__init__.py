@@ -105,7 +105,7 @@ def _data(frame: FrameState | None) -> Iterator[None]:
         return
     if stock is None:
         active.stock_settings = {name: getattr(dynamo_config, name) for name in (_SCALARS, _SHAPES)}
-    settings = dict(active.stock_settings or {})
+    settings: dict[str, Any] = dict(active.stock_settings or {})
     if captured and frame is not None:
         settings |= {_SCALARS: True, _SHAPES: settings[_SHAPES] or frame.row_sizes, **_defaults()}
     try:

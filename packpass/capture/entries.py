@@ -82,9 +82,10 @@ def _column(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None
     row: Any = read.args[0]
     if not isinstance(row, fx.Node) or row.target is not torch.select or row.args[1:] != (0, index) or row.kwargs:
         return None
-    matrix = row.args[0]
+    matrix: Any = row.args[0]
+    column: Any = read.args[1]
     known = isinstance(matrix, fx.Node) and _is_vector(matrix, rank=2) and _is_constant(matrix, begin)
-    return (matrix.name, read.args[1]) if known else None
+    return (matrix.name, column) if known else None
 
 
 def _ahead(at: Any, index: fx.Node) -> int | None:

@@ -47,7 +47,9 @@ def is_column(vector: Any) -> bool:
 def has_size(vector: Any, size: Any) -> bool:
     """Is a vector as long, without asking what would be a guard?"""
     have = vector.shape[0]
-    return type(have) is type(size) and bool(have == size if isinstance(have, int) else have.node.expr == size.node.expr)
+    return type(have) is type(size) and bool(
+        have == size if isinstance(have, int) else have.node.expr == size.node.expr
+    )
 
 
 def is_single(tx: Any, vector: Any) -> bool:
@@ -63,7 +65,7 @@ def _is_over_documents(tx: Any, matrix: Any) -> bool:
 
 
 def goes_over_rows(tx: Any, rows: Any) -> bool:
-    """May a loop over the first dimension of a tensor be captured? Traces the frame again, where that must be prepared."""
+    """May a loop over the first dimension of a tensor be captured? The frame is traced again to prepare that."""
     frame = current_frame()
     if frame.mode is Mode.STOCK:
         return False

@@ -31,7 +31,10 @@ def _fake(holds: Tensor, numbers: list[Tensor], message: str) -> None:
 
 
 check_documents_op = define(
-    "check_documents(Tensor holds, Tensor[] numbers, str message) -> ()", fake=_fake, kernel=_kernel, cpu_kernel=_cpu_kernel
+    "check_documents(Tensor holds, Tensor[] numbers, str message) -> ()",
+    fake=_fake,
+    kernel=_kernel,
+    cpu_kernel=_cpu_kernel,
 )
 # Without an output it would be dead code to every pass over a graph.
 torch.fx.has_side_effect(check_documents_op)

@@ -143,7 +143,9 @@ def _from_outside(graph: fx.Graph, decided: Decided) -> None:
     for column in nodes.values():
         rows = example(column.node).shape[0]
         if not statically_known_true(rows >= number) and not (isinstance(rows, int) and rows == 1):
-            raise Refused("unequal-lengths", "there are not known to be as many rows of sizes as documents", column.node)
+            raise Refused(
+                "unequal-lengths", "there are not known to be as many rows of sizes as documents", column.node
+            )
         if example(column.node).dtype not in _INTEGERS:
             raise Refused("boundary-dtype", f"sizes of dtype {example(column.node).dtype}", column.node)
     parts = [part for part in walk(*(term for _, term in decided.appended)) if isinstance(part, (Input, Piece))]

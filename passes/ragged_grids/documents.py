@@ -65,7 +65,9 @@ class Documents:
             column = self.names.columns.get(found)
             return self._outer(found) if column is None else self._column(column.node, column.column)
         if found.is_Pow and found.exp.is_Integer and found.exp > 0:
-            return functools.reduce(functools.partial(self.call, operator.mul), [self.vector(found.base)] * int(found.exp))
+            return functools.reduce(
+                functools.partial(self.call, operator.mul), [self.vector(found.base)] * int(found.exp)
+            )
         if found.func in DIVISIONS:
             return self.divided(found.func, *(self.vector(part) for part in found.args))
         if found.func not in OPERATORS:

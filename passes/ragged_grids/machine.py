@@ -20,7 +20,7 @@ from packpass import markers
 from packpass.semantics import Call, call_of, effects, example
 from packpass.semantics.pointwise import DIVIDING
 from passes.ragged_grids.sizes import DOCUMENT, Names, Quotient, Reader, Remainder, Unknown, coordinates, placed, whole
-from passes.ragged_grids.terms import Applied, Index, Input, Interner, Moved, Number, Piece, Read, Term, Value
+from passes.ragged_grids.terms import Applied, Form, Index, Input, Interner, Moved, Number, Piece, Read, Term, Value
 from passes.refused import Refused
 
 
@@ -78,7 +78,7 @@ class Machine:
         """A term at places."""
         return self.intern(Read(of, tuple(at)))
 
-    def moved(self, form: tuple[Any, ...], read: Read) -> Term:
+    def moved(self, form: Form, read: Read) -> Term:
         """The slots that are read, as a tensor of that form; a view of a view is one view."""
         of, at = read.of, read.at
         while isinstance(of, Moved) and not any(isinstance(where, Index) for where in at):
@@ -119,8 +119,7 @@ class Machine:
 
     def _in_parts(self, size: Any) -> Any:
         """A size, numbers that are known to divide as what is left of them: ``h`` is ``m * (h // m)``."""
-        names = {found: name for found, name in self._divided.items()}
-        return size.xreplace(names | {found.args[0]: found.args[1] * name for found, name in self._divided.items()})
+        return size.xreplace(self._divided | {found.args[0]: found.args[1] * name for found, name in self._divided.items()})
 
     def quotient(self, size: Any, by: Any) -> Any:
         """``size / by``, which leaves no rest."""

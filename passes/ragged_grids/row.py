@@ -92,7 +92,9 @@ class Row:
     def _number(self, found: Any) -> Any:
         if not self._varies(found):
             vector = self.documents.vector(found)
-            return self._behind(self.call(torch.index_select, vector, 0, self.slots.ids)) if is_tensor(vector) else vector
+            return (
+                self._behind(self.call(torch.index_select, vector, 0, self.slots.ids)) if is_tensor(vector) else vector
+            )
         if found == SLOT:
             return self._behind(self.slots.numbers)
         if found in self._looked:
@@ -132,7 +134,9 @@ class Row:
         if (term, at) not in self._nodes:
             made = self._made(term, at)
             if example(made).dtype != term.dtype:
-                raise Refused("emit", f"the whole-row form has dtype {example(made).dtype} instead of {term.dtype}", made)
+                raise Refused(
+                    "emit", f"the whole-row form has dtype {example(made).dtype} instead of {term.dtype}", made
+                )
             self._nodes[term, at] = made
         return self._nodes[term, at]
 

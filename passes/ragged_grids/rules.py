@@ -25,7 +25,7 @@ from passes.ragged_grids.sizes import (
     unflat,
     whole,
 )
-from passes.ragged_grids.terms import Applied, Chosen, Count, Filled, Index, Padded, Read, Term, Value
+from passes.ragged_grids.terms import Applied, Chosen, Count, Filled, Form, Index, Padded, Read, Term, Value
 from passes.refused import Refused
 
 _EXACT = (torch.float32, torch.float64)
@@ -78,7 +78,7 @@ def _result(machine: Machine, call: Call, means: meaning.Meaning, item: int) -> 
     return machine.intern(make(machine, call, relation, form, bool(roles)))
 
 
-def _made(machine: Machine, contents: Any, form: tuple[Any, ...], node: fx.Node) -> Term:
+def _made(machine: Machine, contents: Any, form: Form, node: fx.Node) -> Term:
     """What does not look at any tensor."""
     if isinstance(contents, meaning.Iota):
         step = example(contents.step)
@@ -102,7 +102,7 @@ def _reshape(machine: Machine, node: fx.Node) -> None:
     assert isinstance(source, fx.Node) and isinstance(sizes, (tuple, list))
     term, fake = machine.term(source, node), example(node)
     have = product(term.dims)
-    dims = [None if example(s) == -1 else machine.expression(s, node) for s in sizes]
+    dims: list[Any] = [None if example(s) == -1 else machine.expression(s, node) for s in sizes]
     if None in dims:
         at = dims.index(None)
         rest = product(d for d in dims if d is not None)
@@ -160,7 +160,13 @@ def _along(machine: Machine, how: meaning.How, along: Any, size: Any, node: fx.N
         start = machine.expression(how.start, node)
         if not start.is_Integer and along.has(Coordinate):
             (where,) = along.atoms(Coordinate)
-            machine.check(size - start - how.step * (where.args[1] - 1) - 1, ">=", sympy.Integer(0), node, "a slice ends behind its tensor")
+            machine.check(
+                size - start - how.step * (where.args[1] - 1) - 1,
+                ">=",
+                sympy.Integer(0),
+                node,
+                "a slice ends behind its tensor",
+            )
             machine.check(start, ">=", sympy.Integer(0), node, "a slice begins before its tensor")
         return start + how.step * along
     if isinstance(how, meaning.Selected):
@@ -176,7 +182,7 @@ def _along(machine: Machine, how: meaning.How, along: Any, size: Any, node: fx.N
 # === Families ================================================================================================
 
 
-def _moved(machine: Machine, call: Call, relation: meaning.Relation, form: tuple[Any, ...], mixed: bool) -> Term:
+def _moved(machine: Machine, call: Call, relation: meaning.Relation, form: Form, mixed: bool) -> Term:
     """Views, and parts of axes."""
     read = [k for k, operand in enumerate(call.operands) if operand.argument not in call.unread]
     source = machine.term(call.operands[read[0]].node, call.node)
@@ -189,7 +195,7 @@ def _moved(machine: Machine, call: Call, relation: meaning.Relation, form: tuple
     return machine.moved(form, _read(machine, call, relation, read[0], _loops(machine, call, relation, form[0])))
 
 
-def _looked_up(machine: Machine, call: Call, relation: meaning.Relation, form: tuple[Any, ...], mixed: bool) -> Term:
+def _looked_up(machine: Machine, call: Call, relation: meaning.Relation, form: Form, mixed: bool) -> Term:
     """Tables."""
     tables = [k for k, axes in enumerate(relation.operands) for a in axes or () if isinstance(a.how, meaning.Looked)]
     if len(tables) != 1:
@@ -197,7 +203,7 @@ def _looked_up(machine: Machine, call: Call, relation: meaning.Relation, form: t
     return machine.moved(form, _read(machine, call, relation, tables[0], _loops(machine, call, relation, form[0])))
 
 
-def _joined(machine: Machine, call: Call, relation: meaning.Relation, form: tuple[Any, ...], mixed: bool) -> Term:
+def _joined(machine: Machine, call: Call, relation: meaning.Relation, form: Form, mixed: bool) -> Term:
     """Tensors side by side, padding, grids of coordinates."""
     where = _loops(machine, call, relation, form[0])
     axes = [axis for operand in relation.operands for axis in operand or ()]
@@ -214,7 +220,11 @@ def _joined(machine: Machine, call: Call, relation: meaning.Relation, form: tupl
     joined = [
         d
         for d, loops in enumerate(relation.result)
-        if (not set(loops) & used if stacked else any(isinstance(o[d].how, meaning.Joined) for o in relation.operands if o))
+        if (
+            not set(loops) & used
+            if stacked
+            else any(isinstance(o[d].how, meaning.Joined) for o in relation.operands if o)
+        )
     ]
     if len(joined) != 1:
         raise Refused("no-rule", f"{label(call.node)} has no rule for rows of sizes", call.node)
@@ -228,9 +238,7 @@ def _joined(machine: Machine, call: Call, relation: meaning.Relation, form: tupl
     return Chosen(*form, tuple(moved), tuple(ends), dim, stacked)
 
 
-def _padded(
-    machine: Machine, call: Call, relation: meaning.Relation, form: tuple[Any, ...], where: Mapping[int, Any]
-) -> Term:
+def _padded(machine: Machine, call: Call, relation: meaning.Relation, form: Form, where: Mapping[int, Any]) -> Term:
     (axes,) = relation.operands
     read = _read(machine, call, relation, 0, where)
     at, within, fills = list(read.at), [], {0}
@@ -244,14 +252,14 @@ def _padded(
     return Padded(*form, machine.read(read.of, at), tuple(within), fills.pop())
 
 
-def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: tuple[Any, ...], mixed: bool) -> Term:
+def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: Form, mixed: bool) -> Term:
     """Slot by slot."""
     node, where = call.node, _loops(machine, call, relation, form[0])
     reads = {o.node: k for k, o in enumerate(call.operands) if o.argument not in call.unread}
     if call.op in COPIES:
         (k,) = reads.values()
         to = _read(machine, call, relation, k, where)
-        return Applied(*form, "to", True, (to, form[2], form[1]), (), copies=True)
+        return Applied(*form, "to", True, (to, form[2], form[1]), (), True)
 
     def argument(arg: fx.Node) -> Any:
         if arg in reads:
@@ -265,7 +273,7 @@ def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: tup
     if dtype is not None:
         args, kwargs = (_cast(machine, part, dtype) for part in (args, kwargs))
     given = tuple(sorted((name, _frozen(value)) for name, value in kwargs.items()))
-    return Applied(*form, node.target, node.op == "call_method", _frozen(args), given, raises=_raises(call))
+    return Applied(*form, node.target, node.op == "call_method", _frozen(args), given, False, _raises(call))
 
 
 def _computed_in(call: Call, reads: Mapping[fx.Node, int], args: Any, node: fx.Node) -> torch.dtype | None:
@@ -290,7 +298,7 @@ def _cast(machine: Machine, value: Any, dtype: torch.dtype) -> Any:
         of = value.of
         form = (of.dims, dtype, of.device, of.grad)
         same = machine.read(of, coordinates(of.dims))
-        cast = machine.intern(Applied(*form, "to", True, (same, of.device, dtype), (), copies=True))
+        cast = machine.intern(Applied(*form, "to", True, (same, of.device, dtype), (), True))
         return machine.intern(Read(cast, value.at))
     if isinstance(value, Value):
         return machine.intern(Value(value.value, dtype))

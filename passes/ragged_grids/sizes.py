@@ -22,19 +22,19 @@ SLOT = sympy.Symbol("slot", integer=True)
 """Number of a slot of what the document appends, along the dimension in which the list is concatenated."""
 
 
-class Coordinate(sympy.Function):  # type: ignore[misc]
+class Coordinate(sympy.Function):
     """``Coordinate(d, size)``: where something is along dimension d of a tensor, ``0 <= it < size``."""
 
     is_integer = True
 
 
-class Free(sympy.Function):  # type: ignore[misc]
+class Free(sympy.Function):
     """``Free(d, size)``: every place along a dimension that all documents share."""
 
     is_integer = True
 
 
-class Quotient(sympy.Function):  # type: ignore[misc]
+class Quotient(sympy.Function):
     """``a // b``, as Python has it."""
 
     is_integer = True
@@ -49,7 +49,7 @@ class Quotient(sympy.Function):  # type: ignore[misc]
         return whole + cls(rest, b) if whole != 0 else None
 
 
-class Remainder(sympy.Function):  # type: ignore[misc]
+class Remainder(sympy.Function):
     """``a % b``, as Python has it."""
 
     is_integer = True
@@ -68,7 +68,8 @@ class Remainder(sympy.Function):  # type: ignore[misc]
 
 def _divided(a: Any, b: Any) -> tuple[Any, Any]:
     """``(q, r)`` with ``a == q * b + r``, as much in q as can be seen."""
-    whole, rest = [], []
+    whole: list[Any] = []
+    rest: list[Any] = []
     for part in sympy.Add.make_args(sympy.expand(a)):
         quotient = part / b
         exact = b != 0 and quotient.as_numer_denom()[1] == 1
@@ -77,7 +78,7 @@ def _divided(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def below(a: Any, b: Any) -> bool:
-    """Is ``0 <= a < b`` wherever the coordinates in ``a`` are within their tensors? (All sizes are at least 1 there.)"""
+    """Is ``0 <= a < b`` where the coordinates in ``a`` are within their tensors? (All sizes are at least 1 there.)"""
     parts = sympy.Add.make_args(sympy.expand(a))
     if not all(_is_stride(part) for part in parts):
         return False

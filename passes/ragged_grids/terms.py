@@ -18,6 +18,10 @@ Places = tuple[Any, ...]
 """Coordinates, one per dimension: expressions, or an `Index`."""
 
 
+Form = tuple[tuple[Any, ...], torch.dtype, torch.device, bool]
+"""The fields that every term has."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Term:
     """``dims``, dtype and device of a tensor; ``grad``: may a gradient go through it?"""
@@ -142,7 +146,7 @@ class Interner:
 
     def __call__(self, term: T) -> T:
         key = (type(term), *(_key(getattr(term, f.name)) for f in dataclasses.fields(term)))  # type: ignore[arg-type]
-        return self._known.setdefault(key, term)  # type: ignore[no-any-return]
+        return self._known.setdefault(key, term)
 
 
 def _key(value: Any) -> Any:

@@ -24,7 +24,9 @@ def _signed(numbers: Tensor) -> tuple[Tensor]:
     return (torch.cat([grid_of(numbers)[:, :2], -(numbers[:, 2:] % 3)], 1),)
 
 
-grids: Any = functools.partial(leave, tail=False, wrap=_grid, min_len=1, lead_empty=False, must_refuse=True, rule="ragged_grids")
+grids: Any = functools.partial(
+    leave, tail=False, wrap=_grid, min_len=1, lead_empty=False, must_refuse=True, rule="ragged_grids"
+)
 
 
 @grids("i[N,3]", why="how many are left depends on what is compared")
