@@ -23,9 +23,9 @@ from packpass import markers
 from packpass.markers.lengths import STEPS, Steps, length_of, unstepped
 from packpass.semantics.effects import mutated_after
 from passes.building import Builder
+from passes.loops import LoopFound, find
 from passes.prune import prune
 from passes.vectorize_segments.boundaries import summed
-from passes.vectorize_segments.find import LoopFound, find
 
 _COUNTING = frozenset(
     {torch.select, torch.sym_sum, torch.ops.aten._assert_scalar.default, *STEPS}

@@ -35,16 +35,18 @@ from packpass.capture.dynamo import (
     variable,
 )
 from packpass.capture.lists import CollectedItems, is_collected, items_of, numbers_of
-from packpass.capture.matrices import SIZED_FUNCTIONS, SIZED_METHODS, numbers_of_rows, with_numbers
+from packpass.capture.matrices import numbers_of_rows, with_numbers
 from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
 from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item
+from packpass.semantics.names import name_of_target
+from packpass.semantics.sizes import TAKING_SIZES
 
 
 def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A function of torch, in a frame with a loop over documents."""
     replacement = _FUNCTIONS.get(function)
-    given = with_numbers(tx, args, kwargs) if function in SIZED_FUNCTIONS else None
+    given = with_numbers(tx, args, kwargs) if name_of_target(function) in TAKING_SIZES else None
     args, kwargs = given or (args, kwargs)
     out = None if replacement is None else replacement(tx, *args, **kwargs)
     return variable(tx, function).call_function(tx, args, kwargs) if out is None and given is not None else out
@@ -72,7 +74,7 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if name == "tolist" and is_matrix(tensor):
         return numbers_of_rows(tx, tensor)
     replacement = _METHODS.get(name)
-    given = with_numbers(tx, args, kwargs) if name in SIZED_METHODS else None
+    given = with_numbers(tx, args, kwargs) if name in TAKING_SIZES else None
     args, kwargs = given or (args, kwargs)
     out = None if replacement is None else replacement(tx, tensor, *args, **kwargs)
     return tensor.call_method(tx, name, args, kwargs) if out is None and given is not None else out

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from packpass.capture import plain
 from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, call, constant
 from packpass.capture.hooks import group_is_on
@@ -87,16 +85,6 @@ def goes_over_rows(tx: Any, rows: Any) -> bool:
 
 
 # === Entries of a row as sizes ===============================================================================
-
-SIZED_FUNCTIONS = frozenset(
-    {torch.arange, torch.linspace, torch.zeros, torch.ones, torch.full, torch.empty, torch.reshape, torch.unflatten}
-    | {torch.tile, torch.broadcast_to, torch.narrow, torch.repeat_interleave}
-)
-SIZED_METHODS = frozenset(
-    {"expand", "repeat", "tile", "reshape", "view", "unflatten", "broadcast_to", "narrow", "repeat_interleave"}
-    | {"new_zeros", "new_ones", "new_full", "new_empty"}
-)
-"""What takes sizes: eager reads them from tensors of one integer, too."""
 
 
 def with_numbers(tx: Any, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:

@@ -11,8 +11,8 @@ from packpass import markers
 from packpass.semantics import example
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.memory import copied
+from passes.loops import LoopFound
 from passes.refused import Refused
-from passes.vectorize_segments.find import LoopFound
 from passes.vectorize_segments.integers import Affine, Bound, Boundaries, Index
 from passes.vectorize_segments.machine import Machine
 from passes.vectorize_segments.op_names import name_of

@@ -33,7 +33,7 @@ from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_n
 from packpass.semantics.effects import changes_mode, written_inputs
 from passes.building import Builder
 from passes.fuse_all_to_all.moves import MOVES
-from passes.vectorize_segments.find import LoopFound, find
+from passes.loops import LoopFound, find
 from passes.vectorize_segments.op_names import name_of
 
 _CUTS = (markers.SEGMENT, markers.SPLIT_GET, markers.LIST_GET)

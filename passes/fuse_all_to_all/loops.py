@@ -38,10 +38,10 @@ from passes.fuse_all_to_all.fission import prefixes, split
 from passes.fuse_all_to_all.scalars import Lin, Scale
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.fuse_all_to_all.write import write
+from passes.loops import LoopFound, find
 from passes.nodes import copy_of
 from passes.refused import Refused
 from passes.vectorize_segments import numbered, run_loop
-from passes.vectorize_segments.find import LoopFound, find
 from passes.vectorize_segments.integers import Boundaries
 from passes.vectorize_segments.machine import Machine
 from passes.vectorize_segments.op_names import name_of

@@ -46,9 +46,9 @@ from passes.building import Builder
 from passes.context import PassContext
 from passes.fuse_boundary_exchange.decide import Decided, decide, groups_seen, has_messages
 from passes.fuse_boundary_exchange.machine import RULES
+from passes.loops import find
 from passes.prune import prune
 from passes.refused import Refused
-from passes.vectorize_segments.find import find
 from passes.vectorize_segments.integers import Boundaries
 from passes.vectorize_segments.rewrite import Made, rewrite
 

@@ -17,11 +17,12 @@ from passes.fuse_boundary_exchange.canonical import Field, Group, Matched, check
 from passes.fuse_boundary_exchange.machine import Machine
 from passes.fuse_boundary_exchange.terms import ZigzagRoll
 from passes.fuse_boundary_exchange.values import WHOLE, View
+from passes.loops import LoopFound, hoistable
 from passes.refused import Refused
 from passes.vectorize_segments import machine as segments
 from passes.vectorize_segments.aliasing import separate_inputs
 from passes.vectorize_segments.find import Decided as LoopDecided
-from passes.vectorize_segments.find import LoopFound, all_documents, conclude, hoistable
+from passes.vectorize_segments.find import all_documents, conclude
 from passes.vectorize_segments.integers import FULL, Boundaries
 from passes.vectorize_segments.terms import Assign, Row
 

@@ -29,10 +29,10 @@ from torch import fx
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.context import PassContext
+from passes.loops import LoopFound, find
 from passes.ragged_grids.decide import decide, is_over_rows
 from passes.ragged_grids.rewrite import rewrite
 from passes.refused import Refused
-from passes.vectorize_segments.find import LoopFound, find
 
 NAME = "ragged_grids"
 

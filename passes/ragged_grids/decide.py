@@ -12,11 +12,12 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
-from passes.ragged_grids.machine import Check, Machine, finish, step
+from passes.loops import LoopFound, hoistable, list_sizes, no_escape
+from passes.ragged_grids.machine import Check, Machine, label
 from passes.ragged_grids.sizes import DOCUMENT, Names
+from passes.ragged_grids.steps import finish, step
 from passes.ragged_grids.terms import Chosen, Input, Interner, Padded, Piece, Term, walk
 from passes.refused import Refused
-from passes.vectorize_segments.find import LoopFound, hoistable, list_sizes, no_escape
 
 _INTEGERS = (torch.int32, torch.int64)
 
@@ -85,7 +86,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     for collect, term in appended:
         _concatenated(decided, collect, term)
     _from_outside(graph, decided)
-    no_escape(loop)
+    no_escape(loop, label)
     return decided
 
 

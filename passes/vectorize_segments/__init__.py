@@ -45,8 +45,10 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
 from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
+from passes.loops import LoopFound
+from passes.loops import find as find_loops
 from passes.refused import Refused
-from passes.vectorize_segments.find import Decided, LoopFound, decide, find
+from passes.vectorize_segments.find import Decided, decide
 from passes.vectorize_segments.rewrite import rewrite
 from passes.vectorize_segments.unrolled import Lists, decide_unrolled, find_unrolled, sweep_scalars
 
@@ -57,7 +59,7 @@ log = logging.getLogger(f"packpass.passes.{NAME}")
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph. ``context`` gives the user's line per loop id."""
     results: list[Rewrite | Refusal] = []
-    loops = [loop.id for loop in find(gm.graph)]
+    loops = [loop.id for loop in find_loops(gm.graph)]
     for number in [number for number in loops if number not in context.products.judged_loops]:
         results.append(run_loop(gm.graph, number, context))
     if not loops and not context.products.judged_loops:
@@ -78,7 +80,7 @@ def operations() -> frozenset[str]:
 
 def numbered(graph: fx.Graph, number: int) -> LoopFound:
     """A captured loop as it is now: rewriting an earlier one changes what this one reads."""
-    (loop,) = (loop for loop in find(graph) if loop.id == number)
+    (loop,) = (loop for loop in find_loops(graph) if loop.id == number)
     return loop
 
 

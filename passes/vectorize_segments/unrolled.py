@@ -17,11 +17,12 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import example, op_name, storage
 from packpass.semantics.effects import mutated_after, written_inputs
+from passes.loops import LoopFound
 from passes.prune import prune
 from passes.refused import Refused
 from passes.vectorize_segments.appended import appended_value
 from passes.vectorize_segments.boundaries import boundary_vector, lengths_of
-from passes.vectorize_segments.find import Decided, LoopFound, _same_effects, conclude
+from passes.vectorize_segments.find import Decided, _same_effects, conclude
 from passes.vectorize_segments.integers import FULL, Affine, Bound, Boundaries
 from passes.vectorize_segments.machine import Document, Machine
 from passes.vectorize_segments.op_names import name_of
