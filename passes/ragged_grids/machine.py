@@ -101,8 +101,10 @@ class Machine:
     def regroups(self, before: Any, after: Any, node: fx.Node) -> None:
         """A document's slots are laid out anew: eager demands that there are as many."""
         self.check(before, "==", after, node, "a reshape to another number of slots")
-        if whole(before) == whole(after):
-            for found in sorted(before.atoms(Quotient) | after.atoms(Quotient), key=str):
+        for size, other in ((before, after), (after, before)):
+            # As many, and yet each factor is at most as large: then all are the same.
+            same, quotients = whole(size)
+            for found in quotients if same == other else ():
                 if found.args[0].is_Symbol and all(found.args[0] != known.args[0] for known in self._divided):
                     self._divided[found] = sympy.Dummy(integer=True)
 
@@ -121,9 +123,18 @@ class Machine:
         )
 
     def quotient(self, size: Any, by: Any) -> Any:
-        """``size / by``, which leaves no rest."""
-        out = Quotient(self._in_parts(size), self._in_parts(by))
-        return out.xreplace({name: found for found, name in self._divided.items()})
+        """``size / by``, which leaves no rest where a document's sizes fit."""
+        back = {name: found for found, name in self._divided.items()}
+        tries = [
+            (size, by, {}),
+            (self._in_parts(size), self._in_parts(by), back),
+            (size, whole(by)[0], {}),
+        ]
+        for have, divisor, names in tries:
+            out = Quotient(have, divisor)
+            if sympy.expand(out * divisor - have) == 0:
+                return out.xreplace(names)
+        return Quotient(size, by)
 
     def check(self, left: Any, op: str, right: Any, node: fx.Node, what: str) -> None:
         """The numbers must compare so for every document."""

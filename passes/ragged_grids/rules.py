@@ -16,14 +16,12 @@ from packpass.semantics.pointwise import COPIES, PROMOTING
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import (
     Coordinate,
-    Quotient,
     Remainder,
     coordinates,
     flat,
     product,
     regrouped,
     unflat,
-    whole,
 )
 from passes.ragged_grids.terms import Applied, Chosen, Count, Filled, Form, Index, Padded, Read, Term, Value
 from passes.refused import Refused
@@ -108,8 +106,6 @@ def _reshape(machine: Machine, node: fx.Node) -> None:
         rest = product(d for d in dims if d is not None)
         machine.check(rest, "!=", sympy.Integer(0), node, "-1 in a reshape of nothing could be any size")
         dims[at] = machine.quotient(have, rest)
-        if dims[at].has(Quotient):
-            dims[at] = Quotient(whole(have), whole(rest))
         if not machine.size.bind(fake.shape[at], dims[at]):
             raise Refused("length-mismatch", "two sizes of a document are taken to be the same", node)
     machine.regroups(have, product(dims), node)

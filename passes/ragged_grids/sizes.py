@@ -225,20 +225,17 @@ def regrouped(before: Sequence[Any], after: Sequence[Any], same: Callable[[Any, 
     return tuple(out)
 
 
-def whole(size: Any) -> Any:
-    """A size where every quotient in it is one without a rest: ``(h // m) * m`` is ``h``."""
-    factors = list(sympy.Mul.make_args(size))
+def whole(size: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A size where quotients that are multiplied by their divisor are the number itself: ``(h // m) * m`` is ``h``; and
+    these quotients."""
+    taken: list[Any] = []
     while True:
-        for factor in factors:
-            for power in (factor, *((factor.base,) if factor.is_Pow else ())):
-                if isinstance(power, Quotient):
-                    rest = sympy.Mul(*factors) / power
-                    found = rest / power.args[1]
-                    if found.as_numer_denom()[1] == 1:
-                        factors = list(sympy.Mul.make_args(sympy.expand(found * power.args[0])))
-                        break
-            else:
-                continue
-            break
+        factors = sympy.Mul.make_args(size)
+        for factor in [f.base if f.is_Pow else f for f in factors]:
+            rest = size / factor / factor.args[1] if isinstance(factor, Quotient) else None
+            if rest is not None and rest.as_numer_denom()[1] == 1:
+                taken.append(factor)
+                size = sympy.expand(rest * factor.args[0])
+                break
         else:
-            return sympy.expand(sympy.Mul(*factors))
+            return size, tuple(taken)

@@ -92,7 +92,7 @@ def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
     if at[0] != DOCUMENT and not (at[0] == 0 and term.dims[0] == 1):  # of one row, torch does not ask which
         return None
     call = call_of(term.node)
-    if call is not None and not effects.mutated_after(term.node.graph, term.node, term.node):
+    if call is not None and not _changed(call):
         inner = Machine(machine.intern, machine.names, set())
         inner.size = machine.size
         try:
@@ -106,6 +106,12 @@ def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
     if not all(a.is_Integer for a in at[1:]):
         return None
     return machine.names.column(term.node, int(at[1]) if len(at) == 2 else None)
+
+
+def _changed(call: Call) -> bool:
+    """Is what a call has made, or what it was made from, changed afterwards?"""
+    nodes = [call.node, *(operand.node for operand in call.operands)]
+    return any(effects.mutated_after(call.node.graph, node, call.node) for node in nodes)
 
 
 _PYTHON = {operator.mul: sympy.Mul, operator.add: sympy.Add, operator.floordiv: Quotient, operator.mod: Remainder}
@@ -144,7 +150,7 @@ def _assume(machine: Machine, node: fx.Node) -> None:
         holds = machine.size(value)
     except Unknown:
         raise Refused("no-rule", "a size that depends on values of tensors is checked", node) from None
-    if holds == sympy.true or DOCUMENT in holds.free_symbols:
+    if holds == sympy.true:
         return
     if not machine.names.columns.keys() & holds.free_symbols:
         return  # it is there in front of the loop, too

@@ -105,6 +105,37 @@ def test_not_when_the_sizes_change_meanwhile() -> None:
     assert torch.equal(fn(GRID.clone()), program(GRID.clone()))
 
 
+def test_numbers_of_before_the_sizes_changed() -> None:
+    """``tolist()`` holds the numbers that were there."""
+
+    def program(grid: Tensor) -> Tensor:
+        rows, areas, out = grid.tolist(), (grid[:, 1] * grid[:, 2]).tolist(), []
+        grid.mul_(2)
+        for (t, h, w), area in zip(rows, areas):
+            out.append(torch.arange(h * w).repeat(t) + area)
+        return torch.cat(out) + grid.sum()
+
+    fresh()
+    fn = torch.compile(program, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
+    assert torch.equal(fn(GRID.clone()), program(GRID.clone()))
+
+
+def test_only_what_is_multiplied_again_is_known_to_divide() -> None:
+    """That ``h`` is even says nothing of ``w``."""
+
+    def program(grid: Tensor) -> Tensor:
+        out = []
+        for _, h, w in grid.tolist():
+            x = torch.arange(h * (w // 2)).reshape(h // 2, 2, w // 2)
+            out.append(torch.cat([x.permute(2, 0, 1).reshape(-1), torch.arange(w)]))
+        return torch.cat(out)
+
+    fresh()
+    grid = torch.tensor([[1, 4, 5], [1, 6, 3], [1, 2, 7]])
+    fn = torch.compile(program, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
+    assert torch.equal(fn(grid), program(grid))
+
+
 def test_disabled() -> None:
     fresh()
     fn = compiled(REWRITE["rows_and_columns"], **{"packpass.disable": ["ragged_grids"]})
