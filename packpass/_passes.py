@@ -60,6 +60,8 @@ PASSES: tuple[Pass, ...] = (
     ),
     # Before loops are vectorised: what a loop sends is cut out of one exchange, and the loop is like any other then.
     Pass("fuse_all_to_all", "passes.fuse_all_to_all.loops:run", stage="loops", whole=True, prepare=_LENGTHS),
+    # Before those that cut rows by boundaries: rows of sizes make the rows.
+    Pass("ragged_grids", "passes.ragged_grids:run", stage="loops"),
     Pass(
         "vectorize_segments",
         "passes.vectorize_segments:run",

@@ -14,6 +14,8 @@ class Products:
     """What passes make beside the graph, for those who run it."""
 
     packed: PackedForm | None = None
+    judged_loops: set[int] = dataclasses.field(default_factory=set)
+    """Captured loops of which a pass has said why they stay, or that it has rewritten."""
 
 
 @dataclasses.dataclass(frozen=True)

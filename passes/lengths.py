@@ -24,7 +24,7 @@ from packpass.markers.lengths import STEPS, Steps, length_of, unstepped
 from packpass.semantics.effects import mutated_after
 from passes.building import Builder
 from passes.document_loops.boundaries import summed
-from passes.document_loops.find import LoopFound, find
+from passes.loops import LoopFound, find
 from passes.prune import prune
 
 _COUNTING = frozenset(

@@ -43,6 +43,7 @@ from packpass.capture.hooks import GROUPS, Group, Hook, HookState, group_is_on, 
 from packpass.capture.inputs import Client
 from packpass.capture.state import (
     LOOP_MODES,
+    FrameState,
     Mode,
     Trace,
     active,
@@ -87,26 +88,34 @@ def _output_graph_init(
     """The ShapeEnv is built here, and with it whether ``.item()`` may be traced: decide before."""
     compiler_fn = client.backend_for(compiler_fn)
     options = client.options_of(compiler_fn)
-    loops = options is not None and frame_state(options).mode in LOOP_MODES
-    with _scalars(captured=loops):
+    frame = None if options is None else frame_state(options)
+    with _data(frame):
         original(self, code_options, compiler_fn, *args, **kwargs)
 
 
 @contextlib.contextmanager
-def _scalars(captured: bool) -> Iterator[None]:
-    """Capture ``.item()`` in a frame with a loop; elsewhere do what the user has set, also where another frame is
-    compiled while one with a loop is being traced."""
-    stock = active.stock_scalars
+def _data(frame: FrameState | None) -> Iterator[None]:
+    """Capture ``.item()`` in a frame with a loop, and shapes that depend on values where the loop is one over rows of
+    sizes; elsewhere do what the user has set, also where another frame is compiled while one with a loop is being
+    traced."""
+    captured = frame is not None and frame.mode in LOOP_MODES
+    stock = active.stock_settings
     if not captured and stock is None:
         yield
         return
-    if captured and stock is None:
-        active.stock_scalars = dynamo_config.capture_scalar_outputs
+    if stock is None:
+        active.stock_settings = {name: getattr(dynamo_config, name) for name in (_SCALARS, _SHAPES)}
+    settings: dict[str, Any] = dict(active.stock_settings or {})
+    if captured and frame is not None:
+        settings |= {_SCALARS: True, _SHAPES: settings[_SHAPES] or frame.row_sizes, **_defaults()}
     try:
-        with dynamo_config.patch(capture_scalar_outputs=captured or stock, **(_defaults() if captured else {})):
+        with dynamo_config.patch(**settings):
             yield
     finally:
-        active.stock_scalars = stock
+        active.stock_settings = stock
+
+
+_SCALARS, _SHAPES = "capture_scalar_outputs", "capture_dynamic_output_shape_ops"
 
 
 def _defaults() -> dict[str, Any]:
@@ -137,7 +146,7 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     loops = frame is not None and frame.mode in LOOP_MODES
     sources = frame.dynamic_sources if frame is not None and frame.mode is not Mode.STOCK else set()
     try:
-        with _scalars(captured=loops), dynamic_sources(sources):
+        with _data(frame), dynamic_sources(sources):
             result = original(self, *args, **kwargs)
         if frame is not None:
             client.frame_ended(self, frame, None)

@@ -32,17 +32,24 @@ from packpass.capture.dynamo import (
     emit,
     example,
     is_side_effect_safe,
+    variable,
 )
 from packpass.capture.lists import CollectedItems, is_collected, items_of, numbers_of
+from packpass.capture.matrices import numbers_of_rows, with_numbers
 from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
-from packpass.capture.watch import is_scalar, is_unknown, is_vector, watch_item
+from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item
+from packpass.semantics.names import name_of_target
+from packpass.semantics.sizes import TAKING_SIZES
 
 
 def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A function of torch, in a frame with a loop over documents."""
     replacement = _FUNCTIONS.get(function)
-    return None if replacement is None else replacement(tx, *args, **kwargs)
+    given = with_numbers(tx, args, kwargs) if name_of_target(function) in TAKING_SIZES else None
+    args, kwargs = given or (args, kwargs)
+    out = None if replacement is None else replacement(tx, *args, **kwargs)
+    return variable(tx, function).call_function(tx, args, kwargs) if out is None and given is not None else out
 
 
 def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -59,13 +66,18 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if mode is Mode.PROBE:
         if name == "item" and is_scalar(tensor):
             watch_item(tx, tensor)
-        if name == "tolist" and is_vector(tensor):
+        if name == "tolist" and (is_vector(tensor) or is_matrix(tensor)):
             documents_of(tx, tensor)  # for what it restarts
         return None
     if name == "tolist" and is_vector(tensor):
         return None if documents_of(tx, tensor) is None else call(tx, plain.of_tolist, tensor)
+    if name == "tolist" and is_matrix(tensor):
+        return numbers_of_rows(tx, tensor)
     replacement = _METHODS.get(name)
-    return None if replacement is None else replacement(tx, tensor, *args, **kwargs)
+    given = with_numbers(tx, args, kwargs) if name in TAKING_SIZES else None
+    args, kwargs = given or (args, kwargs)
+    out = None if replacement is None else replacement(tx, tensor, *args, **kwargs)
+    return tensor.call_method(tx, name, args, kwargs) if out is None and given is not None else out
 
 
 def extend(items: Any, more: Any) -> Any:

@@ -19,12 +19,12 @@ import torch
 from torch import fx
 
 from packpass.capture.dynamo import SymNodeVariable, emit
-from packpass.capture.offsets import stepped
-from packpass.markers.lengths import length_of
+from packpass.markers.lengths import Steps, length_of
 from packpass.semantics import storage
 from packpass.semantics.effects import written_inputs
 
 if TYPE_CHECKING:
+    from packpass.capture.dynamo import InstructionTranslatorBase
     from packpass.capture.region import Region
 
 _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
@@ -36,39 +36,56 @@ def list_of(region: Region, values: list[Any]) -> Any:
     if not all(isinstance(value, SymNodeVariable) for value in values):
         return None
     nodes = [value.as_proxy().node for value in values]
-    made = [_made(node, index, region) for node, index in zip(nodes, region.indices, strict=True)]
+    made = [made_of(node, index, region.indices[0]) for node, index in zip(nodes, region.indices, strict=True)]
     if any(expression is None or expression != made[0] for expression in made):
         return None
-    vector = _emit(region, made[0])
+    vector = _emit(region.tx, made[0], region.length)
     return None if vector is None or isinstance(vector, int) else emit(region.tx, "clone", vector, method=True)
 
 
-def _made(node: Any, index: fx.Node, region: Region) -> Any:
-    """How a number is made; None if in another way than these.
+def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
+    """How a number is made in the iteration with that index; None if in another way than these. ``begin``: the index of
+    the first iteration. Tensors are named by their nodes, whose names are the same when the frame is traced again.
 
     An int; ``("lengths", name, steps)``; ``("entry", tensor, ahead)``, the tensor's entry at the index plus ``ahead``;
-    ``(function, first, second)`` of such.
+    ``("column", matrix, column)``, an entry of the matrix' row at the index; ``(function, first, second)`` of such.
     """
     if not isinstance(node, fx.Node):
         return node if type(node) is int else None
     if node.target is torch.sym_int:  # int(entry)
-        return _made(node.args[0], index, region)
+        return made_of(node.args[0], index, begin)
     lengths = length_of(node, index)
     if lengths is not None:
         return ("lengths", *lengths)
     if node.target in _ARITHMETIC and node.op == "call_function" and len(node.args) == 2:
-        parts = [_made(arg, index, region) for arg in node.args]
+        parts = [made_of(arg, index, begin) for arg in node.args]
         return None if any(part is None for part in parts) else (node.target, *parts)
     read: Any = node.args[0] if node.target == "item" else None
+    column = _column(read, index, begin)
+    if column is not None:
+        return ("column", *column)
     if not isinstance(read, fx.Node) or read.target not in (torch.select, operator.getitem) or read.kwargs:
         return None
     tensor, *at = read.args
     if read.target is torch.select:
         at = at[1:] if at[0] == 0 else []
     ahead = _ahead(at[0], index) if len(at) == 1 else None
-    if ahead is None or not isinstance(tensor, fx.Node) or not _is_vector(tensor) or not _is_constant(tensor, region):
+    if ahead is None or not isinstance(tensor, fx.Node) or not _is_vector(tensor) or not _is_constant(tensor, begin):
         return None
-    return ("entry", tensor, ahead)
+    return ("entry", tensor.name, ahead)
+
+
+def _column(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None:
+    """The matrix and the column of which ``read`` is the entry at the index."""
+    if not isinstance(read, fx.Node) or read.target is not operator.getitem or type(read.args[1]) is not int:
+        return None
+    row: Any = read.args[0]
+    if not isinstance(row, fx.Node) or row.target is not torch.select or row.args[1:] != (0, index) or row.kwargs:
+        return None
+    matrix: Any = row.args[0]
+    column: Any = read.args[1]
+    known = isinstance(matrix, fx.Node) and _is_vector(matrix, rank=2) and _is_constant(matrix, begin)
+    return (matrix.name, column) if known else None
 
 
 def _ahead(at: Any, index: fx.Node) -> int | None:
@@ -82,14 +99,13 @@ def _ahead(at: Any, index: fx.Node) -> int | None:
     return number if type(number) is int else None
 
 
-def _is_vector(tensor: fx.Node) -> bool:
+def _is_vector(tensor: fx.Node, rank: int = 1) -> bool:
     fake = tensor.meta.get("example_value")
-    return isinstance(fake, torch.Tensor) and fake.dim() == 1 and not fake.dtype.is_floating_point
+    return isinstance(fake, torch.Tensor) and fake.dim() == rank and not fake.dtype.is_floating_point
 
 
-def _is_constant(tensor: fx.Node, region: Region) -> bool:
+def _is_constant(tensor: fx.Node, begin: fx.Node) -> bool:
     """Was a tensor there before the loop, and does the body leave its memory alone?"""
-    begin = region.indices[0]
     memory = storage(tensor)
     node: Any = begin
     while node.op != "root":
@@ -99,33 +115,61 @@ def _is_constant(tensor: fx.Node, region: Region) -> bool:
     return bool(tensor < begin)
 
 
-def _emit(region: Region, made: Any) -> Any:
+def vector_of(tx: InstructionTranslatorBase, made: Any) -> Any:
+    """The proxy of all documents' numbers, made in that way; None if they are not found, or all the same."""
+    return None if isinstance(made, int) or _holds(made, "entry") else _emit(tx, made, None)
+
+
+def _holds(made: Any, what: str) -> bool:
+    return isinstance(made, tuple) and (made[0] == what or any(_holds(part, what) for part in made[1:]))
+
+
+def _emit(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
     """The proxy of all documents' numbers, or the int that they all are; None if a tensor has no such entries."""
     if isinstance(made, int):
         return made
     what, first, second = made
     if what == "lengths":
-        return stepped(region.tx, first, second)
-    if what == "entry":
-        return _cut(region, first, second)
-    parts = [_emit(region, part) for part in (first, second)]
+        return stepped(tx, first, second)
+    if what in ("column", "entry"):
+        node = next((n for n in tx.output.current_tracer.graph.nodes if n.name == first), None)
+        if node is None:
+            return None
+        return _column_of(tx, node, second) if what == "column" else _cut(tx, node, second, length)
+    parts = [_emit(tx, part, length) for part in (first, second)]
     if any(part is None for part in parts) or all(isinstance(part, int) for part in parts):
         return None
-    return emit(region.tx, what, *parts).as_proxy()
+    return emit(tx, what, *parts).as_proxy()
 
 
-def _cut(region: Region, tensor: fx.Node, ahead: int) -> Any:
+def _column_of(tx: InstructionTranslatorBase, matrix: fx.Node, column: int) -> Any:
+    """``matrix[:, column]``, as numbers of 64 bits."""
+    vector = emit(tx, torch.select, tx.output.current_tracer.proxy(matrix), 1, column).as_proxy()
+    return emit(tx, "long", vector, method=True).as_proxy()
+
+
+def _cut(tx: InstructionTranslatorBase, tensor: fx.Node, ahead: int, length: Any) -> Any:
     """``tensor[ahead : ahead + number of documents]``, as numbers of 64 bits, which hold what Python's do here."""
     fake = tensor.meta["example_value"]
-    length: Any = region.length
     stop = sympy.sympify(_expression(length.sym_num) + ahead - _expression(fake.shape[0]))
     if not stop.is_Integer or stop > 0 or ahead < 0:
         return None
-    proxy = region.tx.output.current_tracer.proxy(tensor)
-    vector = emit(region.tx, "long", proxy, method=True).as_proxy()
+    vector = emit(tx, "long", tx.output.current_tracer.proxy(tensor), method=True).as_proxy()
     if ahead == 0 and stop == 0:
         return vector
-    return emit(region.tx, operator.getitem, vector, slice(ahead or None, int(stop) or None)).as_proxy()
+    return emit(tx, operator.getitem, vector, slice(ahead or None, int(stop) or None)).as_proxy()
+
+
+def stepped(tx: InstructionTranslatorBase, lengths: str, steps: Steps) -> Any:
+    """The proxy of all lengths after the steps; None if there is no such node."""
+    tracer = tx.output.current_tracer
+    node = next((n for n in tracer.graph.nodes if n.name == lengths and n.target == "clone"), None)
+    if node is None:
+        return None
+    vector = tracer.proxy(node)
+    for op, by in steps:
+        vector = emit(tx, op, vector, by).as_proxy()
+    return vector
 
 
 def _expression(size: Any) -> Any:

@@ -24,6 +24,7 @@ import torch
 from torch import fx
 
 from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, call, constant, emit
+from packpass.capture.entries import made_of, stepped, vector_of
 from packpass.markers.lengths import Steps, length_of
 
 if TYPE_CHECKING:
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
 class Offset:
     """``local += step(... lengths[i])``, from ``first`` on.
 
-    ``lengths``: name of the graph node of a list's numbers.
+    ``lengths``: name of the graph node of a list's numbers. ``made``: where the local grows by something else that the
+    document's numbers make (`packpass.capture.entries`), how; there are no lengths then.
     """
 
     first: int
     lengths: str
     steps: Steps
+    made: Any = None
 
 
 def _node(value: Any) -> fx.Node | None:
@@ -66,26 +69,19 @@ def added(value: Any, before: Any) -> fx.Node | None:
 def learn(before: Any, after: list[Any], indices: list[fx.Node]) -> Offset | None:
     """How a local grew in all traced iterations, if it is an offset. ``after``: its value at the end of each."""
     first = _first(before)
-    found = []
+    found, made = [], []
     for value, index in zip(after, indices, strict=True):
         grown = added(value, before)
         found.append(length_of(grown, index) if grown is not None else None)
+        made.append(made_of(grown, index, indices[0]) if grown is not None else None)
         before = value
-    if first is None or found[0] is None or any(other != found[0] for other in found):
+    if first is None:
         return None
-    return Offset(first, *found[0])
-
-
-def stepped(tx: InstructionTranslatorBase, lengths: str, steps: Steps) -> Any:
-    """The proxy of all lengths after the steps; None if there is no such node."""
-    tracer = tx.output.current_tracer
-    node = next((n for n in tracer.graph.nodes if n.name == lengths and n.target == "clone"), None)
-    if node is None:
-        return None
-    vector = tracer.proxy(node)
-    for op, by in steps:
-        vector = emit(tx, op, vector, by).as_proxy()
-    return vector
+    if found[0] is not None and all(other == found[0] for other in found):
+        return Offset(first, *found[0])
+    if made[0] is not None and all(other == made[0] for other in made):
+        return Offset(first, "", (), made[0])
+    return None
 
 
 class Running:
@@ -93,7 +89,7 @@ class Running:
 
     def __init__(self, tx: InstructionTranslatorBase, offset: Offset, documents: Any) -> None:
         self.tx, self.offset, self.documents = tx, offset, documents
-        lengths = stepped(tx, offset.lengths, offset.steps)
+        lengths = stepped(tx, offset.lengths, offset.steps) if offset.made is None else vector_of(tx, offset.made)
         self.ready = lengths is not None
         if self.ready:
             ends = emit(tx, torch.cumsum, lengths, 0)
@@ -109,6 +105,8 @@ class Running:
         """The local's value for the document ``index`` is ``start``."""
         self.index = index
         self.start = self._read(index)
+        if self.offset.made is not None:
+            return
         stop = self._read(call(self.tx, operator.add, index, constant(1)))
         length = call(self.tx, operator.sub, stop, self.start)
         # For `passes.lengths`, which finds it by what it is made of; Dynamo would remove it, as nobody uses it yet.
@@ -125,4 +123,8 @@ class Running:
         """Have all locals been increased by this document's length?"""
         index, known = _node(self.index), (self.offset.lengths, self.offset.steps)
         grown = [added(value, self.start) for value in values]
+        if self.offset.made is not None:
+            return index is not None and all(
+                node is not None and made_of(node, index, index) == self.offset.made for node in grown
+            )
         return index is not None and all(node is not None and length_of(node, index) == known for node in grown)

@@ -179,6 +179,12 @@ def of_tolist(x: Any) -> Any:
     return Documents(x.size(0), lambda i: numbers[i].item(), list, False, numbers)
 
 
+def of_rows(x: Any, columns: Any) -> Any:
+    """``x.tolist()`` of a matrix of integers: a list of ``columns`` numbers per row."""
+    numbers = x.clone()
+    return Documents(x.size(0), lambda i: [numbers[i][c].item() for c in range(columns)], list)
+
+
 def total(documents: Any) -> Any:
     """``sum(numbers)``."""
     return documents.origin.sum().item()

@@ -235,6 +235,8 @@ class Region:
         """Are some documents skipped? Then a list may have fewer entries than there are documents."""
         self.followed: dict[int, Any] = {}
         """Iteration -> the condition of its branches that is followed both ways."""
+        self.numbers: dict[Any, Any] = {}
+        """Tensors of one integer, as nodes -> the number that was read from each."""
         self._scope = contextlib.ExitStack()
         self._scope.enter_context(enter_new_scope())
         self.cells = Accesses()

@@ -31,6 +31,7 @@ from packpass.capture.dynamo import (
     variable,
 )
 from packpass.capture.lists import CollectedItems, is_collected, items_of
+from packpass.capture.matrices import goes_over_rows, is_column, is_single, rows_of
 from packpass.capture.region import ITERATIONS, Region
 from packpass.capture.state import (
     LOOP_MODES,
@@ -42,7 +43,7 @@ from packpass.capture.state import (
     refuse,
     resumes,
 )
-from packpass.capture.watch import enter_loop_mode, is_vector, loop_mode_for_symint, made_from, static_sizes
+from packpass.capture.watch import enter_loop_mode, is_matrix, is_vector, loop_mode_for_symint, made_from, static_sizes
 from packpass.decisions.location import is_library
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ def is_once(value: Any) -> bool:
 
 
 def documents_of(tx: Translator, value: Any) -> Any:
-    """``value`` as a sequence over documents, or None: one of ours, a list that a loop over documents has filled, or a
-    1-D integer tensor with one entry per document."""
+    """``value`` as a sequence over documents, or None: one of ours, a list that a loop over documents has filled, a 1-D
+    integer tensor with one entry per document, or a matrix with one row of sizes for each."""
     if is_documents(value):
         return value
     items = items_of(value)
@@ -74,7 +75,11 @@ def documents_of(tx: Translator, value: Any) -> Any:
         if is_vector(value) and made_from(value.as_proxy().node) is not None:
             raise refuse_use(tx, "going over a numpy array of boundaries, instead of their tolist(),")
         return None
+    if isinstance(value, TensorVariable) and is_matrix(value):
+        return rows_of(tx, value)
     if isinstance(value, TensorVariable) and is_vector(value) and current_frame().mode is not Mode.STOCK:
+        if is_single(tx, value) or (is_column(value) and goes_over_rows(tx, value)):
+            return call(tx, plain.of_tensor, value)
         size = value.as_proxy().node.meta["example_value"].shape[0]
         if isinstance(size, int) or size.node.expr.is_number:
             enter_loop_mode(tx, static_sizes(int(size)))

@@ -87,6 +87,10 @@ class FrameState:
     """Did the user check data outside a captured loop? Then the assertions in the graph are not all Dynamo's own."""
     not_replayable: str = ""
     """Why the loops of this frame must not be replayed although their two iterations are alike."""
+    row_sizes: bool = False
+    """Is there a loop over rows of sizes? Where there is, the lengths of what else is made of them depend on values."""
+    single_rows: bool = False
+    """Is there a matrix with one row, over which a loop was captured, among the values of the frame?"""
     restarts: int = 0
     carried: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """Loop (code object, bytecode offset) -> which of its live frames has locals that change by documents, and how, see
@@ -130,8 +134,8 @@ class _Active(threading.local):
         """Is it a frame of packpass's that is traced, also where its loops are left to stock torch?"""
         self.trace = Trace()
         self.regions: list[Region] = []
-        self.stock_scalars: bool | None = None
-        """The user's ``capture_scalar_outputs`` while it is overridden."""
+        self.stock_settings: dict[str, bool] | None = None
+        """The user's settings of what is captured while they are overridden."""
 
 
 active = _Active()

@@ -23,12 +23,19 @@ UNROLL_LIMIT = 65
 """Entries of a boundary vector up to which a loop with a constant number of documents is unrolled and looked at."""
 
 
-def vectors(tx: Any) -> dict[str, Any]:
-    """Every 1-D integer input so far, the only things that can be boundaries: name of its source -> length."""
+MOST_COLUMNS = 8
+"""Columns up to which a matrix may be one of sizes of documents: each is traced as a number of its own."""
+
+
+def vectors(tx: Any, rank: int = 1) -> dict[str, Any]:
+    """Every 1-D integer input so far, the only things that can be boundaries: name of its source -> length.
+
+    ``rank=2``: every matrix of integers, the only things that can be sizes of documents -> number of rows.
+    """
     found = {}
     for node in tx.output.root_tracer.graph.find_nodes(op="placeholder"):
         value, argument = node.meta.get("example_value"), node.meta.get("grapharg")
-        if isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in _INDEX_DTYPES:
+        if isinstance(value, torch.Tensor) and value.dim() == rank and value.dtype in _INDEX_DTYPES:
             if argument is not None and argument.source is not None and hint_of(value.shape[0]) != 0:
                 found[_source_name(argument.source)] = value.shape[0]
     return found
@@ -38,10 +45,13 @@ def _source_name(source: Any) -> str:
     return source.name if isinstance(source.name, str) else source.name()  # a method before torch 2.12
 
 
-def enter_loop_mode(tx: Any, sizes: tuple[int, ...]) -> None:
-    """A loop that may run over documents: trace the frame again, ready for it, unless it already is."""
+def enter_loop_mode(tx: Any, sizes: tuple[int, ...], rank: int = 1) -> None:
+    """A loop that may run over documents: trace the frame again, ready for it, unless it already is.
+
+    ``rank=2``: it runs over the rows of a matrix.
+    """
     frame = current_frame()
-    fitting = {name for name, size in vectors(tx).items() if hint_of(size) in sizes}
+    fitting = {name for name, size in vectors(tx, rank).items() if hint_of(size) in sizes}
     new = fitting - frame.dynamic_sources
     symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
     if not symbolic:
@@ -56,9 +66,13 @@ def enter_loop_mode(tx: Any, sizes: tuple[int, ...]) -> None:
 
 
 def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
-    """True if ``expr`` (a loop's length) comes from a 1-D integer input; enters symbolic mode if that is new."""
+    """True if ``expr`` (a loop's length) comes from a 1-D integer input, or a matrix of integers; enters symbolic mode
+    if that is new. So it is if it is as long as values say, in a frame that captures such lengths for rows of sizes:
+    one frame or more per image, say."""
     frame = current_frame()
-    names = vectors(tx)
+    if free_unbacked_symbols(expr):
+        return frame.mode is Mode.SYMBOLIC and frame.row_sizes
+    names = {**vectors(tx), **vectors(tx, rank=2)}
     env = tx.output.shape_env
     for symbol in getattr(expr, "free_symbols", ()):
         for source in env.var_to_sources.get(symbol, ()):
@@ -85,6 +99,15 @@ def is_scalar(v: Any) -> bool:
 def is_vector(v: Any) -> bool:
     value = example(v)
     return isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in _INDEX_DTYPES
+
+
+def is_matrix(v: Any) -> bool:
+    """A row of a few numbers per document: the sizes of an image, say."""
+    value = example(v)
+    if not isinstance(value, torch.Tensor) or value.dim() != 2 or value.dtype not in _INDEX_DTYPES:
+        return False
+    columns = hint_of(value.shape[1])
+    return columns is not None and 1 <= columns <= MOST_COLUMNS
 
 
 def is_unknown(size: Any) -> bool:
@@ -120,8 +143,8 @@ def watch_item(tx: Any, scalar: Any) -> None:
         raise restart("a number made from boundaries is read in front of a loop")
 
 
-def made_from(node: Any) -> Any:
-    """The one input that a value is made from, if that is a vector of integers."""
+def made_from(node: Any, rank: int = 1) -> Any:
+    """The one input that a value is made from, if that is a vector of integers (``rank=2``: a matrix)."""
     seen, queue, inputs = {node}, [node], []
     while queue:
         here = queue.pop()
@@ -132,7 +155,7 @@ def made_from(node: Any) -> Any:
     if len(inputs) != 1:
         return None
     value = inputs[0].meta["example_value"]
-    return inputs[0] if value.dim() == 1 and value.dtype in _INDEX_DTYPES else None
+    return inputs[0] if value.dim() == rank and value.dtype in _INDEX_DTYPES else None
 
 
 def _loop_ahead(tx: Any) -> bool:

@@ -40,7 +40,7 @@ def call(tx: Any, tensor: Any = None, pad: Any = None, mode: Any = None, value: 
     tensor, amounts = tensor.realize(), pad.realize()
     if not isinstance(tensor, TensorVariable) or not isinstance(amounts, (ListVariable, TupleVariable)):
         return None
-    entries = [_number(tx, entry.realize()) for entry in amounts.items]
+    entries = [as_number(tx, entry.realize()) for entry in amounts.items]
     constants = [_constant(given.get(name)) for name in ("mode", "value")]
     if (
         constants[0] not in ((True, None), (True, "constant"))
@@ -56,8 +56,8 @@ def call(tx: Any, tensor: Any = None, pad: Any = None, mode: Any = None, value: 
     return emit(tx, markers.PAD, tensor.as_proxy(), proxies, "constant", constants[1][1], width)
 
 
-def _number(tx: Any, entry: Any) -> Any:
-    """An integer tensor without dimensions as the number it holds."""
+def as_number(tx: Any, entry: Any) -> Any:
+    """An integer tensor without dimensions as the number it holds; anything else as it is."""
     is_tensor = isinstance(entry, TensorVariable) and is_scalar(entry)
     return _made_again(tx, entry.as_proxy().node) if is_tensor else entry
 
@@ -68,7 +68,10 @@ def _made_again(tx: Any, made: Any) -> Any:
         return constant(made)
     if made.target in _ARITHMETIC and len(made.args) == 2 and all(map(_is_integer, made.args)):
         return traced(tx, made.target, *(_made_again(tx, part) for part in made.args))
-    return emit(tx, "item", tx.output.current_tracer.proxy(made), method=True)
+    numbers = active.regions[-1].numbers
+    if made not in numbers:
+        numbers[made] = emit(tx, "item", tx.output.current_tracer.proxy(made), method=True)
+    return numbers[made]
 
 
 def _is_integer(part: Any) -> bool:

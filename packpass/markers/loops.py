@@ -161,7 +161,8 @@ def _fresh_size() -> torch.SymInt:
 def _(length: int, id: int, it: int) -> torch.SymInt:
     index = current_shape_env().create_unbacked_symint()
     torch._check(index >= 0)
-    torch._check(index < length)
+    if not isinstance(length, int) or length > 1:  # of a number that can only be 0, torch makes a constant
+        torch._check(index < length)
     return index
 
 

@@ -6,6 +6,7 @@ Importing this package registers every op: its eager kernels, its shapes, its ba
 from packpass.ops import (  # noqa: F401  (registers ops that only passes use)
     _all_to_all_group,
     _boundaries_or_row,
+    _check_documents,
     _documents_only,
     _expanded_boundaries,
     _must_equal,

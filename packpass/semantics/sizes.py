@@ -9,6 +9,13 @@ import torch
 
 from packpass._compat import fake_mode_of
 
+_WORDS = """
+    arange linspace zeros ones full empty reshape unflatten tile broadcast_to narrow repeat_interleave expand repeat
+    view new_zeros new_ones new_full new_empty
+    """
+TAKING_SIZES = frozenset(_WORDS.split())
+"""Operations that read their sizes from tensors of one integer, too."""
+
 
 class Renamed:
     """Sizes and fake tensors of one environment in another."""

@@ -246,6 +246,8 @@ def _repeated_each(call: Call) -> Meaning | None:
     dim = axis_index(call.get("dim"), operand.rank)
     if dim is None and call.get("dim") is not None:
         return None
+    if dim is None and operand.rank == 1:
+        dim = 0
     relating = Relating(call)
     if dim is not None and isinstance(repeats, (int, torch.SymInt)):
         axes = tuple(relating.axis(size) for size in operand.value.shape)

@@ -10,8 +10,8 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import hint_of, statically_known_true
-from packpass.semantics import example, storage
-from packpass.semantics.effects import mutated_after, written_inputs
+from packpass.semantics import example
+from packpass.semantics.effects import mutated_after
 from passes.document_loops import (  # noqa: F401  (fills the rule table)
     rules_created,
     rules_cuts,
@@ -46,25 +46,8 @@ from passes.document_loops.machine import (
 from passes.document_loops.op_names import label
 from passes.document_loops.rules import step
 from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
+from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.refused import Refused
-
-
-@dataclasses.dataclass(frozen=True)
-class LoopFound:
-    """A captured loop: its traced iterations as ``(begin, body, end)`` and the lists it fills."""
-
-    id: int
-    iterations: tuple[tuple[fx.Node, tuple[fx.Node, ...], fx.Node], ...]
-    collects: tuple[fx.Node, ...]
-
-    @property
-    def nodes(self) -> set[fx.Node]:
-        return {n for begin, body, end in self.iterations for n in (begin, *body, end)}
-
-    @property
-    def written(self) -> set[Any]:
-        """The memory (`storage`) that the loop writes to."""
-        return {storage(target) for node in self.nodes for target in written_inputs(node)} - {None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,25 +80,6 @@ class Decided:
 def content(value: Segment | Document) -> Term:
     """The term of what is appended to a list."""
     return value.store.term if isinstance(value, Segment) else value.cell.term
-
-
-def find(graph: fx.Graph) -> list[LoopFound]:
-    """Every loop between markers, in graph order."""
-    open_: list[tuple[fx.Node, list[fx.Node]]] = []
-    found: dict[int, list[tuple[fx.Node, tuple[fx.Node, ...], fx.Node]]] = {}
-    collects: dict[int, list[fx.Node]] = {}
-    for node in graph.nodes:
-        if node.target is markers.LOOP_BEGIN:
-            open_.append((node, []))
-        elif node.target is markers.LOOP_END:
-            begin, body = open_.pop()
-            found.setdefault(int(str(begin.args[1])), []).append((begin, tuple(body), node))
-        else:
-            if node.target is markers.LIST_COLLECT:
-                collects.setdefault(node.args[2], []).append(node)
-            for _, body in open_:
-                body.append(node)
-    return [LoopFound(i, tuple(its), tuple(collects.get(i, ()))) for i, its in found.items()]
 
 
 def interpret(
@@ -167,7 +131,7 @@ def conclude(
     if not writes and not doc_rows and not loop.collects and not first.checks:
         raise Refused("no-effect", "the loop over documents changes nothing")
     appends = []
-    sizes = _list_sizes(loop)
+    sizes = list_sizes(loop)
     for collect, value in appended.items():
         (_check_segment if isinstance(value, Segment) else _check_document)(graph, loop, first, collect, value, sizes)
         appends.append((collect, value))
@@ -184,7 +148,7 @@ def conclude(
     for other, extent in zip([*rows, *squares][1:], extents[1:], strict=True):
         if not same_length(extent, extents[0]):
             raise Refused("row-lengths", "rows of different lengths are cut by the same boundaries", other.node)
-    _no_escape(loop)
+    no_escape(loop, label)
     return dataclasses.replace(found, row_node=rows[0].node, row_dim=_position(rows[0])) if rows else found
 
 
@@ -317,58 +281,3 @@ def _rows(decided: Decided, machine: Machine) -> list[Row]:
     if not rows and not segments and not any(isinstance(row, (Elsewhere, Block)) for row, _ in decided.writes):
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")
     return list(rows)
-
-
-def hoistable(graph: fx.Graph, loop: LoopFound) -> tuple[fx.Node, ...]:
-    """Sizes of outside tensors that Dynamo computes inside the region and uses after it as well."""
-    nodes, keep = loop.nodes, []
-    depends: set[fx.Node] = {begin for begin, _, _ in loop.iterations}
-    for _, body, _ in loop.iterations:
-        for node in body:
-            fake = example(node)
-            inputs = [n for n in node.all_input_nodes if n in nodes]
-            symbolic = isinstance(fake, (int, torch.SymInt, torch.SymBool)) and node.op == "call_function"
-            if not symbolic or any(n in depends for n in inputs):
-                depends.add(node)
-            else:
-                keep.append(node)
-    escaping = [n for n in keep if any(u not in nodes for u in n.users)]
-    needed: set[fx.Node] = set()
-    stack = list(escaping)
-    while stack:
-        node = stack.pop()
-        if node not in needed:
-            needed.add(node)
-            stack.extend(n for n in node.all_input_nodes if n in nodes)
-    return tuple(n for n in graph.nodes if n in needed)
-
-
-def _list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
-    """Nodes that only assert something about the size of a collected list (Dynamo's own), users after their inputs."""
-    found: list[fx.Node] = []
-
-    def only_asserts(node: fx.Node) -> bool:
-        if node.target is torch.ops.aten._assert_scalar.default:
-            found.append(node)
-            return True
-        if node.op != "call_function" or isinstance(example(node), torch.Tensor):
-            return False
-        ok = all(only_asserts(user) for user in list(node.users))
-        found.append(node)
-        return ok
-
-    for collect in loop.collects:
-        for user in list(collect.users):
-            if user.target is torch.ops.aten.sym_size.int:
-                mark = len(found)
-                if not only_asserts(user):
-                    del found[mark:]
-    return tuple(dict.fromkeys(found))
-
-
-def _no_escape(loop: LoopFound) -> None:
-    nodes = loop.nodes
-    for node in nodes:
-        for user in node.users:
-            if user not in nodes and user not in loop.collects:
-                raise Refused("leaked-local", f"{label(node)} of one document is used after the loop", user)

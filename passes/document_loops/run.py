@@ -12,8 +12,9 @@ from torch import fx
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
 from passes.context import PassContext
-from passes.document_loops.find import Decided, LoopFound, decide, find
+from passes.document_loops.find import Decided, decide
 from passes.document_loops.rewrite import rewrite
+from passes.loops import LoopFound, find
 from passes.refused import Refused
 
 NAME = "vectorize_segments"

@@ -32,9 +32,9 @@ from packpass import markers
 from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name, storage
 from packpass.semantics.effects import changes_mode, written_inputs
 from passes.building import Builder
-from passes.document_loops.find import LoopFound, find
 from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all.moves import MOVES
+from passes.loops import LoopFound, find
 
 _CUTS = (markers.SEGMENT, markers.SPLIT_GET, markers.LIST_GET)
 

@@ -28,7 +28,6 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
 from packpass.semantics.effects import written_inputs
 from passes.context import PassContext
-from passes.document_loops.find import LoopFound, find
 from passes.document_loops.integers import Boundaries
 from passes.document_loops.machine import Machine
 from passes.document_loops.op_names import name_of
@@ -43,6 +42,7 @@ from passes.fuse_all_to_all.fission import prefixes, split
 from passes.fuse_all_to_all.scalars import Lin, Scale
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.fuse_all_to_all.write import write
+from passes.loops import LoopFound, find
 from passes.nodes import copy_of
 from passes.refused import Refused
 

@@ -44,11 +44,11 @@ from packpass.semantics import example
 from passes import cp_rolls
 from passes.building import Builder
 from passes.context import PassContext
-from passes.document_loops.find import find
 from passes.document_loops.integers import Boundaries
 from passes.document_loops.rewrite import Made, rewrite
 from passes.fuse_boundary_exchange.decide import Decided, decide, groups_seen, has_messages
 from passes.fuse_boundary_exchange.machine import RULES
+from passes.loops import find
 from passes.prune import prune
 from passes.refused import Refused
 

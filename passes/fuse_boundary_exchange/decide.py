@@ -15,7 +15,7 @@ from packpass.semantics import example
 from passes.document_loops import machine as segments
 from passes.document_loops.aliasing import separate_inputs
 from passes.document_loops.find import Decided as LoopDecided
-from passes.document_loops.find import LoopFound, all_documents, conclude, hoistable
+from passes.document_loops.find import all_documents, conclude
 from passes.document_loops.integers import FULL, Boundaries
 from passes.document_loops.terms import Assign, Row
 from passes.fuse_boundary_exchange import rules  # noqa: F401  (fills the rule table)
@@ -23,6 +23,7 @@ from passes.fuse_boundary_exchange.canonical import Field, Group, Matched, check
 from passes.fuse_boundary_exchange.machine import Machine
 from passes.fuse_boundary_exchange.terms import ZigzagRoll
 from passes.fuse_boundary_exchange.values import WHOLE, View
+from passes.loops import LoopFound, hoistable
 from passes.refused import Refused
 
 

@@ -41,8 +41,8 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
 from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
-from passes.document_loops.find import find
 from passes.document_loops.run import NAME, run_loop, run_one
+from passes.loops import find as find_loops
 from passes.refused import Refused
 from passes.vectorize_segments.unrolled import Lists, decide_unrolled, find_unrolled, sweep_scalars
 
@@ -50,10 +50,10 @@ from passes.vectorize_segments.unrolled import Lists, decide_unrolled, find_unro
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph. ``context`` gives the user's line per loop id."""
     results: list[Rewrite | Refusal] = []
-    loops = [loop.id for loop in find(gm.graph)]
-    for number in loops:
+    loops = [loop.id for loop in find_loops(gm.graph)]
+    for number in [number for number in loops if number not in context.products.judged_loops]:
         results.append(run_loop(gm.graph, number, context))
-    if not loops:
+    if not loops and not context.products.judged_loops:
         results += run_unrolled(gm.graph, context)
     if any(isinstance(result, Rewrite) for result in results):
         gm.graph.lint()

@@ -73,6 +73,7 @@ class Program:
     shapes: tuple[Shape, ...] | None
     reads: int = 0  # numbers that the program itself needs on the host: the size of its result
     graphs: int = 2  # over the counted sizes
+    rule: str = "vectorize_segments"  # the pass that rewrites it
 
     def __str__(self) -> str:
         return self.name
@@ -120,7 +121,7 @@ def _register(table: dict[str, Program], args: str, options: dict[str, Any]) -> 
     defaults: dict[str, Any] = dict(
         wrap=None, where=(), demand=False, must_refuse=False, refusal=False, why="", min_len=0, lead_empty=True,
         tail=True, exact=True, mutates=False, depends=True, observe=None, shapes=None,
-        reads=0, graphs=2,
+        reads=0, graphs=2, rule="vectorize_segments",
     )  # fmt: skip
     unknown = options.keys() - defaults.keys()
     if unknown:

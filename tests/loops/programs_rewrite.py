@@ -8,6 +8,7 @@ from . import (
     rewrite_branches,
     rewrite_elsewhere,
     rewrite_forms,
+    rewrite_grids,
     rewrite_offsets,
     rewrite_outputs,
     rewrite_totals,
@@ -17,5 +18,5 @@ from .harness import REWRITE, Program
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
     "PROGRAMS", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_elsewhere", "rewrite_forms",
-    "rewrite_offsets", "rewrite_outputs", "rewrite_totals",
+    "rewrite_grids", "rewrite_offsets", "rewrite_outputs", "rewrite_totals",
 ]  # fmt: skip

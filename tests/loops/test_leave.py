@@ -46,7 +46,9 @@ def test_equals_eager_from_the_odd_sizes(prog: Program) -> None:
 def test_is_not_rewritten(prog: Program) -> None:
     for shape in prog.inputs()[:2]:
         report = explained(prog, shape)
-        assert not [r for r in report.rewrites if r.rule == RULE], f"rewritten although {prog.why}: {report.rewrites}"
+        assert not [r for r in report.rewrites if r.rule in (RULE, "ragged_grids")], (
+            f"rewritten although {prog.why}: {report.rewrites}"
+        )
 
 
 @pytest.mark.parametrize("prog", [p for p in EVERY if p.refusal], ids=str)

@@ -77,7 +77,7 @@ def run_loop(prog: loops.Program) -> Verdict:
         found = Found(EAGER, _words(error))
     else:
         found = _loop_held(prog, compiling.compiled, shapes)
-        forbidden = prog.must_refuse and counters["packpass"][f"rewrite:{compiling.RULE}"]
+        forbidden = prog.must_refuse and counters["packpass"][f"rewrite:{prog.rule}"]
         if found.outcome != RIGHT and _loop_held(prog, _stock, shapes).outcome == found.outcome:
             found.outcome = STOCK
         elif forbidden:
@@ -103,7 +103,7 @@ def _loop_held(prog: loops.Program, compiled: Compile, shapes: list[loops.Shape]
         except AssertionError as error:
             raised = error.__cause__  # the harness chains what the compiled program raised, and nothing else
             found.outcome, found.detail = (RAISED, f"{shape}: {_words(raised)}") if raised else (WRONG, _words(error))
-        found.done = found.done or _done(compiling.RULE)
+        found.done = found.done or _done(prog.rule)
         if found.outcome != RIGHT or not (prog.demand or found.done["rewrites"]):
             break  # what was left alone is Dynamo's own unrolled code, compiled anew for every size
     return found

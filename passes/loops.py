@@ -1,0 +1,110 @@
+"""Captured loops in a graph: what stands between the markers, what may stand in front of them, what must not leave."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass.semantics import example, storage
+from packpass.semantics.effects import written_inputs
+from passes.refused import Refused
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopFound:
+    """A captured loop: its traced iterations as ``(begin, body, end)`` and the lists it fills."""
+
+    id: int
+    iterations: tuple[tuple[fx.Node, tuple[fx.Node, ...], fx.Node], ...]
+    collects: tuple[fx.Node, ...]
+
+    @property
+    def nodes(self) -> set[fx.Node]:
+        return {n for begin, body, end in self.iterations for n in (begin, *body, end)}
+
+    @property
+    def written(self) -> set[Any]:
+        """The memory (`storage`) that the loop writes to."""
+        return {storage(target) for node in self.nodes for target in written_inputs(node)} - {None}
+
+
+def find(graph: fx.Graph) -> list[LoopFound]:
+    """Every loop between markers, in graph order."""
+    open_: list[tuple[fx.Node, list[fx.Node]]] = []
+    found: dict[int, list[tuple[fx.Node, tuple[fx.Node, ...], fx.Node]]] = {}
+    collects: dict[int, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.target is markers.LOOP_BEGIN:
+            open_.append((node, []))
+        elif node.target is markers.LOOP_END:
+            begin, body = open_.pop()
+            found.setdefault(int(str(begin.args[1])), []).append((begin, tuple(body), node))
+        else:
+            if node.target is markers.LIST_COLLECT:
+                collects.setdefault(node.args[2], []).append(node)
+            for _, body in open_:
+                body.append(node)
+    return [LoopFound(i, tuple(its), tuple(collects.get(i, ()))) for i, its in found.items()]
+
+
+def hoistable(graph: fx.Graph, loop: LoopFound) -> tuple[fx.Node, ...]:
+    """Sizes of outside tensors that Dynamo computes inside the region and uses after it as well."""
+    nodes, keep = loop.nodes, []
+    depends: set[fx.Node] = {begin for begin, _, _ in loop.iterations}
+    for _, body, _ in loop.iterations:
+        for node in body:
+            fake = example(node)
+            inputs = [n for n in node.all_input_nodes if n in nodes]
+            symbolic = isinstance(fake, (int, torch.SymInt, torch.SymBool)) and node.op == "call_function"
+            if not symbolic or any(n in depends for n in inputs):
+                depends.add(node)
+            else:
+                keep.append(node)
+    escaping = [n for n in keep if any(u not in nodes for u in n.users)]
+    needed: set[fx.Node] = set()
+    stack = list(escaping)
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack.extend(n for n in node.all_input_nodes if n in nodes)
+    return tuple(n for n in graph.nodes if n in needed)
+
+
+def list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
+    """Nodes that only assert something about the size of a collected list (Dynamo's own), users after their inputs."""
+    found: list[fx.Node] = []
+
+    def only_asserts(node: fx.Node) -> bool:
+        if node.target is torch.ops.aten._assert_scalar.default:
+            found.append(node)
+            return True
+        if node.op != "call_function" or isinstance(example(node), torch.Tensor):
+            return False
+        ok = all(only_asserts(user) for user in list(node.users))
+        found.append(node)
+        return ok
+
+    for collect in loop.collects:
+        for user in list(collect.users):
+            if user.target is torch.ops.aten.sym_size.int:
+                mark = len(found)
+                if not only_asserts(user):
+                    del found[mark:]
+    return tuple(dict.fromkeys(found))
+
+
+def no_escape(loop: LoopFound, said: Callable[[fx.Node], str]) -> None:
+    """Nothing of a document but what is in a list may be used after the loop; raises `Refused`.
+
+    ``said``: a node, for the user."""
+    nodes = loop.nodes
+    for node in nodes:
+        for user in node.users:
+            if user not in nodes and user not in loop.collects:
+                raise Refused("leaked-local", f"{said(node)} of one document is used after the loop", user)

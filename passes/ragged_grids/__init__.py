@@ -1,0 +1,64 @@
+"""Run a loop over rows of sizes as operations on all slots of what it appends.
+
+Before (user code)::
+
+    for t, h, w in grid_thw.tolist():                    # grid_thw: [N, 3], integers
+        rows = torch.arange(h)[:, None].expand(h, w).flatten()
+        out.append(rows.repeat(t))                       # [t * h * w]
+    torch.cat(out)
+
+Before (FX, from `packpass.capture`): two traced iterations between marker ops. After::
+
+    cu = cat([0, cumsum(t * h * w)])                     # [N + 1]
+    slot = position_ids(cu, cu[-1])                      # [T]: the slot's number within its document
+    rows = slot % (h * w)[document] // w[document]       # [T]
+
+Why it is safe: both traced iterations are interpreted (`machine`) as functions of the document's numbers and of where
+one looks; they must leave the same. What an operation means is asked of `packpass.semantics`. Sizes that eager would
+not take for a document are checked, and the error names it.
+
+Does not handle (each refused by a stable code): operations that put slots of a document together or have no rule
+(``no-rule``), shapes that depend on values (``no-rule``), writes (``outer-tensor-write``), sizes that are taken to be
+equal (``length-mismatch``), lists that are used by something else than ``torch.cat`` (``list-use``).
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Claims, Refusal, Rewrite
+from passes.context import PassContext
+from passes.loops import LoopFound, find
+from passes.ragged_grids.decide import decide, is_over_rows
+from passes.ragged_grids.rewrite import rewrite
+from passes.refused import Refused
+
+NAME = "ragged_grids"
+
+
+def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
+    """Rewrite every captured loop of one graph that reads rows of sizes."""
+    results: list[Rewrite | Refusal] = []
+    for number in [loop.id for loop in find(gm.graph) if is_over_rows(loop)]:
+        (loop,) = (loop for loop in find(gm.graph) if loop.id == number)
+        results.append(_run_one(gm.graph, loop, context.locations.get(number, "<unknown>")))
+        context.products.judged_loops.add(number)
+    if any(isinstance(result, Rewrite) for result in results):
+        gm.graph.lint()
+        gm.recompile()
+    return results
+
+
+def _run_one(graph: fx.Graph, loop: LoopFound, location: str) -> Rewrite | Refusal:
+    try:
+        decided = decide(graph, loop)
+        made = rewrite(graph, decided, NAME)
+    except Refused as refused:
+        reason = str(refused)
+        line = location_of_node(refused.node)
+        if line and line != location:
+            reason += f" (at {line})"
+        return Refusal(NAME, refused.code, reason, location)
+    after = "index arithmetic on one row of slots"
+    return Rewrite(NAME, location, "loop over rows of sizes", after, made, Claims(captured_loop=True))

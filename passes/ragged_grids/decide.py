@@ -1,0 +1,155 @@
+"""May a loop over rows of sizes run as one row of slots? Nothing here changes the graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass._compat import statically_known_true
+from packpass.semantics import example
+from packpass.semantics.effects import effects_of, mutated_after
+from passes.loops import LoopFound, hoistable, list_sizes, no_escape
+from passes.ragged_grids.machine import Check, Machine, label
+from passes.ragged_grids.sizes import DOCUMENT, Names
+from passes.ragged_grids.steps import finish, step
+from passes.ragged_grids.terms import Chosen, Input, Interner, Padded, Piece, Term, walk
+from passes.refused import Refused
+
+_INTEGERS = (torch.int32, torch.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decided:
+    """A loop over rows of sizes, with everything the rewrite needs."""
+
+    loop: LoopFound
+    names: Names
+    appended: tuple[tuple[fx.Node, Term], ...]
+    """List -> what each document appends."""
+    checks: tuple[Check, ...]
+    hoisted: tuple[fx.Node, ...]
+    dead: tuple[fx.Node, ...]
+
+    @property
+    def documents(self) -> Any:
+        """How many documents there are: a node or an int."""
+        return self.loop.iterations[0][0].args[0]
+
+
+def is_over_rows(loop: LoopFound) -> bool:
+    """Does the body read numbers of a row of a matrix?"""
+    return any(_is_row_number(node) for node in loop.iterations[0][1])
+
+
+def _is_row_number(node: fx.Node) -> bool:
+    """A number that is an entry of a row of a matrix of integers, from outside the loop."""
+    if not isinstance(example(node), torch.SymInt) or not effects_of(node).host:
+        return False
+    seen: list[Any] = [node]
+    for _ in range(3):
+        inputs = [n for n in seen[-1].all_input_nodes if isinstance(example(n), torch.Tensor)]
+        if len(inputs) != 1:
+            return False
+        seen.append(inputs[0])
+        fake = example(inputs[0])
+        if fake.dim() == 2:
+            return fake.dtype in _INTEGERS
+    return False
+
+
+def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
+    """Check every condition; raises `Refused`."""
+    if len(loop.iterations) != 2:
+        raise Refused("not-captured", "the loop was not traced twice")
+    hoisted = hoistable(graph, loop)
+    inside = loop.nodes - set(hoisted)
+    iterations = tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations)
+    loop = LoopFound(loop.id, iterations, loop.collects)
+    if not loop.collects:
+        raise Refused("no-effect", "the loop over rows of sizes fills no list")
+    intern, names = Interner(), Names()
+    first, second = (_interpret(loop, i, intern, names) for i in (0, 1))
+    appended = []
+    for collect in loop.collects:
+        terms = [machine.term(_source(collect, i), collect) for i, machine in enumerate((first, second))]
+        if terms[0] is not terms[1]:
+            raise Refused("not-generic", "two iterations of the loop do different things", collect)
+        appended.append((collect, terms[0]))
+    if first.checks != second.checks:
+        raise Refused("not-generic", "two iterations of the loop do different things")
+    dead = list_sizes(loop)
+    decided = Decided(loop, names, tuple(appended), tuple(first.checks), hoisted, dead)
+    for collect, term in appended:
+        _concatenated(decided, collect, term)
+    _from_outside(graph, decided)
+    no_escape(loop, label)
+    return decided
+
+
+def _source(collect: fx.Node, which: int) -> fx.Node:
+    source = collect.args[which]
+    assert isinstance(source, fx.Node)
+    return source
+
+
+def _interpret(loop: LoopFound, which: int, intern: Interner, names: Names) -> Machine:
+    begin, body, _ = loop.iterations[which]
+    machine = Machine(intern, names, loop.nodes)
+    machine.size.bind(example(begin), DOCUMENT)
+    for node in body:
+        step(machine, node)
+    finish(machine)
+    return machine
+
+
+def _concatenated(decided: Decided, collect: fx.Node, term: Term) -> None:
+    """The list may be concatenated along a dimension; the others must be the same for all documents."""
+    for user in collect.users:
+        if user in decided.dead:
+            continue
+        if user.target is not markers.RAGGED_CAT or not term.dims:
+            raise Refused("list-use", "the list of per-document tensors is used by something else than torch.cat", user)
+        dim = joined_dim(user, term)
+        own = [size for d, size in enumerate(term.dims) if d != dim]
+        if any(size.free_symbols & {*decided.names.columns, DOCUMENT} for size in own):
+            raise Refused("list-use", "documents of different shapes are concatenated along another dimension", user)
+    for part in walk(term):
+        if part.device != term.device:
+            raise Refused("no-rule", "tensors of a document are on different devices", collect)
+        if isinstance(part, Padded) or (isinstance(part, Chosen) and not part.stacked):
+            _no_memory_beside(part, collect)
+
+
+def _no_memory_beside(term: Term, node: fx.Node) -> None:
+    """What is cut out of a longer tensor by where it is, is computed everywhere: also where it must not be."""
+    for part in walk(term):
+        if isinstance(part, (Input, Piece)) or part.grad or getattr(part, "raises", False):
+            raise Refused("no-rule", "a padded tensor, or one of several parts, that is read from another one", node)
+
+
+def joined_dim(cat: fx.Node, term: Term) -> int:
+    return int(str(cat.args[1])) % len(term.dims)
+
+
+def _from_outside(graph: fx.Graph, decided: Decided) -> None:
+    """What the loop reads must be what it was when the list is concatenated; columns must be columns, one per row."""
+    begin = decided.loop.iterations[0][0]
+    count = decided.documents
+    number = example(count) if isinstance(count, fx.Node) else count
+    nodes = {column.node: column for column in decided.names.columns.values()}
+    for column in nodes.values():
+        rows = example(column.node).shape[0]
+        if not statically_known_true(rows >= number) and not (isinstance(rows, int) and rows == 1):
+            raise Refused(
+                "unequal-lengths", "there are not known to be as many rows of sizes as documents", column.node
+            )
+        if example(column.node).dtype not in _INTEGERS:
+            raise Refused("boundary-dtype", f"sizes of dtype {example(column.node).dtype}", column.node)
+    parts = [part for part in walk(*(term for _, term in decided.appended)) if isinstance(part, (Input, Piece))]
+    for node in {*nodes, *(part.node for part in parts)}:
+        if mutated_after(graph, node, begin):
+            raise Refused("aliasing", "a tensor that the loop reads is changed before the list is concatenated", node)

@@ -1,0 +1,144 @@
+"""From sizes to nodes: vectors with one entry per document, made of the columns of their numbers."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from packpass._compat import statically_known_true
+from packpass.semantics import example
+from packpass.semantics.build import Builder, NotBuilt
+from passes.ragged_grids.machine import Check
+from passes.ragged_grids.sizes import DOCUMENT, Names, Quotient, Remainder
+from passes.refused import Refused
+
+_ops = torch.ops.packpass
+OPERATORS = {sympy.Add: operator.add, sympy.Mul: operator.mul, sympy.Max: torch.maximum, sympy.Min: torch.minimum}
+DIVISIONS = {Quotient: operator.floordiv, Remainder: operator.mod}
+
+
+class Documents:
+    """Vectors with one entry per document, at a graph's insertion point."""
+
+    def __init__(self, graph: fx.Graph, names: Names, documents: Any, like: fx.Node, rule: str) -> None:
+        """``documents``: their number, a node or an int; ``like``: a tensor of numbers of documents."""
+        self.graph, self.names, self.documents = graph, names, documents
+        self._builder = Builder(graph, like=like, rule=rule)
+        self.device = example(like).device
+        self._vectors: dict[Any, Any] = {}
+
+    def call(self, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
+        """One node with its fake value; a failing fake run refuses the rewrite."""
+        try:
+            return self._builder.call(target, *args, method=method, **kwargs)
+        except NotBuilt as error:
+            raise Refused("emit", f"the whole-row form of {error}", error.node) from error
+
+    def abandon(self) -> None:
+        """Erase everything emitted so far."""
+        self._builder.undo()
+
+    def vector(self, found: Any) -> Any:
+        """int64 ``[N]``, or an int (a node or a number) if all documents share it."""
+        if found not in self._vectors:
+            self._vectors[found] = self._vector(found)
+        return self._vectors[found]
+
+    def full(self, found: Any) -> fx.Node:
+        """``[N]`` in any case."""
+        vector = self.vector(found)
+        if isinstance(vector, fx.Node) and isinstance(example(vector), torch.Tensor):
+            return vector
+        return self.call(torch.full, (self.documents,), vector, dtype=torch.int64, device=self.device)
+
+    def _vector(self, found: Any) -> Any:
+        if found.is_Integer:
+            return int(found)
+        if found == DOCUMENT:
+            return self.call(torch.arange, self.documents, device=self.device)
+        if found.is_Symbol:
+            column = self.names.columns.get(found)
+            return self._outer(found) if column is None else self._column(column.node, column.column)
+        if found.is_Pow and found.exp.is_Integer and found.exp > 0:
+            return functools.reduce(
+                functools.partial(self.call, operator.mul), [self.vector(found.base)] * int(found.exp)
+            )
+        if found.func in DIVISIONS:
+            return self.divided(found.func, *(self.vector(part) for part in found.args))
+        if found.func not in OPERATORS:
+            raise Refused("no-rule", f"a size that is {found.func.__name__} of others")
+        parts = [self.vector(part) for part in found.args]
+        if found.func in (sympy.Max, sympy.Min):
+            parts = [self.full(part) for part in found.args]
+        return self.folded(OPERATORS[found.func], parts)
+
+    def folded(self, op: Any, parts: list[Any]) -> Any:
+        """All parts put together by ``op``, numbers first."""
+        numbers = [part for part in parts if not isinstance(part, fx.Node)]
+        rest = [part for part in parts if isinstance(part, fx.Node)]
+        if numbers:
+            number = functools.reduce(op, numbers)
+            rest = rest if number == (1 if op is operator.mul else 0) and rest else [*rest, number]
+        return functools.reduce(lambda a, b: self.call(op, a, b), rest)
+
+    def begin(self, length: Any) -> Any:
+        """Where every document begins, if they are that long, and lie one behind the other: a new name."""
+        name = sympy.Symbol(f"begin_{length}", integer=True)
+        if name not in self._vectors:
+            lengths = self.full(length)
+            self._vectors[name] = self.call(torch.sub, self.call(torch.cumsum, lengths, 0), lengths)
+        return name
+
+    def divided(self, func: Any, a: Any, b: Any) -> Any:
+        """``a // b`` or ``a % b``; where ``b`` is 0 nobody looks at it, or a check has failed."""
+        if not isinstance(b, fx.Node) or not isinstance(example(b), torch.Tensor):
+            return self.call(DIVISIONS[func], a, b)
+        zero = self.call(operator.eq, b, 0)
+        return self.call(DIVISIONS[func], a, self.call(torch.where, zero, 1, b))
+
+    def _column(self, node: fx.Node, column: int | None) -> fx.Node:
+        rows = example(node).shape[0]
+        same = statically_known_true(rows == self._count())
+        single = isinstance(rows, int) and rows == 1  # for all documents
+        if not same and not single:
+            node = self.call(operator.getitem, node, slice(0, self.documents))
+        out = node if column is None else self.call(torch.select, node, 1, column)
+        if not same and single:
+            out = self.call("expand", out, (self.documents,), method=True)
+        made = example(out)
+        if made.dtype != torch.int64 or made.device != self.device:
+            out = self.call("to", out, self.device, torch.int64, method=True)
+        return out
+
+    def _count(self) -> Any:
+        return example(self.documents) if isinstance(self.documents, fx.Node) else self.documents
+
+    def _outer(self, symbol: Any) -> Any:
+        """The node of a size from outside the loop."""
+        for node in self.graph.nodes:
+            value = example(node)
+            if node.op == "placeholder" and isinstance(value, torch.SymInt) and value.node.expr == symbol:
+                return node
+        for node in self.graph.nodes:
+            value = example(node)
+            if node.op == "placeholder" and isinstance(value, torch.Tensor):
+                for d, size in enumerate(value.shape):
+                    if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+                        return self.call(torch.ops.aten.sym_size.int, node, d)
+        raise Refused("no-rule", f"a size that is not one of an argument ({symbol})")
+
+    def check(self, check: Check) -> None:
+        """A condition that every document must fulfil."""
+        left, right = self.vector(check.left), self.vector(check.right)
+        op = {"==": operator.eq, ">=": operator.ge, "!=": operator.ne}[check.op]
+        holds = self.call(op, left, right)
+        if isinstance(example(holds), torch.Tensor):
+            numbers = [v for v in (left, right) if isinstance(v, fx.Node) and isinstance(example(v), torch.Tensor)]
+            self.call(_ops.check_documents.default, holds, numbers, check.message)
+        else:
+            self.call(torch._check, holds)

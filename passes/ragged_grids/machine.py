@@ -1,0 +1,149 @@
+"""One traced iteration of a loop over rows of sizes, interpreted: every tensor becomes a term.
+
+What an operation does is asked of `packpass.semantics`: along which loops it reads its operands and lays out its
+result. Those loops, and the sizes that Dynamo made up for the iteration, are all that is needed to say where a slot
+comes from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from packpass.semantics import call_of, example
+from passes.ragged_grids.sizes import Names, Quotient, Reader, Unknown, coordinates, placed, whole
+from passes.ragged_grids.terms import Form, Index, Input, Interner, Moved, Read, Term
+from passes.refused import Refused
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """``left op right`` for every document, else eager fails, too."""
+
+    left: Any
+    op: str
+    right: Any
+    message: str
+
+
+class Machine:
+    """State while one iteration is interpreted."""
+
+    def __init__(self, intern: Interner, names: Names, inside: set[fx.Node]) -> None:
+        self.intern, self.names, self.inside = intern, names, inside
+        self.size = Reader(names)
+        self.values: dict[fx.Node, Any] = {}
+        """`Term`, or a tuple of them."""
+        self.checks: dict[Check, None] = {}
+        self.assumed: list[fx.Node] = []
+        """Dynamo's own assertions."""
+        self._divided: dict[Any, Any] = {}
+        """Quotients that are known to leave no rest where a document has slots at all -> a name for each."""
+
+    def expression(self, value: Any, node: fx.Node) -> Any:
+        """A size, or a number in the graph, as an expression."""
+        if isinstance(value, fx.Node):
+            value = example(value)
+        if not isinstance(value, (int, torch.SymInt)):
+            raise Refused("no-rule", f"{label(node)} uses a number that is no integer", node)
+        try:
+            return self.size(value)
+        except Unknown:
+            reason = f"the shape of {label(node)} depends on values of tensors, not on the document's sizes alone"
+            raise Refused("no-rule", reason, node) from None
+
+    def dims(self, fake: torch.Tensor, node: fx.Node) -> tuple[Any, ...]:
+        return tuple(self.expression(size, node) for size in fake.shape)
+
+    def term(self, arg: fx.Node, user: fx.Node) -> Term:
+        """The term of a tensor argument."""
+        value = self.values.get(arg)
+        if isinstance(value, Term):
+            return value
+        if arg in self.inside or not isinstance(example(arg), torch.Tensor):
+            raise Refused("no-rule", f"{label(arg)} is used in a way that is not understood", user)
+        fake = example(arg)
+        term = Input(self.dims(fake, user), fake.dtype, fake.device, fake.requires_grad, arg)
+        return self.keep(arg, term)
+
+    def read(self, of: Term, at: Iterable[Any]) -> Read:
+        """A term at places."""
+        return self.intern(Read(of, tuple(at)))
+
+    def moved(self, form: Form, read: Read) -> Term:
+        """The slots that are read, as a tensor of that form; a view of a view is one view."""
+        of, at = read.of, read.at
+        while isinstance(of, Moved) and not any(isinstance(where, Index) for where in at):
+            at = tuple(self._placed(where, of.dims, at) for where in of.read.at)
+            of = of.read.of
+        if of.dims == form[0] and at == coordinates(of.dims):
+            return of
+        return self.intern(Moved(*form, self.read(of, at)))
+
+    def _placed(self, where: Any, dims: tuple[Any, ...], at: tuple[Any, ...]) -> Any:
+        if not isinstance(where, Index):
+            return placed(where, dims, at)
+        read = where.read
+        inner = self.read(read.of, (self._placed(w, dims, at) for w in read.at))
+        return self.intern(Index(inner, where.wraps))
+
+    def keep(self, node: fx.Node, term: Term) -> Term:
+        """Note the term of a node."""
+        known = self.intern(term)
+        self.values[node] = known
+        return known
+
+    def regroups(self, before: Any, after: Any, node: fx.Node) -> None:
+        """A document's slots are laid out anew: eager demands that there are as many."""
+        self.check(before, "==", after, node, "a reshape to another number of slots")
+        for size, other in ((before, after), (after, before)):
+            # As many, and yet each factor is at most as large: then all are the same.
+            same, quotients = whole(size)
+            for found in quotients if same == other else ():
+                if found.args[0].is_Symbol and all(found.args[0] != known.args[0] for known in self._divided):
+                    self._divided[found] = sympy.Dummy(integer=True)
+
+    def follows(self, left: Any, right: Any) -> bool:
+        """Are two sizes the same wherever the reshapes so far are allowed?"""
+        return self.same(left, right)
+
+    def same(self, left: Any, right: Any) -> bool:
+        """Are two sizes the same where the document has slots?"""
+        return bool(sympy.expand(self._in_parts(left) - self._in_parts(right)) == 0)
+
+    def _in_parts(self, size: Any) -> Any:
+        """A size, numbers that are known to divide as what is left of them: ``h`` is ``m * (h // m)``."""
+        return size.xreplace(
+            self._divided | {found.args[0]: found.args[1] * name for found, name in self._divided.items()}
+        )
+
+    def quotient(self, size: Any, by: Any) -> Any:
+        """``size / by``, which leaves no rest where a document's sizes fit."""
+        back = {name: found for found, name in self._divided.items()}
+        tries = [
+            (size, by, {}),
+            (self._in_parts(size), self._in_parts(by), back),
+            (size, whole(by)[0], {}),
+        ]
+        for have, divisor, names in tries:
+            out = Quotient(have, divisor)
+            if sympy.expand(out * divisor - have) == 0:
+                return out.xreplace(names)
+        return Quotient(size, by)
+
+    def check(self, left: Any, op: str, right: Any, node: fx.Node, what: str) -> None:
+        """The numbers must compare so for every document."""
+        holds = getattr(sympy, {"==": "Eq", ">=": "Ge", "!=": "Ne"}[op])(left, right)
+        if holds != sympy.true:
+            self.checks[Check(left, op, right, what)] = None
+
+
+def label(node: fx.Node) -> str:
+    """What a node calls, for the user."""
+    call = call_of(node)
+    return f"'{call.op}'" if call is not None else f"'{node.name}'"

@@ -1,0 +1,91 @@
+"""The rewrite of a loop over rows of sizes that was decided on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass.semantics import example
+from passes.prune import prune
+from passes.ragged_grids.decide import Decided, joined_dim
+from passes.ragged_grids.documents import Documents
+from passes.ragged_grids.row import Row, Slots
+from passes.ragged_grids.terms import Piece, Term, walk
+from passes.refused import Refused
+
+_ops = torch.ops.packpass
+
+
+def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
+    """Emit the new nodes in front of the loop, then remove it; raises `Refused` with nothing changed."""
+    begin = decided.loop.iterations[0][0]
+    moved = [(node, node.prev) for node in decided.hoisted]
+    for node in decided.hoisted:
+        begin.prepend(node)
+    like = next(iter(decided.names.columns.values())).node
+    documents = Documents(graph, decided.names, decided.documents, like, rule)
+    try:
+        with graph.inserting_before(begin):
+            made = _emitted(documents, decided)
+    except Refused:
+        documents.abandon()
+        for node, before in reversed(moved):
+            before.append(node)
+        raise
+    for node in decided.dead:
+        graph.erase_node(node)
+    for cat, row in made.items():
+        cat.replace_all_uses_with(row)
+        for key in ("stack_trace", "nn_module_stack", "source_fn_stack"):
+            if key in cat.meta:
+                row.meta.setdefault(key, cat.meta[key])
+        graph.erase_node(cat)
+    _remove(graph, decided)
+    columns = dict.fromkeys(column.node.name for column in decided.names.columns.values())
+    return {"source": "loop", "sizes": list(columns), "lists": len(decided.appended)}
+
+
+def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
+    """The concatenated rows, by what concatenates them in the graph."""
+    for check in decided.checks:
+        documents.check(check)
+    _check_splits(documents, decided)
+    slots: dict[Any, Slots] = {}
+    made = {}
+    for collect, term in decided.appended:
+        for user in collect.users:
+            if user.target is markers.RAGGED_CAT:
+                dim = joined_dim(user, term)
+                length = term.dims[dim]
+                slots[length] = slots.get(length) or Slots(documents, length)
+                if term.device != documents.device:
+                    raise Refused("no-rule", "a document's tensors are on another device than its sizes", user)
+                made[user] = Row(documents, slots[length], term, dim).made()
+    return made
+
+
+def _check_splits(documents: Documents, decided: Decided) -> None:
+    """A split by lengths takes all there is."""
+    terms: list[Term] = [term for _, term in decided.appended]
+    for piece in dict.fromkeys(p for p in walk(*terms) if isinstance(p, Piece)):
+        size = documents.call(torch.ops.aten.sym_size.int, piece.node, piece.dim)
+        total = documents.call(torch.sum, documents.full(piece.length))
+        fits = documents.call(torch.eq, total, size)
+        message = f"packpass: the lengths of a split do not add up to dimension {piece.dim} of '{piece.node.name}'"
+        documents.call(torch._assert_async, fits, message)
+        if example(piece.node).device != documents.device:
+            raise Refused("no-rule", "a document's tensors are on another device than its sizes", piece.node)
+
+
+def _remove(graph: fx.Graph, decided: Decided) -> None:
+    nodes = decided.loop.nodes - set(decided.hoisted)
+    inputs = [n for node in nodes for n in node.all_input_nodes if n not in nodes]
+    for collect in decided.loop.collects:
+        graph.erase_node(collect)
+    for node in reversed(list(graph.nodes)):
+        if node in nodes:
+            graph.erase_node(node)
+    prune(graph, inputs)

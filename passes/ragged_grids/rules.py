@@ -1,0 +1,315 @@
+"""From what an operation means to where each slot of its result comes from."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass.semantics import Call, call_of, example, meaning, meaning_of
+from packpass.semantics.pointwise import COPIES, PROMOTING
+from passes.ragged_grids.machine import Machine, label
+from passes.ragged_grids.sizes import (
+    Coordinate,
+    Remainder,
+    coordinates,
+    flat,
+    product,
+    regrouped,
+    unflat,
+)
+from passes.ragged_grids.terms import Applied, Chosen, Count, Filled, Form, Index, Padded, Read, Term, Value
+from passes.refused import Refused
+
+_EXACT = (torch.float32, torch.float64)
+"""Floating dtypes in which torch computes with a number as with a tensor of that dtype."""
+
+
+def apply(machine: Machine, node: fx.Node, call: Call | None) -> None:
+    """Note the terms of what a node returns; raises `Refused`."""
+    if node.target is operator.getitem and isinstance(machine.values.get(node.args[0]), tuple):  # type: ignore[arg-type]
+        machine.values[node] = machine.values[node.args[0]][node.args[1]]  # type: ignore[index]
+        return
+    if node.target is markers.RESHAPE:
+        _reshape(machine, node)
+        return
+    call, means = _understood(node, call)
+    if call is None or means is None:
+        raise Refused("no-rule", f"{label(node)} has no rule for rows of sizes", node)
+    found = [_result(machine, call, means, item) for item in range(len(call.results))]
+    machine.values[node] = tuple(found) if call.several else found[0]
+
+
+def _understood(node: fx.Node, call: Call | None) -> tuple[Call | None, meaning.Meaning | None]:
+    """A call and what it means; a marker that stands for a function of torch's means what that does."""
+    marker: Any = node.target
+    if not isinstance(marker, torch._ops.OpOverload) or marker not in markers.SHADOWS:
+        return call, meaning_of(call)
+    node.target = markers.SHADOWS[marker]
+    try:
+        call = call_of(node)
+        return call, meaning_of(call)
+    finally:
+        node.target = marker
+
+
+def _result(machine: Machine, call: Call, means: meaning.Meaning, item: int) -> Term:
+    fake, relation, node = call.results[item], means.relations[item], call.node
+    if not isinstance(fake, torch.Tensor) or fake.is_complex():
+        raise Refused("no-rule", f"{label(node)} has no rule for rows of sizes", node)
+    form = (machine.dims(fake, node), fake.dtype, fake.device, fake.requires_grad)
+    if means.contents is not None:
+        return machine.intern(_made(machine, means.contents, form, node))
+    shown = {loop for loops in relation.result for loop in loops}
+    crossed = means.family == "joins" and call.several  # the other tensors only lend their sizes
+    roles = [role for loop, role in relation.roles.items() if loop in shown or not crossed]
+    if any(not isinstance(role, meaning.Mixed) or role.op != "reshape" for role in roles):
+        raise Refused("no-rule", f"{label(node)} puts slots of a document together", node)
+    make = _FAMILIES.get(means.family)
+    if make is None or (roles and means.family != "views"):
+        raise Refused("no-rule", f"{label(node)} has no rule for rows of sizes", node)
+    return machine.intern(make(machine, call, relation, form, bool(roles)))
+
+
+def _made(machine: Machine, contents: Any, form: Form, node: fx.Node) -> Term:
+    """What does not look at any tensor."""
+    if isinstance(contents, meaning.Iota):
+        step = example(contents.step)
+        if type(step) is int and not isinstance(example(contents.start), float):
+            return Count(*form, machine.expression(contents.start, node), step)
+    if isinstance(contents, meaning.Uniform):
+        value = example(contents.value)
+        if isinstance(value, torch.SymInt):
+            return Filled(*form, machine.expression(contents.value, node))
+        if isinstance(value, (bool, int, float)):
+            return Filled(*form, value)
+    raise Refused("no-rule", f"what {label(node)} makes has no rule for rows of sizes", node)
+
+
+# === Reshapes ================================================================================================
+
+
+def _reshape(machine: Machine, node: fx.Node) -> None:
+    """`markers.RESHAPE`, which does not count slots."""
+    source, sizes = node.args
+    assert isinstance(source, fx.Node) and isinstance(sizes, (tuple, list))
+    term, fake = machine.term(source, node), example(node)
+    have = product(term.dims)
+    dims: list[Any] = [None if example(s) == -1 else machine.expression(s, node) for s in sizes]
+    if None in dims:
+        at = dims.index(None)
+        rest = product(d for d in dims if d is not None)
+        machine.check(rest, "!=", sympy.Integer(0), node, "-1 in a reshape of nothing could be any size")
+        dims[at] = machine.quotient(have, rest)
+        if not machine.size.bind(fake.shape[at], dims[at]):
+            raise Refused("length-mismatch", "two sizes of a document are taken to be the same", node)
+    machine.regroups(have, product(dims), node)
+    form = (tuple(dims), fake.dtype, fake.device, fake.requires_grad)
+    machine.keep(node, machine.moved(form, machine.read(term, regrouped(term.dims, dims, machine.same))))
+
+
+# === Places ==================================================================================================
+
+
+def _loops(machine: Machine, call: Call, relation: meaning.Relation, dims: tuple[Any, ...]) -> dict[int, Any]:
+    """Where along every loop a slot of the result is."""
+    where: dict[int, Any] = {}
+    for at, loops in zip(coordinates(dims), relation.result, strict=True):
+        if loops:
+            sizes = [machine.expression(relation.sizes[loop], call.node) for loop in loops]
+            where |= dict(zip(loops, unflat(at, sizes), strict=True))
+    return where
+
+
+def _read(machine: Machine, call: Call, relation: meaning.Relation, k: int, where: Mapping[int, Any]) -> Read:
+    """An operand at the places where the result's slots find theirs."""
+    node, axes = call.node, relation.operands[k]
+    term = machine.term(call.operands[k].node, node)
+    if axes is None or len(axes) != len(term.dims):
+        raise Refused("no-rule", f"an operand of {label(node)} lines up with nothing", node)
+    looked = [d for d, axis in enumerate(axes) if isinstance(axis.how, meaning.Looked)]
+    at = []
+    for d, axis in enumerate(axes):
+        if isinstance(axis.how, meaning.Looked):
+            by = axis.how.by[looked.index(d) if len(axis.how.by) == len(looked) else 0]
+            wraps = meaning_of(call).family == "indexing"  # type: ignore[union-attr]
+            at.append(machine.intern(Index(_read(machine, call, relation, by, where), wraps)))
+            continue
+        sizes = [machine.expression(relation.sizes[loop], node) for loop in axis.loops]
+        if any(loop not in where for loop in axis.loops):
+            raise Refused("no-rule", f"{label(node)} puts slots of a document together", node)
+        along = flat([where[loop] for loop in axis.loops], sizes)
+        at.append(_along(machine, axis.how, along, term.dims[d], node))
+    return machine.read(term, at)
+
+
+def _along(machine: Machine, how: meaning.How, along: Any, size: Any, node: fx.Node) -> Any:
+    """Where along an axis of that size the slot is that is read for slot ``along`` of a loop."""
+    if isinstance(how, (meaning.Kept, meaning.Padded, meaning.Joined)):
+        return along
+    if isinstance(how, meaning.Cut):
+        start = machine.expression(how.start, node)
+        if not start.is_Integer and along.has(Coordinate):
+            (where,) = along.atoms(Coordinate)
+            machine.check(
+                size - start - how.step * (where.args[1] - 1) - 1,
+                ">=",
+                sympy.Integer(0),
+                node,
+                "a slice ends behind its tensor",
+            )
+            machine.check(start, ">=", sympy.Integer(0), node, "a slice begins before its tensor")
+        return start + how.step * along
+    if isinstance(how, meaning.Selected):
+        at = machine.expression(how.index, node)
+        return at + size if at.is_negative else at
+    if isinstance(how, meaning.Rolled):
+        return Remainder(along - machine.expression(how.shift, node), size)
+    if isinstance(how, meaning.Flipped):
+        return size - 1 - along
+    raise Refused("length-mismatch", f"{label(node)} takes sizes of a document to be the same, or 1", node)
+
+
+# === Families ================================================================================================
+
+
+def _moved(machine: Machine, call: Call, relation: meaning.Relation, form: Form, mixed: bool) -> Term:
+    """Views, and parts of axes."""
+    read = [k for k, operand in enumerate(call.operands) if operand.argument not in call.unread]
+    source = machine.term(call.operands[read[0]].node, call.node)
+    if source.dtype != form[1]:
+        raise Refused("no-rule", f"{label(call.node)} has no rule for rows of sizes", call.node)
+    if mixed:
+        if not relation.in_order() or len(read) != 1:
+            raise Refused("no-rule", f"{label(call.node)} has no rule for rows of sizes", call.node)
+        return machine.moved(form, machine.read(source, regrouped(source.dims, form[0], machine.same)))
+    return machine.moved(form, _read(machine, call, relation, read[0], _loops(machine, call, relation, form[0])))
+
+
+def _looked_up(machine: Machine, call: Call, relation: meaning.Relation, form: Form, mixed: bool) -> Term:
+    """Tables."""
+    tables = [k for k, axes in enumerate(relation.operands) for a in axes or () if isinstance(a.how, meaning.Looked)]
+    if len(tables) != 1:
+        raise Refused("no-rule", f"{label(call.node)} has no rule for rows of sizes", call.node)
+    return machine.moved(form, _read(machine, call, relation, tables[0], _loops(machine, call, relation, form[0])))
+
+
+def _joined(machine: Machine, call: Call, relation: meaning.Relation, form: Form, mixed: bool) -> Term:
+    """Tensors side by side, padding, grids of coordinates."""
+    where = _loops(machine, call, relation, form[0])
+    axes = [axis for operand in relation.operands for axis in operand or ()]
+    if call.several:  # every result is one of the tensors, seen along an axis of its own
+        k = next(i for i, r in enumerate(meaning_of(call).relations) if r is relation)  # type: ignore[union-attr]
+        return machine.moved(form, _read(machine, call, relation, k, where))
+    if any(isinstance(axis.how, meaning.Padded) for axis in axes) or len(call.operands) == 1:
+        return _padded(machine, call, relation, form, where)
+    parts = [_read(machine, call, relation, k, where) for k in range(len(call.operands))]
+    if any(part.of.dtype != form[1] for part in parts):
+        raise Refused("no-rule", f"{label(call.node)} puts tensors of different dtypes together", call.node)
+    stacked = len(form[0]) != len(parts[0].of.dims)
+    used = {loop for axis in axes for loop in axis.loops}
+    joined = [
+        d
+        for d, loops in enumerate(relation.result)
+        if (
+            not set(loops) & used
+            if stacked
+            else any(isinstance(o[d].how, meaning.Joined) for o in relation.operands if o)
+        )
+    ]
+    if len(joined) != 1:
+        raise Refused("no-rule", f"{label(call.node)} has no rule for rows of sizes", call.node)
+    (dim,) = joined
+    ends, end, moved = [], sympy.Integer(0), []
+    for part in parts:
+        at = part.at if stacked else (*part.at[:dim], part.at[dim] - end, *part.at[dim + 1 :])
+        end = end + (1 if stacked else part.of.dims[dim])
+        ends.append(end)
+        moved.append(machine.read(part.of, at))
+    return Chosen(*form, tuple(moved), tuple(ends), dim, stacked)
+
+
+def _padded(machine: Machine, call: Call, relation: meaning.Relation, form: Form, where: Mapping[int, Any]) -> Term:
+    (axes,) = relation.operands
+    read = _read(machine, call, relation, 0, where)
+    at, within, fills = list(read.at), [], {0}
+    for d, axis in enumerate(axes or ()):
+        if isinstance(axis.how, meaning.Padded):
+            at[d] = at[d] - machine.expression(axis.how.before, call.node)
+            within.append((at[d], read.of.dims[d]))
+            fills = {axis.how.fill}
+    if not within:
+        return machine.moved(form, read)
+    return Padded(*form, machine.read(read.of, at), tuple(within), fills.pop())
+
+
+def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: Form, mixed: bool) -> Term:
+    """Slot by slot."""
+    node, where = call.node, _loops(machine, call, relation, form[0])
+    reads = {o.node: k for k, o in enumerate(call.operands) if o.argument not in call.unread}
+    if call.op in COPIES:
+        (k,) = reads.values()
+        to = _read(machine, call, relation, k, where)
+        return Applied(*form, "to", True, (to, form[2], form[1]), (), True)
+
+    def argument(arg: fx.Node) -> Any:
+        if arg in reads:
+            return _read(machine, call, relation, reads[arg], where)
+        if isinstance(example(arg), torch.SymInt):
+            return machine.intern(Value(machine.expression(arg, node)))
+        raise Refused("no-rule", f"an argument of {label(node)} has no rule for rows of sizes", node)
+
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), argument)
+    dtype = _computed_in(call, reads, args, node)
+    if dtype is not None:
+        args, kwargs = (_cast(machine, part, dtype) for part in (args, kwargs))
+    given = tuple(sorted((name, _frozen(value)) for name, value in kwargs.items()))
+    return Applied(*form, node.target, node.op == "call_method", _frozen(args), given, False, _raises(call))
+
+
+def _computed_in(call: Call, reads: Mapping[fx.Node, int], args: Any, node: fx.Node) -> torch.dtype | None:
+    """The dtype that numbers, and tensors without dimensions, are promoted to, where a whole row of them would not be
+    promoted in the same way."""
+    numbers = [arg for arg in node.all_input_nodes if isinstance(example(arg), torch.SymInt)]
+    given = [example(arg) for arg in reads if example(arg).dtype != torch.bool]
+    single = [value for value in given if not value.dim()]
+    if not numbers and (not single or len({value.dtype for value in given}) == 1):
+        return None
+    taking = [*given, *(1 for _ in numbers)]
+    if call.op not in PROMOTING or len(taking) != 2:
+        raise Refused("no-rule", f"{label(node)} of a document's number has no rule for rows of sizes", node)
+    dtype = torch.result_type(*taking)
+    if dtype.is_floating_point and dtype not in _EXACT:
+        raise Refused("no-rule", f"{label(node)} of a document's number has no rule in {dtype}", node)
+    return dtype
+
+
+def _cast(machine: Machine, value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, Read) and value.of.dtype not in (dtype, torch.bool):
+        of = value.of
+        form = (of.dims, dtype, of.device, of.grad)
+        same = machine.read(of, coordinates(of.dims))
+        cast = machine.intern(Applied(*form, "to", True, (same, of.device, dtype), (), True))
+        return machine.intern(Read(cast, value.at))
+    if isinstance(value, Value):
+        return machine.intern(Value(value.value, dtype))
+    if isinstance(value, (tuple, list)):
+        return type(value)(_cast(machine, v, dtype) for v in value)
+    return {k: _cast(machine, v, dtype) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _raises(call: Call) -> bool:
+    means = meaning_of(call)
+    return means is None or bool(means.traits.raises)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, (tuple, list)) else value
+
+
+_FAMILIES = {"views": _moved, "indexing": _moved, "lookups": _looked_up, "joins": _joined, "pointwise": _applied}

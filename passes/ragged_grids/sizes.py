@@ -1,0 +1,241 @@
+"""Integers of one document as expressions: its numbers, products and quotients of them, coordinates within its tensors.
+
+Everything is sympy, as the sizes that Dynamo made up are. The numbers that a traced iteration read (``u3``) become the
+columns that they were read from, so that the two iterations speak of the same numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from packpass._compat import free_unbacked_symbols
+
+DOCUMENT = sympy.Symbol("document", integer=True)
+"""Number of the document."""
+SLOT = sympy.Symbol("slot", integer=True)
+"""Number of a slot of what the document appends, along the dimension in which the list is concatenated."""
+
+
+class Coordinate(sympy.Function):
+    """``Coordinate(d, size)``: where something is along dimension d of a tensor, ``0 <= it < size``."""
+
+    is_integer = True
+
+
+class Free(sympy.Function):
+    """``Free(d, size)``: every place along a dimension that all documents share."""
+
+    is_integer = True
+
+
+class Quotient(sympy.Function):
+    """``a // b``, as Python has it."""
+
+    is_integer = True
+
+    @classmethod
+    def eval(cls, a: Any, b: Any) -> Any:
+        if a.is_Integer and b.is_Integer and b != 0:
+            return sympy.Integer(int(a) // int(b))
+        whole, rest = _divided(a, b)
+        if rest == 0 or below(rest, b):
+            return whole
+        return whole + cls(rest, b) if whole != 0 else None
+
+
+class Remainder(sympy.Function):
+    """``a % b``, as Python has it."""
+
+    is_integer = True
+
+    @classmethod
+    def eval(cls, a: Any, b: Any) -> Any:
+        if a.is_Integer and b.is_Integer and b != 0:
+            return sympy.Integer(int(a) % int(b))
+        whole, rest = _divided(a, b)
+        if rest == 0:
+            return sympy.Integer(0)
+        if below(rest, b):
+            return rest
+        return cls(rest, b) if whole != 0 else None
+
+
+def _divided(a: Any, b: Any) -> tuple[Any, Any]:
+    """``(q, r)`` with ``a == q * b + r``, as much in q as can be seen."""
+    whole: list[Any] = []
+    rest: list[Any] = []
+    for part in sympy.Add.make_args(sympy.expand(a)):
+        quotient = part / b
+        exact = b != 0 and quotient.as_numer_denom()[1] == 1
+        (whole if exact else rest).append(quotient if exact else part)
+    return sympy.Add(*whole), sympy.Add(*rest)
+
+
+def below(a: Any, b: Any) -> bool:
+    """Is ``0 <= a < b`` where the coordinates in ``a`` are within their tensors? (All sizes are at least 1 there.)"""
+    parts = sympy.Add.make_args(sympy.expand(a))
+    if not all(_is_stride(part) for part in parts):
+        return False
+    most = a.replace(lambda e: isinstance(e, (Coordinate, Free)), lambda e: e.args[1] - 1)
+    spare = sympy.expand(b - 1 - most)
+    return bool(spare.is_Integer and spare >= 0)
+
+
+def _is_stride(part: Any) -> bool:
+    """A coordinate times sizes."""
+    coordinates = [f for f in sympy.Mul.make_args(part) if isinstance(f, (Coordinate, Free))]
+    factor = part / coordinates[0] if len(coordinates) == 1 else None
+    return factor is not None and not factor.has(Coordinate, Free) and factor.as_coeff_Mul()[0] > 0
+
+
+def product(sizes: Iterable[Any]) -> Any:
+    return sympy.expand(sympy.Mul(*sizes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A number of every document: a column of a matrix (``column`` is None for a vector)."""
+
+    node: fx.Node
+    column: int | None
+
+
+class Names:
+    """The names of a loop's integers, the same in both traced iterations."""
+
+    def __init__(self) -> None:
+        self.columns: dict[Any, Column] = {}
+        self._symbols: dict[Column, Any] = {}
+        self.outer: set[Any] = set()
+        """Sizes from outside the loop that its expressions hold."""
+
+    def column(self, node: fx.Node, column: int | None) -> Any:
+        key = Column(node, column)
+        if key not in self._symbols:
+            at = "" if column is None else f".{column}"
+            symbol = self._symbols[key] = sympy.Symbol(f"{node.name}{at}", integer=True)
+            self.columns[symbol] = key
+        return self._symbols[key]
+
+
+class Unknown(Exception):
+    """An integer of a traced iteration that was made from data; the symbol is ``args[0]``."""
+
+
+class Reader:
+    """Reads sizes of one traced iteration."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.known: dict[Any, Any] = {}
+        """Symbol that Dynamo made up -> what it is."""
+
+    def __call__(self, value: Any) -> Any:
+        """The expression of an integer; raises `Unknown`."""
+        if isinstance(value, (torch.SymInt, torch.SymBool)):
+            return self.expression(value.node.expr)
+        return sympy.sympify(value)
+
+    def expression(self, found: Any) -> Any:
+        found = _in_our_words(found)
+        for symbol in found.free_symbols - self.known.keys():
+            if free_unbacked_symbols(symbol):
+                raise Unknown(symbol)
+            self.known[symbol] = symbol
+            self.names.outer.add(symbol)
+        return sympy.expand(found.xreplace({s: self.known[s] for s in found.free_symbols}))
+
+    def bind(self, value: Any, meaning: Any) -> bool:
+        """Note what a number of the iteration is; False if that is already something else."""
+        if not isinstance(value, torch.SymInt):
+            return bool(sympy.sympify(value) == meaning)
+        symbol = value.node.expr
+        if not symbol.is_Symbol:
+            return False
+        return bool(self.known.setdefault(symbol, meaning) == meaning)
+
+
+_WORDS = {"FloorDiv": Quotient, "CleanDiv": Quotient, "Mod": Remainder, "PythonMod": Remainder}
+
+
+def _in_our_words(found: Any) -> Any:
+    if not found.args:
+        return found
+    args = [_in_our_words(part) for part in found.args]
+    ours = _WORDS.get(type(found).__name__)
+    return ours(*args) if ours is not None else found.func(*args)
+
+
+# === Coordinates =============================================================================================
+
+
+def coordinates(dims: Sequence[Any]) -> tuple[Any, ...]:
+    """The coordinates of a tensor of these dimensions."""
+    return tuple(Coordinate(d, size) for d, size in enumerate(dims))
+
+
+def placed(found: Any, dims: Sequence[Any], at: Sequence[Any]) -> Any:
+    """An expression of the coordinates of a tensor of these dimensions, where these are known."""
+    return found.xreplace(dict(zip(coordinates(dims), at, strict=True)))
+
+
+def flat(at: Sequence[Any], sizes: Sequence[Any]) -> Any:
+    """The number of a place in row-major order."""
+    out: Any = sympy.Integer(0)
+    for where, size in zip(at, sizes, strict=True):
+        out = out * size + where
+    return sympy.expand(out)
+
+
+def unflat(number: Any, sizes: Sequence[Any]) -> list[Any]:
+    """The place with that number in row-major order."""
+    if len(sizes) == 1:
+        return [number]
+    out = []
+    for d in range(len(sizes)):
+        behind = product(sizes[d + 1 :])
+        at = Quotient(number, behind)
+        out.append(Remainder(at, sizes[d]) if d else at)
+    return out
+
+
+def regrouped(before: Sequence[Any], after: Sequence[Any], same: Callable[[Any, Any], bool]) -> tuple[Any, ...]:
+    """For every dimension before a reshape, its coordinate in terms of those after it; ``same``: are sizes equal?"""
+    places = coordinates(after)
+    left, right = list(range(len(before))), list(range(len(after)))
+    out: list[Any] = [sympy.Integer(0)] * len(before)
+    while left:
+        runs = ((a + b, a, b) for a in range(1, len(left) + 1) for b in range(1, len(right) + 1))
+        for _, a, b in sorted(runs):
+            sizes = [before[d] for d in left[-a:]], [after[j] for j in right[-b:]]
+            if (a == len(left) and b == len(right)) or same(product(sizes[0]), product(sizes[1])):
+                number = flat([places[j] for j in right[-b:]], sizes[1])
+                for d, at in zip(left[-a:], unflat(number, sizes[0]), strict=True):
+                    out[d] = at
+                left, right = left[:-a], right[:-b]
+                break
+        else:
+            break  # what is left has one slot
+    return tuple(out)
+
+
+def whole(size: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A size where quotients that are multiplied by their divisor are the number itself: ``(h // m) * m`` is ``h``; and
+    these quotients."""
+    taken: list[Any] = []
+    while True:
+        factors = sympy.Mul.make_args(size)
+        for factor in [f.base if f.is_Pow else f for f in factors]:
+            rest = size / factor / factor.args[1] if isinstance(factor, Quotient) else None
+            if rest is not None and rest.as_numer_denom()[1] == 1:
+                taken.append(factor)
+                size = sympy.expand(rest * factor.args[0])
+                break
+        else:
+            return size, tuple(taken)

@@ -1,0 +1,178 @@
+"""Every node of a traced iteration in turn: operations on tensors, numbers that are read, Dynamo's own assertions."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass.semantics import Call, call_of, effects, example
+from packpass.semantics.pointwise import DIVIDING
+from passes.ragged_grids.machine import Machine, label
+from passes.ragged_grids.rules import apply
+from passes.ragged_grids.sizes import DOCUMENT, Quotient, Remainder, Unknown, placed
+from passes.ragged_grids.terms import Applied, Index, Input, Moved, Number, Piece, Read, Term, Value
+from passes.refused import Refused
+
+
+def step(machine: Machine, node: fx.Node) -> None:
+    """Interpret one node of the body; raises `Refused`."""
+    if node.op == "get_attr" or _is_size(node):
+        return
+    if node.target in (*markers.LOOP_SKIP, markers.LOOP_CHECK):
+        code = "check" if node.target is markers.LOOP_CHECK else "skip-condition"
+        raise Refused(code, "a loop over rows of sizes that checks or skips documents has no rule", node)
+    if node.target is torch.ops.aten._assert_scalar.default:
+        machine.assumed.append(node)
+        return
+    if node.target is markers.SPLIT_GET:
+        _piece(machine, node)
+        return
+    if node.op not in ("call_function", "call_method"):
+        raise Refused("no-rule", f"{node.name} ({node.op}) has no rule", node)
+    call = call_of(node)
+    if _is_number(node):
+        _number(machine, node, call)
+        return
+    found = effects.effects_of(node)
+    if effects.written_inputs(node) or not found.known:
+        raise Refused("outer-tensor-write", f"{label(node)} changes a tensor in place, or may", node)
+    if found.random or found.collective or effects.changes_mode(node):
+        raise Refused("no-rule", f"{label(node)} draws random numbers, sends messages or changes a mode", node)
+    apply(machine, node, call)
+
+
+def _is_number(node: fx.Node) -> bool:
+    return isinstance(example(node), (int, torch.SymInt, torch.SymBool, torch.SymFloat, torch.Size))
+
+
+def _is_size(node: fx.Node) -> bool:
+    return isinstance(example(node), torch.Size)
+
+
+def _number(machine: Machine, node: fx.Node, call: Call | None) -> None:
+    """A number that is read from a tensor gets its meaning; all others are expressions of those."""
+    if call is not None and len(call.operands) == 1 and effects.effects_of(node).host:
+        operand = call.operands[0]
+        term = machine.term(operand.node, node)
+        meaning = _number_in(machine, term)
+        if meaning is None:
+            raise Refused("host-read", "a tensor value that is not a size of the document is read on the host", node)
+        if not machine.size.bind(example(node), meaning):
+            raise Refused("length-mismatch", "two sizes of a document are taken to be the same", node)
+        return
+    if call is not None and call.op in DIVIDING and len(node.args) == 2 and isinstance(node.args[1], fx.Node):
+        by = machine.expression(node.args[1], node)
+        machine.check(by, "!=", sympy.Integer(0), node, "a size is divided by 0")
+
+
+def _number_in(machine: Machine, term: Term) -> Any:
+    """The expression of the one integer that a tensor holds; None if it is no number of the document."""
+    if isinstance(term, Number):
+        return term.value
+    return entry(machine, term, ()) if not term.dims else None
+
+
+def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
+    """The expression of an integer of a tensor, at places that are numbers of the document; None if it is not known."""
+    if term.dtype not in (torch.int32, torch.int64):
+        return None
+    if isinstance(term, Moved):
+        if any(isinstance(where, Index) for where in term.read.at):
+            return None
+        return entry(machine, term.read.of, tuple(placed(where, term.dims, at) for where in term.read.at))
+    if isinstance(term, Applied):
+        return _computed(machine, term, at)
+    if not isinstance(term, Input) or len(at) not in (1, 2):
+        return None
+    if at[0] != DOCUMENT and not (at[0] == 0 and term.dims[0] == 1):  # of one row, torch does not ask which
+        return None
+    call = call_of(term.node)
+    if call is not None and not _changed(call):
+        inner = Machine(machine.intern, machine.names, set())
+        inner.size = machine.size
+        try:
+            apply(inner, term.node, call)
+            made = inner.values[term.node]
+            found = entry(machine, made, at) if isinstance(made, Term) else None
+        except Refused:
+            found = None
+        if found is not None:
+            return found
+    if not all(a.is_Integer for a in at[1:]):
+        return None
+    return machine.names.column(term.node, int(at[1]) if len(at) == 2 else None)
+
+
+def _changed(call: Call) -> bool:
+    """Is what a call has made, or what it was made from, changed afterwards?"""
+    nodes = [call.node, *(operand.node for operand in call.operands)]
+    return any(effects.mutated_after(call.node.graph, node, call.node) for node in nodes)
+
+
+_PYTHON = {operator.mul: sympy.Mul, operator.add: sympy.Add, operator.floordiv: Quotient, operator.mod: Remainder}
+
+
+def _computed(machine: Machine, term: Applied, at: tuple[Any, ...]) -> Any:
+    """Arithmetic of integers, and copies."""
+    parts = []
+    for arg in term.args:
+        if isinstance(arg, Read):
+            parts.append(entry(machine, arg.of, tuple(placed(where, term.dims, at) for where in arg.at)))
+        elif isinstance(arg, Value) or type(arg) is int:
+            parts.append(sympy.sympify(getattr(arg, "value", arg)))
+    if not parts or any(part is None for part in parts) or term.kwargs:
+        return None
+    if term.copies:
+        return parts[0]
+    if term.target is operator.sub and len(parts) == 2:
+        return parts[0] - parts[1]
+    return _PYTHON[term.target](*parts) if term.target in _PYTHON and len(parts) == len(term.args) == 2 else None
+
+
+def finish(machine: Machine) -> None:
+    """End of the body: only now is it known which sizes are the same."""
+    for node in machine.assumed:
+        _assume(machine, node)
+
+
+def _assume(machine: Machine, node: fx.Node) -> None:
+    """Dynamo's own assertion on the sizes of the iteration."""
+    condition = node.args[0]
+    value = example(condition)
+    if not isinstance(value, torch.SymBool):
+        return
+    try:
+        holds = machine.size(value)
+    except Unknown:
+        raise Refused("no-rule", "a size that depends on values of tensors is checked", node) from None
+    if holds == sympy.true:
+        return
+    if not machine.names.columns.keys() & holds.free_symbols:
+        return  # it is there in front of the loop, too
+    if isinstance(holds, sympy.Eq) and machine.follows(*holds.args):
+        return
+    if not isinstance(holds, sympy.Ge) or not holds.rhs.is_Integer or holds.rhs > 0:
+        raise Refused("length-mismatch", f"sizes of a document are taken to fulfil {holds}", node)
+    machine.check(holds.lhs, ">=", holds.rhs, node, "a size is negative")
+
+
+def _piece(machine: Machine, node: fx.Node) -> None:
+    """``x.split(lengths)[i]``"""
+    x, lengths, index, dim = node.args
+    fake, source = example(node), example(x)
+    if machine.expression(index, node) != DOCUMENT or not isinstance(lengths, fx.Node) or not isinstance(x, fx.Node):
+        raise Refused("not-a-segment", "a part of a split other than the document's own", node)
+    length = entry(machine, machine.term(lengths, node), (DOCUMENT,))
+    if length is None or x in machine.inside or lengths in machine.inside:
+        raise Refused("no-rule", "a split of what a document has made", node)
+    at = int(str(dim)) % source.dim()
+    if not machine.size.bind(fake.shape[at], length):
+        raise Refused("length-mismatch", "the lengths of a split are taken to be other sizes of the document", node)
+    rest = tuple(machine.expression(s, node) for s in source.shape)
+    dims = (*rest[:at], length, *rest[at + 1 :])
+    machine.keep(node, Piece(dims, fake.dtype, fake.device, fake.requires_grad, x, at, length))

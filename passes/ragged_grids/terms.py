@@ -1,0 +1,186 @@
+"""What a tensor of one document holds, as a function of where one looks: terms.
+
+Every term has dimensions, expressions of the document's numbers (`passes.ragged_grids.sizes`). A term that is made from
+another says at which coordinates it reads that one. Terms are interned: equal terms are one object, so that two traced
+iterations do the same exactly if they leave the same terms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import fx
+
+Places = tuple[Any, ...]
+"""Coordinates, one per dimension: expressions, or an `Index`."""
+
+
+Form = tuple[tuple[Any, ...], torch.dtype, torch.device, bool]
+"""The fields that every term has."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Term:
+    """``dims``, dtype and device of a tensor; ``grad``: may a gradient go through it?"""
+
+    dims: tuple[Any, ...]
+    dtype: torch.dtype
+    device: torch.device
+    grad: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Input(Term):
+    """A tensor from outside the loop."""
+
+    node: fx.Node
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Piece(Term):
+    """The document's part of a tensor that is split by a list of lengths along ``dim``."""
+
+    node: fx.Node
+    dim: int
+    length: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Number(Term):
+    """An integer tensor without dimensions that holds a number of the document."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Count(Term):
+    """``start + step * i``."""
+
+    start: Any
+    step: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Filled(Term):
+    """One number everywhere."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Read:
+    """A term at places."""
+
+    of: Term
+    at: Places
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Index:
+    """A coordinate that a tensor of integers holds; ``wraps``: are negative ones counted from the end?"""
+
+    read: Read
+    wraps: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Moved(Term):
+    """The slots of another term, elsewhere: a view, an index, a lookup."""
+
+    read: Read
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chosen(Term):
+    """One of several terms, by where it is along a dimension; ``ends``: where, along ``dim``, each one ends."""
+
+    parts: tuple[Read, ...]
+    ends: tuple[Any, ...]
+    dim: int
+    stacked: bool
+    """Is ``dim`` a dimension of its own, so that each part is read where it has slots?"""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Padded(Term):
+    """Another term where ``0 <= at < size`` for each of ``within``, a number elsewhere."""
+
+    read: Read
+    within: tuple[tuple[Any, Any], ...]
+    fill: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Applied(Term):
+    """A function, slot by slot. ``args`` and ``kwargs`` hold `Read` for tensors and `Value` for numbers."""
+
+    target: Any
+    method: bool
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    copies: bool = False
+    """Does it hold the values of what it reads, perhaps as another dtype?"""
+    raises: bool = False
+    """May it fail because of what a slot holds?"""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Value:
+    """A number of the document as an argument, of the dtype that an operation promotes it to."""
+
+    value: Any
+    dtype: torch.dtype = torch.int64
+
+
+T = TypeVar("T")
+
+
+class Interner:
+    """Equal terms are one object."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    def __call__(self, term: T) -> T:
+        key = (type(term), *(_key(getattr(term, f.name)) for f in dataclasses.fields(term)))  # type: ignore[arg-type]
+        return self._known.setdefault(key, term)
+
+
+def _key(value: Any) -> Any:
+    """Values of Python that are equal and not the same: 1, 1.0 and True."""
+    if isinstance(value, tuple):
+        return tuple(_key(v) for v in value)
+    return (type(value), value) if isinstance(value, (bool, int, float)) else value
+
+
+def reads(value: Any) -> Iterator[Read]:
+    """What a term, or a structure of arguments, reads."""
+    if isinstance(value, Read):
+        yield value
+        for at in value.at:
+            yield from reads(at)
+    elif isinstance(value, (Moved, Padded, Index)):
+        yield from reads(value.read)
+    elif isinstance(value, Chosen):
+        yield from reads(value.parts)
+    elif isinstance(value, Applied):
+        yield from reads(value.args)
+        yield from reads(value.kwargs)
+    elif isinstance(value, tuple):
+        for v in value:
+            yield from reads(v)
+
+
+def walk(*terms: Term) -> Iterator[Term]:
+    """All terms that these are made of, themselves included, each once."""
+    seen: set[Term] = set()
+    stack = list(terms)
+    while stack:
+        term = stack.pop()
+        if term not in seen:
+            seen.add(term)
+            yield term
+            stack += [read.of for read in reads(term)]

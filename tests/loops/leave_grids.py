@@ -1,0 +1,113 @@
+"""Look-alikes of loops over rows of sizes: shapes that values say, state, sums, sizes that need not fit."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+from .rewrite_grids import grid_of
+
+
+def _grid(numbers: Tensor) -> tuple[Tensor]:
+    return (grid_of(numbers),)
+
+
+def _flat(numbers: Tensor) -> tuple[Tensor]:
+    return (numbers % 4,)
+
+
+def _signed(numbers: Tensor) -> tuple[Tensor]:
+    return (torch.cat([grid_of(numbers)[:, :2], -(numbers[:, 2:] % 3)], 1),)
+
+
+grids: Any = functools.partial(
+    leave, tail=False, wrap=_grid, min_len=1, lead_empty=False, must_refuse=True, rule="ragged_grids"
+)
+
+
+@grids("i[N,3]", why="how many are left depends on what is compared")
+def selected_by_a_mask(grid: Tensor) -> Tensor:
+    out = []
+    for t, h, w in grid.tolist():
+        index = torch.arange(t * h * w)
+        out.append(index[index % 3 != 0])
+    return torch.cat(out)
+
+
+@grids("i[N,3]", why="slots of an image are put together")
+def centres_of_images(grid: Tensor) -> Tensor:
+    out = []
+    for _, h, w in grid.tolist():
+        rows = torch.arange(h, dtype=torch.float32)
+        out.append((rows - rows.mean()).repeat(w))
+    return torch.cat(out)
+
+
+@grids("i[N,3]", why="what is carried is no sum of sizes")
+def largest_so_far(grid: Tensor) -> Tensor:
+    out, most = [], 0
+    for _, h, w in grid.tolist():
+        most = most * 2 + h
+        out.append(torch.arange(w) + most)
+    return torch.cat(out)
+
+
+@grids("i[N,3]", why="random numbers")
+def noise_of_each_image(grid: Tensor) -> Tensor:
+    out = []
+    for _, h, w in grid.tolist():
+        out.append(torch.rand(h, w).flatten())
+    return torch.cat(out)
+
+
+@grids("i[N,3]", why="a tensor of the image is written in place")
+def marked_corners(grid: Tensor) -> Tensor:
+    out = []
+    for _, h, w in grid.tolist():
+        image = torch.zeros(h, w)
+        image[0, 0] = 1
+        out.append(image.flatten())
+    return torch.cat(out)
+
+
+@grids("i[N,3]", why="the number of images decides the shape of each")
+def sums_of_each_image(grid: Tensor) -> Tensor:
+    return torch.stack([torch.arange(int(h)).sum() for _, h, _ in grid.tolist()]).cumsum(0) * len(grid)
+
+
+@grids("i[N,3]", why="the list is used entry by entry")
+def first_and_last(grid: Tensor) -> Tensor:
+    out = []
+    for _, h, w in grid.tolist():
+        out.append(torch.arange(h * w))
+    return out[0] + out[-1].sum()
+
+
+@grids("i[N,3]", wrap=_flat, why="two sizes that differ, but where one of them is 1")
+def broadcast_or_not(grid: Tensor) -> Tensor:
+    out = []
+    for _, h, w in grid.tolist():
+        h = 1 if w > 2 else w
+        out.append(torch.arange(h) + torch.arange(w))
+    return torch.cat(out)
+
+
+@grids("i[N,3]", why="wide and narrow images are treated differently")
+def branch_on_sizes(grid: Tensor) -> Tensor:
+    out = []
+    for _, h, w in grid.tolist():
+        out.append(torch.arange(h) if h > w else torch.arange(w) * 2)
+    return torch.cat(out)
+
+
+@leave("i[N,3]", tail=False, wrap=_signed, min_len=1, lead_empty=False, rule="ragged_grids")
+def negative_offsets(grid: Tensor) -> Tensor:
+    """A number of a row that is no size may be negative."""
+    out = []
+    for t, h, offset in grid.tolist():
+        out.append(torch.arange(h).repeat(t) + offset)
+    return torch.cat(out)
