@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from packpass._options import Options
+from packpass.decisions.document_form import DocumentForm
 from packpass.decisions.packed_form import PackedForm
 
 
@@ -14,6 +15,7 @@ class Products:
     """What passes make beside the graph, for those who run it."""
 
     packed: PackedForm | None = None
+    documents: DocumentForm | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,7 +41,7 @@ def unpadded(found: PackedForm, padded: fx.GraphModule, inner: Inner, names: str
         log.warning("packpass.verify: %s cannot be verified: the model draws random numbers", names)
     places = [node for node in padded.graph.nodes if node.op == "placeholder"]
     shapes = [example(node) for node in places]
-    dynamic = [_dynamic(value) for value in shapes]
+    dynamic = [dynamic_of(value) for value in shapes]
     numbers = [i for i, node in enumerate(places) if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)]
     whole = Variants(padded, dynamic, numbers, inner)
     # Of the plan only the number of real tokens differs from call to call; the mask's own sizes are as in the inputs.
@@ -67,7 +67,7 @@ def unpadded(found: PackedForm, padded: fx.GraphModule, inner: Inner, names: str
     return run
 
 
-def _dynamic(value: Any) -> frozenset[int] | None:
+def dynamic_of(value: Any) -> frozenset[int] | None:
     """Dimensions that are symbolic in the graph; of a symbolic number: 0."""
     if isinstance(value, torch.SymInt):
         return frozenset({0})

@@ -1,0 +1,101 @@
+"""Values that say something about positions, where they meet tokens: every document counts from 0.
+
+``arange(T)``, a slice of learned positions, tables of sines: all that is made from the row's length alone. A token at
+position p of its document gets what the value has at slot p, provided that this is the same for a row of any length.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from packpass._compat import hint_of
+from packpass.semantics import example, op_name
+from packpass.semantics.effects import effects_of
+from passes.isolate.boundaries import Boundaries
+from passes.isolate.reading import SIZED, Aligned, Reading
+from passes.refused import Refused
+
+
+def plain_inputs(reading: Reading, tables: list[Aligned]) -> set[fx.Node]:
+    """What has to be known to compute the tables again for another length."""
+    return {n for t in tables for n in (t.table, *_closure(reading, t.table)[1])}
+
+
+def varying(reading: Reading, tables: list[Aligned], values: dict[fx.Node, Any]) -> list[Aligned]:
+    """The tables that differ from slot to slot. Raises `Refused` for one that depends on how long the row is."""
+    found = []
+    for t in tables:
+        length = hint_of(reading.length) if isinstance(reading.length, torch.SymInt) else reading.length
+        here = values[t.table]
+        if here.shape[t.dim] and torch.equal(here, here.narrow(t.dim, 0, 1).expand_as(here)):
+            continue
+        if not reading.symbols:
+            raise Refused("mixes-documents", "positions of a row whose length is a constant of the code", t.table)
+        for other in {max(length // 2, 1), max(length - 1, 1)}:
+            if not torch.equal(_value(reading, t.table, values, other), here.narrow(t.dim, 0, other)):
+                raise Refused(
+                    "mixes-documents",
+                    f"{op_name(t.table)} gives positions that depend on how long the whole row is; "
+                    "compute them per document (packpass.ops.position_ids)",
+                    t.table,
+                )
+        found.append(t)
+    return found
+
+
+def rewrite(graph: fx.Graph, tables: list[Aligned], boundaries: Boundaries) -> None:
+    """Look every table up by the positions in documents."""
+    made: dict[tuple[fx.Node, int], fx.Node] = {}
+    for t in tables:
+        key = (t.table, t.dim)
+        if key not in made:
+            positions = boundaries.positions()
+            order = {n: i for i, n in enumerate(graph.nodes)}
+            latest = max((t.table, positions), key=order.__getitem__)
+            with graph.inserting_after(latest):
+                made[key] = graph.call_function(torch.index_select, (t.table, t.dim, positions))
+            made[key].meta = t.table.meta.copy()
+        t.user.replace_input_with(t.table, made[key])
+
+
+def _closure(reading: Reading, table: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
+    """``(nodes that depend on the row's length, what they are given)`` of a value."""
+    inner: dict[fx.Node, None] = {}
+    given: dict[fx.Node, None] = {}
+    stack = [table]
+    while stack:
+        node = stack.pop()
+        if node in inner or node in given:
+            continue
+        if reading.kinds[node] is SIZED and node.op != "placeholder":
+            if not effects_of(node).repeatable:
+                raise Refused("mixes-documents", "positions are drawn at random or written in place", node)
+            inner[node] = None
+            stack += node.all_input_nodes
+        else:
+            given[node] = None
+    order = {n: i for i, n in enumerate(reading.graph.nodes)}
+    return sorted(inner, key=order.__getitem__), list(given)
+
+
+def _value(reading: Reading, table: fx.Node, values: dict[fx.Node, Any], length: int) -> Tensor:
+    """A table for a row of another length."""
+    inner, given = _closure(reading, table)
+    known: dict[fx.Node, Any] = {}
+    for n in given:
+        size = example(n)
+        known[n] = length if isinstance(size, torch.SymInt) and reading.of_length(size) else values.get(n)
+        if known[n] is None:
+            raise Refused("mixes-documents", f"positions depend on {n.name}, which holds tokens", table)
+    for n in inner:
+        args, kwargs = fx.map_arg((n.args, dict(n.kwargs)), lambda x: known[x])
+        target: Any = n.target
+        known[n] = (
+            getattr(args[0], target)(*args[1:], **kwargs) if n.op == "call_method" else target(*args, **kwargs)
+        )
+    result = known[table]
+    assert isinstance(result, Tensor)
+    return result
