@@ -69,7 +69,7 @@ class Backend:
             # As while the loop was traced: no size is asked whether it is 0 or 1 for its layout.
             with size_oblivious() if capturing else contextlib.nullcontext():
                 if settings.runs("isolate") and (rows := rows_of_one_length(gm, frame)):
-                    frame.dynamic_sources |= rows
+                    frame.rows |= rows
                     raise restart("the length of the row is a symbol, as a document has another one")
                 outcome = run_passes(gm, settings, frame)
         except LayoutError as error:

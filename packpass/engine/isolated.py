@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from packpass.capture.state import FrameState, Mode
+from packpass.capture.state import FrameState
 from packpass.engine.unpadded import Inner, Variants, dynamic_of
 from packpass.layout import analyze
 from packpass.layout.sources import belongs_to_module, source_name
@@ -82,7 +82,7 @@ def rows_of_one_length(gm: fx.GraphModule, frame: FrameState) -> set[str]:
 
     Whatever else has a dimension of that size goes with them: a number beside a symbol would make it one again.
     """
-    if frame.code is None or frame.mode is Mode.STOCK:
+    if frame.code is None:
         return set()
     layouts = analyze(gm)
     places = [n for n in gm.graph.nodes if n.op == "placeholder" and isinstance(example(n), Tensor)]
@@ -92,4 +92,4 @@ def rows_of_one_length(gm: fx.GraphModule, frame: FrameState) -> set[str]:
     if not lengths:
         return set()
     sources = {source_name(n) for n in places if lengths & {s for s in example(n).shape if isinstance(s, int)}}
-    return {s for s in sources if s is not None and not belongs_to_module(s)} - frame.dynamic_sources
+    return {s for s in sources if s is not None and not belongs_to_module(s)} - frame.rows

@@ -102,7 +102,9 @@ class Reading:
         return same_size(size, self.length)
 
     def touches(self, size: Any) -> bool:
-        """Does a size depend on the row's length?"""
+        """Does a size, or one of a shape, depend on the row's length?"""
+        if isinstance(size, (tuple, list)):
+            return any(self.touches(one) for one in size)
         if isinstance(size, torch.SymInt):
             return bool(size.node.expr.free_symbols & self.symbols)
         return not self.symbols and isinstance(size, int) and size == self.length

@@ -121,7 +121,7 @@ def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, 
     want, want_grads = [], []
     for n, whole in zip(lengths, wholes, strict=True):
         given = [_leaf(x.narrow(d, 0, n) if alone else x, x) for x, d in zip(whole, body.given, strict=True)]
-        results = body.function(*given, *others)
+        results = body.function.forward(*given, *others)
         results = [x.narrow(d, 0, n) for x, d in zip(results, body.returned, strict=True)]
         want.append([x.detach() for x in results])
         grads = _gradients(results, given, others)
@@ -131,7 +131,7 @@ def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, 
         for k, d in enumerate(body.given)
     ]
     leaves = [_leaf(x, x) for x in padded]
-    function = torch.func.vmap(body.function, in_dims=(0,) * len(leaves) + (None,) * len(others))
+    function = torch.func.vmap(body.function.forward, in_dims=(0,) * len(leaves) + (None,) * len(others))
     batch = function(*leaves, *others)
     cut = [[x[i].narrow(d, 0, n) for x, d in zip(batch, body.returned, strict=True)] for i, n in enumerate(lengths)]
     for n, a, b in zip(lengths, want, cut, strict=True):
