@@ -15,8 +15,10 @@ class DocumentForm:
 
     ``boundaries``: a graph of the same inputs (without the plan) that gives the boundaries and the number of slots of
     the row. ``declared``: boundaries that do not fit the row are an error; else the row counts as one document.
+    ``longest``: the one length of a padded document that the graph's code is good for; None for any.
     """
 
     graph: fx.GraphModule
     boundaries: fx.GraphModule
     declared: bool
+    longest: int | None

@@ -42,7 +42,7 @@ def isolated(form: DocumentForm, inner: Inner) -> Callable[..., Any]:
     def run(*inputs: Any) -> Any:
         with torch.no_grad():
             boundaries, total = form.boundaries(*inputs)
-            plan = plan_of(checked(boundaries, int(total), form.declared), int(total))
+            plan = plan_of(checked(boundaries, int(total), form.declared), int(total), form.longest)
         return whole(*inputs, *plan)
 
     return run

@@ -64,16 +64,17 @@ def own_memory(x: Tensor, document: Tensor) -> Tensor:
     return x | zero if x.dtype is torch.bool else x + zero
 
 
-def plan_of(cu_seqlens: Tensor, total: int) -> tuple[Tensor, Tensor, Tensor]:
+def plan_of(cu_seqlens: Tensor, total: int, longest: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """``(source, slots, cu_seqlens)`` of `each_document` for a row of ``total`` slots; reads the boundaries on the host.
 
     The stretches before the first boundary and after the last one are documents, too, so that every slot of the row is
     in one; empty ones keep the number of documents, and their longest length, above 1, where compiled code is general.
+    ``longest``: L, for a function that is good for one length only.
     """
     cu = torch.nn.functional.pad(cu_seqlens.detach().long(), (1, 1))
     cu[-1] = total
     lengths = cu.diff()
-    longest = max(int(lengths.max()), 2)
+    longest = max(int(lengths.max()), 2) if longest is None else longest
     keep = torch.arange(longest, device=cu.device) < lengths.unsqueeze(1)
     boundaries, _, source, slots, *_ = pack_plan_op(keep, 1, total)
     return source, slots, boundaries

@@ -42,10 +42,11 @@ from packpass.semantics import example, op_name
 from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
 from passes.declared import remove_declarations
-from passes.isolate import attention, positions, rewrite
+from passes.isolate import attention, convolution, positions, rewrite
 from passes.isolate.audit import audit_graph
 from passes.isolate.boundaries import Boundaries
 from passes.isolate.build import Body, body_of
+from passes.isolate.convolution import Taps, taps_of
 from passes.isolate.reading import Aligned, Reading, Row
 from passes.isolate.regions import Region, regions
 from passes.isolate.trial import Example, example_inputs, fill_of
@@ -73,7 +74,8 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     except Refused as refused:
         results = [_refusal(refused)]
     except Exception as error:
-        log.warning("documents are not kept apart: %s: %s", type(error).__name__, error, exc_info=True)
+        log.warning("documents are not kept apart: %s: %s", type(error).__name__, error)
+        log.debug("where", exc_info=True)
         results = [Refusal(NAME, "emit", f"{type(error).__name__}: {error}; please report it", "<unknown>")]
     remove_declarations(gm)
     gm.graph.lint()
@@ -128,6 +130,7 @@ class _Found:
 
     reading: Reading
     attentions: dict[fx.Node, attention.Attention]
+    taps: list[Taps]
     bodies: list[tuple[Body, float]]
     tables: list[Aligned]
 
@@ -138,7 +141,7 @@ def _isolate(
     axis = next(a for a, p in layouts.packings.items() if p is packing)
     length = example(axis.node)[axis.item].shape[axis.dim] if axis.item is not None else example(axis.node).shape[axis.dim]
     found = _found(gm, layouts, packing, length)
-    if not (found.attentions or found.bodies or found.tables):
+    if not (found.attentions or found.taps or found.bodies or found.tables):
         return []
     boundaries = Boundaries(gm.graph, packing, found.reading)
     boundaries.check()
@@ -146,17 +149,17 @@ def _isolate(
     returned = _rows_returned(gm, found.reading)
     # === Transform ===
     results: list[Rewrite | Refusal] = _reports(found, packing)
-    inside = {n for body, _ in found.bodies for n in body.region.nodes}
     positions.rewrite(gm.graph, found.tables, boundaries)
+    moved: dict[fx.Node, fx.Node] = {}
     for node, parts in found.attentions.items():
-        if node not in inside:
-            parts = attention.attention_of(node) or parts
-            attention.rewrite(gm.graph, node, parts, boundaries.whole())
+        attention.rewrite(gm.graph, node, parts, boundaries.whole(), moved)
+    for taps in found.taps:
+        convolution.rewrite(gm.graph, taps, boundaries, moved)
     form = None
     alone = boundaries.alone(gm)
     if found.bodies:
-        rewrite.rewrite(gm, found.bodies)
-        form = DocumentForm(gm, alone, packing.kind == "declared")
+        rewrite.rewrite(gm, found.bodies, moved)
+        form = DocumentForm(gm, alone, packing.kind == "declared", _only(found.reading))
     remove_declarations(gm)
     gm.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or not _removable(n))
     _audit(gm, found.reading, alone, inputs, returned, planned=form is not None)
@@ -175,15 +178,17 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) 
     inside: frozenset[fx.Node] = frozenset()
     failed: list[Refused] = []
     for _ in range(ATTEMPTS):
-        reading = Reading(gm.graph, layouts, packing, length, inside).run()
+        reading = Reading(gm, layouts, packing, length, inside).run()
         fused = attention.attentions(reading)
         if fused:
             dims = {n: example(n).dim() - 2 for n in fused}
-            reading = Reading(gm.graph, layouts, packing, length, inside, dims).run()
+            reading = Reading(gm, layouts, packing, length, inside, dims).run()
         parts = regions(reading)
         members = {n for region in parts for n in region.nodes}
         tables = [t for t in reading.aligned if t.user not in members]
-        bodies = [body_of(gm, reading, region) for region in parts]
+        taps = [found for region in parts if (found := taps_of(reading, region)) is not None]
+        short = [t.region for t in taps]
+        bodies = [body_of(gm, reading, region) for region in parts if region not in short]
         wanted = positions.plain_inputs(reading, tables)
         wanted |= {n for body in bodies for n in (*body.region.entries, *body.others)}
         values = Example(gm, wanted).values if wanted else {}
@@ -196,7 +201,7 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) 
                 failed.append(refused)
                 more |= _ends(body.region)
         if not failed:
-            return _Found(reading, {n: p for n, p in fused.items() if n not in members}, done, tables)
+            return _Found(reading, {n: p for n, p in fused.items() if n not in members}, taps, done, tables)
         inside = frozenset(more)
     raise _together(failed)
 
@@ -210,6 +215,11 @@ def _together(failed: list[Refused]) -> Refused:
     """One refusal that lists every part."""
     reasons = "; ".join(dict.fromkeys(str(refused) for refused in failed))
     return Refused("mixes-documents", reasons, failed[0].node)
+
+
+def _only(reading: Reading) -> int | None:
+    """The one length of a row that the code is good for."""
+    return reading.length if isinstance(reading.length, int) else None
 
 
 def _rows_returned(gm: fx.GraphModule, reading: Reading) -> dict[int, int]:
@@ -229,7 +239,7 @@ def _audit(
     places = [n for n in gm.graph.nodes if n.op == "placeholder"][: len(inputs)]
     given = {i: reading.kinds[n].dim for i, n in enumerate(places) if isinstance(reading.kinds[n], Row)}
     cu, total = alone(*inputs)
-    plan = plan_of(cu, int(total)) if planned else ()
+    plan = plan_of(cu, int(total), _only(reading)) if planned else ()
     gm.recompile()
     calling: Callable[[Any], Any] = lambda x: gm.forward(*x, *plan)  # noqa: E731
     leaks = audit_graph(calling, inputs, given, returned, cu)
@@ -249,6 +259,10 @@ def _reports(found: _Found, packing: Packing) -> list[Rewrite | Refusal]:
         kind = "causal attention" if parts.causal else "attention"
         where = location_of_node(node) or "<unknown>"
         out.append(Rewrite(NAME, where, f"{kind} over the whole row", "varlen_attention", {}, claims))
+    for taps in found.taps:
+        where = location_of_node(taps.region.nodes[-1]) or "<unknown>"
+        before = f"depthwise causal convolution of {taps.left + 1} taps over the whole row"
+        out.append(Rewrite(NAME, where, before, "shifted products that stop at documents", {}, claims))
     for body, fill in found.bodies:
         mixing = [n for n in body.region.nodes if n in found.reading.mixing]
         where = location_of_node(mixing[0] if mixing else body.region.nodes[0]) or "<unknown>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import fx
 from packpass.ops._varlen_attention import FLASH_DTYPES
 from packpass.semantics import example
 from packpass.semantics.mixing import Attention, attention_of
+from passes.isolate.positions import order_of_mask
 from passes.isolate.reading import Reading, Row
 
 
@@ -19,14 +21,16 @@ def attentions(reading: Reading) -> dict[fx.Node, Attention]:
     for node in reading.mixing:
         parts = attention_of(node)
         if parts is not None and _fits(reading, parts):
-            found[node] = parts
+            causal = parts.causal if parts.mask is None else order_of_mask(reading, parts.mask)
+            if causal is not None and not (parts.causal and parts.mask is not None):
+                found[node] = dataclasses.replace(parts, mask=None, causal=causal)
     return found
 
 
 def _fits(reading: Reading, parts: Attention) -> bool:
     values = [example(n) for n in (parts.query, parts.key, parts.value)]
     rank = values[0].dim()
-    if parts.mask is not None or parts.dropout or rank not in (3, 4) or not isinstance(parts.scale, (float, type(None))):
+    if parts.dropout or rank not in (3, 4) or not isinstance(parts.scale, (float, type(None))):
         return False
     for n, value in zip((parts.query, parts.key, parts.value), values, strict=True):
         kind = reading.kinds[n]
@@ -42,12 +46,13 @@ def _fits(reading: Reading, parts: Attention) -> bool:
     return same_width and (values[0].device.type == "cpu" or values[0].dtype in FLASH_DTYPES)
 
 
-def rewrite(graph: fx.Graph, node: fx.Node, parts: Attention, cu_seqlens: fx.Node) -> None:
-    """Put the call there, on ``[T, H, D]``."""
+def rewrite(graph: fx.Graph, node: fx.Node, parts: Attention, cu_seqlens: fx.Node, moved: dict[fx.Node, fx.Node]) -> None:
+    """Put the call there, on ``[T, H, D]``. ``moved``: what stands for nodes that are gone, kept up to date."""
     batched = example(parts.query).dim() == 4
     with graph.inserting_before(node):
         rows = []
-        for x in (parts.query, parts.key, parts.value):
+        for operand in (parts.query, parts.key, parts.value):
+            x = moved.get(operand, operand)
             one = graph.call_method("squeeze", (x, 0)) if batched else x
             rows.append(graph.call_method("transpose", (one, 0, 1)))
         call: Any = torch.ops.packpass.varlen_attention.default
@@ -55,5 +60,6 @@ def rewrite(graph: fx.Graph, node: fx.Node, parts: Attention, cu_seqlens: fx.Nod
         out = graph.call_method("transpose", (out, 0, 1))
         out = graph.call_method("unsqueeze", (out, 0)) if batched else out
     out.meta = node.meta.copy()
+    moved[node] = out
     node.replace_all_uses_with(out)
     graph.erase_node(node)

@@ -11,7 +11,7 @@ from torch import fx
 from packpass.ops._each_document import own_memory
 from packpass.semantics import blank, example, storage
 from packpass.semantics.batched import form_of
-from passes.isolate.reading import Reading, Row
+from passes.isolate.reading import SIZED, Reading, Row
 from passes.isolate.regions import Region
 from passes.refused import Refused
 
@@ -37,7 +37,7 @@ def body_of(gm: fx.GraphModule, reading: Reading, region: Region) -> Body:
     dims = {n: _dim(reading, n) for n in (*region.entries, *region.exits)}
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {n: graph.placeholder(f"row_{i}") for i, n in enumerate(region.entries)}
-    sizes = [n for n in region.others if not isinstance(example(n), torch.Tensor) and reading.touches(example(n))]
+    sizes = [n for n in region.others if reading.symbols and reading.kinds[n] is SIZED]
     others = tuple(n for n in region.others if n not in sizes)
     for i, n in enumerate(others):
         values[n] = graph.placeholder(f"other_{i}")

@@ -99,3 +99,47 @@ def _value(reading: Reading, table: fx.Node, values: dict[fx.Node, Any], length:
     result = known[table]
     assert isinstance(result, Tensor)
     return result
+
+
+LONGEST = 1024
+"""Slots of the largest mask that is looked at."""
+
+
+def order_of_mask(reading: Reading, mask: fx.Node) -> bool | None:
+    """Does a mask that is made from the row's length alone show every key (False), or every key that is not later
+    (True)? None for any other mask, and for one of which that is not certain.
+
+    A mask changes its pattern only at the numbers that its code mentions (a window, a number of first tokens), so it is
+    looked at for more slots than the largest of them.
+    """
+    if reading.kinds[mask] is not SIZED or not reading.symbols or mask.op == "placeholder":
+        return None
+    inner, given = _closure(reading, mask)
+    if any(isinstance(example(n), Tensor) for n in given):
+        return None
+    length = max([16, *(abs(n) for node in inner for n in _numbers((node.args, node.kwargs)))]) * 2 + 3
+    if length > LONGEST:
+        return None
+    value = _value(reading, mask, {n: example(n) for n in given}, length)
+    if value.dim() < 2 or value.shape[-2:] != (length, length):
+        return None
+    shown = value if value.dtype is torch.bool else value == 0
+    if value.dtype is not torch.bool and not bool((shown | (value <= torch.finfo(value.dtype).min / 2)).all()):
+        return None
+    causal = torch.ones(length, length, dtype=torch.bool, device=value.device).tril()
+    if bool(shown.all()):
+        return False
+    return True if torch.equal(shown, causal.expand_as(shown)) else None
+
+
+def _numbers(value: Any) -> list[int]:
+    """The whole numbers in the arguments of a call."""
+    if isinstance(value, (tuple, list)):
+        return [n for item in value for n in _numbers(item)]
+    if isinstance(value, dict):
+        return _numbers(list(value.values()))
+    if isinstance(value, slice):
+        return _numbers([value.start, value.stop, value.step])
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**40:
+        return [int(value)]
+    return []

@@ -21,6 +21,7 @@ from packpass.layout.attention import attention as varlen_call
 from packpass.layout.sources import belongs_to_module, source_name
 from packpass.semantics import blank, call_of, example, meaning_of, op_name, read_inputs, storage
 from packpass.semantics.effects import written_inputs
+from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.meaning import KEPT, Cut, Looked, Relation, same_size
 from passes.refused import Refused
 
@@ -51,6 +52,13 @@ class Aligned:
     dim: int
 
 
+def settled(size: Any) -> Any:
+    """A size, as a number if a guard has fixed it."""
+    if isinstance(size, torch.SymInt) and not size.node.expr.free_symbols:
+        return int(size.node.expr)
+    return size
+
+
 class Restart(Exception):
     """Memory turned out to be written with tokens: read the graph again with that known."""
 
@@ -59,19 +67,22 @@ class Reading:
     """The kinds of all nodes of one graph.
 
     ``inside``: nodes whose results are known not to be rows again although they have the shape. ``by_document``: nodes
-    that somebody else makes stop at documents, with the packed dimension of what they return.
+    that somebody else makes stop at documents, with the packed dimension of what they return. ``handed``: kinds of the inputs of a subgraph.
     """
 
     def __init__(
         self,
-        graph: fx.Graph,
+        gm: Any,
         layouts: Layouts,
         packing: Packing,
         length: Any,
         inside: frozenset[fx.Node] = frozenset(),
         by_document: dict[fx.Node, int] | None = None,
+        handed: dict[fx.Node, Any] | None = None,
     ) -> None:
-        self.graph, self.layouts, self.packing, self.length = graph, layouts, packing, length
+        self.graph, self.layouts, self.packing, self.length = gm.graph, layouts, packing, settled(length)
+        length = self.length
+        self.gm, self.handed = gm, handed or {}
         self.inside, self.by_document = inside, by_document or {}
         self.memory: set[Any] = set()
         self.symbols = length.node.expr.free_symbols if isinstance(length, torch.SymInt) else frozenset()
@@ -105,6 +116,7 @@ class Reading:
         """Does a size, or one of a shape, depend on the row's length?"""
         if isinstance(size, (tuple, list)):
             return any(self.touches(one) for one in size)
+        size = settled(size)
         if isinstance(size, torch.SymInt):
             return bool(size.node.expr.free_symbols & self.symbols)
         return not self.symbols and isinstance(size, int) and size == self.length
@@ -136,12 +148,14 @@ class Reading:
         if BOUNDED in flat or varlen_call(node) is not None or op_name(node).startswith("packpass::"):
             return self._aware(node)
         if MIXED not in flat:
-            kind = self._token_by_token(node)
+            kind = self._inner(node) or self._token_by_token(node)
             if kind is not None:
                 return kind
         return self._mixing(node, mixes=MIXED not in flat)
 
     def _input(self, node: fx.Node) -> Any:
+        if node in self.handed:
+            return self.handed[node]
         value = example(node)
         if not isinstance(value, torch.Tensor):
             return SIZED if self.touches(value) else PLAIN
@@ -203,6 +217,24 @@ class Reading:
             return MIXED
         self.exits.append(node)
         return Row(dim)
+
+    def _inner(self, node: fx.Node) -> Any:
+        """The kinds of the results of a higher-order operator whose graph keeps tokens apart."""
+        if not op_name(node).startswith("higher_order::"):
+            return None
+        for sub, inputs, outputs in subgraphs(self.gm, node):
+            handed = {inner: self.kinds[outer] for outer, inner in inputs}
+            if any(isinstance(kind, tuple) for kind in handed.values()):
+                return None
+            inner = Reading(sub, self.layouts, self.packing, self.length, handed=handed).run()
+            if inner.mixing or inner.aligned:
+                return None
+            value = example(node)
+            kinds = dict((i, inner.kinds[n]) for i, n in outputs)
+            if isinstance(value, (tuple, list)):
+                return tuple(kinds.get(i, PLAIN) for i in range(len(value)))
+            return kinds.get(0)
+        return None
 
     # === Token by token =========================================================================================
 

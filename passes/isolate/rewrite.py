@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 from torch import fx
 
 from packpass.ops._each_document import each_document
@@ -29,11 +27,11 @@ def add_plan(graph: fx.Graph) -> list[fx.Node]:
     return plan
 
 
-def rewrite(gm: fx.GraphModule, bodies: Sequence[tuple[Body, float]]) -> None:
-    """Put the calls there; the plan becomes three more inputs of the graph."""
+def rewrite(gm: fx.GraphModule, bodies: Sequence[tuple[Body, float]], new: dict[fx.Node, fx.Node]) -> None:
+    """Put the calls there; the plan becomes three more inputs of the graph. ``new``: what stands for nodes that are
+    gone."""
     graph = gm.graph
     plan = add_plan(graph)
-    new: dict[fx.Node, fx.Node] = {}
     for i, (body, fill) in enumerate(bodies):
         name = f"packpass_document_{i}"
         gm.add_submodule(name, body.function)
@@ -77,8 +75,3 @@ def _make_room(graph: fx.Graph, body: Body, given: Sequence[fx.Node], plan: fx.N
             raise Refused("mixes-documents", f"{op_name(node)} cannot be moved behind a part that runs per document", node)
         anchor.prepend(node)
     return min(early, key=order.__getitem__) if early else anchor
-
-
-def documents_only(gm: fx.GraphModule, run: Any) -> Any:
-    """The graph, run eagerly."""
-    return torch.fx.Interpreter(gm).run(*run)

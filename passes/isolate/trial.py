@@ -21,6 +21,7 @@ from packpass.decisions.location import location_of_node
 from packpass.semantics import example, op_name
 from packpass.semantics.effects import effects_of
 from passes.isolate.build import Body
+from passes.isolate.reading import settled
 from passes.refused import Refused
 
 FILLS = (0.0, -math.inf, math.inf, 1.0)
@@ -101,6 +102,7 @@ def fill_of(body: Body, values: dict[fx.Node, Any], length: Any) -> float:
 
 def _difference(body: Body, values: dict[fx.Node, Any], length: Any, fill: float) -> str:
     """What differs between documents alone and padded ones; empty if nothing does."""
+    length = settled(length)
     try:
         if isinstance(length, int):
             return _compare(body, values, length, fill, alone=False)
