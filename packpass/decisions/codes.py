@@ -99,6 +99,7 @@ CODES: dict[str, str] = {
     "reused-output": "the results of two collectives are copied to the same memory",
     # documents kept apart
     "no-boundaries": "nothing says where the documents of a row end",
+    "whole-row-state": "what a model returns of the whole row, such as a state for a cache, is not one per document",
     "mixes-documents": "operations let one document see another, and cannot be made to stop at documents",
     # padded batches
     "mask-not-padding": "the mask of an attention is not one of padding, with or without causal order",

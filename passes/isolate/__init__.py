@@ -48,7 +48,7 @@ from passes.isolate.boundaries import Boundaries
 from passes.isolate.build import Body, body_of
 from passes.isolate.convolution import Taps, taps_of
 from passes.isolate.reading import Aligned, Reading, Row
-from passes.isolate.regions import Region, regions
+from passes.isolate.regions import regions
 from passes.isolate.trial import Example, example_inputs, fill_of
 from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
@@ -57,7 +57,7 @@ from passes.refused import Refused
 NAME = "isolate"
 log = logging.getLogger(f"packpass.passes.{NAME}")
 
-ATTEMPTS = 6
+ATTEMPTS = 12
 """How often a part that cannot be padded is tried again together with what follows it."""
 
 
@@ -185,6 +185,8 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) 
             reading = Reading(gm, layouts, packing, length, inside, dims).run()
         parts = regions(reading)
         members = {n for region in parts for n in region.nodes}
+        if failed and inside - members:  # what cannot be padded is only put together: a loss of mixed tokens
+            raise _together(failed)
         tables = [t for t in reading.aligned if t.user not in members]
         taps = [found for region in parts if (found := taps_of(reading, region)) is not None]
         short = [t.region for t in taps]
@@ -193,22 +195,19 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) 
         wanted |= {n for body in bodies for n in (*body.region.entries, *body.others)}
         values = Example(gm, wanted).values if wanted else {}
         tables = positions.varying(reading, tables, values)
-        done, failed, more = [], [], set(inside)
+        done, failed, first = [], [], None
         for body in bodies:
             try:
                 done.append((body, fill_of(body, values, length)))
             except Refused as refused:
                 failed.append(refused)
-                more |= _ends(body.region)
-        if not failed:
+                first = first or body.region
+        if first is None:
             return _Found(reading, {n: p for n, p in fused.items() if n not in members}, taps, done, tables)
-        inside = frozenset(more)
+        if any(user.op == "output" for n in first.exits for user in n.users):
+            break
+        inside |= set(first.exits)  # perhaps it can together with what follows it
     raise _together(failed)
-
-
-def _ends(region: Region) -> set[fx.Node]:
-    """What a part returned is not a row yet."""
-    return set(region.exits)
 
 
 def _together(failed: list[Refused]) -> Refused:
@@ -269,6 +268,10 @@ def _reports(found: _Found, packing: Packing) -> list[Rewrite | Refusal]:
         names = ", ".join(dict.fromkeys(op_name(n) for n in mixing))
         details = {"operations": len(body.region.nodes), "fill": fill}
         out.append(Rewrite(NAME, where, f"{names} over the whole row", "the same for a batch of documents", details, claims))
+    for node in (n for body, _ in found.bodies for n in body.region.states):
+        where = location_of_node(node) or "<unknown>"
+        reason = f"{op_name(node)} is returned for the whole row, as a state of its last document; it stays as it is"
+        out.append(Refusal(NAME, "whole-row-state", reason, where))
     for table in {t.table: t for t in found.tables}.values():
         where = location_of_node(table.user) or "<unknown>"
         out.append(Rewrite(NAME, where, f"positions {table.table.name} of the whole row", "positions in documents", {}, claims))

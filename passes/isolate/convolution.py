@@ -37,7 +37,7 @@ class Taps:
 def taps_of(reading: Reading, region: Region) -> Taps | None:
     """The convolution that a region is; None if it is anything else."""
     chain = [n for n in region.nodes if isinstance(example(n), torch.Tensor)]
-    if len(region.entries) != 1 or len(region.exits) != 1 or chain[-1] is not region.exits[0]:
+    if region.states or len(region.entries) != 1 or len(region.exits) != 1 or chain[-1] is not region.exits[0]:
         return None
     at, left = region.entries[0], 0
     kind = reading.kinds[at]

@@ -15,7 +15,7 @@ from packpass._compat import hint_of
 from packpass.semantics import example, op_name
 from packpass.semantics.effects import effects_of
 from passes.isolate.boundaries import Boundaries
-from passes.isolate.reading import SIZED, Aligned, Reading
+from passes.isolate.reading import PLAIN, SIZED, Aligned, Reading
 from passes.refused import Refused
 
 
@@ -61,8 +61,9 @@ def rewrite(graph: fx.Graph, tables: list[Aligned], boundaries: Boundaries) -> N
         t.user.replace_input_with(t.table, made[key])
 
 
-def _closure(reading: Reading, table: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
-    """``(nodes that depend on the row's length, what they are given)`` of a value."""
+def _closure(reading: Reading, table: fx.Node, deep: bool = False) -> tuple[list[fx.Node], list[fx.Node]]:
+    """``(nodes that depend on the row's length, what they are given)`` of a value; ``deep``: with all that is computed
+    from constants, so that only inputs are given."""
     inner: dict[fx.Node, None] = {}
     given: dict[fx.Node, None] = {}
     stack = [table]
@@ -70,7 +71,8 @@ def _closure(reading: Reading, table: fx.Node) -> tuple[list[fx.Node], list[fx.N
         node = stack.pop()
         if node in inner or node in given:
             continue
-        if reading.kinds[node] is SIZED and node.op != "placeholder":
+        computed = reading.kinds[node] is SIZED or (deep and reading.kinds[node] is PLAIN)
+        if computed and node.op in ("call_function", "call_method"):
             if not effects_of(node).repeatable:
                 raise Refused("mixes-documents", "positions are drawn at random or written in place", node)
             inner[node] = None
@@ -81,9 +83,11 @@ def _closure(reading: Reading, table: fx.Node) -> tuple[list[fx.Node], list[fx.N
     return sorted(inner, key=order.__getitem__), list(given)
 
 
-def _value(reading: Reading, table: fx.Node, values: dict[fx.Node, Any], length: int) -> Tensor:
+def _value(
+    reading: Reading, table: fx.Node, values: dict[fx.Node, Any], length: int, deep: bool = False
+) -> Tensor:
     """A table for a row of another length."""
-    inner, given = _closure(reading, table)
+    inner, given = _closure(reading, table, deep)
     known: dict[fx.Node, Any] = {}
     for n in given:
         size = example(n)
@@ -114,13 +118,13 @@ def order_of_mask(reading: Reading, mask: fx.Node) -> bool | None:
     """
     if reading.kinds[mask] is not SIZED or not reading.symbols or mask.op == "placeholder":
         return None
-    inner, given = _closure(reading, mask)
+    inner, given = _closure(reading, mask, deep=True)
     if any(isinstance(example(n), Tensor) for n in given):
         return None
     length = max([16, *(abs(n) for node in inner for n in _numbers((node.args, node.kwargs)))]) * 2 + 3
     if length > LONGEST:
         return None
-    value = _value(reading, mask, {n: example(n) for n in given}, length)
+    value = _value(reading, mask, {n: example(n) for n in given}, length, deep=True)
     if value.dim() < 2 or value.shape[-2:] != (length, length):
         return None
     shown = value if value.dtype is torch.bool else value == 0

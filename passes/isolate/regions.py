@@ -7,7 +7,7 @@ import dataclasses
 from torch import fx
 
 from packpass.semantics import op_name
-from packpass.semantics.effects import changes_mode
+from packpass.semantics.effects import changes_mode, written_inputs
 from passes.isolate.reading import MIXED, SIZED, Reading, Row
 from passes.refused import Refused
 
@@ -15,12 +15,13 @@ from passes.refused import Refused
 @dataclasses.dataclass(frozen=True)
 class Region:
     """``nodes`` in their order; ``entries``: rows from outside; ``others``: what has no tokens; ``exits``: rows that
-    are used outside."""
+    are used outside; ``states``: what is returned of the whole row, and stays as it is."""
 
     nodes: tuple[fx.Node, ...]
     entries: tuple[fx.Node, ...]
     others: tuple[fx.Node, ...]
     exits: tuple[fx.Node, ...]
+    states: tuple[fx.Node, ...]
 
     @property
     def mixing(self) -> tuple[fx.Node, ...]:
@@ -36,17 +37,20 @@ def regions(reading: Reading) -> list[Region]:
     found = []
     for nodes in _convex(reading, groups, order):
         members = set(nodes)
-        exits = tuple(n for n in nodes if _seen_outside(n, members))
-        mixed = [n for n in exits if not isinstance(reading.kinds[n], Row)]
-        if any(isinstance(reading.kinds[n], Row) for n in exits) and mixed:
+        seen = [n for n in nodes if any(user not in members for user in n.users)]
+        exits = tuple(n for n in seen if isinstance(reading.kinds[n], Row))
+        states = tuple(n for n in seen if n not in exits)
+        if not exits:
+            continue
+        used = [n for n in states if any(user not in members and user.op != "output" for user in n.users)]
+        if used or (states and any(written_inputs(n) for n in nodes)):
             raise Refused(
                 "mixes-documents",
-                f"{_call(mixed[0])} is used for the whole row, as a state or weights of all documents, and cannot be "
-                "one per document (is it returned, or cached? Ask the model not to: use_cache=False)",
-                mixed[0],
+                f"{_call((used or states)[0])} is used for the whole row, as a state or weights of all documents, and "
+                "cannot be one per document (is it returned, or cached? Ask the model not to: use_cache=False)",
+                (used or states)[0],
             )
-        if exits and not mixed:
-            found.append(_region(reading, nodes, exits, order))
+        found.append(_region(reading, nodes, exits, states, order))
     return found
 
 
@@ -122,11 +126,13 @@ def _between(group: set[fx.Node], order: dict[fx.Node, int]) -> set[fx.Node]:
     return before
 
 
-def _seen_outside(node: fx.Node, members: set[fx.Node]) -> bool:
-    return any(user not in members for user in node.users)
-
-
-def _region(reading: Reading, nodes: list[fx.Node], exits: tuple[fx.Node, ...], order: dict[fx.Node, int]) -> Region:
+def _region(
+    reading: Reading,
+    nodes: list[fx.Node],
+    exits: tuple[fx.Node, ...],
+    states: tuple[fx.Node, ...],
+    order: dict[fx.Node, int],
+) -> Region:
     """With what it needs of values that have no tokens: those of the row's length are computed again inside."""
     members, entries, others = set(nodes), dict[fx.Node, None](), dict[fx.Node, None]()
     stack = list(nodes)
@@ -152,7 +158,7 @@ def _region(reading: Reading, nodes: list[fx.Node], exits: tuple[fx.Node, ...], 
         if changes_mode(n):
             raise Refused("mixes-documents", "gradients or autocast are switched while tokens are mixed", n)
     sorted_nodes = sorted(members, key=order.__getitem__)
-    return Region(tuple(sorted_nodes), tuple(entries), tuple(others), exits)
+    return Region(tuple(sorted_nodes), tuple(entries), tuple(others), exits, states)
 
 
 def _call(node: fx.Node) -> str:
