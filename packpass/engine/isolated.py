@@ -17,7 +17,7 @@ from packpass.capture.state import FrameState
 from packpass.engine.unpadded import Inner, Variants, dynamic_of
 from packpass.layout import analyze
 from packpass.layout.sources import belongs_to_module, source_name
-from packpass.ops._each_document import plan_of
+from packpass.ops._each_document import fit, plan_of
 from packpass.semantics import example
 
 if TYPE_CHECKING:
@@ -64,11 +64,10 @@ class Plans(Variants):
 
 def checked(cu_seqlens: Tensor, total: int, declared: bool) -> Tensor:
     """Boundaries that fit a row of so many slots."""
-    values = cu_seqlens.tolist()
-    fits = bool(values) and values[0] >= 0 and values[-1] <= total and values == sorted(values)
-    if fits:
+    if fit(cu_seqlens, total):
         return cu_seqlens
     if declared:
+        values = cu_seqlens.tolist()
         shown = values if len(values) <= 12 else [*values[:6], "...", *values[-5:]]
         raise ValueError(
             f"packpass: boundaries {shown} do not fit a row of {total} slots: they must not decrease, and lie "

@@ -64,6 +64,12 @@ def own_memory(x: Tensor, document: Tensor) -> Tensor:
     return x | zero if x.dtype is torch.bool else x + zero
 
 
+def fit(cu_seqlens: Tensor, total: int) -> bool:
+    """Can these be boundaries of a row of so many slots? Reads them on the host."""
+    values = cu_seqlens.tolist()
+    return bool(values) and values[0] >= 0 and values[-1] <= total and values == sorted(values)
+
+
 def plan_of(cu_seqlens: Tensor, total: int, longest: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """``(source, slots, cu_seqlens)`` of `each_document` for a row of ``total`` slots; reads the boundaries on the host.
 

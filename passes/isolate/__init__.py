@@ -37,7 +37,7 @@ from packpass.decisions.document_form import DocumentForm
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import Layouts, Packing, analyze
-from packpass.ops._each_document import plan_of
+from packpass.ops._each_document import fit, plan_of
 from packpass.semantics import example, op_name
 from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
@@ -135,11 +135,11 @@ class _Found:
     tables: list[Aligned]
 
 
-def _isolate(
-    gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing: Packing
-) -> list[Rewrite | Refusal]:
+def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing: Packing) -> list[Rewrite | Refusal]:
     axis = next(a for a, p in layouts.packings.items() if p is packing)
-    length = example(axis.node)[axis.item].shape[axis.dim] if axis.item is not None else example(axis.node).shape[axis.dim]
+    length = (
+        example(axis.node)[axis.item].shape[axis.dim] if axis.item is not None else example(axis.node).shape[axis.dim]
+    )
     found = _found(gm, layouts, packing, length)
     if not (found.attentions or found.taps or found.bodies or found.tables):
         return []
@@ -232,12 +232,19 @@ def _rows_returned(gm: fx.GraphModule, reading: Reading) -> dict[int, int]:
 
 
 def _audit(
-    gm: fx.GraphModule, reading: Reading, alone: fx.GraphModule, inputs: list[Any], returned: dict[int, int], planned: bool
+    gm: fx.GraphModule,
+    reading: Reading,
+    alone: fx.GraphModule,
+    inputs: list[Any],
+    returned: dict[int, int],
+    planned: bool,
 ) -> None:
     """Raises `Refused` if a document of the example still sees another."""
     places = [n for n in gm.graph.nodes if n.op == "placeholder"][: len(inputs)]
     given = {i: reading.kinds[n].dim for i, n in enumerate(places) if isinstance(reading.kinds[n], Row)}
     cu, total = alone(*inputs)
+    if not fit(cu, int(total)):
+        return  # the call itself says so
     plan = plan_of(cu, int(total), _only(reading)) if planned else ()
     gm.recompile()
     calling: Callable[[Any], Any] = lambda x: gm.forward(*x, *plan)  # noqa: E731
@@ -267,12 +274,16 @@ def _reports(found: _Found, packing: Packing) -> list[Rewrite | Refusal]:
         where = location_of_node(mixing[0] if mixing else body.region.nodes[0]) or "<unknown>"
         names = ", ".join(dict.fromkeys(op_name(n) for n in mixing))
         details = {"operations": len(body.region.nodes), "fill": fill}
-        out.append(Rewrite(NAME, where, f"{names} over the whole row", "the same for a batch of documents", details, claims))
+        out.append(
+            Rewrite(NAME, where, f"{names} over the whole row", "the same for a batch of documents", details, claims)
+        )
     for node in (n for body, _ in found.bodies for n in body.region.states):
         where = location_of_node(node) or "<unknown>"
         reason = f"{op_name(node)} is returned for the whole row, as a state of its last document; it stays as it is"
         out.append(Refusal(NAME, "whole-row-state", reason, where))
     for table in {t.table: t for t in found.tables}.values():
         where = location_of_node(table.user) or "<unknown>"
-        out.append(Rewrite(NAME, where, f"positions {table.table.name} of the whole row", "positions in documents", {}, claims))
+        out.append(
+            Rewrite(NAME, where, f"positions {table.table.name} of the whole row", "positions in documents", {}, claims)
+        )
     return out

@@ -46,7 +46,9 @@ def _fits(reading: Reading, parts: Attention) -> bool:
     return same_width and (values[0].device.type == "cpu" or values[0].dtype in FLASH_DTYPES)
 
 
-def rewrite(graph: fx.Graph, node: fx.Node, parts: Attention, cu_seqlens: fx.Node, moved: dict[fx.Node, fx.Node]) -> None:
+def rewrite(
+    graph: fx.Graph, node: fx.Node, parts: Attention, cu_seqlens: fx.Node, moved: dict[fx.Node, fx.Node]
+) -> None:
     """Put the call there, on ``[T, H, D]``. ``moved``: what stands for nodes that are gone, kept up to date."""
     batched = example(parts.query).dim() == 4
     with graph.inserting_before(node):

@@ -55,7 +55,9 @@ def _copies(inputs: Sequence[Any]) -> list[Any]:
 def _change(part: Tensor, whole: Tensor) -> None:
     """Other numbers of the same range: tokens of the row in another order, shifted numbers."""
     if part.dtype.is_floating_point:
-        part.add_(torch.randn(part.shape, device=part.device).to(part.dtype) * (whole.std() if whole.numel() > 1 else 1))
+        part.add_(
+            torch.randn(part.shape, device=part.device).to(part.dtype) * (whole.std() if whole.numel() > 1 else 1)
+        )
     elif part.dtype is not torch.bool and part.numel():
         pool = whole.flatten()
         part.copy_(pool[torch.randint(len(pool), part.shape, device=part.device)])
@@ -65,4 +67,6 @@ def _differs(a: Tensor, b: Tensor) -> bool:
     if not a.dtype.is_floating_point:
         return not torch.equal(a, b)
     bound = {torch.float64: 1e-10, torch.float32: 1e-5}.get(a.dtype, 2e-2)
-    return bool(((a - b).abs().nan_to_num() > bound * (1e-3 + a.abs().nan_to_num().max())).any()) if a.numel() else False
+    return (
+        bool(((a - b).abs().nan_to_num() > bound * (1e-3 + a.abs().nan_to_num().max())).any()) if a.numel() else False
+    )

@@ -55,9 +55,7 @@ def body_of(gm: fx.GraphModule, reading: Reading, region: Region) -> Body:
     graph.output(tuple(values[n] for n in region.exits))
     graph.lint()
     function = fx.GraphModule(gm, graph)
-    return Body(
-        region, function, others, tuple(dims[n] for n in region.entries), tuple(dims[n] for n in region.exits)
-    )
+    return Body(region, function, others, tuple(dims[n] for n in region.entries), tuple(dims[n] for n in region.exits))
 
 
 def _dim(reading: Reading, node: fx.Node) -> int:

@@ -79,7 +79,9 @@ def _starts(node: fx.Node, source: fx.Node, dim: int) -> bool:
         return False
     how = axes[dim].how
     first = how == KEPT or (isinstance(how, Cut) and how.step == 1 and isinstance(how.start, int) and how.start == 0)
-    order = [loop for axis in axes for loop in axis.loops] == [loop for of in meaning.relations[0].result for loop in of]
+    order = [loop for axis in axes for loop in axis.loops] == [
+        loop for of in meaning.relations[0].result for loop in of
+    ]
     return first and order and all(axis.how == KEPT for axis in axes[:dim])
 
 
@@ -89,7 +91,9 @@ def rewrite(graph: fx.Graph, taps: Taps, boundaries: Boundaries, moved: dict[fx.
     positions = boundaries.positions()
     parts = taps.convolution
     with graph.inserting_before(exit_node):
-        new = graph.call_function(document_taps, (moved.get(taps.row, taps.row), parts.weight, parts.bias, positions, taps.left))
+        new = graph.call_function(
+            document_taps, (moved.get(taps.row, taps.row), parts.weight, parts.bias, positions, taps.left)
+        )
     new.meta = exit_node.meta.copy()
     moved[exit_node] = new
     exit_node.replace_all_uses_with(new)

@@ -83,9 +83,7 @@ def _closure(reading: Reading, table: fx.Node, deep: bool = False) -> tuple[list
     return sorted(inner, key=order.__getitem__), list(given)
 
 
-def _value(
-    reading: Reading, table: fx.Node, values: dict[fx.Node, Any], length: int, deep: bool = False
-) -> Tensor:
+def _value(reading: Reading, table: fx.Node, values: dict[fx.Node, Any], length: int, deep: bool = False) -> Tensor:
     """A table for a row of another length."""
     inner, given = _closure(reading, table, deep)
     known: dict[fx.Node, Any] = {}
@@ -97,9 +95,7 @@ def _value(
     for n in inner:
         args, kwargs = fx.map_arg((n.args, dict(n.kwargs)), lambda x: known[x])
         target: Any = n.target
-        known[n] = (
-            getattr(args[0], target)(*args[1:], **kwargs) if n.op == "call_method" else target(*args, **kwargs)
-        )
+        known[n] = getattr(args[0], target)(*args[1:], **kwargs) if n.op == "call_method" else target(*args, **kwargs)
     result = known[table]
     assert isinstance(result, Tensor)
     return result

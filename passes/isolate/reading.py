@@ -175,8 +175,7 @@ class Reading:
         if not isinstance(value, torch.Tensor):
             return SIZED if SIZED in kinds or self.touches(value) else PLAIN
         if BOUNDED in kinds:
-            dim = self.row_dim(value)
-            return BOUNDED if dim is None else Row(dim)
+            return BOUNDED
         if storage(node) in self.memory:
             return MIXED
         return SIZED if SIZED in kinds or any(self.touches(size) for size in value.shape) else PLAIN

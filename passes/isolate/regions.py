@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
 from torch import fx
 
-from packpass.semantics import op_name
+from packpass.semantics import example, family_of, op_name, storage
 from packpass.semantics.effects import changes_mode, written_inputs
 from passes.isolate.reading import MIXED, SIZED, Reading, Row
 from passes.refused import Refused
@@ -38,9 +39,12 @@ def regions(reading: Reading) -> list[Region]:
     for nodes in _convex(reading, groups, order):
         members = set(nodes)
         seen = [n for n in nodes if any(user not in members for user in n.users)]
+        for n in seen:
+            _finished(reading, n, members)
         exits = tuple(n for n in seen if isinstance(reading.kinds[n], Row))
         states = tuple(n for n in seen if n not in exits)
         if not exits:
+            _only_put_together(reading, nodes, states)
             continue
         used = [n for n in states if any(user not in members and user.op != "output" for user in n.users)]
         if used or (states and any(written_inputs(n) for n in nodes)):
@@ -52,6 +56,27 @@ def regions(reading: Reading) -> list[Region]:
             )
         found.append(_region(reading, nodes, exits, states, order))
     return found
+
+
+def _finished(reading: Reading, node: fx.Node, members: set[fx.Node]) -> None:
+    """Memory that was written slot by slot is a row when all is written: where it is returned."""
+    dim = reading.row_dim(example(node))
+    returned = all(user in members or user.op == "output" for user in node.users)
+    if reading.kinds[node] is MIXED and dim is not None and storage(node) in reading.memory and returned:
+        reading.kinds[node] = Row(dim)
+
+
+def _only_put_together(reading: Reading, nodes: list[fx.Node], states: tuple[fx.Node, ...]) -> None:
+    """What is returned of tokens that were mixed must not have slots of the row, which nobody could cut."""
+    moves = all(family_of(n) in ("views", "indexing") for n in nodes)
+    for n in () if moves else states:
+        value = example(n)
+        if isinstance(value, torch.Tensor) and any(reading.touches(size) for size in value.shape):
+            raise Refused(
+                "mixes-documents",
+                f"{_call(n)} is returned with {tuple(value.shape)} slots of mixed tokens, which are not those of the row",
+                n,
+            )
 
 
 def _groups(reading: Reading) -> list[set[fx.Node]]:

@@ -72,6 +72,8 @@ def _make_room(graph: fx.Graph, body: Body, given: Sequence[fx.Node], plan: fx.N
     for node in sorted(early, key=order.__getitem__):
         effects = effects_of(node)
         if not effects.repeatable:
-            raise Refused("mixes-documents", f"{op_name(node)} cannot be moved behind a part that runs per document", node)
+            raise Refused(
+                "mixes-documents", f"{op_name(node)} cannot be moved behind a part that runs per document", node
+            )
         anchor.prepend(node)
     return min(early, key=order.__getitem__) if early else anchor

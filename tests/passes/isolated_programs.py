@@ -170,5 +170,5 @@ REWRITTEN: tuple[Program, ...] = (
     rows_without_a_batch,
     several_parts,
 )
-ONE_LENGTH = (step_by_step, written_step_by_step)
-"""Python loops over tokens are unrolled: torch compiles them for one length."""
+ONE_LENGTH = (step_by_step, written_step_by_step, largest_neighbour)
+"""Torch compiles these for one length: Python loops over tokens are unrolled, some kernels read sizes as numbers."""

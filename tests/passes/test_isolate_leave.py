@@ -150,6 +150,10 @@ def one_good_one_bad(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
     return y - y.mean(1, keepdim=True)
 
 
+def too_many_slots(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return F.conv1d(packpass.packed(x, cu_seqlens, dim=1).mT, weight, padding=3)
+
+
 def state_returned(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
     x = packpass.packed(x, cu_seqlens, dim=1)
     padded = F.pad(x, (0, 0, 3, 0))
@@ -182,7 +186,7 @@ REFUSED: tuple[tuple[Forward, str], ...] = (
     (full_attention_written_out, "mixes-documents"),
     (mean_of_neighbours, "mixes-documents"),
     (one_good_one_bad, "mixes-documents"),
-    (state_returned, "mixes-documents"),
+    (too_many_slots, "mixes-documents"),
     (drawn_while_mixed, "mixes-documents"),
     (positions_of_the_whole, "mixes-documents"),
     (written_to_the_row, "in-place"),
@@ -192,6 +196,15 @@ REFUSED: tuple[tuple[Forward, str], ...] = (
 @pytest.mark.parametrize(("forward", "code"), REFUSED, ids=lambda x: getattr(x, "__name__", ""))
 def test_what_cannot_stop_is_refused(forward: Forward, code: str) -> None:
     assert code in left(forward)
+
+
+def test_a_state_of_the_whole_row_stays_and_is_named() -> None:
+    x, weight, cu = arguments()
+    report = packpass.explain(state_returned, options=ON)(x, weight, cu)
+    assert [r.code for r in report.refusals] == ["whole-row-state"]
+    sums, state = report.result
+    torch.testing.assert_close(state, state_returned(x, weight, cu)[1])
+    torch.testing.assert_close(sums[:, :7], state_returned(x[:, :7], weight, cu[:2])[0])
 
 
 def test_a_refusal_names_the_operations_and_what_to_do() -> None:
