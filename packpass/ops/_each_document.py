@@ -71,10 +71,10 @@ def fit(cu_seqlens: Tensor, total: int) -> bool:
 
 
 def plan_of(cu_seqlens: Tensor, total: int, longest: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """``(source, slots, cu_seqlens)`` of `each_document` for a row of ``total`` slots; reads the boundaries on the host.
+    """``(source, slots, cu_seqlens)`` of `each_document` for a row of ``total`` slots; the host reads the boundaries.
 
-    The stretches before the first boundary and after the last one are documents, too, so that every slot of the row is
-    in one; empty ones keep the number of documents, and their longest length, above 1, where compiled code is general.
+    The stretches before the first boundary and after the last one are documents, too: every slot of the row is in one.
+    Empty ones keep the number of documents above 1, where compiled code is general, as the length is kept.
     ``longest``: L, for a function that is good for one length only.
     """
     cu = torch.nn.functional.pad(cu_seqlens.detach().long(), (1, 1))

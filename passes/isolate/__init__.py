@@ -50,7 +50,6 @@ from passes.isolate.convolution import Taps, taps_of
 from passes.isolate.reading import Aligned, Reading, Row
 from passes.isolate.regions import regions
 from passes.isolate.trial import Example, example_inputs, fill_of
-from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
 from passes.refused import Refused
 
@@ -70,7 +69,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         packing = _packing(work, layouts, context)
         results = [] if packing is None else _isolate(work, context, layouts, packing)
         if results and context.products.documents is None:
-            gm.graph = work.graph
+            _take_over(gm.graph, work.graph)
     except Refused as refused:
         results = [_refusal(refused)]
     except Exception as error:
@@ -81,6 +80,16 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     gm.graph.lint()
     gm.recompile()
     return results
+
+
+def _take_over(graph: fx.Graph, rewritten: fx.Graph) -> None:
+    """The calls of the rewritten graph between the inputs that Dynamo made: it keeps notes on those."""
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    for node in reversed(graph.nodes):
+        if node.op != "placeholder":
+            graph.erase_node(node)
+    new = [node for node in rewritten.nodes if node.op == "placeholder"]
+    graph.output(graph.graph_copy(rewritten, dict(zip(new, places, strict=True))))
 
 
 def operations() -> frozenset[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import torch
 from torch import fx
 
 from packpass.ops._each_document import own_memory

@@ -1,8 +1,8 @@
 """Depthwise causal convolutions of a row: sums of shifted rows, without a batch of documents around them.
 
-``conv1d(x, w, padding=K - 1, groups=C)[..., :T]`` and ``conv1d(pad(x, (K - 1, 0)), w, groups=C)`` reach back a few slots.
-Each tap is a product with a row that is shifted and 0 where a document has not begun, which costs no more than the
-convolution itself and needs no read of the boundaries on the host.
+``conv1d(x, w, padding=K - 1, groups=C)[..., :T]`` and ``conv1d(pad(x, (K - 1, 0)), w, groups=C)`` reach back a few
+slots. Each tap is a product with a row that is shifted and 0 where a document has not begun, which costs no more than
+the convolution itself and needs no read of the boundaries on the host.
 """
 
 from __future__ import annotations

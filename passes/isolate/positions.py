@@ -28,7 +28,7 @@ def varying(reading: Reading, tables: list[Aligned], values: dict[fx.Node, Any])
     """The tables that differ from slot to slot. Raises `Refused` for one that depends on how long the row is."""
     found = []
     for t in tables:
-        length = hint_of(reading.length) if isinstance(reading.length, torch.SymInt) else reading.length
+        length = (hint_of(reading.length) or 1) if isinstance(reading.length, torch.SymInt) else reading.length
         here = values[t.table]
         if here.shape[t.dim] and torch.equal(here, here.narrow(t.dim, 0, 1).expand_as(here)):
             continue

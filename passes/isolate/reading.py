@@ -1,4 +1,4 @@
-"""What every value of a graph is to the documents of the row: does it hold one thing per token, or have they been mixed?
+"""What every value of a graph is to the row: does it hold one thing per token, or have tokens been mixed?
 
 A value is `PLAIN` (nothing of the row), `SIZED` (depends on the row's length only: masks of positions, tables),
 `BOUNDED` (made of the boundaries), a `Row` (slot i is token i's, along one dimension) or `MIXED`. An operation on rows
@@ -67,7 +67,8 @@ class Reading:
     """The kinds of all nodes of one graph.
 
     ``inside``: nodes whose results are known not to be rows again although they have the shape. ``by_document``: nodes
-    that somebody else makes stop at documents, with the packed dimension of what they return. ``handed``: kinds of the inputs of a subgraph.
+    that somebody else makes stop at documents, with the packed dimension of what they return. ``handed``:
+    kinds of the inputs of a subgraph.
     """
 
     def __init__(
@@ -143,8 +144,10 @@ class Reading:
         if not tokens:
             return self._without_tokens(node, flat)
         if op_name(node) == "getitem" and isinstance(example(node.args[0]), (tuple, list)):
-            found = self.kinds[node.args[0]]
-            return found[node.args[1]] if isinstance(found, tuple) else self._mixed(node)
+            base: Any = node.args[0]
+            item: Any = node.args[1]
+            found = self.kinds[base]
+            return found[item] if isinstance(found, tuple) else self._mixed(node)
         if BOUNDED in flat or varlen_call(node) is not None or op_name(node).startswith("packpass::"):
             return self._aware(node)
         if MIXED not in flat:
@@ -229,7 +232,7 @@ class Reading:
             if inner.mixing or inner.aligned:
                 return None
             value = example(node)
-            kinds = dict((i, inner.kinds[n]) for i, n in outputs)
+            kinds = {i: inner.kinds[n] for i, n in outputs}
             if isinstance(value, (tuple, list)):
                 return tuple(kinds.get(i, PLAIN) for i in range(len(value)))
             return kinds.get(0)

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import example, family_of, op_name, storage
-from packpass.semantics.effects import changes_mode, written_inputs
+from packpass.semantics.effects import changes_mode
 from passes.isolate.reading import MIXED, SIZED, Reading, Row
 from passes.refused import Refused
 
@@ -47,12 +47,12 @@ def regions(reading: Reading) -> list[Region]:
             _only_put_together(reading, nodes, states)
             continue
         used = [n for n in states if any(user not in members and user.op != "output" for user in n.users)]
-        if used or (states and any(written_inputs(n) for n in nodes)):
+        if used:
             raise Refused(
                 "mixes-documents",
-                f"{_call((used or states)[0])} is used for the whole row, as a state or weights of all documents, and "
+                f"{_call(used[0])} is used for the whole row, as a state or weights of all documents, and "
                 "cannot be one per document (is it returned, or cached? Ask the model not to: use_cache=False)",
-                (used or states)[0],
+                used[0],
             )
         found.append(_region(reading, nodes, exits, states, order))
     return found
@@ -74,7 +74,7 @@ def _only_put_together(reading: Reading, nodes: list[fx.Node], states: tuple[fx.
         if isinstance(value, torch.Tensor) and any(reading.touches(size) for size in value.shape):
             raise Refused(
                 "mixes-documents",
-                f"{_call(n)} is returned with {tuple(value.shape)} slots of mixed tokens, which are not those of the row",
+                f"{_call(n)} {tuple(value.shape)} is returned: mixed tokens whose slots are not those of the row",
                 n,
             )
 

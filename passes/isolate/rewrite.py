@@ -46,10 +46,12 @@ def rewrite(gm: fx.GraphModule, bodies: Sequence[tuple[Body, float]], new: dict[
         members = set(body.region.nodes)
         for old, result in zip(body.region.exits, results, strict=True):
             result.meta = old.meta.copy()
-            old.replace_all_uses_with(result, delete_user_cb=lambda user, inside=members: user not in inside)
+            for user in [user for user in old.users if user not in members]:
+                user.replace_input_with(old, result)
             new[old] = result
         for node in reversed(body.region.nodes):
-            if not node.users:
+            # Where a state of the whole row is returned, the code for it stays, with what it writes.
+            if not node.users and not body.region.states:
                 graph.erase_node(node)
 
 

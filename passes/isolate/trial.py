@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensor
 
-from packpass._compat import hint_of
+from packpass._compat import fake_mode_of, hint_of
 from packpass.decisions.location import location_of_node
 from packpass.semantics import example, op_name
 from packpass.semantics.effects import effects_of
@@ -70,7 +69,7 @@ def _input(node: fx.Node) -> Any:
     if not isinstance(value, Tensor):
         return value
     real = getattr(node.meta.get("grapharg"), "example", None)
-    if isinstance(real, Tensor) and not isinstance(real, FakeTensor) and real.shape == _shape(value):
+    if isinstance(real, Tensor) and fake_mode_of(real) is None and real.shape == _shape(value):
         return real.detach().clone()
     made = torch.zeros(_shape(value), dtype=value.dtype, device=value.device)
     return made.normal_() if value.dtype.is_floating_point else made

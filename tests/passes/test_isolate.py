@@ -107,6 +107,17 @@ def test_parts_with_inductor_are_compiled_once(monkeypatch: pytest.MonkeyPatch) 
     assert len(seen) <= 2
 
 
+def test_a_graph_that_needs_no_plan_goes_to_inductor_as_it_is() -> None:
+    def program(x: Tensor, weight: Tensor) -> Tensor:
+        h = programs.causal_attention(programs.depthwise(x, weight), weight)
+        return programs.learned_positions(h, weight)
+
+    compiled = compiled_with(program, {"packpass.isolate": True})
+    for bounds in BATCHES[:2]:
+        check(compiled, program, bounds)
+    assert counters["packpass"]["rewrite:isolate"] >= 3
+
+
 class Block(nn.Module):
     """A Conformer block: half a feed-forward, attention, a convolution both ways, half a feed-forward."""
 
