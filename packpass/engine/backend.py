@@ -80,7 +80,7 @@ class Backend:
                 outcome.commit()
                 agreed = agreement(gm, outcome.rewrites, settings)
                 if outcome.documents is not None:
-                    compiled = isolated(outcome.documents, inner)
+                    compiled = isolated(outcome.documents, gm, inner)
                 elif outcome.packed is None:
                     compiled = inner(gm, example_inputs)
                 else:

@@ -7,6 +7,7 @@ compiled at the first call, once for every number of documents and tokens.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from packpass.capture.state import FrameState
+from packpass.decisions.records import Refusal, record
 from packpass.engine.unpadded import Inner, Variants, dynamic_of
 from packpass.layout import analyze
 from packpass.layout.sources import belongs_to_module, source_name
@@ -29,8 +31,11 @@ PLAN = 3
 """Inputs that the plan adds."""
 
 
-def isolated(form: DocumentForm, inner: Inner) -> Callable[..., Any]:
-    """A callable with the inputs that Dynamo knows of."""
+def isolated(form: DocumentForm, original: fx.GraphModule, inner: Inner) -> Callable[..., Any]:
+    """A callable with the inputs that Dynamo knows of.
+
+    ``original``: the graph as it was, which runs if the inner backend cannot compile the other one.
+    """
     gm = form.graph
     places = [node for node in gm.graph.nodes if node.op == "placeholder"][:-PLAN]
     dynamic = [dynamic_of(example(node)) for node in places]
@@ -38,14 +43,32 @@ def isolated(form: DocumentForm, inner: Inner) -> Callable[..., Any]:
     for node in gm.graph.nodes:  # fakes of a mode that the graph is not compiled in
         node.meta.pop("example_value", None)
     whole = Plans(gm, [*dynamic, None, None, None], numbers, inner, tokens=len(dynamic))
+    as_it_was = Variants(original, dynamic, numbers, inner)
+    failed: list[Exception] = []
 
     def run(*inputs: Any) -> Any:
         with torch.no_grad():
             boundaries, total = form.boundaries(*inputs)
             plan = plan_of(checked(boundaries, int(total), form.declared), int(total), form.longest)
-        return whole(*inputs, *plan)
+        if not failed:
+            try:
+                call = whole.ready((*inputs, *plan))
+            except Exception as error:
+                failed.append(error)
+                _note(error)
+        return as_it_was(*inputs) if failed else call(*inputs, *plan)
 
     return run
+
+
+def _note(error: Exception) -> None:
+    """Documents are not kept apart after all, and the user must know."""
+    reason = (
+        f"the inner backend does not compile the parts that run per document ({type(error).__name__}: {error}), so the "
+        "model runs as it was and lets documents see each other; please report it"
+    )
+    warnings.warn(f"packpass: {reason}", stacklevel=3)
+    record(Refusal("isolate", "emit", reason, "<unknown>"))
 
 
 class Plans(Variants):

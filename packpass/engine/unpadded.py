@@ -128,14 +128,18 @@ class Variants:
         self.compiled: list[tuple[list[Any], Any, Callable[..., Any]]] = []
 
     def __call__(self, *inputs: Any) -> Any:
+        return self.ready(inputs)(*inputs)
+
+    def ready(self, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """What is compiled for inputs like these; compiled now if nothing is."""
         numbers = [inputs[i].item() for i in self.numbers]
         for values, guards, call in self.compiled:
             if values == numbers and holds_for(guards, inputs):
-                return call(*inputs)
+                return call
         log.info("compiling the %s graph", "padded" if self.tokens is None else "packed")
         guards, call = compile_for(self.inner, self._with_constants(numbers), inputs, self._sizes(inputs))
         self.compiled.append((numbers, guards, call))
-        return call(*inputs)
+        return call
 
     def _with_constants(self, numbers: list[Any]) -> fx.GraphModule:
         """The graph with the numbers in place of what reads them."""

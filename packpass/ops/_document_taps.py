@@ -17,7 +17,9 @@ from torch import Tensor
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def document_taps(x: Tensor, weight: Tensor, bias: Tensor | None, positions: Tensor, left: int) -> Tensor:
+def document_taps(
+    x: Tensor, weight: Tensor, bias: Tensor | None, positions: Tensor, left: int, dtype: torch.dtype
+) -> Tensor:
     """The convolution.
 
     Args:
@@ -26,9 +28,10 @@ def document_taps(x: Tensor, weight: Tensor, bias: Tensor | None, positions: Ten
         bias: ``[C]`` or None.
         positions: int64 ``[T]``, the position of every slot in its document.
         left: slots that the first tap reaches back, at least K - 1.
+        dtype: of the result; under autocast it is not that of ``x``.
 
     Returns:
-        A tensor like ``x``. Halves are summed up as float32.
+        ``[..., C, T]``. Halves are summed up as float32.
     """
     length, wide = x.shape[-1], x.float() if x.dtype in _HALF else x
     out: Any = None
@@ -42,5 +45,5 @@ def document_taps(x: Tensor, weight: Tensor, bias: Tensor | None, positions: Ten
         part = moved * weight[:, 0, tap].to(wide.dtype).unsqueeze(-1)
         out = part if out is None else out + part
     out = out if bias is None else out + bias.to(wide.dtype).unsqueeze(-1)
-    result: Tensor = out.to(x.dtype)
+    result: Tensor = out.to(dtype)
     return result

@@ -55,6 +55,7 @@ def rewrite(
         rows = []
         for operand in (parts.query, parts.key, parts.value):
             x = moved.get(operand, operand)
+            x = graph.call_method("to", (x, example(node).dtype))  # as autocast has it
             one = graph.call_method("squeeze", (x, 0)) if batched else x
             rows.append(graph.call_method("transpose", (one, 0, 1)))
         call: Any = torch.ops.packpass.varlen_attention.default

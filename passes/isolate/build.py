@@ -17,11 +17,13 @@ from passes.refused import Refused
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """``function(*entries, *others)`` returns the exits of one document; ``others`` are nodes of the whole graph."""
+    """``function(*entries, *others)`` returns the exits of one document; ``others`` are nodes of the whole
+    graph, ``constants`` those of the region that hold no tokens."""
 
     region: Region
     function: fx.GraphModule
     others: tuple[fx.Node, ...]
+    constants: frozenset[fx.Node]
     given: tuple[int, ...]
     returned: tuple[int, ...]
 
@@ -54,7 +56,9 @@ def body_of(gm: fx.GraphModule, reading: Reading, region: Region) -> Body:
     graph.output(tuple(values[n] for n in region.exits))
     graph.lint()
     function = fx.GraphModule(gm, graph)
-    return Body(region, function, others, tuple(dims[n] for n in region.entries), tuple(dims[n] for n in region.exits))
+    constants = frozenset(n for n in region.nodes if reading.kinds[n] is SIZED)
+    given, returned = (tuple(dims[n] for n in rows) for rows in (region.entries, region.exits))
+    return Body(region, function, others, constants, given, returned)
 
 
 def _dim(reading: Reading, node: fx.Node) -> int:
@@ -72,5 +76,6 @@ def _copied(graph: fx.Graph, node: fx.Node, values: dict[fx.Node, fx.Node]) -> f
         function, keywords = form
         given: Any = fx.map_arg(keywords, lambda n: values[n])
         new = graph.call_function(function, (), given)
+        new = graph.call_method("to", (new, example(node).dtype))  # as autocast has it
     new.meta = {k: v for k, v in node.meta.items() if k == "stack_trace"}
     return new

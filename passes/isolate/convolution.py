@@ -91,9 +91,8 @@ def rewrite(graph: fx.Graph, taps: Taps, boundaries: Boundaries, moved: dict[fx.
     positions = boundaries.positions()
     parts = taps.convolution
     with graph.inserting_before(exit_node):
-        new = graph.call_function(
-            document_taps, (moved.get(taps.row, taps.row), parts.weight, parts.bias, positions, taps.left)
-        )
+        row, dtype = moved.get(taps.row, taps.row), example(exit_node).dtype
+        new = graph.call_function(document_taps, (row, parts.weight, parts.bias, positions, taps.left, dtype))
     new.meta = exit_node.meta.copy()
     moved[exit_node] = new
     exit_node.replace_all_uses_with(new)

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import example, family_of, op_name, storage
-from packpass.semantics.effects import changes_mode
+from packpass.semantics.effects import changes_mode, grad_mode_changes, open_autocasts
 from passes.isolate.reading import MIXED, SIZED, Reading, Row
 from passes.refused import Refused
 
@@ -180,10 +180,19 @@ def _region(
             raise Refused(
                 "mixes-documents", "tokens are mixed inside a part that is checkpointed or has a gradient of its own", n
             )
-        if changes_mode(n):
-            raise Refused("mixes-documents", "gradients or autocast are switched while tokens are mixed", n)
+    _one_mode(reading, nodes, members)
     sorted_nodes = sorted(members, key=order.__getitem__)
     return Region(tuple(sorted_nodes), tuple(entries), tuple(others), exits, states)
+
+
+def _one_mode(reading: Reading, nodes: list[fx.Node], members: set[fx.Node]) -> None:
+    """What runs as one call must have been under one autocast and one grad mode."""
+    if not any(changes_mode(n) for n in reading.graph.nodes):
+        return
+    first, last = nodes[0], nodes[-1]
+    here = open_autocasts(reading.graph, first)
+    if grad_mode_changes(first, last) or any(open_autocasts(reading.graph, n) != here for n in members):
+        raise Refused("mixes-documents", "gradients or autocast are switched while tokens are mixed", first)
 
 
 def _call(node: fx.Node) -> str:

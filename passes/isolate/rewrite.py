@@ -58,7 +58,9 @@ def rewrite(gm: fx.GraphModule, bodies: Sequence[tuple[Body, float]], new: dict[
 def _make_room(graph: fx.Graph, body: Body, given: Sequence[fx.Node], plan: fx.Node) -> fx.Node:
     """The node before which a call has everything that it is given, and everybody who uses its results comes later."""
     order = {node: i for i, node in enumerate(graph.nodes)}
-    last = max((order[n] for n in (*given, plan)), default=0)
+    # Not before the first operation that mixes: gradients or autocast may be switched in front of it.
+    first = min((order[n] for n in body.region.nodes if n not in body.constants), default=0)
+    last = max(*(order[n] for n in (*given, plan)), first - 1)
     members = set(body.region.nodes)
     early: set[fx.Node] = set()
     for node in graph.nodes:

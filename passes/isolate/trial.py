@@ -18,7 +18,8 @@ from torch import Tensor, fx
 from packpass._compat import fake_mode_of, hint_of
 from packpass.decisions.location import location_of_node
 from packpass.semantics import example, op_name
-from packpass.semantics.effects import effects_of
+from packpass.semantics.build import autocasts
+from packpass.semantics.effects import effects_of, open_autocasts
 from passes.isolate.build import Body
 from passes.isolate.reading import settled
 from passes.refused import Refused
@@ -101,11 +102,12 @@ def fill_of(body: Body, values: dict[fx.Node, Any], length: Any) -> float:
 
 def _difference(body: Body, values: dict[fx.Node, Any], length: Any, fill: float) -> str:
     """What differs between documents alone and padded ones; empty if nothing does."""
-    length = settled(length)
+    length, last = settled(length), body.region.nodes[-1]
     try:
-        if isinstance(length, int):
-            return _of_one_length(body, values, length, fill)
-        return next(filter(None, (_compare(body, values, n, fill, alone=True) for n in LENGTHS)), "")
+        with autocasts(open_autocasts(last.graph, last)):
+            if isinstance(length, int):
+                return _of_one_length(body, values, length, fill)
+            return next(filter(None, (_compare(body, values, n, fill, alone=True) for n in LENGTHS)), "")
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 

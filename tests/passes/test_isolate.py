@@ -118,6 +118,37 @@ def test_a_graph_that_needs_no_plan_goes_to_inductor_as_it_is() -> None:
     assert counters["packpass"]["rewrite:isolate"] >= 3
 
 
+@pytest.mark.parametrize("program", [programs.several_parts, programs.dense, programs.chunks])
+def test_under_autocast(program: programs.Program) -> None:
+    def forward(x: Tensor, weight: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return program(x, weight).float()
+
+    compiled = compiled_with(forward)
+    x, weight, cu = torch.randn(1, 20, 8), torch.randn(8, 8, 4) * 0.4, torch.tensor([0, 7, 20])
+    out = compiled(x, weight, cu)
+    want = alone(forward, x, weight, (0, 7, 20))
+    assert (out - want).abs().max() <= 0.03 * want.abs().max()
+    assert counters["packpass"]["rewrite:isolate"]
+
+
+def test_what_the_inner_backend_cannot_compile_runs_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = unpadded.compile_for
+
+    def failing(inner: Any, gm: Any, inputs: Any, sizes: Any) -> Any:
+        if any("packpass_slots" in node.name for node in gm.graph.nodes):
+            raise NotImplementedError("no such kernel")
+        return real(inner, gm, inputs, sizes)
+
+    monkeypatch.setattr(unpadded, "compile_for", failing)
+    x, weight, cu = torch.randn(1, 20, 8), torch.randn(8, 8, 4), torch.tensor([0, 7, 20])
+    compiled = compiled_with(programs.dense)
+    with pytest.warns(UserWarning, match="no such kernel"):
+        out = compiled(x, weight, cu)
+    torch.testing.assert_close(out, programs.dense(x, weight))
+    torch.testing.assert_close(compiled(x, weight, cu), out)
+
+
 class Block(nn.Module):
     """A Conformer block: half a feed-forward, attention, a convolution both ways, half a feed-forward."""
 
