@@ -8,6 +8,7 @@ convolutions and everything causal, -inf for largest values and softmax, inf for
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,8 +19,7 @@ from torch import Tensor, fx
 from packpass._compat import fake_mode_of, hint_of
 from packpass.decisions.location import location_of_node
 from packpass.semantics import example, op_name
-from packpass.semantics.build import autocasts
-from packpass.semantics.effects import effects_of, open_autocasts
+from packpass.semantics.effects import effects_of
 from passes.isolate.build import Body
 from passes.isolate.reading import settled
 from passes.refused import Refused
@@ -102,14 +102,39 @@ def fill_of(body: Body, values: dict[fx.Node, Any], length: Any) -> float:
 
 def _difference(body: Body, values: dict[fx.Node, Any], length: Any, fill: float) -> str:
     """What differs between documents alone and padded ones; empty if nothing does."""
-    length, last = settled(length), body.region.nodes[-1]
+    length, device = settled(length), example(body.region.entries[0]).device.type
+    wide = dataclasses.replace(body, function=_widened(body.function))
+    values = {n: _wide(x) for n, x in values.items()}
     try:
-        with autocasts(open_autocasts(last.graph, last)):
+        with torch.autocast(device, enabled=False):
             if isinstance(length, int):
-                return _of_one_length(body, values, length, fill)
-            return next(filter(None, (_compare(body, values, n, fill, alone=True) for n in LENGTHS)), "")
+                return _of_one_length(wide, values, length, fill)
+            return next(filter(None, (_compare(wide, values, n, fill, alone=True) for n in LENGTHS)), "")
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def _widened(function: fx.GraphModule) -> fx.GraphModule:
+    """The same in single precision: what is tried is the code, and halves would hide how little it lets through."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(function.graph, {}))
+    for node in graph.nodes:
+        node.args, node.kwargs = _wide(node.args), _wide(node.kwargs)
+    return fx.GraphModule(function, graph)
+
+
+def _wide(x: Any) -> Any:
+    """float32 for halves, in numbers and in arguments."""
+    if isinstance(x, Tensor):
+        return x.float() if x.dtype in _HALF else x
+    if isinstance(x, dict):
+        return {key: _wide(value) for key, value in x.items()}
+    if isinstance(x, (tuple, list)) and not isinstance(x, torch.Size):
+        return type(x)(_wide(item) for item in x)
+    return torch.float32 if isinstance(x, torch.dtype) and x in _HALF else x
 
 
 def _of_one_length(body: Body, values: dict[fx.Node, Any], length: int, fill: float) -> str:

@@ -215,6 +215,14 @@ def test_a_refusal_names_the_operations_and_what_to_do() -> None:
     assert "one document per row" in refusal.reason
 
 
+def test_halves_hide_nothing() -> None:
+    def forward(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+        x = packpass.packed(x, cu_seqlens, dim=1).bfloat16()
+        return x + 0.01 * x.mean(1, keepdim=True)
+
+    assert left(forward) == ["mixes-documents"]
+
+
 def test_a_refusal_can_be_an_error() -> None:
     compiled = torch.compile(mean_of_the_row, backend=packpass.backend, options={**ON, "packpass.on_refusal": "raise"})
     with pytest.raises(RefusedError, match="mean"):
