@@ -35,6 +35,8 @@ class Options:
     """Make boundary-blind shifts respect documents: where one reading is possible, only where declared, or never."""
     eliminate_padding: bool = False
     """Turn padded attention into packed attention (changes numerics within tolerance)."""
+    isolate: bool = False
+    """Make every operation that mixes slots of a packed row stop at documents, or refuse the graph with the list."""
     symbolic_loops: bool = True
     """Trace a loop over documents once for every number of documents instead of unrolling it."""
     disable: tuple[str, ...] = ()
@@ -145,6 +147,7 @@ class _Number:
 _ALLOWED: dict[str, Any] = {
     "fix_shifts": _literal(FixShifts),
     "eliminate_padding": bool,
+    "isolate": bool,
     "symbolic_loops": bool,
     "disable": tuple,
     "on_refusal": _literal(OnRefusal),

@@ -83,6 +83,15 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass("compose_rolls", "passes.compose_rolls:run", after=("vectorize_segments", "pack_shifts")),
     Pass(
+        "isolate",
+        "passes.isolate:run",
+        tier="fix",
+        option="isolate",
+        whole=True,
+        after=("pack_shifts", "compose_rolls"),
+        operations="passes.isolate:operations",
+    ),
+    Pass(
         "eliminate_padding",
         "passes.eliminate_padding:run",
         tier="numerics",

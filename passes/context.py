@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from packpass._options import Options
+from packpass.decisions.document_form import DocumentForm
 from packpass.decisions.packed_form import PackedForm
 
 
@@ -16,6 +17,7 @@ class Products:
     packed: PackedForm | None = None
     judged_loops: set[int] = dataclasses.field(default_factory=set)
     """Captured loops of which a pass has said why they stay, or that it has rewritten."""
+    documents: DocumentForm | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -145,6 +145,8 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
         active.frame = None
     loops = frame is not None and frame.mode in LOOP_MODES
     sources = frame.dynamic_sources if frame is not None and frame.mode is not Mode.STOCK else set()
+    if frame is not None:
+        sources = sources | frame.rows
     try:
         with _data(frame), dynamic_sources(sources):
             result = original(self, *args, **kwargs)

@@ -65,7 +65,7 @@ class GraphView:
 def compile_graph(client: Client, original: Any, self: Any, tx: Any, rv: Any, *args: Any) -> Any:
     """``OutputGraph.compile_and_call_fx_graph``: the graph is complete; add the boundaries if a pass would use them."""
     options = client.options_of(self.compiler_fn)
-    if options is not None and options.fix_shifts == "auto" and options.runs("pack_shifts"):
+    if options is not None and _by_name(options):
         try:
             found = list(boundary_arguments(self.root_tx.f_locals))
             if found:
@@ -81,6 +81,11 @@ def compile_graph(client: Client, original: Any, self: Any, tx: Any, rv: Any, *a
         except Exception as error:  # a frame must not fail because its boundaries are not understood
             log.warning("boundaries are not used: %s: %s", type(error).__name__, error)
     return original(self, tx, rv, *args)
+
+
+def _by_name(options: Options) -> bool:
+    """May a pass use boundaries that are known by their name?"""
+    return options.runs("isolate") or (options.fix_shifts == "auto" and options.runs("pack_shifts"))
 
 
 def _inputs(graph: fx.Graph) -> dict[str, fx.Node]:
@@ -105,7 +110,7 @@ def _would_use(client: Client, output_graph: Any, rv: Any, found: list[Argument]
         for refusal in wish.refusals:
             react(refusal, options)
             record(refusal)
-    return bool(wish.wanted)
+    return bool(wish.wanted) or bool(missing and options.runs("isolate"))
 
 
 def _settled(client: Client, view: GraphView, stand_in: fx.Node | None) -> Any:

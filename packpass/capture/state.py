@@ -77,6 +77,8 @@ class FrameState:
     options: Options
     mode: Mode = Mode.PROBE
     dynamic_sources: set[str] = dataclasses.field(default_factory=set)
+    rows: set[str] = dataclasses.field(default_factory=set)
+    """Inputs whose sizes are symbols in every mode, because a pass asked for it."""
     sites: dict[int, str] = dataclasses.field(default_factory=dict)
     """Loop id -> user location."""
     branches: dict[int, str] = dataclasses.field(default_factory=dict)

@@ -99,6 +99,9 @@ CODES: dict[str, str] = {
     "function-not-exchange": "an autograd.Function with a collective is not proven to be one all-to-all, both ways",
     "not-movable": "what a collective sends cannot be computed as early as the others it would join",
     "reused-output": "the results of two collectives are copied to the same memory",
+    # documents kept apart
+    "no-boundaries": "nothing says where the documents of a row end",
+    "whole-row-state": "what a model returns of the whole row, such as a state for a cache, is not one per document",
     # padded batches
     "mask-not-padding": "the mask of an attention is not one of padding, with or without causal order",
     "padding-visible": "real tokens attend to padding",

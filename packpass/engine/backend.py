@@ -21,6 +21,7 @@ from packpass.capture import Mode, frame_state
 from packpass.capture.state import LOOP_MODES, FrameState, restart, tracing_error
 from packpass.decisions.records import active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, skipped
+from packpass.engine.isolated import isolated, rows_of_one_length
 from packpass.engine.overlap import unless_overlapping
 from packpass.engine.pipeline import run_passes
 from packpass.engine.replay import NotReplayable, replay
@@ -69,6 +70,9 @@ class Backend:
         try:
             # As while the loop was traced: no size is asked whether it is 0 or 1 for its layout.
             with size_oblivious() if capturing else contextlib.nullcontext():
+                if settings.runs("isolate") and (rows := rows_of_one_length(gm, frame)):
+                    frame.rows |= rows
+                    raise restart("the length of the row is a symbol, as a document has another one")
                 outcome = run_passes(gm, settings, frame)
         except LayoutError as error:
             raise tracing_error(error) from None
@@ -77,7 +81,9 @@ class Backend:
             with traced_transaction():  # the inner backend, too, may have Dynamo trace the frame again
                 outcome.commit()
                 agreed = agreement(gm, outcome.rewrites, settings)
-                if outcome.packed is None:
+                if outcome.documents is not None:
+                    compiled = isolated(outcome.documents, gm, inner)
+                elif outcome.packed is None:
                     compiled = inner(gm, example_inputs)
                 else:
                     compiled = unpadded(outcome.packed, gm, inner, outcome.packing if settings.verify else "")

@@ -13,6 +13,7 @@ from packpass import markers
 from packpass._options import Options
 from packpass._passes import Pass, names_of_tiers
 from packpass.capture.state import FrameState, Mode, react
+from packpass.decisions.document_form import DocumentForm
 from packpass.decisions.packed_form import PackedForm
 from packpass.decisions.records import Finding, GraphRecord, PassRun, Refusal, Rewrite, active
 from packpass.engine import passes
@@ -68,6 +69,8 @@ class Outcome:
     """Was the frame traced in a loop mode? Then a graph without a rewrite differs from what stock torch traces."""
     packed: PackedForm | None = None
     """What computes real tokens only, beside the graph."""
+    documents: DocumentForm | None = None
+    """What runs parts of the graph per document."""
     findings: list[Finding] = dataclasses.field(default_factory=list)
     """What is left in the graph and a reader of the report should know; looked for only while one is collected."""
 
@@ -159,7 +162,8 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
         boundary_sources=tuple(dict.fromkeys(sources)),
         layout=layout or "",
     )
-    return Outcome(results, record, left, stages.done, capturing, context.products.packed, findings)
+    products = context.products
+    return Outcome(results, record, left, stages.done, capturing, products.packed, products.documents, findings)
 
 
 def _run_one(p: Pass, gm: fx.GraphModule, context: Any, stages: Stages) -> list[Rewrite | Refusal]:

@@ -41,7 +41,7 @@ def unpadded(found: PackedForm, padded: fx.GraphModule, inner: Inner, names: str
         log.warning("packpass.verify: %s cannot be verified: the model draws random numbers", names)
     places = [node for node in padded.graph.nodes if node.op == "placeholder"]
     shapes = [example(node) for node in places]
-    dynamic = [_dynamic(value) for value in shapes]
+    dynamic = [dynamic_of(value) for value in shapes]
     numbers = [i for i, node in enumerate(places) if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)]
     whole = Variants(padded, dynamic, numbers, inner)
     # Of the plan only the number of real tokens differs from call to call; the mask's own sizes are as in the inputs.
@@ -67,7 +67,7 @@ def unpadded(found: PackedForm, padded: fx.GraphModule, inner: Inner, names: str
     return run
 
 
-def _dynamic(value: Any) -> frozenset[int] | None:
+def dynamic_of(value: Any) -> frozenset[int] | None:
     """Dimensions that are symbolic in the graph; of a symbolic number: 0."""
     if isinstance(value, torch.SymInt):
         return frozenset({0})
@@ -128,14 +128,18 @@ class Variants:
         self.compiled: list[tuple[list[Any], Any, Callable[..., Any]]] = []
 
     def __call__(self, *inputs: Any) -> Any:
+        return self.ready(inputs)(*inputs)
+
+    def ready(self, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """What is compiled for inputs like these; compiled now if nothing is."""
         numbers = [inputs[i].item() for i in self.numbers]
         for values, guards, call in self.compiled:
             if values == numbers and holds_for(guards, inputs):
-                return call(*inputs)
+                return call
         log.info("compiling the %s graph", "padded" if self.tokens is None else "packed")
         guards, call = compile_for(self.inner, self._with_constants(numbers), inputs, self._sizes(inputs))
         self.compiled.append((numbers, guards, call))
-        return call(*inputs)
+        return call
 
     def _with_constants(self, numbers: list[Any]) -> fx.GraphModule:
         """The graph with the numbers in place of what reads them."""

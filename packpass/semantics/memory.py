@@ -37,7 +37,12 @@ _STATISTICS = frozenset({"running_mean", "running_var"})
 def storage(node: Any) -> Any:
     """Identity of the storage behind a tensor node; None for anything else."""
     value = example(node)
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor):
+        return None
+    try:
+        return value.untyped_storage()._cdata
+    except NotImplementedError:  # samples of a batch inside torch.func.vmap have none of their own
+        return None
 
 
 def copied(node: fx.Node) -> fx.Node | None:

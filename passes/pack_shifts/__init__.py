@@ -51,6 +51,7 @@ from packpass.layout import Layouts, analyze
 from packpass.semantics import argument, example, family_of_name, op_name
 from packpass.semantics.inner_graphs import subgraphs
 from passes.context import PassContext
+from passes.declared import remove_declarations
 from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
 from passes.pack_shifts import choosing, structural, writing  # noqa: F401  (they register their rules)
@@ -68,7 +69,6 @@ log = logging.getLogger(f"packpass.passes.{NAME}")
 
 _SHIFTING = frozenset({"joins", "indexing", "writes"})
 """Families of calls that may shift."""
-_DECLARED = torch.ops.packpass.packed.default
 
 
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
@@ -80,7 +80,9 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         if layouts.packings:
             fix_distances(gm, layouts)
             results += _run_safely(gm, layouts)
-    if remove_declarations(gm) or any(isinstance(r, Rewrite) for r in results):
+    # Another pass may still have to know which row was declared.
+    removed = not context.options.runs("isolate") and remove_declarations(gm)
+    if removed or any(isinstance(r, Rewrite) for r in results):
         for m in _modules(gm):
             m.graph.lint()
             m.recompile()
@@ -294,15 +296,3 @@ def _reported(found: Found | LossFound, before: str, after: str, shift: int, dim
     location = location_of_node(found.origin) or "<unknown>"
     details = {k: v for k, v in details.items() if v is not None}
     return Rewrite(NAME, location, before, after, details, Claims(boundary_source=packing.text))
-
-
-def remove_declarations(gm: fx.GraphModule) -> bool:
-    """`packpass.packed` has said what it had to say."""
-    changed = False
-    for m in _modules(gm):
-        for node in list(m.graph.nodes):
-            if node.target is _DECLARED:
-                node.replace_all_uses_with(node.args[0])
-                m.graph.erase_node(node)
-                changed = True
-    return changed

@@ -20,6 +20,7 @@ def test_defaults() -> None:
     assert dataclasses.asdict(options) == {
         "fix_shifts": "auto",
         "eliminate_padding": False,
+        "isolate": False,
         "symbolic_loops": True,
         "disable": (),
         "on_refusal": "ignore",

@@ -1,0 +1,20 @@
+"""Declarations of the layout in a graph: every pass may read them, the last one that does removes them."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+_DECLARED = torch.ops.packpass.packed.default
+
+
+def remove_declarations(gm: fx.GraphModule) -> bool:
+    """`packpass.packed` has said what it had to say. Returns whether there were any."""
+    changed = False
+    for m in [m for m in gm.modules() if isinstance(m, fx.GraphModule)]:
+        for node in list(m.graph.nodes):
+            if node.target is _DECLARED:
+                node.replace_all_uses_with(node.args[0])
+                m.graph.erase_node(node)
+                changed = True
+    return changed

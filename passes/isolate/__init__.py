@@ -1,0 +1,298 @@
+"""``isolate`` (opt-in): no operation on a packed row lets one document see another.
+
+    x = packpass.packed(x, cu_seqlens, dim=1)               # [1, T, C]
+    y = conv1d(x.mT, weight, padding=3, groups=C)[..., :T]  # the first slots of a document see the one before
+    y = scaled_dot_product_attention(q, k, v, is_causal=True)
+    y = y + position_table[:T]                              # positions go on counting
+
+becomes
+
+    y = each_document(conv1d..., x)                         # documents as a batch [N, longest], and back
+    y = varlen_attention(q, k, v, cu_seqlens)
+    y = y + position_table[:T][position_ids(cu_seqlens, T)]
+
+One idea covers most of it: wherever tokens are mixed, documents become a batch around that part of the graph, whatever
+the part does (convolutions, scans, recurrences, running sums, attention that is written out). Work on single tokens
+stays on the packed row. The parts are found by the meaning of operations (`reading`, `regions`); that a document may be
+padded there is tried on the numbers of the example, forward and backward, for several lengths (`trial`); and the
+rewritten graph is audited with the example before it is kept (`audit`). All or nothing: if one part cannot be made to
+stop at documents, the graph stays as it is and every such part is refused by name.
+
+Does not handle: boundaries that are computed inside a subgraph, or padded or sharded ones; two sets of boundaries;
+mixing inside a checkpointed part; random numbers inside a part that mixes; states of the whole row that are returned;
+values for pairs of tokens that are an input (4-D masks).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.decisions.document_form import DocumentForm
+from packpass.decisions.location import location_of_node
+from packpass.decisions.records import Claims, Refusal, Rewrite
+from packpass.layout import Layouts, Packing, analyze
+from packpass.ops._each_document import fit, plan_of
+from packpass.semantics import example, op_name
+from packpass.semantics.overview import operations as known_operations
+from passes.context import PassContext
+from passes.declared import remove_declarations
+from passes.isolate import attention, convolution, positions, rewrite
+from passes.isolate.audit import audit_graph
+from passes.isolate.boundaries import Boundaries
+from passes.isolate.build import Body, body_of
+from passes.isolate.convolution import Taps, taps_of
+from passes.isolate.reading import Aligned, Reading, Row
+from passes.isolate.regions import regions
+from passes.isolate.trial import Example, example_inputs, fill_of
+from passes.nodes import copy_of
+from passes.refused import Refused
+
+NAME = "isolate"
+log = logging.getLogger(f"packpass.passes.{NAME}")
+
+ATTEMPTS = 12
+"""How often a part that cannot be padded is tried again together with what follows it."""
+
+
+def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
+    """Make every operation of ``gm`` stop at documents, or leave it as it is."""
+    # Dynamo goes on with the inputs of its own graph, which must not get any more.
+    work = fx.GraphModule(gm, copy_of(gm.graph))
+    try:
+        layouts = analyze(work)
+        packing = _packing(work, layouts, context)
+        results = [] if packing is None else _isolate(work, context, layouts, packing)
+        if results and context.products.documents is None:
+            _take_over(gm.graph, work.graph)
+    except Refused as refused:
+        results = [_refusal(refused)]
+    except Exception as error:
+        log.warning("documents are not kept apart: %s: %s", type(error).__name__, error)
+        log.debug("where", exc_info=True)
+        results = [Refusal(NAME, "emit", f"{type(error).__name__}: {error}; please report it", "<unknown>")]
+    remove_declarations(gm)
+    gm.graph.lint()
+    gm.recompile()
+    return results
+
+
+def _take_over(graph: fx.Graph, rewritten: fx.Graph) -> None:
+    """The calls of the rewritten graph between the inputs that Dynamo made: it keeps notes on those."""
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    for node in reversed(graph.nodes):
+        if node.op != "placeholder":
+            graph.erase_node(node)
+    new = [node for node in rewritten.nodes if node.op == "placeholder"]
+    graph.output(graph.graph_copy(rewritten, dict(zip(new, places, strict=True))))
+
+
+def operations() -> frozenset[str]:
+    """Every operation with a meaning is either one token's own or taken apart by documents."""
+    return frozenset(op.name for op in known_operations())
+
+
+def _refusal(refused: Refused) -> Refusal:
+    where = location_of_node(refused.node) if refused.node is not None else None
+    return Refusal(NAME, refused.code, refused.reason, where or "<unknown>")
+
+
+def _packing(gm: fx.GraphModule, layouts: Layouts, context: PassContext) -> Packing | None:
+    """The one way in which the row of a graph is packed; None for a graph without a row."""
+    found = list({(p.boundaries, p.padded): p for p in layouts.packings.values()}.values())
+    if not found:
+        for doubt in layouts.doubts:
+            raise Refused(doubt.code, doubt.reason)
+        tokens = any(_floats(node) for node in gm.graph.nodes if node.op == "call_function")
+        if tokens:
+            raise Refused(
+                "no-boundaries",
+                "nothing says where documents end: declare a tensor with packpass.packed(x, cu_seqlens, dim=...), or "
+                "give the compiled function an argument cu_seqlens beside input_ids",
+                next((n for n in gm.graph.nodes if n.op == "call_function" and _floats(n)), None),
+            )
+        return None
+    if len(found) > 1:
+        names = " and ".join(p.boundaries.name for p in found)
+        raise Refused("two-boundaries", f"the graph has rows that are packed by {names}; isolate knows one row")
+    packing = found[0]
+    if packing.padded is not None or packing.cp_group:
+        raise Refused("sharded-row", "rows with padded boundaries, or sharded over ranks, are not isolated yet")
+    if context.options.eliminate_padding:
+        raise Refused("mixes-documents", "isolate and eliminate_padding are not done to one model; choose one of them")
+    return packing
+
+
+def _floats(node: fx.Node) -> bool:
+    value = example(node)
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 1
+
+
+@dataclasses.dataclass
+class _Found:
+    """What is to be rewritten in a graph, decided before anything is changed."""
+
+    reading: Reading
+    attentions: dict[fx.Node, attention.Attention]
+    taps: list[Taps]
+    bodies: list[tuple[Body, float]]
+    tables: list[Aligned]
+
+
+def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing: Packing) -> list[Rewrite | Refusal]:
+    axis = next(a for a, p in layouts.packings.items() if p is packing)
+    length = (
+        example(axis.node)[axis.item].shape[axis.dim] if axis.item is not None else example(axis.node).shape[axis.dim]
+    )
+    found = _found(gm, layouts, packing, length)
+    if not (found.attentions or found.taps or found.bodies or found.tables):
+        return []
+    boundaries = Boundaries(gm.graph, packing, found.reading)
+    boundaries.check()
+    inputs = example_inputs(gm)
+    returned = _rows_returned(gm, found.reading)
+    # === Transform ===
+    results: list[Rewrite | Refusal] = _reports(found, packing)
+    positions.rewrite(gm.graph, found.tables, boundaries)
+    moved: dict[fx.Node, fx.Node] = {}
+    for node, parts in found.attentions.items():
+        attention.rewrite(gm.graph, node, parts, boundaries.whole(), moved)
+    for taps in found.taps:
+        convolution.rewrite(gm.graph, taps, boundaries, moved)
+    form = None
+    alone = boundaries.alone(gm)
+    if found.bodies:
+        rewrite.rewrite(gm, found.bodies, moved)
+        form = DocumentForm(gm, alone, packing.kind == "declared", _only(found.reading))
+    remove_declarations(gm)
+    gm.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or not _removable(n))
+    _audit(gm, found.reading, alone, inputs, returned, planned=form is not None)
+    context.products.documents = form
+    return results
+
+
+def _removable(node: fx.Node) -> bool:
+    from packpass.semantics.effects import effects_of
+
+    return node.op == "get_attr" or effects_of(node).repeatable
+
+
+def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) -> _Found:
+    """Find what mixes, and try what is to be done about it. Raises `Refused` with everything that cannot be done."""
+    inside: frozenset[fx.Node] = frozenset()
+    failed: list[Refused] = []
+    for _ in range(ATTEMPTS):
+        reading = Reading(gm, layouts, packing, length, inside).run()
+        fused = attention.attentions(reading)
+        if fused:
+            dims = {n: example(n).dim() - 2 for n in fused}
+            reading = Reading(gm, layouts, packing, length, inside, dims).run()
+        parts = regions(reading)
+        members = {n for region in parts for n in region.nodes}
+        if failed and inside - members:  # what cannot be padded is only put together: a loss of mixed tokens
+            raise _together(failed)
+        tables = [t for t in reading.aligned if t.user not in members]
+        taps = [found for region in parts if (found := taps_of(reading, region)) is not None]
+        short = [t.region for t in taps]
+        bodies = [body_of(gm, reading, region) for region in parts if region not in short]
+        wanted = positions.plain_inputs(reading, tables)
+        wanted |= {n for body in bodies for n in (*body.region.entries, *body.others)}
+        values = Example(gm, wanted).values if wanted else {}
+        tables = positions.varying(reading, tables, values)
+        done, failed, first = [], [], None
+        for body in bodies:
+            try:
+                done.append((body, fill_of(body, values, length)))
+            except Refused as refused:
+                failed.append(refused)
+                first = first or body.region
+        if first is None:
+            return _Found(reading, {n: p for n, p in fused.items() if n not in members}, taps, done, tables)
+        if any(user.op == "output" for n in first.exits for user in n.users):
+            break
+        inside |= set(first.exits)  # perhaps it can together with what follows it
+    raise _together(failed)
+
+
+def _together(failed: list[Refused]) -> Refused:
+    """One refusal that lists every part."""
+    reasons = "; ".join(dict.fromkeys(str(refused) for refused in failed))
+    return Refused("mixes-documents", reasons, failed[0].node)
+
+
+def _only(reading: Reading) -> int | None:
+    """The one length of a row that the code is good for."""
+    return reading.length if isinstance(reading.length, int) else None
+
+
+def _rows_returned(gm: fx.GraphModule, reading: Reading) -> dict[int, int]:
+    (results,) = next(n for n in reversed(gm.graph.nodes) if n.op == "output").args
+    found = {}
+    for i, node in enumerate(results if isinstance(results, (tuple, list)) else [results]):
+        kind = reading.kinds.get(node) if isinstance(node, fx.Node) else None
+        if isinstance(kind, Row):
+            found[i] = kind.dim
+    return found
+
+
+def _audit(
+    gm: fx.GraphModule,
+    reading: Reading,
+    alone: fx.GraphModule,
+    inputs: list[Any],
+    returned: dict[int, int],
+    planned: bool,
+) -> None:
+    """Raises `Refused` if a document of the example still sees another."""
+    places = [n for n in gm.graph.nodes if n.op == "placeholder"][: len(inputs)]
+    given = {i: reading.kinds[n].dim for i, n in enumerate(places) if isinstance(reading.kinds[n], Row)}
+    cu, total = alone(*inputs)
+    if not fit(cu, int(total)):
+        return  # the call itself says so
+    plan = plan_of(cu, int(total), _only(reading)) if planned else ()
+    gm.recompile()
+    calling: Callable[[Any], Any] = lambda x: gm.forward(*x, *plan)  # noqa: E731
+    leaks = audit_graph(calling, inputs, given, returned, cu)
+    if leaks:
+        result, changed, other = leaks[0]
+        raise Refused(
+            "mixes-documents",
+            f"the rewritten graph was audited and result {result} of document {other} still changes with document "
+            f"{changed}; please report the program",
+        )
+
+
+def _reports(found: _Found, packing: Packing) -> list[Rewrite | Refusal]:
+    out: list[Rewrite | Refusal] = []
+    claims = Claims(boundary_source=packing.text)
+    for node, parts in found.attentions.items():
+        kind = "causal attention" if parts.causal else "attention"
+        where = location_of_node(node) or "<unknown>"
+        out.append(Rewrite(NAME, where, f"{kind} over the whole row", "varlen_attention", {}, claims))
+    for taps in found.taps:
+        where = location_of_node(taps.region.nodes[-1]) or "<unknown>"
+        before = f"depthwise causal convolution of {taps.left + 1} taps over the whole row"
+        out.append(Rewrite(NAME, where, before, "shifted products that stop at documents", {}, claims))
+    for body, fill in found.bodies:
+        mixing = [n for n in body.region.nodes if n in found.reading.mixing]
+        where = location_of_node(mixing[0] if mixing else body.region.nodes[0]) or "<unknown>"
+        names = ", ".join(dict.fromkeys(op_name(n) for n in mixing))
+        details = {"operations": len(body.region.nodes), "fill": fill}
+        out.append(
+            Rewrite(NAME, where, f"{names} over the whole row", "the same for a batch of documents", details, claims)
+        )
+    for node in (n for body, _ in found.bodies for n in body.region.states):
+        where = location_of_node(node) or "<unknown>"
+        reason = f"{op_name(node)} is returned for the whole row, as a state of its last document; it stays as it is"
+        out.append(Refusal(NAME, "whole-row-state", reason, where))
+    for table in {t.table: t for t in found.tables}.values():
+        where = location_of_node(table.user) or "<unknown>"
+        out.append(
+            Rewrite(NAME, where, f"positions {table.table.name} of the whole row", "positions in documents", {}, claims)
+        )
+    return out

@@ -1,0 +1,300 @@
+"""What every value of a graph is to the row: does it hold one thing per token, or have tokens been mixed?
+
+A value is `PLAIN` (nothing of the row), `SIZED` (depends on the row's length only: masks of positions, tables),
+`BOUNDED` (made of the boundaries), a `Row` (slot i is token i's, along one dimension) or `MIXED`. An operation on rows
+that is not token by token, as `packpass.semantics` has it, *mixes*; its result is a row again as soon as it has exactly
+one dimension of the row's length (an *exit*), which is a guess that `passes.isolate.trial` puts to the test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.layout import Layouts, Packing
+from packpass.layout.attention import attention as varlen_call
+from packpass.layout.sources import belongs_to_module, source_name
+from packpass.semantics import blank, call_of, example, meaning_of, op_name, read_inputs, storage
+from packpass.semantics.effects import written_inputs
+from packpass.semantics.inner_graphs import subgraphs
+from packpass.semantics.meaning import KEPT, Cut, Looked, Relation, same_size
+from passes.refused import Refused
+
+
+class Kind(enum.Enum):
+    PLAIN = "plain"
+    SIZED = "sized"
+    BOUNDED = "bounded"
+    MIXED = "mixed"
+
+
+PLAIN, SIZED, BOUNDED, MIXED = Kind.PLAIN, Kind.SIZED, Kind.BOUNDED, Kind.MIXED
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Slot i along ``dim`` is token i's."""
+
+    dim: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Aligned:
+    """A value of the row's length only that meets tokens slot by slot: along ``dim`` of ``table``, at ``user``."""
+
+    user: fx.Node
+    table: fx.Node
+    dim: int
+
+
+def settled(size: Any) -> Any:
+    """A size, as a number if a guard has fixed it."""
+    if isinstance(size, torch.SymInt) and not size.node.expr.free_symbols:
+        return int(size.node.expr)
+    return size
+
+
+class Restart(Exception):
+    """Memory turned out to be written with tokens: read the graph again with that known."""
+
+
+class Reading:
+    """The kinds of all nodes of one graph.
+
+    ``inside``: nodes whose results are known not to be rows again although they have the shape. ``by_document``: nodes
+    that somebody else makes stop at documents, with the packed dimension of what they return. ``handed``:
+    kinds of the inputs of a subgraph.
+    """
+
+    def __init__(
+        self,
+        gm: Any,
+        layouts: Layouts,
+        packing: Packing,
+        length: Any,
+        inside: frozenset[fx.Node] = frozenset(),
+        by_document: dict[fx.Node, int] | None = None,
+        handed: dict[fx.Node, Any] | None = None,
+    ) -> None:
+        self.graph, self.layouts, self.packing, self.length = gm.graph, layouts, packing, settled(length)
+        length = self.length
+        self.gm, self.handed = gm, handed or {}
+        self.inside, self.by_document = inside, by_document or {}
+        self.memory: set[Any] = set()
+        self.symbols = length.node.expr.free_symbols if isinstance(length, torch.SymInt) else frozenset()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.kinds: dict[fx.Node, Any] = {}
+        self.mixing: list[fx.Node] = []
+        """Operations that mix slots of rows."""
+        self.exits: list[fx.Node] = []
+        self.aligned: list[Aligned] = []
+
+    def run(self) -> Reading:
+        while True:
+            try:
+                self._clear()
+                for node in self.graph.nodes:
+                    if node.op != "output":
+                        self.kinds[node] = self._kind(node)
+                return self
+            except Restart:
+                continue
+
+    # === Sizes ==================================================================================================
+
+    def of_length(self, size: Any) -> bool:
+        """Is a size the row's length?"""
+        return same_size(size, self.length)
+
+    def touches(self, size: Any) -> bool:
+        """Does a size, or one of a shape, depend on the row's length?"""
+        if isinstance(size, (tuple, list)):
+            return any(self.touches(one) for one in size)
+        size = settled(size)
+        if isinstance(size, torch.SymInt):
+            return bool(size.node.expr.free_symbols & self.symbols)
+        return not self.symbols and isinstance(size, int) and size == self.length
+
+    def row_dim(self, value: Any) -> int | None:
+        """The one dimension of the row's length, if no other depends on it."""
+        if not isinstance(value, torch.Tensor):
+            return None
+        dims = [d for d, size in enumerate(value.shape) if self.touches(size)]
+        return dims[0] if len(dims) == 1 and self.of_length(value.shape[dims[0]]) else None
+
+    # === Kinds ==================================================================================================
+
+    def _kind(self, node: fx.Node) -> Any:
+        if node.op == "placeholder":
+            return self._input(node)
+        if node.op == "get_attr":
+            return PLAIN
+        if node in self.by_document:
+            return Row(self.by_document[node])
+        kinds = [self.kinds[n] for n in read_inputs(node)]
+        flat = [k for kind in kinds for k in (kind if isinstance(kind, tuple) else (kind,))]
+        tokens = any(isinstance(k, Row) or k is MIXED for k in flat)
+        if not tokens:
+            return self._without_tokens(node, flat)
+        if op_name(node) == "getitem" and isinstance(example(node.args[0]), (tuple, list)):
+            base: Any = node.args[0]
+            item: Any = node.args[1]
+            found = self.kinds[base]
+            return found[item] if isinstance(found, tuple) else self._mixed(node)
+        if BOUNDED in flat or varlen_call(node) is not None or op_name(node).startswith("packpass::"):
+            return self._aware(node)
+        if MIXED not in flat:
+            kind = self._inner(node) or self._token_by_token(node)
+            if kind is not None:
+                return kind
+        return self._mixing(node, mixes=MIXED not in flat)
+
+    def _input(self, node: fx.Node) -> Any:
+        if node in self.handed:
+            return self.handed[node]
+        value = example(node)
+        if not isinstance(value, torch.Tensor):
+            return SIZED if self.touches(value) else PLAIN
+        if node in (self.packing.boundaries, self.packing.padded):
+            return BOUNDED
+        source = source_name(node)
+        if isinstance(value, torch.nn.Parameter) or (source is not None and belongs_to_module(source)):
+            return PLAIN
+        packed = self.layouts.packed_dim(node)
+        dim = packed[0] if packed is not None else self.row_dim(value)
+        if dim is not None:
+            return Row(dim)
+        return MIXED if any(self.touches(size) for size in value.shape) else PLAIN
+
+    def _without_tokens(self, node: fx.Node, kinds: list[Any]) -> Any:
+        value = example(node)
+        if not isinstance(value, torch.Tensor):
+            return SIZED if SIZED in kinds or self.touches(value) else PLAIN
+        if BOUNDED in kinds:
+            return BOUNDED
+        if storage(node) in self.memory:
+            return MIXED
+        return SIZED if SIZED in kinds or any(self.touches(size) for size in value.shape) else PLAIN
+
+    def _aware(self, node: fx.Node) -> Any:
+        """A call that is told the boundaries itself."""
+        value = example(node)
+        if isinstance(value, (tuple, list)):
+            dims = [self.row_dim(item) for item in value]
+            return tuple(BOUNDED if dim is None else Row(dim) for dim in dims)
+        dim = self.row_dim(value)
+        return BOUNDED if dim is None else Row(dim)
+
+    def _mixing(self, node: fx.Node, mixes: bool) -> Any:
+        for target in written_inputs(node):
+            self._written(target, node)
+        if mixes:
+            self.mixing.append(node)
+        return self._mixed(node)
+
+    def _written(self, target: fx.Node, node: fx.Node) -> None:
+        """Tokens are written to memory: it is part of what mixes them, from where it is made."""
+        kind = self.kinds[target]
+        memory = storage(target)
+        if kind is MIXED or memory is None:
+            return
+        if target in self.inside or memory in self.memory:
+            return
+        if any(n.op != "placeholder" and blank(n) and storage(n) == memory for n in self.kinds):
+            self.memory.add(memory)
+            raise Restart
+        raise Refused("in-place", f"{op_name(node)} writes into a row that is read elsewhere; write to a copy", node)
+
+    def _mixed(self, node: fx.Node) -> Any:
+        """Mixed, or a row again."""
+        dim = self.row_dim(example(node))
+        if dim is None or node in self.inside or storage(node) in self.memory:
+            return MIXED
+        self.exits.append(node)
+        return Row(dim)
+
+    def _inner(self, node: fx.Node) -> Any:
+        """The kinds of the results of a higher-order operator whose graph keeps tokens apart."""
+        if not op_name(node).startswith("higher_order::"):
+            return None
+        for sub, inputs, outputs in subgraphs(self.gm, node):
+            handed = {inner: self.kinds[outer] for outer, inner in inputs}
+            if any(isinstance(kind, tuple) for kind in handed.values()):
+                return None
+            inner = Reading(sub, self.layouts, self.packing, self.length, handed=handed).run()
+            if inner.mixing or inner.aligned:
+                return None
+            value = example(node)
+            kinds = {i: inner.kinds[n] for i, n in outputs}
+            if isinstance(value, (tuple, list)):
+                return tuple(kinds.get(i, PLAIN) for i in range(len(value)))
+            return kinds.get(0)
+        return None
+
+    # === Token by token =========================================================================================
+
+    def _token_by_token(self, node: fx.Node) -> Any:
+        """The kind of the result if every slot depends on the slots of its own token alone."""
+        call = call_of(node)
+        meaning = meaning_of(call)
+        if call is None or meaning is None:
+            return None
+        for target in written_inputs(node):
+            if not isinstance(self.kinds[target], Row):
+                self._written(target, node)
+        found: list[Any] = []
+        tables: list[Aligned] = []
+        for relation, value in zip(meaning.relations, call.results, strict=True):
+            dim = self._kept(node, relation, value, tables)
+            if dim is None:
+                return None
+            found.append(Row(dim))
+        self.aligned += tables
+        return tuple(found) if call.several else found[0]
+
+    def _kept(self, node: fx.Node, relation: Relation, value: Any, tables: list[Aligned]) -> int | None:
+        """Along which dimension a result goes by tokens; None if it does not."""
+        call = call_of(node)
+        assert call is not None
+        loops = set(self._loops_of_rows(call, relation))
+        if len(loops) != 1 or None in loops:
+            return None
+        (loop,) = loops
+        if loop in relation.roles:
+            return None
+        for k, operand in enumerate(call.operands):
+            if operand.argument not in call.unread and self.kinds[operand.node] is SIZED:
+                axes = relation.operands[k] or ()
+                for dim, axis in enumerate(axes):
+                    if axis.loops == (loop,) and axis.how == KEPT:
+                        tables.append(Aligned(node, operand.node, dim))
+                    elif self.touches(operand.value.shape[dim]) and not isinstance(axis.how, Looked):
+                        return None
+        dims = [d for d, of in enumerate(relation.result) if of == (loop,)]
+        if len(dims) != 1 or not isinstance(value, torch.Tensor):
+            return dims[0] if len(dims) == 1 else None
+        others = (size for d, size in enumerate(value.shape) if d != dims[0])
+        return None if self.symbols and any(self.touches(size) for size in others) else dims[0]
+
+    def _loops_of_rows(self, call: Any, relation: Relation) -> Iterator[int | None]:
+        """The loops along which the packed axes of rows are read; None for one that is not read slot by slot."""
+        for k, operand in enumerate(call.operands):
+            kind = self.kinds[operand.node]
+            if operand.argument in call.unread or not isinstance(kind, Row):
+                continue
+            axes = relation.operands[k]
+            axis = axes[kind.dim] if axes is not None else None
+            whole = axis is not None and (axis.how == KEPT or self._all_of(axis.how, axis.loops, relation))
+            yield axis.loops[0] if axis is not None and whole and len(axis.loops) == 1 else None
+
+    def _all_of(self, how: Any, loops: tuple[int, ...], relation: Relation) -> bool:
+        """Is a cut no cut?"""
+        from_start = isinstance(how, Cut) and how.step == 1 and isinstance(how.start, int) and how.start == 0
+        return from_start and len(loops) == 1 and self.of_length(relation.sizes[loops[0]])

@@ -1,0 +1,83 @@
+"""Regions of a graph become calls that run them per document."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+from torch import fx
+
+from packpass.ops._each_document import each_document
+from packpass.semantics import op_name
+from packpass.semantics.effects import effects_of
+from passes.isolate.build import Body
+from passes.refused import Refused
+
+PLAN = ("packpass_source", "packpass_slots", "packpass_cu_seqlens")
+
+
+def add_plan(graph: fx.Graph) -> list[fx.Node]:
+    """Inputs for the plan, behind those of the graph."""
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    plan: list[fx.Node] = []
+    for name in PLAN:
+        with graph.inserting_after(last):
+            last = graph.placeholder(name)
+        plan.append(last)
+    return plan
+
+
+def rewrite(gm: fx.GraphModule, bodies: Sequence[tuple[Body, float]], new: dict[fx.Node, fx.Node]) -> None:
+    """Put the calls there; the plan becomes three more inputs of the graph. ``new``: what stands for nodes that are
+    gone."""
+    graph = gm.graph
+    plan = add_plan(graph)
+    for i, (body, fill) in enumerate(bodies):
+        name = f"packpass_document_{i}"
+        gm.add_submodule(name, body.function)
+        given = [new.get(n, n) for n in (*body.region.entries, *body.others)]
+        before = _make_room(graph, body, given, plan[-1])
+        with graph.inserting_before(before):
+            function = graph.get_attr(name)
+            layout = (body.given, body.fills(fill), body.returned)
+            call = graph.call_function(each_document, (function, *layout, *plan, *given))
+            call.meta["stack_trace"] = body.region.mixing[0].meta.get("stack_trace", "")
+            results = [graph.call_function(operator.getitem, (call, k)) for k in range(len(body.returned))]
+        members = set(body.region.nodes)
+        for old, result in zip(body.region.exits, results, strict=True):
+            result.meta = old.meta.copy()
+            for user in [user for user in old.users if user not in members]:
+                user.replace_input_with(old, result)
+            new[old] = result
+        for node in reversed(body.region.nodes):
+            # Where a state of the whole row is returned, the code for it stays, with what it writes.
+            if not node.users and not body.region.states:
+                graph.erase_node(node)
+
+
+def _make_room(graph: fx.Graph, body: Body, given: Sequence[fx.Node], plan: fx.Node) -> fx.Node:
+    """The node before which a call has everything that it is given, and everybody who uses its results comes later."""
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    # Not before the first operation that mixes: gradients or autocast may be switched in front of it.
+    first = min((order[n] for n in body.region.nodes if n not in body.constants), default=0)
+    last = max(*(order[n] for n in (*given, plan)), first - 1)
+    members = set(body.region.nodes)
+    early: set[fx.Node] = set()
+    for node in graph.nodes:
+        if order[node] > last:
+            break
+        inputs = node.all_input_nodes
+        if node not in members and any(n in early or n in body.region.exits for n in inputs):
+            early.add(node)
+    nodes = list(graph.nodes)
+    anchor = nodes[last].next
+    while anchor.op == "placeholder":
+        anchor = anchor.next
+    for node in sorted(early, key=order.__getitem__):
+        effects = effects_of(node)
+        if not effects.repeatable:
+            raise Refused(
+                "mixes-documents", f"{op_name(node)} cannot be moved behind a part that runs per document", node
+            )
+        anchor.prepend(node)
+    return min(early, key=order.__getitem__) if early else anchor

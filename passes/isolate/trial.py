@@ -1,0 +1,241 @@
+"""Is a region the same for a document alone and for one that is padded to a longer one? Tried on the example's numbers.
+
+Documents of several lengths are cut out of the example's rows. The region runs for each of them alone, and for all of
+them as a batch ``[N, L]``; results at real slots, and the gradients of rows and weights, must be the same. Whatever
+reads a slot behind the end, or counts slots, shows there. What a padded slot holds is one of `FILLS`: 0 for
+convolutions and everything causal, -inf for largest values and softmax, inf for sorting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from packpass._compat import fake_mode_of, hint_of
+from packpass.decisions.location import location_of_node
+from packpass.semantics import example, op_name
+from packpass.semantics.effects import effects_of
+from passes.isolate.build import Body
+from passes.isolate.reading import settled
+from passes.refused import Refused
+
+FILLS = (0.0, -math.inf, math.inf, 1.0)
+LENGTHS = (37, 300)
+"""Slots of the longest document of a trial: less and more than the chunks of the usual scans."""
+
+
+class Example:
+    """Values of nodes of a graph, for the inputs that it is being compiled with (or made-up ones of their shapes)."""
+
+    def __init__(self, gm: fx.GraphModule, wanted: Iterable[fx.Node]) -> None:
+        self.values: dict[fx.Node, Any] = {}
+        wanted = set(wanted)
+        keeper = _Keeper(gm, wanted, self.values)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                keeper.run(*example_inputs(gm))
+        except Exception as error:
+            if wanted - self.values.keys():
+                raise Refused(
+                    "mixes-documents", f"the graph cannot be tried with the example: {type(error).__name__}: {error}"
+                ) from error
+
+
+class _Keeper(fx.Interpreter):
+    def __init__(self, gm: fx.GraphModule, wanted: set[fx.Node], values: dict[fx.Node, Any]) -> None:
+        super().__init__(gm)
+        self.wanted, self.kept = wanted, values
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if n in self.wanted:
+            self.kept[n] = value.detach().clone() if isinstance(value, Tensor) else value
+        return value
+
+
+def example_inputs(gm: fx.GraphModule) -> list[Any]:
+    """Copies of the inputs of the call that is being compiled."""
+    return [_input(node) for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def _input(node: fx.Node) -> Any:
+    value = example(node)
+    if isinstance(value, torch.SymInt):
+        return hint_of(value)
+    if not isinstance(value, Tensor):
+        return value
+    real = getattr(node.meta.get("grapharg"), "example", None)
+    if isinstance(real, Tensor) and fake_mode_of(real) is None and real.shape == _shape(value):
+        return real.detach().clone()
+    made = torch.zeros(_shape(value), dtype=value.dtype, device=value.device)
+    return made.normal_() if value.dtype.is_floating_point else made
+
+
+def _shape(value: Tensor) -> torch.Size:
+    return torch.Size([size if isinstance(size, int) else (hint_of(size) or 2) for size in value.shape])
+
+
+def fill_of(body: Body, values: dict[fx.Node, Any], length: Any) -> float:
+    """What slots behind a document's end hold. Raises `Refused` if nothing makes the region stop there."""
+    for node in body.region.nodes:
+        if effects_of(node).random:
+            raise Refused("mixes-documents", f"{op_name(node)} draws random numbers while tokens are mixed", node)
+    floats = any(example(n).dtype.is_floating_point for n in body.region.entries)
+    reason = ""
+    for fill in FILLS if floats else FILLS[:1]:
+        reason = _difference(body, values, length, fill)
+        if not reason:
+            return fill
+    names = ", ".join(f"{op_name(n)} at {location_of_node(n) or '?'}" for n in body.region.mixing[:6])
+    raise Refused(
+        "mixes-documents",
+        f"a document cannot be padded here without changing it ({reason}): {names}; stop at documents in the model's "
+        "own code (a loop over cu_seqlens, which packpass makes one call), or give it one document per row",
+        body.region.mixing[0] if body.region.mixing else None,
+    )
+
+
+def _difference(body: Body, values: dict[fx.Node, Any], length: Any, fill: float) -> str:
+    """What differs between documents alone and padded ones; empty if nothing does."""
+    length, device = settled(length), example(body.region.entries[0]).device.type
+    wide = dataclasses.replace(body, function=_widened(body.function))
+    values = {n: _wide(x) for n, x in values.items()}
+    try:
+        with torch.autocast(device, enabled=False):
+            if isinstance(length, int):
+                return _of_one_length(wide, values, length, fill)
+            return next(filter(None, (_compare(wide, values, n, fill, alone=True) for n in LENGTHS)), "")
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def _widened(function: fx.GraphModule) -> fx.GraphModule:
+    """The same in single precision: what is tried is the code, and halves would hide how little it lets through."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(function.graph, {}))
+    for node in graph.nodes:
+        node.args, node.kwargs = _wide(node.args), _wide(node.kwargs)
+    return fx.GraphModule(function, graph)
+
+
+def _wide(x: Any) -> Any:
+    """float32 for halves, in numbers and in arguments."""
+    if isinstance(x, Tensor):
+        return x.float() if x.dtype in _HALF else x
+    if isinstance(x, dict):
+        return {key: _wide(value) for key, value in x.items()}
+    if isinstance(x, (tuple, list)) and not isinstance(x, torch.Size):
+        return type(x)(_wide(item) for item in x)
+    return torch.float32 if isinstance(x, torch.dtype) and x in _HALF else x
+
+
+def _of_one_length(body: Body, values: dict[fx.Node, Any], length: int, fill: float) -> str:
+    """As `_difference`, for code that torch has traced for one length: it may run for others all the same."""
+    reason = _compare(body, values, length, fill, alone=False)
+    if not reason:
+        return ""
+    try:
+        return _compare(body, values, length, fill, alone=True)
+    except Exception:  # sizes are constants of the code
+        return reason
+
+
+def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, alone: bool) -> str:
+    """``alone``: a document is tried by itself; else (the code is for one length only) as the start of a longer one."""
+    lengths = sorted({longest, longest - 1, longest // 2, 3, 1} & set(range(1, longest + 1)), reverse=True)
+    others = [_leaf(values[n], example(n)) for n in body.others]
+    fills = body.fills(fill)
+    wholes = [
+        [_window(values[n], dim, 7 * i, longest) for n, dim in zip(body.region.entries, body.given, strict=True)]
+        for i in range(len(lengths))
+    ]
+    want, want_grads = [], []
+    for n, whole in zip(lengths, wholes, strict=True):
+        given = [_leaf(x.narrow(d, 0, n) if alone else x, x) for x, d in zip(whole, body.given, strict=True)]
+        results = body.function.forward(*given, *others)
+        results = [x.narrow(d, 0, n) for x, d in zip(results, body.returned, strict=True)]
+        want.append([x.detach() for x in results])
+        grads = _gradients(results, given, others)
+        want_grads.append(([g.narrow(d, 0, n) for g, d in zip(grads[0], body.given, strict=True)], grads[1]))
+    padded = [
+        torch.stack([_padded(whole[k], d, n, fills[k]) for n, whole in zip(lengths, wholes, strict=True)])
+        for k, d in enumerate(body.given)
+    ]
+    leaves = [_leaf(x, x) for x in padded]
+    function = torch.func.vmap(body.function.forward, in_dims=(0,) * len(leaves) + (None,) * len(others))
+    batch = function(*leaves, *others)
+    cut = [[x[i].narrow(d, 0, n) for x, d in zip(batch, body.returned, strict=True)] for i, n in enumerate(lengths)]
+    for n, a, b in zip(lengths, want, cut, strict=True):
+        if not all(_same(x, y) for x, y in zip(a, b, strict=True)):
+            return f"its first {n} slots change with what follows"
+    row_grads, other_grads = _gradients([x for results in cut for x in results], leaves, others)
+    for i, n in enumerate(lengths):
+        got = [g[i].narrow(d, 0, n) for g, d in zip(row_grads, body.given, strict=True)]
+        if not all(_same(x, y) for x, y in zip(want_grads[i][0], got, strict=True)):
+            return "gradients change with what follows"
+    if alone:
+        for k, g in enumerate(other_grads):
+            if not _same(sum((grads[1][k] for grads in want_grads), torch.zeros_like(g)), g):
+                return "gradients of weights change with what follows"
+    return ""
+
+
+def _window(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """So many slots of a row from one on, around its end."""
+    slots = (torch.arange(length, device=x.device) + start) % x.shape[dim]
+    row = x.index_select(dim, slots)
+    if not x.dtype.is_floating_point:
+        return row
+    # No number twice where the row goes on from its start: equal numbers may be ordered in any way.
+    noise = torch.rand(row.shape, generator=torch.Generator().manual_seed(start), dtype=torch.float32)
+    return row * (1 + 1e-2 * noise.to(row.device)).to(row.dtype)
+
+
+def _padded(x: Tensor, dim: int, length: int, fill: float) -> Tensor:
+    out = x.clone()
+    rest = x.shape[dim] - length
+    if rest:
+        out.narrow(dim, length, rest).fill_(fill)
+    return out
+
+
+def _leaf(x: Any, like: Any) -> Any:
+    """A value to take gradients of."""
+    if not isinstance(x, Tensor):
+        return x
+    return x.detach().clone().requires_grad_(x.dtype.is_floating_point)
+
+
+def _gradients(
+    results: Sequence[Tensor], rows: Sequence[Tensor], others: Sequence[Any]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Of a number made of all slots, each with a weight of its own."""
+    weights = [others_i for others_i in others if isinstance(others_i, Tensor) and others_i.requires_grad]
+    leaves = [*[x for x in rows if x.requires_grad], *weights]
+    terms = [x for x in results if x.requires_grad]
+    if not terms or not leaves:
+        return [torch.zeros_like(x) for x in rows], [torch.zeros_like(x) for x in weights]
+    total = torch.stack(
+        [(x * torch.sin(torch.arange(x.numel(), device=x.device) + 1.0).view(x.shape)).sum().double() for x in terms]
+    ).sum()
+    found = torch.autograd.grad(total, leaves, allow_unused=True)
+    grads = iter([g if g is not None else torch.zeros_like(x) for g, x in zip(found, leaves, strict=True)])
+    of_rows = [next(grads) if x.requires_grad else torch.zeros_like(x) for x in rows]
+    return of_rows, list(grads)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    if not a.dtype.is_floating_point:
+        return torch.equal(a, b)
+    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+        return bool(torch.equal(torch.isfinite(a), torch.isfinite(b)) and torch.equal(a.nan_to_num(), b.nan_to_num()))
+    bound = {torch.float64: 1e-8, torch.float32: 1e-4}.get(a.dtype, 3e-2)
+    return a.numel() == 0 or bool((a - b).abs().max() <= bound * (1e-3 + a.abs().max()))

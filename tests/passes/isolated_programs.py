@@ -1,0 +1,174 @@
+"""Code over packed rows ``x [1, T, 8]`` that lets documents see each other, and code that does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+WIDTH = 8
+Program = Callable[[Tensor, Tensor], Tensor]
+"""``(x [1, T, 8], weight [8, 8, 4]) -> [1, T, ...]``."""
+
+
+def depthwise(x: Tensor, weight: Tensor) -> Tensor:
+    """Padding on both sides, cut off at the end."""
+    return F.conv1d(x.mT, weight[:, :1], padding=3, groups=WIDTH)[..., : x.shape[1]].mT
+
+
+def depthwise_padded(x: Tensor, weight: Tensor) -> Tensor:
+    return F.conv1d(F.pad(x.mT, (3, 0)), weight[:, :1], weight[:, 0, 0], groups=WIDTH).mT
+
+
+def dense(x: Tensor, weight: Tensor) -> Tensor:
+    return F.conv1d(F.pad(x.mT, (3, 0)), weight).mT
+
+
+def grouped(x: Tensor, weight: Tensor) -> Tensor:
+    return F.conv1d(F.pad(x.mT, (3, 0)), weight[:, :2], groups=4).mT
+
+
+def both_ways(x: Tensor, weight: Tensor) -> Tensor:
+    """Slots behind the end hold 0, as the padding of a document alone does."""
+    return F.conv1d(x.mT, weight[..., :3], padding=1).mT
+
+
+def windows(x: Tensor, weight: Tensor) -> Tensor:
+    return (F.pad(x, (0, 0, 3, 0)).unfold(1, 4, 1) * weight[:, 0]).sum(-1)
+
+
+def running_sum(x: Tensor, weight: Tensor) -> Tensor:
+    return x.cumsum(1) * weight[0, :, 0]
+
+
+def running_largest(x: Tensor, weight: Tensor) -> Tensor:
+    return x.cummax(1).values + x.sigmoid().cumprod(1)
+
+
+def from_the_end(x: Tensor, weight: Tensor) -> Tensor:
+    return x.flip(1).cumsum(1).flip(1)
+
+
+def softmax_over_the_row(x: Tensor, weight: Tensor) -> Tensor:
+    return x.softmax(1)
+
+
+def sorted_row(x: Tensor, weight: Tensor) -> Tensor:
+    return x.sort(1).values * weight[0, :, 0]
+
+
+def largest_neighbour(x: Tensor, weight: Tensor) -> Tensor:
+    return F.max_pool1d(x.mT, 3, 1, 1).mT
+
+
+def mean_of_the_last(x: Tensor, weight: Tensor) -> Tensor:
+    return F.avg_pool1d(F.pad(x.mT, (2, 0)), 3, 1).mT
+
+
+def causal_attention(x: Tensor, weight: Tensor) -> Tensor:
+    q, k, v = (x @ weight[..., i] for i in range(3))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def full_attention(x: Tensor, weight: Tensor) -> Tensor:
+    q, k, v = ((x @ weight[..., i]).unflatten(-1, (2, 4)).transpose(1, 2) for i in range(3))
+    return F.scaled_dot_product_attention(q, k, v, scale=0.3).transpose(1, 2).flatten(2)
+
+
+def masked_attention(x: Tensor, weight: Tensor) -> Tensor:
+    places = torch.arange(x.shape[1], device=x.device)
+    return F.scaled_dot_product_attention(x, x, x @ weight[..., 0], attn_mask=places[None, :] <= places[:, None])
+
+
+def windowed_attention(x: Tensor, weight: Tensor) -> Tensor:
+    places = torch.arange(x.shape[1], device=x.device)
+    far = places[:, None] - places[None, :]
+    return F.scaled_dot_product_attention(x, x, x @ weight[..., 0], attn_mask=(far >= 0) & (far < 5))
+
+
+def written_out_attention(x: Tensor, weight: Tensor) -> Tensor:
+    length = x.shape[1]
+    later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+    scores = (x @ weight[..., 0]) @ (x @ weight[..., 1]).mT / math.sqrt(WIDTH)
+    return scores.masked_fill(later, -math.inf).softmax(-1) @ x
+
+
+def chunks(x: Tensor, weight: Tensor) -> Tensor:
+    """A linear attention in chunks of 16 tokens with a state between them."""
+    length = x.shape[1]
+    padded = F.pad(x, (0, 0, 0, (16 - length % 16) % 16)).unflatten(1, (-1, 16))
+    k, v = padded @ weight[..., 0], padded @ weight[..., 1]
+    within = (padded @ k.mT).tril() @ v
+    states = (k.mT @ v).cumsum(1)
+    before = F.pad(states, (0, 0, 0, 0, 1, 0))[:, :-1]
+    return (within + padded @ before).flatten(1, 2)[:, :length]
+
+
+def step_by_step(x: Tensor, weight: Tensor) -> Tensor:
+    state, out = x.new_zeros(1, WIDTH), []
+    for t in range(x.shape[1]):
+        state = torch.tanh(state @ weight[..., 0] + x[:, t])
+        out.append(state)
+    return torch.stack(out, 1)
+
+
+def written_step_by_step(x: Tensor, weight: Tensor) -> Tensor:
+    state, out = x.new_zeros(1, WIDTH), torch.zeros_like(x)
+    for t in range(x.shape[1]):
+        state = state * 0.5 + x[:, t]
+        out[:, t] = state @ weight[..., 0]
+    return out
+
+
+def learned_positions(x: Tensor, weight: Tensor) -> Tensor:
+    table = weight.reshape(32, 8)
+    return x + table[: x.shape[1]]
+
+
+def sines(x: Tensor, weight: Tensor) -> Tensor:
+    places = torch.arange(x.shape[1], device=x.device).float()
+    return x * torch.sin(places[:, None] * torch.arange(1, 9, device=x.device))
+
+
+def rows_without_a_batch(x: Tensor, weight: Tensor) -> Tensor:
+    return (x[0] @ weight[..., 0]).cumsum(0)[None]
+
+
+def several_parts(x: Tensor, weight: Tensor) -> Tensor:
+    h = x + depthwise(x, weight)
+    h = h + causal_attention(h, weight)
+    return h + running_sum(F.silu(h), weight)
+
+
+REWRITTEN: tuple[Program, ...] = (
+    depthwise,
+    depthwise_padded,
+    dense,
+    grouped,
+    both_ways,
+    windows,
+    running_sum,
+    running_largest,
+    from_the_end,
+    softmax_over_the_row,
+    sorted_row,
+    largest_neighbour,
+    mean_of_the_last,
+    causal_attention,
+    full_attention,
+    masked_attention,
+    windowed_attention,
+    written_out_attention,
+    chunks,
+    step_by_step,
+    written_step_by_step,
+    learned_positions,
+    sines,
+    rows_without_a_batch,
+    several_parts,
+)
+ONE_LENGTH = (step_by_step, written_step_by_step, largest_neighbour)
+"""Torch compiles these for one length: Python loops over tokens are unrolled, some kernels read sizes as numbers."""
