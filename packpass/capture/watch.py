@@ -66,13 +66,15 @@ def enter_loop_mode(tx: Any, sizes: tuple[int, ...], rank: int = 1) -> None:
 
 
 def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
-    """True if ``expr`` (a loop's length) comes from a 1-D integer input, or a matrix of integers; enters symbolic mode
-    if that is new. So it is if it is as long as values say, in a frame that captures such lengths for rows of sizes:
-    one frame or more per image, say."""
+    """True if ``expr`` (a loop's length) comes from a 1-D integer input; enters symbolic mode if that is new.
+
+    Beside a loop over rows of sizes it may be the number of rows as well, or as long as values say: one document or
+    more per image, say.
+    """
     frame = current_frame()
     if free_unbacked_symbols(expr):
         return frame.mode is Mode.SYMBOLIC and frame.row_sizes
-    names = {**vectors(tx), **vectors(tx, rank=2)}
+    names = {**vectors(tx), **(vectors(tx, rank=2) if frame.row_sizes else {})}
     env = tx.output.shape_env
     for symbol in getattr(expr, "free_symbols", ()):
         for source in env.var_to_sources.get(symbol, ()):

@@ -212,7 +212,8 @@ def _attention(call: Call) -> Meaning | None:
             relating.roles[loop] = Addressed(call.op)
     for loop in relating.axes[1][-2].loops:
         relating.roles[loop] = Mixed(call.op, together=True)
-    random = float(call.get("dropout_p") or 0) > 0
+    dropout = call.get("dropout_p") or 0
+    random = not isinstance(dropout, (int, float)) or dropout > 0  # a number that is dynamic may be anything
     return meaning(FAMILY, relating.done(), dataclasses.replace(_REORDERS, random=random))
 
 
