@@ -23,12 +23,13 @@ def use(name: str) -> str:
     return path
 
 
-def bare(package: str, root: str, *names: str) -> None:
+def bare(root: str, *names: str) -> None:
     """Register ``names`` (dotted, parents first) as packages under ``root`` without running their ``__init__``."""
     for name in names:
         path = f"{root}/{name.replace('.', '/')}"
         module = _module(name, [path])
         module.__file__ = f"{path}/__init__.py"
+        module.__version__ = "0"
 
 
 def _module(name: str, path: list[str]) -> Any:
