@@ -168,13 +168,13 @@ def _refused(tx: Any, error: Exception, loops: bool) -> Exception | None:
     """Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides."""
     what = effects.reason_of(error)
     if active.regions:
-        reason = f"the loop body cannot be captured: {what}"
+        reason = f"the loop body cannot be captured: {what}{effects.line_of(error)}"
         return refuse("body-not-traceable", reason, active.regions[-1].location)
     if loops and active.frame is not None:
         where = next(iter(active.frame.sites.values()), shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno))
         if active.frame.only_numbers and not active.frame.sites:
             return leave_to_stock("a number made from boundaries cannot be captured")
-        return refuse("frame-not-compiled", f"a frame with a captured loop failed to compile: {what}", where)
+        return refuse("frame-not-compiled", f"a frame with a captured loop failed to compile: {what}{effects.line_of(error)}", where)
     return None
 
 

@@ -15,7 +15,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import native_pad, statically_known_true
-from packpass.capture import divisible, plain, shadows, widths
+from packpass.capture import counts, divisible, plain, shadows, widths
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
@@ -317,6 +317,20 @@ def _divided(name: str) -> Callable[..., Any]:
     return lambda tx, *args, **kwargs: divisible.call(tx, name, *args, **kwargs)
 
 
+def _counted(function: Any) -> Callable[..., Any]:
+    return lambda tx, *args, **kwargs: counts.call(tx, function, *args, **kwargs)
+
+
+def _sized(name: str, otherwise: Callable[..., Any] | None) -> Callable[..., Any]:
+    """A method that takes sizes, and may mean something else in a loop as well."""
+
+    def replacement(tx: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        out = counts.call_method(tx, name, tensor, *args, **kwargs)
+        return otherwise(tx, tensor, *args, **kwargs) if out is None and otherwise is not None else out
+
+    return replacement
+
+
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), _call_cat),
     torch.stack: _call_stack,
@@ -331,6 +345,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch._check: _note_check,
     **{function: _shadowed(function) for function in shadows.SHADOWED},
     **{function: _divided(name) for function, name in divisible.FUNCTIONS.items()},
+    **{function: _counted(function) for function in counts.FUNCTIONS},
 }
 """Function of torch or Python -> ``replacement(tx, *args, **kwargs)``."""
 
@@ -341,5 +356,6 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "roll": _call_roll,
     **{name: _shadowed(getattr(torch, name)) for name in ("logsumexp", "cummax", "cummin")},
     **{name: _divided(name) for name in divisible.METHODS},
+    **{name: _sized(name, _divided(name) if name in divisible.METHODS else None) for name in counts.METHODS},
 }
 """Name of a tensor's method -> ``replacement(tx, tensor, *args, **kwargs)``."""

@@ -7,6 +7,7 @@ in `packpass.capture`.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from packpass.capture import plain
@@ -22,6 +23,7 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.region import Poison, catches_exceptions
 from packpass.capture.state import Mode, active, location_of, refuse
+from packpass.decisions.location import is_library, shorten
 
 
 def _refuse_mutation(item: Any) -> None:
@@ -186,12 +188,29 @@ def reason_of(error: Exception) -> str:
     """Why a function is not compiled, and what a user can do about it."""
     error = getattr(error, "inner_exception", error)  # the first line of BackendCompilerFailed names the backend only
     what = f"{type(error).__name__}: {first_line(error)}"
+    if (failed := _FAILED_NODE.search(str(error))) is not None:
+        said = failed["error"].replace("\\n", "\n")
+        what = f"{failed['quoted'] or failed['plain']} cannot be run without the numbers in its arguments: {first_line(said)}"
     if getattr(error, "gb_type", "") != "graph break in loop":
         return what
     return (
         f"the graph breaks inside a Python loop ({what}), and stock torch runs the whole function eagerly then. Move "
         "that loop (over the model's blocks, say) into a method of its own; what stands around it is compiled then"
     )
+
+
+def line_of(error: BaseException) -> str:
+    """`` (at file.py:123)`` of the user's line at which a trace failed, as far as Dynamo knows it."""
+    frames = [f for f in getattr(error, "real_stack", None) or () if not is_library(f.filename)]
+    return f" (at {shorten(frames[-1].filename, frames[-1].lineno)})" if frames else ""
+
+
+_FAILED_NODE = re.compile(
+    r"call_(?:function|method) (?:<[a-z\- ]*(?:function|method) (?P<quoted>[\w.]+)[^>]*>|(?P<plain>[\w.]+))\(.*?got "
+    r"\w+\(['\"](?P<error>.*)",
+    re.DOTALL,
+)
+"""What torch says of a call whose result it cannot make up, in an explanation below a first line that names nothing."""
 
 
 def first_line(text: object) -> str:

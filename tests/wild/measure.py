@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import packpass
-from packpass.decisions.records import Refusal, Rewrite, collecting
+from packpass.decisions.records import GraphRecord, Refusal, Rewrite, collecting
 from tests.wild.case import Arguments, Case, Program, Verdict
 
 
@@ -22,8 +22,8 @@ from tests.wild.case import Arguments, Case, Program, Verdict
 class Outcome:
     """What was seen. ``error`` is empty unless packpass raised or gave something else than eager.
 
-    ``lost``: batches in which a new graph was compiled with a loop over documents that an earlier batch had rewritten,
-    and this one has not. ``seconds`` of the first call, forward and backward.
+    ``lost``: batches in which a function was compiled again whose loops an earlier batch had rewritten, and nothing was
+    rewritten and nothing refused. ``seconds`` of the first call, forward and backward.
     """
 
     name: str
@@ -115,11 +115,20 @@ def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
 
 
 class _Collected:
+    """Every record of a batch, with the number of the frame that Dynamo was compiling."""
+
     def __init__(self) -> None:
-        self.items: list[Any] = []
+        self.items: list[tuple[int, Any]] = []
 
     def add(self, item: Any) -> None:
-        self.items.append(item)
+        compiling = torch._guards.CompileContext.current_compile_id()
+        self.items.append((-1 if compiling is None else compiling.frame_id or 0, item))
+
+    def of(self, kind: type) -> list[Any]:
+        return [item for _, item in self.items if isinstance(item, kind)]
+
+    def frames(self, *kinds: type) -> set[int]:
+        return {frame for frame, item in self.items if isinstance(item, kinds)} - {-1}
 
 
 def inner() -> str:
@@ -149,7 +158,7 @@ def _run_ours(
     outcome: Outcome, compiled: Callable[..., Any], program: Program, parameters: list[Tensor], expected: list[Seen]
 ) -> None:
     rewrites: collections.Counter[str] = collections.Counter()
-    rewritten_at: set[str] = set()
+    rewritten: set[int] = set()
     for i, make in enumerate(program.batches):
         before = counters["stats"]["unique_graphs"]
         started = time.perf_counter()
@@ -167,14 +176,11 @@ def _run_ours(
         if found:
             outcome.error = f"batch {i}: {found}"
             return
-        here = [item for item in records.items if isinstance(item, Rewrite)]
-        rewrites.update(item.rule for item in here)
-        refused = [item for item in records.items if isinstance(item, Refusal)]
-        outcome.refusals += [(item.code, item.location, item.reason) for item in refused]
-        places = {f"{item.rule} {item.location}" for item in here}
-        if new and rewritten_at and not refused and not places:
+        rewrites.update(item.rule for item in records.of(Rewrite))
+        outcome.refusals += [(item.code, item.location, item.reason) for item in records.of(Refusal)]
+        if rewritten & (records.frames(GraphRecord) - records.frames(Rewrite, Refusal)):
             outcome.lost.append(i)
-        rewritten_at |= places
+        rewritten |= records.frames(Rewrite)
     outcome.rewrites = dict(rewrites)
 
 
