@@ -33,6 +33,7 @@ from packpass.capture.dynamo import (
     RestartAnalysis,
     SideEffects,
     SkipFrame,
+    Unsupported,
     callee,
     dynamic_sources,
     dynamo_config,
@@ -43,6 +44,7 @@ from packpass.capture.hooks import GROUPS, Group, Hook, HookState, group_is_on, 
 from packpass.capture.inputs import Client
 from packpass.capture.state import (
     LOOP_MODES,
+    FrameState,
     Mode,
     Trace,
     active,
@@ -51,8 +53,9 @@ from packpass.capture.state import (
     leave_to_stock,
     note,
     refuse,
+    without_data_sizes,
 )
-from packpass.capture.watch import watch_items
+from packpass.capture.watch import watch_data_size, watch_items
 from packpass.decisions.location import shorten
 from packpass.decisions.records import RefusedError
 
@@ -87,26 +90,35 @@ def _output_graph_init(
     """The ShapeEnv is built here, and with it whether ``.item()`` may be traced: decide before."""
     compiler_fn = client.backend_for(compiler_fn)
     options = client.options_of(compiler_fn)
-    loops = options is not None and frame_state(options).mode in LOOP_MODES
-    with _scalars(captured=loops):
+    frame = None if options is None else frame_state(options)
+    with _captured(frame):
         original(self, code_options, compiler_fn, *args, **kwargs)
 
 
 @contextlib.contextmanager
-def _scalars(captured: bool) -> Iterator[None]:
+def _captured(frame: FrameState | None) -> Iterator[None]:
     """Capture ``.item()`` in a frame with a loop; elsewhere do what the user has set, also where another frame is
     compiled while one with a loop is being traced."""
-    stock = active.stock_scalars
-    if not captured and stock is None:
+    loops = frame is not None and frame.mode in LOOP_MODES
+    stock = active.stock_settings
+    if not loops and stock is None:
         yield
         return
-    if captured and stock is None:
-        active.stock_scalars = dynamo_config.capture_scalar_outputs
+    if loops and stock is None:
+        active.stock_settings = {name: getattr(dynamo_config, name) for name in _SETTINGS}
+    wanted = dict(active.stock_settings or {})
+    if loops:
+        assert frame is not None
+        wanted = {_SCALARS: True, _SIZES: bool(frame.data_sizes) or wanted[_SIZES], **_defaults()}
     try:
-        with dynamo_config.patch(capture_scalar_outputs=captured or stock, **(_defaults() if captured else {})):
+        with dynamo_config.patch(wanted):
             yield
     finally:
-        active.stock_scalars = stock
+        active.stock_settings = stock
+
+
+_SCALARS, _SIZES = "capture_scalar_outputs", "capture_dynamic_output_shape_ops"
+_SETTINGS = (_SCALARS, _SIZES)
 
 
 def _defaults() -> dict[str, Any]:
@@ -137,7 +149,7 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     loops = frame is not None and frame.mode in LOOP_MODES
     sources = frame.dynamic_sources if frame is not None and frame.mode is not Mode.STOCK else set()
     try:
-        with _scalars(captured=loops), dynamic_sources(sources):
+        with _captured(frame), dynamic_sources(sources):
             result = original(self, *args, **kwargs)
         if frame is not None:
             client.frame_ended(self, frame, None)
@@ -167,6 +179,9 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
 def _refused(tx: Any, error: Exception, loops: bool) -> Exception | None:
     """Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides."""
     what = effects.reason_of(error)
+    again = without_data_sizes(what)
+    if again is not None:
+        return again
     if active.regions:
         reason = f"the loop body cannot be captured: {what}{effects.line_of(error)}"
         return refuse("body-not-traceable", reason, active.regions[-1].location)
@@ -199,7 +214,12 @@ def _call_function(original: Any, self: Any, fn: Any, args: Any, kwargs: Any) ->
     if out is not None:
         self.push(out)
         return
-    original(self, fn, args, kwargs)
+    try:
+        original(self, fn, args, kwargs)
+    except Unsupported as error:
+        if effects.is_about_a_size(error):
+            watch_data_size(self)
+        raise
     effects.note_birth(self.stack[-1])
 
 

@@ -22,7 +22,7 @@ from packpass.capture.dynamo import (
     is_side_effect_safe,
 )
 from packpass.capture.region import Poison, catches_exceptions
-from packpass.capture.state import Mode, active, location_of, refuse
+from packpass.capture.state import Mode, active, location_of, refuse, without_data_sizes
 from packpass.decisions.location import is_library, shorten
 
 
@@ -141,6 +141,8 @@ def compile_subgraph(original: Any, self: Any, tx: Any, reason: Any, *args: Any,
             raise refuse("graph-break", text, active.regions[-1].location)
         raise refuse("early-exit", "the loop over documents is left by break or return", active.regions[-1].location)
     if active.frame is not None and active.frame.mode is Mode.SYMBOLIC:
+        if not active.frame.sites and (again := without_data_sizes("the graph has no loop over documents")):
+            raise again
         _check_survivors(tx)
     return original(self, tx, reason, *args, **kwargs)
 
@@ -197,6 +199,11 @@ def reason_of(error: Exception) -> str:
         f"the graph breaks inside a Python loop ({what}), and stock torch runs the whole function eagerly then. Move "
         "that loop (over the model's blocks, say) into a method of its own; what stands around it is compiled then"
     )
+
+
+def is_about_a_size(error: Exception) -> bool:
+    """Does the graph end because the size of a result is data?"""
+    return first_line(error).startswith("Dynamic shape operator")
 
 
 def line_of(error: BaseException) -> str:
