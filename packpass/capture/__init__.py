@@ -55,7 +55,7 @@ from packpass.capture.state import (
     refuse,
     without_data_sizes,
 )
-from packpass.capture.watch import watch_data_size, watch_items
+from packpass.capture.watch import watch_items
 from packpass.decisions.location import shorten
 from packpass.decisions.records import RefusedError
 
@@ -143,6 +143,7 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     active.ours = frame is not None
     if frame is not None:
         client.frame_starts(self, frame)
+        effects.watch_breaks(self)
         frame.not_replayable = ""
     if frame is None or frame.mode is Mode.STOCK:
         active.frame = None
@@ -217,8 +218,7 @@ def _call_function(original: Any, self: Any, fn: Any, args: Any, kwargs: Any) ->
     try:
         original(self, fn, args, kwargs)
     except Unsupported as error:
-        if effects.is_about_a_size(error):
-            watch_data_size(self)
+        effects.failed(self, error)
         raise
     effects.note_birth(self.stack[-1])
 

@@ -36,7 +36,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import CollectedItems, is_collected, items_of, numbers_of
 from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
-from packpass.capture.watch import is_scalar, is_unknown, is_vector, watch_item
+from packpass.capture.watch import is_scalar, is_unknown, is_vector, watch_item, watch_list
 
 
 def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -59,8 +59,10 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if mode is Mode.PROBE:
         if name == "item" and is_scalar(tensor):
             watch_item(tx, tensor)
-        if name == "tolist" and is_vector(tensor):
-            documents_of(tx, tensor)  # for what it restarts
+        if name == "tolist":
+            if is_vector(tensor):
+                documents_of(tx, tensor)  # for what it restarts
+            watch_list(tx, tensor)
         return None
     if name == "tolist" and is_vector(tensor):
         return None if documents_of(tx, tensor) is None else call(tx, plain.of_tolist, tensor)

@@ -36,7 +36,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import items_of, numbers_of
 from packpass.capture.region import JUMPS, Region, TrackedLocals
 from packpass.capture.state import LOOP_MODES, Mode, active, location_of
-from packpass.capture.watch import watch_data_size, watch_items
+from packpass.capture.watch import watch_items
 
 _FILLERS = ("NOP", "RESUME", "CACHE")
 
@@ -170,12 +170,7 @@ def _indexed(original: Any, self: Any, instruction: Any, name: str, operands: in
             if operands == 2:
                 self.push(out)
             return
-    try:
-        original(self, instruction)
-    except Unsupported as error:
-        if active.frame is not None and effects.is_about_a_size(error):
-            watch_data_size(self)
-        raise
+    original(self, instruction)
 
 
 def _load_attr(original: Any, self: Any, instruction: Any) -> None:

@@ -17,7 +17,7 @@ import torch
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture.dynamo import TensorVariable, example
 from packpass.capture.hooks import group_is_on
-from packpass.capture.state import Mode, current_frame, restart
+from packpass.capture.state import Mode, current_frame, location_of, note, restart
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 UNROLL_LIMIT = 65
@@ -119,6 +119,22 @@ def watch_item(tx: Any, scalar: Any) -> None:
     if symbolic and _loop_ahead(tx):
         frame.mode, frame.only_numbers = Mode.SYMBOLIC, True
         raise restart("a number made from boundaries is read in front of a loop")
+
+
+def watch_list(tx: Any, tensor: Any) -> None:
+    """``tensor.tolist()`` ends the graph, and no entry of the list will be known to come from it: where a loop is ahead,
+    it goes by numbers that nobody can tell from constants."""
+    value = example(tensor)
+    if not isinstance(value, torch.Tensor) or not value.dim() or value.dtype not in _INDEX_DTYPES:
+        return
+    if made_from(tensor.as_proxy().node) is None and _loop_ahead(tx):
+        note("lengths-unknown", LISTED, location_of(tx))
+
+
+LISTED = (
+    "a list of numbers is read from a tensor that is not known to hold boundaries or lengths of documents, which are 1-D "
+    "vectors of integers given to the model or made from one; loops by these numbers run as in stock torch"
+)
 
 
 def watch_data_size(tx: Any) -> None:
