@@ -127,7 +127,8 @@ def watch_list(tx: Any, tensor: Any) -> None:
     value = example(tensor)
     if not isinstance(value, torch.Tensor) or not value.dim() or value.dtype not in _INDEX_DTYPES:
         return
-    if made_from(tensor.as_proxy().node) is None and _loop_ahead(tx):
+    known = value.dim() == 1 and made_from(tensor.as_proxy().node) is not None
+    if not known and _loop_ahead(tx):
         note("lengths-unknown", LISTED, location_of(tx))
 
 

@@ -24,21 +24,18 @@ def note_skipped(tx: Any, frame: FrameState, error: Exception) -> None:
     boundaries by name and seems to shift."""
     if not getattr(error, "skip_frame", False):
         return
+    start = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
     if frame.mode is Mode.PROBE and reads_data(error):
-        _record(frame, "lengths-unknown", READ.format(first_line(error)), place_of(error) or _start_of(tx))
+        why, where = READ.format(first_line(error)), place_of(error) or start
+        _record(frame, Refusal(rule="capture", code="lengths-unknown", reason=why, location=where))
     if frame.options.fix_shifts != "auto":
         return
     if _SHIFTING.isdisjoint(tx.f_code.co_names) or next(boundary_arguments(tx.f_locals), None) is None:
         return
     text = f"naive shifts in this function are not looked for, because it is not compiled: {reason_of(error)}"
-    _record(frame, "frame-not-compiled", text, _start_of(tx))
+    _record(frame, Refusal(rule="capture", code="frame-not-compiled", reason=text, location=start))
 
 
-def _start_of(tx: Any) -> str:
-    return shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
-
-
-def _record(frame: FrameState, code: str, reason: str, location: str) -> None:
-    refusal = Refusal(rule="capture", code=code, reason=reason, location=location)
+def _record(frame: FrameState, refusal: Refusal) -> None:
     record(refusal)
     react(refusal, frame.options)
