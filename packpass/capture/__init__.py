@@ -190,7 +190,11 @@ def _refused(tx: Any, error: Exception, loops: bool) -> Exception | None:
         where = next(iter(active.frame.sites.values()), shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno))
         if active.frame.only_numbers and not active.frame.sites:
             return leave_to_stock("a number made from boundaries cannot be captured")
-        return refuse("frame-not-compiled", f"a frame with a captured loop failed to compile: {what}{effects.line_of(error)}", where)
+        return refuse(
+            "frame-not-compiled",
+            f"a frame with a captured loop failed to compile: {what}{effects.line_of(error)}",
+            where,
+        )
     return None
 
 

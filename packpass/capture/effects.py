@@ -22,7 +22,7 @@ from packpass.capture.dynamo import (
     is_side_effect_safe,
 )
 from packpass.capture.region import Poison, catches_exceptions
-from packpass.capture.state import FrameState, Mode, active, location_of, note, refuse, without_data_sizes
+from packpass.capture.state import Mode, active, location_of, note, refuse, without_data_sizes
 from packpass.capture.watch import watch_data_size
 from packpass.decisions.location import is_library, shorten
 
@@ -159,7 +159,7 @@ def _note_read(reason: Any) -> None:
 
 def watch_breaks(tx: Any) -> None:
     """Say so where Dynamo compiles a frame up to a place in front of a loop, and runs the rest of it eagerly, because
-    the loop reads numbers from tensors. (Later it knows no more why; a torch without this method says nothing.)"""
+    the loop reads numbers from tensors. Later it knows no more why; a torch without this method says nothing."""
     original = getattr(tx, "log_graph_break", None)
 
     def log_graph_break(*args: Any, **kwargs: Any) -> Any:
@@ -240,7 +240,8 @@ def reason_of(error: Exception) -> str:
     what = f"{type(error).__name__}: {first_line(error)}"
     if (failed := _FAILED_NODE.search(str(error))) is not None:
         said = failed["error"].replace("\\n", "\n")
-        what = f"{failed['quoted'] or failed['plain']} cannot be run without the numbers in its arguments: {first_line(said)}"
+        name = failed["quoted"] or failed["plain"]
+        what = f"{name} cannot be run without the numbers in its arguments: {first_line(said)}"
     if getattr(error, "gb_type", "") != "graph break in loop":
         return what
     return (

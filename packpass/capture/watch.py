@@ -122,8 +122,8 @@ def watch_item(tx: Any, scalar: Any) -> None:
 
 
 def watch_list(tx: Any, tensor: Any) -> None:
-    """``tensor.tolist()`` ends the graph, and no entry of the list will be known to come from it: where a loop is ahead,
-    it goes by numbers that nobody can tell from constants."""
+    """``tensor.tolist()`` ends the graph, and no entry of the list will be known to come from it: where a loop is
+    ahead, it goes by numbers that nobody can tell from constants."""
     value = example(tensor)
     if not isinstance(value, torch.Tensor) or not value.dim() or value.dtype not in _INDEX_DTYPES:
         return
@@ -133,8 +133,8 @@ def watch_list(tx: Any, tensor: Any) -> None:
 
 
 LISTED = (
-    "a list of numbers is read from a tensor that is not known to hold boundaries or lengths of documents, which are 1-D "
-    "vectors of integers given to the model or made from one; loops by these numbers run as in stock torch"
+    "a list of numbers is read from a tensor that is not known to hold boundaries or lengths of documents, which are "
+    "1-D vectors of integers given to the model or made from one; loops by these numbers run as in stock torch"
 )
 
 

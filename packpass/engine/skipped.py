@@ -20,8 +20,8 @@ _SHIFTING = frozenset({"roll", "pad", "cross_entropy", "CrossEntropyLoss", "nll_
 
 
 def note_skipped(tx: Any, frame: FrameState, error: Exception) -> None:
-    """A function without a captured loop is given up: say so if a loop in it reads numbers from tensors, and if it knows
-    boundaries by name and seems to shift."""
+    """A function without a captured loop is given up: say so if a loop in it reads numbers from tensors, and if it
+    knows boundaries by name and seems to shift."""
     if not getattr(error, "skip_frame", False):
         return
     start = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)

@@ -21,6 +21,6 @@ from .harness import LEAVE, Program
 
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
-    "PROGRAMS", "leave_blocks", "leave_branches", "leave_counts", "leave_edges", "leave_elsewhere", "leave_index", "leave_iteration",
-    "leave_memory", "leave_offsets", "leave_python", "leave_state", "leave_totals", "leave_windows",
+    "PROGRAMS", "leave_blocks", "leave_branches", "leave_counts", "leave_edges", "leave_elsewhere", "leave_index",
+    "leave_iteration", "leave_memory", "leave_offsets", "leave_python", "leave_state", "leave_totals", "leave_windows",
 ]  # fmt: skip

@@ -17,6 +17,6 @@ from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
-    "PROGRAMS", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_counts", "rewrite_elsewhere", "rewrite_forms",
-    "rewrite_offsets", "rewrite_outputs", "rewrite_totals",
+    "PROGRAMS", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_counts", "rewrite_elsewhere",
+    "rewrite_forms", "rewrite_offsets", "rewrite_outputs", "rewrite_totals",
 ]  # fmt: skip

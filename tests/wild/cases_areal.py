@@ -14,7 +14,9 @@ from tests.wild.case import Program, case
 
 def _areal(name: str) -> Any:
     root = sources.use("areal")
-    sources.bare(root, "areal", "areal.utils", "areal.engine", "areal.engine.megatron_utils", "areal.infra", "areal.api")
+    sources.bare(
+        root, "areal", "areal.utils", "areal.engine", "areal.engine.megatron_utils", "areal.infra", "areal.api"
+    )
     return sources.lenient(name)
 
 

@@ -1,7 +1,8 @@
-"""Helpers of training frameworks: llamafactory, ms-swift, openrlhf, ring-flash-attn, torchtitan, veomni."""
+"""Helpers of training frameworks: llamafactory, ms-swift, openrlhf, ring-flash-attn, torchtitan; and of speech."""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,9 +33,9 @@ def llamafactory_mask_of_packed_rows() -> Program:
     return Program(call, over(batch))
 
 
-@case("llamafactory")
+@case("llamafactory", loops=False)
 def llamafactory_lengths_of_packed_rows() -> Program:
-    """A loop over the numbers of documents, up to the largest in the batch."""
+    """A loop over the numbers that documents have, up to the largest: it cuts nothing."""
     root = sources.use("llamafactory")
     sources.bare(root, "llamafactory", "llamafactory.extras", "llamafactory.model", "llamafactory.model.model_utils")
     lengths_of = sources.lenient("llamafactory.model.model_utils.packing").get_seqlens_in_batch
@@ -45,21 +46,16 @@ def llamafactory_lengths_of_packed_rows() -> Program:
     return Program(lengths_of, over(batch))
 
 
-def _swift() -> Any:
-    root = sources.use("ms-swift")
-    sources.bare(root, "swift", "swift.sequence_parallel", "swift.utils", "swift.loss")
-    return sources.lenient("swift.sequence_parallel.sequence_parallel").SequenceParallel
-
-
 @case("ms-swift")
 def swift_zigzag_shard() -> Program:
     """The first and the last part but so many of every document."""
-    parallel = _swift()()
-    parallel.rp_world_size, parallel.rp_rank = 2, 0
-    split = type(parallel)._split_packed
+    root = sources.use("ms-swift")
+    sources.bare(root, "swift", "swift.sequence_parallel", "swift.utils", "swift.loss")
+    split = sources.lenient("swift.sequence_parallel.sequence_parallel").SequenceParallel._split_packed
+    rank = types.SimpleNamespace(rp_world_size=2, rp_rank=0)
 
     def call(x: Tensor, cu_seqlens: Tensor) -> Any:
-        return split(parallel, x, cu_seqlens)
+        return split(rank, x, cu_seqlens)
 
     return Program(call, over(lambda n: (floats(1, sum(n), 6, grad=True), boundaries(n)), EVEN))
 
@@ -88,26 +84,45 @@ def openrlhf_reward() -> Program:
     return Program(call, over(lambda n: (floats(len(n)), floats(len(n), max(n), grad=True), mask(n))))
 
 
-@case("torchtitan")
+@case("torchtitan", loops=False)
 def torchtitan_boundaries_from_positions() -> Program:
-    """Where positions start again, row by row."""
+    """Where positions start again, in a loop over rows."""
     root = sources.use("torchtitan")
     sources.bare(root, "torchtitan", "torchtitan.models", "torchtitan.models.common", "torchtitan.distributed")
     create = sources.lenient("torchtitan.models.common.attention").create_varlen_metadata_for_document
     return Program(create, over(positions))
 
 
-def _bce() -> Any:
+def _nemo(name: str) -> Any:
+    sources.use("wrapt")  # its decorators
     root = sources.use("nemo-toolkit")
-    names = ("nemo", "nemo.collections", "nemo.collections.asr", "nemo.collections.asr.losses", "nemo.core", "nemo.utils")
-    sources.bare(root, *names, "nemo.collections.asr.modules", "nemo.collections.asr.parts")
-    return sources.lenient
+    names = (
+        "nemo",
+        "nemo.collections",
+        "nemo.collections.asr",
+        "nemo.collections.asr.modules",
+        "nemo.core",
+        "nemo.utils",
+    )
+    sources.bare(root, *names, "nemo.collections.speechlm2", "nemo.collections.speechlm2.parts")
+    return sources.lenient(name)
+
+
+@case("nemo-toolkit")
+def nemo_unpadded_recordings() -> Program:
+    """Embeddings of padded recordings, each cut to its length."""
+    cut = _nemo("nemo.collections.speechlm2.parts.encoder_chunking")._unpad_audio_embeddings
+
+    def call(embeddings: Tensor, lengths: Tensor) -> Any:
+        return torch.cat(cut(embeddings, lengths))
+
+    return Program(call, over(lambda n: (floats(len(n), max(n), 4, grad=True), torch.tensor(n))))
 
 
 @case("nemo-toolkit")
 def nemo_joined_and_padded() -> Program:
     """Two batches of recordings, each padded, joined per recording and padded again."""
-    joined = _bce()("nemo.collections.asr.modules.sortformer_modules").SortformerModules.concat_and_pad
+    joined = _nemo("nemo.collections.asr.modules.sortformer_modules").SortformerModules.concat_and_pad
 
     def call(a: Tensor, b: Tensor, a_lengths: Tensor, b_lengths: Tensor) -> Any:
         return joined([a, b], [a_lengths, b_lengths])
@@ -123,7 +138,9 @@ def nemo_joined_and_padded() -> Program:
 @case("speechbrain", loops=False)
 def speechbrain_masks() -> Program:
     """Masks from relative lengths of recordings."""
-    sources.bare(sources.use("speechbrain"), "speechbrain", "speechbrain.dataio", "speechbrain.utils", "speechbrain.nnet")
+    sources.bare(
+        sources.use("speechbrain"), "speechbrain", "speechbrain.dataio", "speechbrain.utils", "speechbrain.nnet"
+    )
     length_to_mask = sources.lenient("speechbrain.dataio.dataio").length_to_mask
 
     def call(lengths: Tensor) -> Any:
@@ -132,32 +149,18 @@ def speechbrain_masks() -> Program:
     return Program(call, over(lambda n: (torch.tensor(n),)))
 
 
-@case("speechbrain")
+@case("speechbrain", loops=False)
 def speechbrain_statistics_of_recordings() -> Program:
-    """Means and deviations over the valid part of every recording."""
-    sources.bare(sources.use("speechbrain"), "speechbrain", "speechbrain.dataio", "speechbrain.utils", "speechbrain.nnet")
+    """Means and deviations under masks."""
+    sources.bare(
+        sources.use("speechbrain"), "speechbrain", "speechbrain.dataio", "speechbrain.utils", "speechbrain.nnet"
+    )
     pooling = sources.lenient("speechbrain.nnet.pooling").StatisticsPooling()
 
     def batch(lengths: Sequence[int]) -> Any:
         return floats(len(lengths), max(lengths), 6, grad=True), torch.tensor(lengths) / max(lengths)
 
     return Program(pooling, over(batch), tolerance=1e-2)
-
-
-@case("veomni")
-def veomni_pieces() -> Program:
-    """Numbers of the pieces of every document."""
-    root = sources.use("veomni")
-    folder = "veomni.ops.kernels.gated_delta_rule._ascend"
-    names = [".".join(folder.split(".")[: i + 1]) for i in range(len(folder.split(".")))]
-    sources.bare(root, *names, f"{folder}.triton")
-    module = sources.lenient(f"{folder}.triton.utils")
-    prepare = getattr(module.prepare_chunk_indices, "__wrapped__", module.prepare_chunk_indices)
-
-    def call(cu_seqlens: Tensor) -> Any:
-        return prepare(cu_seqlens, 16)
-
-    return Program(call, over(lambda n: (boundaries(n),)))
 
 
 @case("openrlhf", loops=False)

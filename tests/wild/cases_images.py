@@ -12,10 +12,13 @@ from tests.wild import sources
 from tests.wild.batches import floats, mask, over
 from tests.wild.case import Program, case
 
+
 def _diffusers(name: str) -> Any:
-    root = sources.use("diffusers")
-    names = ("diffusers", "diffusers.loaders", "diffusers.models", "diffusers.models.transformers")
-    sources.bare(root, *names, "diffusers.pipelines", "diffusers.modular_pipelines", "diffusers.modular_pipelines.wan")
+    from transformers import AutoTokenizer, CLIPImageProcessor  # noqa: F401 (before what is not there is stood in for)
+
+    sources.use("requests")  # its version is asked for, it is not used
+    sources.stand_in("requests")
+    sources.use("diffusers")
     return sources.lenient(name)
 
 
@@ -37,14 +40,21 @@ def navit() -> Program:
     def batch(sizes: Any) -> Any:
         return [[floats(3, 8 * h, 8 * w) for h, w in row] for row in sizes]
 
-    images = [[[(1, 2), (2, 2)], [(3, 1)]], [[(1, 1), (2, 3), (1, 2)]], [[(2, 2)] * 3] * 2, [[(4, 1), (1, 4)], [(2, 2)]]]
+    images = [
+        [[(1, 2), (2, 2)], [(3, 1)]],
+        [[(1, 1), (2, 3), (1, 2)]],
+        [[(2, 2)] * 3] * 2,
+        [[(4, 1), (1, 4)], [(2, 2)]],
+    ]
     return Program(model, over(lambda rows: (batch(rows),), images))
 
 
 @case("diffusers")
 def lumina2_positions() -> Program:
     """Positions of captions of several lengths in front of an image, per row."""
-    rope = _diffusers("diffusers.models.transformers.transformer_lumina2").Lumina2RotaryPosEmbed(10000, [8, 4, 4], [64, 16, 16], 2)
+    rope = _diffusers("diffusers.models.transformers.transformer_lumina2").Lumina2RotaryPosEmbed(
+        10000, [8, 4, 4], [64, 16, 16], 2
+    )
 
     def batch(lengths: Sequence[int]) -> Any:
         return floats(len(lengths), 4, 8, 8), mask(lengths).long()

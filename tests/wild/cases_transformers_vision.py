@@ -20,13 +20,13 @@ GRIDS = (
 """Frames, rows and columns of patches of each image."""
 
 
-def patches(width: int) -> list[Callable[[], Arguments]]:
+def patches(width: int, batches: Sequence[Any] = GRIDS) -> list[Callable[[], Arguments]]:
     """Patches [total, width] of all images, and their grids."""
 
     def one(grids: Sequence[tuple[int, int, int]]) -> Callable[[], Arguments]:
         return lambda: ((floats(sum(t * h * w for t, h, w in grids), width), torch.tensor(grids)), {})
 
-    return [one(grids) for grids in GRIDS]
+    return [one(grids) for grids in batches]
 
 
 def tower(family: str, config: str, model: str, attention: str = "sdpa", **settings: Any) -> Any:
@@ -94,7 +94,7 @@ def glm4v_tower() -> Program:
         depth=2, hidden_size=64, intermediate_size=96, num_heads=4, patch_size=4, out_hidden_size=48, image_size=32
     )
     model = tower("glm4v", "Glm4vVisionConfig", "Glm4vVisionModel", **settings)
-    return Program(model, patches(3 * 2 * 4 * 4))
+    return Program(model, patches(3 * 2 * 4 * 4, [[(1, h, w) for _, h, w in images] for images in GRIDS]))
 
 
 @case("transformers")

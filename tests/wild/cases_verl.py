@@ -17,7 +17,9 @@ from tests.wild.case import Program, case
 def _verl(name: str) -> Any:
     root = sources.use("verl")
     if "verl" not in importlib.sys.modules:  # type: ignore[attr-defined]
-        sources.bare(root, "verl", "verl.utils", "verl.models", "verl.models.mcore", "verl.workers", "verl.workers.utils")
+        sources.bare(
+            root, "verl", "verl.utils", "verl.models", "verl.models.mcore", "verl.workers", "verl.workers.utils"
+        )
     megatron.megatron("0.16")
     return sources.lenient(name)
 

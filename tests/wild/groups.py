@@ -39,7 +39,13 @@ def run(group: str) -> dict[str, Outcome]:
     command = [sys.executable, "-m", "tests.wild.run", group]
     try:
         done = subprocess.run(
-            command, cwd=packages.ROOT, env=environment, capture_output=True, text=True, timeout=60 * MINUTES, check=False
+            command,
+            cwd=packages.ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60 * MINUTES,
+            check=False,
         )
         said, trouble = done.stdout, done.stderr
     except subprocess.TimeoutExpired as error:

@@ -1,4 +1,4 @@
-"""One case through eager, packpass and stock ``torch.compile``: values, gradients, rewrites, graphs, breaks, seconds."""
+"""One case through eager, packpass and stock ``torch.compile``: values, gradients, rewrites, graphs, seconds."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class _Collected:
 
 
 def inner() -> str:
-    """Who compiles behind both: eager (quick: graphs and rewrites are the same), or Inductor for seconds to be shown."""
+    """Who compiles behind both: eager (quick: graphs and rewrites are the same), or Inductor."""
     return os.environ.get("PACKPASS_WILD_BACKEND", "eager")
 
 

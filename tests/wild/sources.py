@@ -91,7 +91,7 @@ def lenient(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is None or error.name == name or error.name in sys.modules:
                 raise
-            _stand_in(error.name)
+            stand_in(error.name)
         except ImportError as error:
             module: Any = sys.modules.get(error.name or "")
             if module is None or "__getattr__" in vars(module):
@@ -100,7 +100,8 @@ def lenient(name: str) -> Any:
     raise ImportError(f"{name} misses more than 100 packages")
 
 
-def _stand_in(name: str) -> None:
+def stand_in(name: str) -> None:
+    """Something that can be imported by this name and is never called."""
     parts = name.split(".")
     for i in range(1, len(parts) + 1):
         here = ".".join(parts[:i])

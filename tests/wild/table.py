@@ -48,7 +48,8 @@ def totals(cases: list[Case], outcomes: Mapping[str, Outcome]) -> str:
     said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("rewritten", "in part", "refused", "untouched"))
     first = f"; first call {statistics.median(ratios):.2f}x of stock's in the median" if ratios else ""
     return (
-        f"{len(cases)} cases of {len(packages)} packages, {wrong} wrong; of {looping} with loops over documents {said}; "
+        f"{len(cases)} cases of {len(packages)} packages, {wrong} wrong; of {looping} with loops over documents "
+        f"{said}; "
         f"{more} with more graphs than stock{first}"
     )
 
