@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.wild import megatron, sources
 from tests.wild.batches import boundaries, floats, ids, mask, over, positions
-from tests.wild.case import Program, case
+from tests.wild.case import Program, Verdict, case
 
 
 def _areal(name: str) -> Any:
@@ -20,7 +20,14 @@ def _areal(name: str) -> Any:
     return sources.lenient(name)
 
 
-@case("areal")
+@case(
+    "areal",
+    Verdict.REFUSED,
+    graphs=4,
+    breaks=4,
+    codes=["frame-not-compiled"],
+    why="lengths are sums of a mask, and the longest is read in front of a loop over fields",
+)
 def areal_pack_tensor_dict() -> Program:
     pack = _areal("areal.utils.data").pack_tensor_dict
 
@@ -41,7 +48,14 @@ def _aligned(lengths: Sequence[int]) -> Any:
     )
 
 
-@case("areal")
+@case(
+    "areal",
+    Verdict.PART,
+    graphs=10,
+    breaks=7,
+    codes=["frame-not-compiled"],
+    why="in a loop over fields, a size is compared with the last boundary",
+)
 def areal_pad_packed_tensor_dict() -> Program:
     """Every document aligned to a multiple of 8."""
     pad = _areal("areal.utils.data").pad_packed_tensor_dict
@@ -67,7 +81,14 @@ def areal_unpad_logits() -> Program:
     return Program(call, over(batch))
 
 
-@case("areal", loops=False)
+@case(
+    "areal",
+    Verdict.REFUSED,
+    breaks=8,
+    codes=["graph-break", "iterator-use"],
+    loops=False,
+    why="any() goes over a generator of conditions on lengths",
+)
 def areal_split_for_one_rank() -> Program:
     megatron.megatron("0.16")
     split = _areal("areal.engine.megatron_utils.packed_context_parallel").preprocess_packed_seqs_context_parallel

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.wild import sources
 from tests.wild.batches import boundaries, floats, over
-from tests.wild.case import Program, case
+from tests.wild.case import Program, Verdict, case
 
 
 def _fla(name: str) -> Any:
@@ -23,7 +23,13 @@ def _row(lengths: Sequence[int], *widths: tuple[int, int]) -> list[Tensor]:
     return [floats(1, sum(lengths), heads, size, grad=True, seed=i) for i, (heads, size) in enumerate(widths)]
 
 
-@case("fla-core")
+@case(
+    "fla-core",
+    Verdict.REFUSED,
+    breaks=2,
+    codes=["not-a-segment"],
+    why="the query of a document is a slice by the document's number",
+)
 def fla_attention_decoding() -> Program:
     """One query per document against the document's keys."""
     naive = _fla("fla.ops.attn.naive").naive_attn_decoding
@@ -37,7 +43,13 @@ def fla_attention_decoding() -> Program:
     return Program(call, over(batch))
 
 
-@case("fla-core")
+@case(
+    "fla-core",
+    Verdict.REFUSED,
+    breaks=2,
+    codes=["not-a-segment"],
+    why="the query of a document is a slice by the document's number",
+)
 def fla_attention_decoding_with_gates() -> Program:
     """Gates summed up within the document."""
     naive = _fla("fla.ops.attn.naive").naive_attn_decoding
@@ -51,7 +63,7 @@ def fla_attention_decoding_with_gates() -> Program:
     return Program(call, over(batch))
 
 
-@case("fla-core")
+@case("fla-core", Verdict.REFUSED, graphs=8, breaks=2, codes=["no-rule"], why="an einsum pairs the slots of a document")
 def fla_sparse_attention_indexer() -> Program:
     """The best keys of every query within its document."""
     naive = _fla("fla.ops.dsa.naive").naive_dsa_indexer
@@ -62,7 +74,14 @@ def fla_sparse_attention_indexer() -> Program:
     return Program(call, over(lambda n: (*_row(n, (2, 8), (1, 8)), boundaries(n))))
 
 
-@case("fla-core")
+@case(
+    "fla-core",
+    Verdict.REFUSED,
+    graphs=6,
+    breaks=4,
+    codes=["body-not-traceable", "graph-break"],
+    why="a recurrence is a Python loop over the tokens of a document",
+)
 def fla_gated_delta_product() -> Program:
     """A recurrence written out token by token."""
     naive = _fla("fla.ops.gated_delta_product.naive").naive_recurrent_gated_delta_product
@@ -76,7 +95,14 @@ def fla_gated_delta_product() -> Program:
     return Program(call, over(batch, ((3, 4), (2, 5, 1), (4,) * 3, (6, 2, 3, 1))))
 
 
-@case("fla-core")
+@case(
+    "fla-core",
+    Verdict.REFUSED,
+    graphs=4,
+    breaks=2,
+    codes=["graph-break", "sequence-use"],
+    why="a loop over the pieces of a document makes a list of numbers",
+)
 def fla_split_boundaries() -> Program:
     """Boundaries of pieces of at most 16 tokens, as a list of Python numbers."""
     split = _fla("fla.ops.utils.index").prepare_split_cu_seqlens.__wrapped__
@@ -87,7 +113,7 @@ def fla_split_boundaries() -> Program:
     return Program(call, over(lambda n: (boundaries(n),)))
 
 
-@case("fla-core", loops=False)
+@case("fla-core", Verdict.UNTOUCHED, graphs=6, breaks=4, loops=False)
 def fla_token_indices() -> Program:
     """Ids and positions without a loop."""
     module = _fla("fla.ops.utils.index")

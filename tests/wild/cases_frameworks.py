@@ -11,13 +11,13 @@ from torch import Tensor
 
 from tests.wild import sources
 from tests.wild.batches import boundaries, floats, ids, mask, over, positions
-from tests.wild.case import Program, case
+from tests.wild.case import Program, Verdict, case
 
 EVEN = ((4, 8), (16, 4, 8, 12), (64,) * 6, (100, 4, 32, 76, 12, 8, 52, 200))
 """Lengths that a ring of ranks can halve."""
 
 
-@case("llamafactory", loops=False)
+@case("llamafactory", Verdict.UNTOUCHED, loops=False)
 def llamafactory_mask_of_packed_rows() -> Program:
     """Documents told apart by the numbers of the mask."""
     root = sources.use("llamafactory")
@@ -33,7 +33,7 @@ def llamafactory_mask_of_packed_rows() -> Program:
     return Program(call, over(batch))
 
 
-@case("llamafactory", loops=False)
+@case("llamafactory", Verdict.UNTOUCHED, graphs=8, breaks=6, loops=False)
 def llamafactory_lengths_of_packed_rows() -> Program:
     """A loop over the numbers that documents have, up to the largest: it cuts nothing."""
     root = sources.use("llamafactory")
@@ -46,7 +46,13 @@ def llamafactory_lengths_of_packed_rows() -> Program:
     return Program(lengths_of, over(batch))
 
 
-@case("ms-swift")
+@case(
+    "ms-swift",
+    Verdict.REFUSED,
+    breaks=2,
+    codes=["no-rule"],
+    why="chunk cuts documents in parts of lengths that need not be equal",
+)
 def swift_zigzag_shard() -> Program:
     """The first and the last part but so many of every document."""
     root = sources.use("ms-swift")
@@ -60,7 +66,12 @@ def swift_zigzag_shard() -> Program:
     return Program(call, over(lambda n: (floats(1, sum(n), 6, grad=True), boundaries(n)), EVEN))
 
 
-@case("ring-flash-attn")
+@case(
+    "ring-flash-attn",
+    Verdict.REFUSED,
+    codes=["host-read"],
+    why="documents are cut in the middle, at a number read from a tensor",
+)
 def ring_halves() -> Program:
     """A mask of the first halves of documents."""
     sources.bare(sources.use("ring-flash-attn"), "ring_flash_attn")
@@ -72,7 +83,7 @@ def ring_halves() -> Program:
     return Program(call, over(lambda n: (boundaries(n),), EVEN))
 
 
-@case("openrlhf", loops=False)
+@case("openrlhf", Verdict.UNTOUCHED, loops=False)
 def openrlhf_reward() -> Program:
     """Rewards at the last token of padded rows."""
     sources.bare(sources.use("openrlhf"), "openrlhf", "openrlhf.models", "openrlhf.utils")
@@ -84,7 +95,13 @@ def openrlhf_reward() -> Program:
     return Program(call, over(lambda n: (floats(len(n)), floats(len(n), max(n), grad=True), mask(n))))
 
 
-@case("torchtitan", loops=False)
+@case(
+    "torchtitan",
+    Verdict.REFUSED,
+    codes=["lengths-unknown"],
+    loops=False,
+    why="where documents begin is searched row by row",
+)
 def torchtitan_boundaries_from_positions() -> Program:
     """Where positions start again, in a loop over rows."""
     root = sources.use("torchtitan")
@@ -108,7 +125,14 @@ def _nemo(name: str) -> Any:
     return sources.lenient(name)
 
 
-@case("nemo-toolkit")
+@case(
+    "nemo-toolkit",
+    Verdict.REFUSED,
+    graphs=8,
+    breaks=6,
+    codes=["unequal-lengths"],
+    why="rows of a padded batch are zipped with lengths, in a number that is a constant",
+)
 def nemo_unpadded_recordings() -> Program:
     """Embeddings of padded recordings, each cut to its length."""
     cut = _nemo("nemo.collections.speechlm2.parts.encoder_chunking")._unpad_audio_embeddings
@@ -119,7 +143,14 @@ def nemo_unpadded_recordings() -> Program:
     return Program(call, over(lambda n: (floats(len(n), max(n), 4, grad=True), torch.tensor(n))))
 
 
-@case("nemo-toolkit")
+@case(
+    "nemo-toolkit",
+    Verdict.REFUSED,
+    graphs=5,
+    breaks=4,
+    codes=["partial-write"],
+    why="rows are written at places that move from one batch to the next",
+)
 def nemo_joined_and_padded() -> Program:
     """Two batches of recordings, each padded, joined per recording and padded again."""
     joined = _nemo("nemo.collections.asr.modules.sortformer_modules").SortformerModules.concat_and_pad
@@ -135,7 +166,7 @@ def nemo_joined_and_padded() -> Program:
     return Program(call, over(batch))
 
 
-@case("speechbrain", loops=False)
+@case("speechbrain", Verdict.UNTOUCHED, loops=False)
 def speechbrain_masks() -> Program:
     """Masks from relative lengths of recordings."""
     sources.bare(
@@ -149,9 +180,9 @@ def speechbrain_masks() -> Program:
     return Program(call, over(lambda n: (torch.tensor(n),)))
 
 
-@case("speechbrain", loops=False)
+@case("speechbrain", Verdict.REFUSED, codes=["lengths-unknown"], why="lengths are floating-point parts of the longest")
 def speechbrain_statistics_of_recordings() -> Program:
-    """Means and deviations under masks."""
+    """Means and deviations over the valid part of every recording; lengths are parts of the longest."""
     sources.bare(
         sources.use("speechbrain"), "speechbrain", "speechbrain.dataio", "speechbrain.utils", "speechbrain.nnet"
     )
@@ -163,7 +194,7 @@ def speechbrain_statistics_of_recordings() -> Program:
     return Program(pooling, over(batch), tolerance=1e-2)
 
 
-@case("openrlhf", loops=False)
+@case("openrlhf", Verdict.UNTOUCHED, graphs=4, loops=False)
 def openrlhf_log_probs() -> Program:
     sources.bare(sources.use("openrlhf"), "openrlhf", "openrlhf.models", "openrlhf.utils")
     log_probs = sources.lenient("openrlhf.models.utils").log_probs_from_logits

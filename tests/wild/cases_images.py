@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from tests.wild import sources
 from tests.wild.batches import floats, mask, over
-from tests.wild.case import Program, case
+from tests.wild.case import Program, Verdict, case
 
 
 def _diffusers(name: str) -> Any:
@@ -25,7 +26,14 @@ def _diffusers(name: str) -> Any:
 CAPTIONS = ((5, 9), (3, 7, 2, 11), (8,) * 6, (10, 3, 12, 7, 12, 9, 5, 20))
 
 
-@case("vit-pytorch", loops=False)
+@case(
+    "vit-pytorch",
+    Verdict.REFUSED,
+    graphs=24,
+    codes=["lengths-unknown"],
+    loops=False,
+    why="images are a Python list, and heads of lists are picked by masks",
+)
 def navit() -> Program:
     """Images of several sizes in rows of patches: a Python list of tensors, no boundaries that a tensor holds."""
     sources.bare(sources.use("vit-pytorch"), "vit_pytorch")
@@ -49,7 +57,14 @@ def navit() -> Program:
     return Program(model, over(lambda rows: (batch(rows),), images))
 
 
-@case("diffusers")
+@case(
+    "diffusers",
+    Verdict.REFUSED,
+    graphs=6,
+    breaks=2,
+    codes=["lengths-unknown"],
+    why="rows of a padded batch are numbered beside lists of lengths that come from a mask",
+)
 def lumina2_positions() -> Program:
     """Positions of captions of several lengths in front of an image, per row."""
     rope = _diffusers("diffusers.models.transformers.transformer_lumina2").Lumina2RotaryPosEmbed(
@@ -62,7 +77,14 @@ def lumina2_positions() -> Program:
     return Program(rope, over(batch, CAPTIONS))
 
 
-@case("diffusers")
+@case(
+    "diffusers",
+    Verdict.REFUSED,
+    graphs=12,
+    breaks=6,
+    codes=["lengths-unknown"],
+    why="rows of a padded batch are numbered beside lists of lengths that come from a mask",
+)
 def lumina2_transformer() -> Program:
     """A whole diffusion transformer: captions refined, joined with the image, attended under a mask."""
     torch.manual_seed(0)
@@ -82,7 +104,14 @@ def lumina2_transformer() -> Program:
     return Program(call, over(batch, CAPTIONS), tolerance=1e-3)
 
 
-@case("diffusers")
+@case(
+    "diffusers",
+    Verdict.REFUSED,
+    graphs=4,
+    breaks=4,
+    codes=["unequal-lengths"],
+    why="images are a Python list, and captions are padded by lists of lengths",
+)
 def z_image_captions() -> Program:
     """Captions of several lengths, made one row, split again and padded."""
     torch.manual_seed(0)
@@ -104,7 +133,9 @@ def z_image_captions() -> Program:
 @case("diffusers")
 def wan_prompts() -> Program:
     """Padded prompts cut to their lengths and padded with zeros."""
-    embed = _diffusers("diffusers.modular_pipelines.wan.encoders").get_t5_prompt_embeds
+    encoders = _diffusers("diffusers.modular_pipelines.wan.encoders")
+    encoders.ftfy = types.SimpleNamespace(fix_text=str)  # not installed
+    embed = encoders.get_t5_prompt_embeds
 
     class Encoder(torch.nn.Module):
         dtype = torch.float32

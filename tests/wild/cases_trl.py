@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.wild import sources
 from tests.wild.batches import floats, ids, mask, over
-from tests.wild.case import Program, case
+from tests.wild.case import Program, Verdict, case
 
 
 def _trl() -> Any:
@@ -18,7 +18,14 @@ def _trl() -> Any:
     return sources.lenient("trl.trainer.utils")
 
 
-@case("trl")
+@case(
+    "trl",
+    Verdict.REFUSED,
+    graphs=8,
+    breaks=6,
+    codes=["lengths-unknown", "list-append"],
+    why="numpy looks at the shapes of all documents",
+)
 def trl_pad_documents() -> Program:
     pad = _trl().pad
 
@@ -28,7 +35,14 @@ def trl_pad_documents() -> Program:
     return Program(call, over(lambda n: (ids(sum(n)), torch.tensor(n))))
 
 
-@case("trl")
+@case(
+    "trl",
+    Verdict.REFUSED,
+    graphs=15,
+    breaks=8,
+    codes=["lengths-unknown"],
+    why="lengths are products of the rows of a matrix of sizes",
+)
 def trl_split_pixel_values() -> Program:
     """Pixel values per sample by grids, joined again."""
     module = _trl()
@@ -44,7 +58,7 @@ def trl_split_pixel_values() -> Program:
     return Program(call, over(batch))
 
 
-@case("trl", loops=False)
+@case("trl", Verdict.UNTOUCHED, graphs=4, loops=False)
 def trl_selective_log_softmax() -> Program:
     """A loop over rows of one size: documents do not come into it."""
     select = _trl().selective_log_softmax
@@ -55,7 +69,7 @@ def trl_selective_log_softmax() -> Program:
     return Program(call, over(lambda n: (floats(len(n), max(n), 17, grad=True), ids(len(n), max(n), high=17))))
 
 
-@case("trl", loops=False)
+@case("trl", Verdict.UNTOUCHED, graphs=4, loops=False)
 def trl_flush_left() -> Program:
     flush = _trl().flush_left
     return Program(flush, over(lambda n: (mask(n, "left").long(), ids(len(n), max(n)))))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.wild import megatron, sources
 from tests.wild.batches import boundaries, floats, ids, mask, over
-from tests.wild.case import Program, case
+from tests.wild.case import Program, Verdict, case
 
 
 def _verl(name: str) -> Any:
@@ -24,7 +24,13 @@ def _verl(name: str) -> Any:
     return sources.lenient(name)
 
 
-@case("verl")
+@case(
+    "verl",
+    Verdict.REFUSED,
+    breaks=12,
+    codes=["frame-not-compiled", "lengths-unknown"],
+    why="rows are picked by a mask, and lengths are its sums",
+)
 def verl_preprocess_packed_seqs() -> Program:
     """Left-padded ids [B, S] to a packed row."""
     preprocess = _verl("verl.models.mcore.util").preprocess_packed_seqs
@@ -36,7 +42,14 @@ def verl_preprocess_packed_seqs() -> Program:
     return Program(call, over(lambda n: (ids(len(n), max(n)), mask(n, "left"))))
 
 
-@case("verl")
+@case(
+    "verl",
+    Verdict.REFUSED,
+    graphs=9,
+    breaks=8,
+    codes=["lengths-unknown", "sequence-use"],
+    why="a loop over a constant number of rows reads lists with one entry per document",
+)
 def verl_postprocess_packed_seqs() -> Program:
     """A packed row [1, T, H] to left-padded rows."""
     postprocess = _verl("verl.models.mcore.util").postprocess_packed_seqs
@@ -51,7 +64,13 @@ def verl_postprocess_packed_seqs() -> Program:
     return Program(call, over(batch))
 
 
-@case("verl")
+@case(
+    "verl",
+    Verdict.REFUSED,
+    breaks=2,
+    codes=["lengths-unknown"],
+    why="rows are picked by a mask, and lengths are its sums",
+)
 def verl_preprocess_bshd() -> Program:
     """Left-padded rows to right-padded ones of the longest length."""
     preprocess = _verl("verl.models.mcore.util").preprocess_bshd
@@ -63,7 +82,7 @@ def verl_preprocess_bshd() -> Program:
     return Program(preprocess, over(batch))
 
 
-@case("verl")
+@case("verl", Verdict.REFUSED, breaks=2, codes=["lengths-unknown"], why="rows are picked and set by masks")
 def verl_postprocess_bshd() -> Program:
     """Right-padded rows back to left-padded ones."""
     postprocess = _verl("verl.models.mcore.util").postprocess_bshd
@@ -77,7 +96,14 @@ def verl_postprocess_bshd() -> Program:
     return Program(call, over(batch))
 
 
-@case("verl")
+@case(
+    "verl",
+    Verdict.REFUSED,
+    graphs=4,
+    breaks=14,
+    codes=["frame-not-compiled", "lengths-unknown"],
+    why="documents are those of a jagged tensor",
+)
 def verl_preprocess_thd_engine() -> Program:
     """A jagged batch of ids to a packed row with positions."""
     preprocess = _verl("verl.models.mcore.util").preprocess_thd_engine
@@ -92,7 +118,7 @@ def verl_preprocess_thd_engine() -> Program:
     return Program(call, over(batch))
 
 
-@case("verl")
+@case("verl", Verdict.REFUSED, codes=["lengths-unknown"], why="documents are those of a jagged tensor")
 def verl_response_from_nested() -> Program:
     """The window of the response, one slot to the left, of every row of a packed batch."""
     response = _verl("verl.workers.utils.padding").response_from_nested
@@ -106,7 +132,7 @@ def verl_response_from_nested() -> Program:
     return Program(response, over(batch))
 
 
-@case("verl", loops=False)
+@case("verl", Verdict.UNTOUCHED, graphs=4, loops=False)
 def verl_log_probs_from_padded_rows() -> Program:
     """Unpadding by indices: no loop over documents."""
     rmpad = _verl("verl.utils.torch_functional").log_probs_from_logits_response
