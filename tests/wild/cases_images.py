@@ -130,7 +130,14 @@ def z_image_captions() -> Program:
     return Program(call, over(batch, CAPTIONS), tolerance=1e-3)
 
 
-@case("diffusers")
+@case(
+    "diffusers",
+    Verdict.REFUSED,
+    graphs=12,
+    breaks=12,
+    codes=["unequal-lengths"],
+    why="rows of a padded batch are zipped with lengths, in a number that is a constant",
+)
 def wan_prompts() -> Program:
     """Padded prompts cut to their lengths and padded with zeros."""
     encoders = _diffusers("diffusers.modular_pipelines.wan.encoders")

@@ -58,7 +58,7 @@ def gemma2() -> Program:
     return model("Gemma2", "eager", head_dim=8, sliding_window=8)
 
 
-@case("transformers", loops=False)
+@case("transformers", graphs=3, loops=False)
 def mamba2() -> Program:
     """A recurrent model without boundaries: nothing in its code knows of documents."""
     return model(

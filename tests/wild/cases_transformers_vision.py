@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tests.wild.batches import boundaries, floats, over
-from tests.wild.case import Arguments, Program, case
+from tests.wild.case import Arguments, Program, Verdict, case
 
 GRIDS = (
     ((1, 4, 6), (1, 8, 4)),
@@ -38,7 +38,14 @@ def tower(family: str, config: str, model: str, attention: str = "sdpa", **setti
     return getattr(importlib.import_module(f"{folder}.modeling_{family}"), model)(made).train()
 
 
-@case("transformers")
+@case(
+    "transformers",
+    Verdict.PART,
+    graphs=8,
+    breaks=8,
+    codes=["lengths-unknown", "unequal-lengths"],
+    why="positions of patches come from a loop over the rows of a matrix of sizes",
+)
 def qwen2_vl_tower() -> Program:
     settings = dict(depth=2, embed_dim=64, hidden_size=48, num_heads=4, patch_size=4, mlp_ratio=2)
     model = tower("qwen2_vl", "Qwen2VLVisionConfig", "Qwen2VisionTransformerPretrainedModel", **settings)
@@ -68,7 +75,14 @@ def with_positions(batches: Sequence[Callable[[], Arguments]]) -> list[Callable[
     return [one(make) for make in batches]
 
 
-@case("transformers")
+@case(
+    "transformers",
+    Verdict.PART,
+    graphs=12,
+    breaks=18,
+    codes=["lengths-unknown", "unequal-lengths"],
+    why="positions and windows of patches come from loops over the rows of a matrix of sizes",
+)
 def qwen2_5_vl_tower() -> Program:
     settings = dict(
         depth=2, hidden_size=64, intermediate_size=96, num_heads=4, patch_size=4, out_hidden_size=48, window_size=32,
@@ -78,7 +92,7 @@ def qwen2_5_vl_tower() -> Program:
     return Program(model, patches(3 * 2 * 4 * 4))
 
 
-@case("transformers")
+@case("transformers", graphs=4)
 def qwen3_vl_tower() -> Program:
     settings = dict(
         depth=2, hidden_size=64, intermediate_size=96, num_heads=4, patch_size=4, out_hidden_size=48,
@@ -88,7 +102,14 @@ def qwen3_vl_tower() -> Program:
     return Program(model, patches(3 * 2 * 4 * 4))
 
 
-@case("transformers")
+@case(
+    "transformers",
+    Verdict.PART,
+    graphs=8,
+    breaks=8,
+    codes=["lengths-unknown", "unequal-lengths"],
+    why="positions of patches come from a loop over the rows of a matrix of sizes",
+)
 def glm4v_tower() -> Program:
     settings = dict(
         depth=2, hidden_size=64, intermediate_size=96, num_heads=4, patch_size=4, out_hidden_size=48, image_size=32
@@ -97,7 +118,14 @@ def glm4v_tower() -> Program:
     return Program(model, patches(3 * 2 * 4 * 4, [[(1, h, w) for _, h, w in images] for images in GRIDS]))
 
 
-@case("transformers")
+@case(
+    "transformers",
+    Verdict.REFUSED,
+    graphs=8,
+    breaks=4,
+    codes=["lengths-unknown"],
+    why="images are cut by the rows of a matrix of sizes, in a comprehension",
+)
 def pixtral_tower() -> Program:
     """Images of several sizes padded to one: cut, made a row, attended under a mask of squares."""
     settings = dict(
@@ -147,7 +175,14 @@ def qwen2_5_omni_audio_layer() -> Program:
     return attention("qwen2_5_omni", "Qwen2_5OmniAudioEncoderConfig", "Qwen2_5OmniAudioEncoderLayer", **AUDIO)
 
 
-@case("transformers")
+@case(
+    "transformers",
+    Verdict.PART,
+    graphs=17,
+    breaks=15,
+    codes=["frame-not-compiled", "lengths-unknown"],
+    why="windows of recordings are split off by lists of lengths that a loop makes",
+)
 def qwen2_5_omni_audio_tower() -> Program:
     """Recordings of several lengths, cut into windows, padded, convolved, packed."""
     model = tower(
