@@ -133,8 +133,8 @@ def z_image_captions() -> Program:
 @case(
     "diffusers",
     Verdict.REFUSED,
-    graphs=12,
-    breaks=12,
+    graphs=18,
+    breaks=22,
     codes=["unequal-lengths"],
     why="rows of a padded batch are zipped with lengths, in a number that is a constant",
 )
