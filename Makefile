@@ -13,7 +13,7 @@ JOBS ?= 2
 CELLS ?=
 FULL ?=
 
-.PHONY: help report test test-all test-matrix lint clean
+.PHONY: help report test test-all test-matrix test-wild lint clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -29,13 +29,17 @@ report: $(STAMP)  ## measure every perf case (under 10 minutes on 2 cores); tabl
 	$(BIN)/python -m perf
 
 test: $(STAMP)  ## the tests (under 15 minutes on 2 cores), without the slow ones
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow and not wild" $(ARGS)
 
 test-all: $(STAMP)  ## every test, the slow ones included
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not wild" $(ARGS)
 
 test-matrix: $(STAMP)  ## other versions of torch and Python, in environments of their own (CELLS=..., FULL=1: the whole suite)
 	$(BIN)/python -m tests.matrix $(CELLS) $(if $(filter-out 0,$(FULL)),--full) --jobs $(JOBS) $(ARGS)
+
+test-wild: $(STAMP)  ## functions and models of public packages, unmodified (installed without their requirements in .wild)
+	$(BIN)/python -m tests.wild.packages
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m wild tests/wild $(ARGS)
 
 lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -43,4 +47,4 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/mypy
 
 clean:  ## remove the environment, caches and results
-	rm -rf $(VENV) perf/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .wild perf/results .pytest_cache .mypy_cache .ruff_cache .hypothesis

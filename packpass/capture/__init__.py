@@ -33,6 +33,7 @@ from packpass.capture.dynamo import (
     RestartAnalysis,
     SideEffects,
     SkipFrame,
+    Unsupported,
     callee,
     dynamic_sources,
     dynamo_config,
@@ -52,6 +53,7 @@ from packpass.capture.state import (
     leave_to_stock,
     note,
     refuse,
+    without_data_sizes,
 )
 from packpass.capture.watch import watch_items
 from packpass.decisions.location import shorten
@@ -96,8 +98,8 @@ def _output_graph_init(
 @contextlib.contextmanager
 def _data(frame: FrameState | None) -> Iterator[None]:
     """Capture ``.item()`` in a frame with a loop, and shapes that depend on values where the loop is one over rows of
-    sizes; elsewhere do what the user has set, also where another frame is compiled while one with a loop is being
-    traced."""
+    sizes, or goes by such a shape; elsewhere do what the user has set, also where another frame is compiled while one
+    with a loop is being traced."""
     captured = frame is not None and frame.mode in LOOP_MODES
     stock = active.stock_settings
     if not captured and stock is None:
@@ -107,7 +109,11 @@ def _data(frame: FrameState | None) -> Iterator[None]:
         active.stock_settings = {name: getattr(dynamo_config, name) for name in (_SCALARS, _SHAPES)}
     settings: dict[str, Any] = dict(active.stock_settings or {})
     if captured and frame is not None:
-        settings |= {_SCALARS: True, _SHAPES: settings[_SHAPES] or frame.row_sizes, **_defaults()}
+        settings |= {
+            _SCALARS: True,
+            _SHAPES: settings[_SHAPES] or frame.row_sizes or bool(frame.data_sizes),
+            **_defaults(),
+        }
     try:
         with dynamo_config.patch(**settings):
             yield
@@ -140,6 +146,7 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     active.ours = frame is not None
     if frame is not None:
         client.frame_starts(self, frame)
+        effects.watch_breaks(self)
         frame.not_replayable = ""
     if frame is None or frame.mode is Mode.STOCK:
         active.frame = None
@@ -178,14 +185,21 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
 def _refused(tx: Any, error: Exception, loops: bool) -> Exception | None:
     """Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides."""
     what = effects.reason_of(error)
+    again = without_data_sizes(what)
+    if again is not None:
+        return again
     if active.regions:
-        reason = f"the loop body cannot be captured: {what}"
+        reason = f"the loop body cannot be captured: {what}{effects.line_of(error)}"
         return refuse("body-not-traceable", reason, active.regions[-1].location)
     if loops and active.frame is not None:
         where = next(iter(active.frame.sites.values()), shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno))
         if active.frame.only_numbers and not active.frame.sites:
             return leave_to_stock("a number made from boundaries cannot be captured")
-        return refuse("frame-not-compiled", f"a frame with a captured loop failed to compile: {what}", where)
+        return refuse(
+            "frame-not-compiled",
+            f"a frame with a captured loop failed to compile: {what}{effects.line_of(error)}",
+            where,
+        )
     return None
 
 
@@ -210,7 +224,11 @@ def _call_function(original: Any, self: Any, fn: Any, args: Any, kwargs: Any) ->
     if out is not None:
         self.push(out)
         return
-    original(self, fn, args, kwargs)
+    try:
+        original(self, fn, args, kwargs)
+    except Unsupported as error:
+        effects.failed(self, error)
+        raise
     effects.note_birth(self.stack[-1])
 
 

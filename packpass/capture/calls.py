@@ -15,7 +15,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import native_pad, statically_known_true
-from packpass.capture import divisible, plain, shadows, widths
+from packpass.capture import counts, divisible, plain, shadows, widths
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
@@ -38,7 +38,7 @@ from packpass.capture.lists import CollectedItems, is_collected, items_of, numbe
 from packpass.capture.matrices import numbers_of_rows, with_numbers
 from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
-from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item
+from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
 from packpass.semantics.sizes import TAKING_SIZES
 
@@ -66,8 +66,10 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if mode is Mode.PROBE:
         if name == "item" and is_scalar(tensor):
             watch_item(tx, tensor)
-        if name == "tolist" and (is_vector(tensor) or is_matrix(tensor)):
-            documents_of(tx, tensor)  # for what it restarts
+        if name == "tolist":
+            if is_vector(tensor) or is_matrix(tensor):
+                documents_of(tx, tensor)  # for what it restarts
+            watch_list(tx, tensor)
         return None
     if name == "tolist" and is_vector(tensor):
         return None if documents_of(tx, tensor) is None else call(tx, plain.of_tolist, tensor)
@@ -329,6 +331,20 @@ def _divided(name: str) -> Callable[..., Any]:
     return lambda tx, *args, **kwargs: divisible.call(tx, name, *args, **kwargs)
 
 
+def _counted(function: Any) -> Callable[..., Any]:
+    return lambda tx, *args, **kwargs: counts.call(tx, function, *args, **kwargs)
+
+
+def _sized(name: str, otherwise: Callable[..., Any] | None) -> Callable[..., Any]:
+    """A method that takes sizes, and may mean something else in a loop as well."""
+
+    def replacement(tx: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        out = counts.call_method(tx, name, tensor, *args, **kwargs)
+        return otherwise(tx, tensor, *args, **kwargs) if out is None and otherwise is not None else out
+
+    return replacement
+
+
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), _call_cat),
     torch.stack: _call_stack,
@@ -343,6 +359,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch._check: _note_check,
     **{function: _shadowed(function) for function in shadows.SHADOWED},
     **{function: _divided(name) for function, name in divisible.FUNCTIONS.items()},
+    **{function: _counted(function) for function in counts.FUNCTIONS},
 }
 """Function of torch or Python -> ``replacement(tx, *args, **kwargs)``."""
 
@@ -353,5 +370,6 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "roll": _call_roll,
     **{name: _shadowed(function) for name, function in shadows.METHODS.items()},
     **{name: _divided(name) for name in divisible.METHODS},
+    **{name: _sized(name, _divided(name) if name in divisible.METHODS else None) for name in counts.METHODS},
 }
 """Name of a tensor's method -> ``replacement(tx, tensor, *args, **kwargs)``."""

@@ -7,6 +7,7 @@ in `packpass.capture`.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from packpass.capture import plain
@@ -21,7 +22,9 @@ from packpass.capture.dynamo import (
     is_side_effect_safe,
 )
 from packpass.capture.region import Poison, catches_exceptions
-from packpass.capture.state import Mode, active, location_of, refuse
+from packpass.capture.state import Mode, active, location_of, note, refuse, without_data_sizes
+from packpass.capture.watch import watch_data_size
+from packpass.decisions.location import is_library, shorten
 
 
 def _refuse_mutation(item: Any) -> None:
@@ -139,8 +142,57 @@ def compile_subgraph(original: Any, self: Any, tx: Any, reason: Any, *args: Any,
             raise refuse("graph-break", text, active.regions[-1].location)
         raise refuse("early-exit", "the loop over documents is left by break or return", active.regions[-1].location)
     if active.frame is not None and active.frame.mode is Mode.SYMBOLIC:
+        if not active.frame.sites and (again := without_data_sizes("the graph has no loop over documents")):
+            raise again
         _check_survivors(tx)
+    if active.frame is not None and active.frame.mode is Mode.PROBE and reason.graph_break:
+        _note_read(reason)
     return original(self, tx, reason, *args, **kwargs)
+
+
+def _note_read(reason: Any) -> None:
+    """The graph ends in a comprehension that reads numbers from tensors, and no code behind it will see the loop."""
+    stack = list(getattr(reason, "user_stack", None) or ())
+    if stack and stack[-1].name in _COMPREHENSIONS and reads_data(reason.reason):
+        note("lengths-unknown", READ.format(first_line(reason.reason)), shorten(stack[-1].filename, stack[-1].lineno))
+
+
+def watch_breaks(tx: Any) -> None:
+    """Say so where Dynamo compiles a frame up to a place in front of a loop, and runs the rest of it eagerly, because
+    the loop reads numbers from tensors. Later it knows no more why; a torch without this method says nothing."""
+    original = getattr(tx, "log_graph_break", None)
+
+    def log_graph_break(*args: Any, **kwargs: Any) -> Any:
+        reason, error = kwargs.get("reason"), kwargs.get("exc")
+        if active.frame is not None and active.frame.mode is Mode.PROBE and error is not None and reads_data(error):
+            if "cannot resume" in str(reason):
+                note("lengths-unknown", READ.format(first_line(error)), place_of(error) or location_of(tx))
+        return original(*args, **kwargs) if original is not None else None
+
+    if original is not None:
+        tx.log_graph_break = log_graph_break
+
+
+def failed(tx: Any, error: Exception) -> None:
+    """An instruction that cannot be traced, before Dynamo decides where the graph ends."""
+    if active.frame is not None and first_line(error).startswith("Dynamic shape operator"):
+        watch_data_size(tx)
+
+
+_COMPREHENSIONS = frozenset({"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"})
+READ = (
+    "a loop reads numbers from a tensor ({}), and these are not known to be boundaries or lengths of documents, which "
+    "are 1-D vectors of integers given to the model or made from one; the loop runs as in stock torch"
+)
+"""Why a loop is not captured that may well be one over documents."""
+
+
+def reads_data(text: object) -> bool:
+    """Does the graph end because numbers in a tensor are needed?"""
+    return first_line(text).startswith(_DATA)
+
+
+_DATA = ("Data dependent operator", "Unsupported Tensor.item()", "Dynamic shape operator", "Data-dependent branching")
 
 
 NAMESPACES = frozenset({"locals", "vars", "dir", "eval", "exec"})
@@ -186,12 +238,36 @@ def reason_of(error: Exception) -> str:
     """Why a function is not compiled, and what a user can do about it."""
     error = getattr(error, "inner_exception", error)  # the first line of BackendCompilerFailed names the backend only
     what = f"{type(error).__name__}: {first_line(error)}"
+    if (failed := _FAILED_NODE.search(str(error))) is not None:
+        said = failed["error"].replace("\\n", "\n")
+        name = failed["quoted"] or failed["plain"]
+        what = f"{name} cannot be run without the numbers in its arguments: {first_line(said)}"
     if getattr(error, "gb_type", "") != "graph break in loop":
         return what
     return (
         f"the graph breaks inside a Python loop ({what}), and stock torch runs the whole function eagerly then. Move "
         "that loop (over the model's blocks, say) into a method of its own; what stands around it is compiled then"
     )
+
+
+def line_of(error: BaseException) -> str:
+    """`` (at file.py:123)`` of the user's line at which a trace failed, as far as Dynamo knows it."""
+    place = place_of(error)
+    return f" (at {place})" if place else ""
+
+
+def place_of(error: BaseException) -> str:
+    """The same without words around it."""
+    frames = [f for f in getattr(error, "real_stack", None) or () if not is_library(f.filename)]
+    return shorten(frames[-1].filename, frames[-1].lineno) if frames else ""
+
+
+_FAILED_NODE = re.compile(
+    r"call_(?:function|method) (?:<[a-z\- ]*(?:function|method) (?P<quoted>[\w.]+)[^>]*>|(?P<plain>[\w.]+))\(.*?got "
+    r"\w+\(['\"](?P<error>.*)",
+    re.DOTALL,
+)
+"""What torch says of a call whose result it cannot make up, in an explanation below a first line that names nothing."""
 
 
 def first_line(text: object) -> str:

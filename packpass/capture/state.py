@@ -85,6 +85,9 @@ class FrameState:
     """Loop id -> the user's line with a branch on data that its two traced iterations followed both ways."""
     only_numbers: bool = False
     """Are scalars captured for a number in front of a loop of which it is not known whether it is over documents?"""
+    data_sizes: bool | None = False
+    """Are results captured whose size is data (``repeat_interleave``, ``nonzero``, ``x[mask]``), because a loop over
+    documents comes behind them? None: no more, the frame could not be captured with them."""
     user_checks: bool = False
     """Did the user check data outside a captured loop? Then the assertions in the graph are not all Dynamo's own."""
     not_replayable: str = ""
@@ -203,8 +206,24 @@ def leave_to_stock(reason: str) -> Restart:
     return restart(reason)
 
 
+def without_data_sizes(reason: str) -> Restart | None:
+    """If sizes that are data were captured, do without them before anything is refused: the graph then ends in front of
+    such an operation, as in stock torch, and the loops behind it are captured in the next one."""
+    frame = active.frame
+    if frame is None or not frame.data_sizes:
+        return None
+    frame.data_sizes, frame.mode, frame.only_numbers = None, Mode.PROBE, False
+    frame.sites.clear()
+    frame.branches.clear()
+    frame.carried.clear()
+    return restart(f"without sizes that are data: {reason}")
+
+
 def refuse(code: str, reason: str, location: str) -> Restart:
     """Record why the loop at ``location`` is not captured; the frame goes on as stock torch."""
+    again = without_data_sizes(f"{code}: {reason}")
+    if again is not None:
+        return again
     note(code, reason, location)
     return leave_to_stock(f"{code}: {reason}")
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import types
 from typing import Any
 
+import sympy
 import torch
 
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture.dynamo import TensorVariable, example
 from packpass.capture.hooks import group_is_on
-from packpass.capture.state import Mode, current_frame, restart
+from packpass.capture.state import Mode, current_frame, location_of, note, restart
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 UNROLL_LIMIT = 65
@@ -85,7 +86,7 @@ def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
                     frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
                     raise restart("a loop whose length is the number of documents")
                 return frame.mode is Mode.SYMBOLIC
-    return False
+    return is_size_of_a_vector(tx, expr)
 
 
 def static_sizes(n: int) -> tuple[int, ...]:
@@ -143,6 +144,47 @@ def watch_item(tx: Any, scalar: Any) -> None:
     if symbolic and _loop_ahead(tx):
         frame.mode, frame.only_numbers = Mode.SYMBOLIC, True
         raise restart("a number made from boundaries is read in front of a loop")
+
+
+def watch_list(tx: Any, tensor: Any) -> None:
+    """``tensor.tolist()`` ends the graph, and no entry of the list will be known to come from it: where a loop is
+    ahead, it goes by numbers that nobody can tell from constants."""
+    value = example(tensor)
+    if not isinstance(value, torch.Tensor) or not value.dim() or value.dtype not in _INDEX_DTYPES:
+        return
+    known = value.dim() == 1 and made_from(tensor.as_proxy().node) is not None
+    if not known and _loop_ahead(tx):
+        note("lengths-unknown", LISTED, location_of(tx))
+
+
+LISTED = (
+    "a list of numbers is read from a tensor that is not known to hold boundaries or lengths of documents, which are "
+    "1-D vectors of integers given to the model or made from one; loops by these numbers run as in stock torch"
+)
+
+
+def watch_data_size(tx: Any) -> None:
+    """The size of a result is data, which ends the graph in stock torch. With a loop ahead, and boundaries made from
+    such a result (the frames of every image, say), what the loop needs to know would end with it: capture the size."""
+    frame = current_frame()
+    symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
+    if symbolic and frame.data_sizes is False and frame.mode is not Mode.STOCK and _loop_ahead(tx):
+        frame.only_numbers = frame.only_numbers or frame.mode is Mode.PROBE
+        frame.mode, frame.data_sizes = Mode.SYMBOLIC, True
+        raise restart("a result of a size that is data stands in front of a loop")
+
+
+def is_size_of_a_vector(tx: Any, expr: Any) -> bool:
+    """Is ``expr`` made from the length of a vector of integers that is data?"""
+    if not current_frame().data_sizes:
+        return False
+    wanted = set(free_unbacked_symbols(expr))
+    for node in tx.output.root_tracer.graph.nodes:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in _INDEX_DTYPES:
+            if wanted & getattr(getattr(value.shape[0], "node", None), "expr", sympy.S.Zero).free_symbols:
+                return True
+    return False
 
 
 def made_from(node: Any, rank: int = 1) -> Any:

@@ -22,6 +22,7 @@ CODES: dict[str, str] = {
     "early-exit": "the loop can end before the last document",
     "skip-condition": "documents are skipped for another reason than being empty",
     "unequal-lengths": "sequences of different lengths are walked together",
+    "lengths-unknown": "a loop goes by numbers in a tensor that is not known to hold boundaries or lengths",
     "outer-iterator": "the body advances an iterator from outside the loop",
     "outer-mutation": "the body changes a Python object from outside the loop",
     "outer-tensor-write": "the body changes an outer tensor other than at the document's own slots",

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from packpass.capture.effects import reason_of
-from packpass.capture.state import FrameState, react
+from packpass.capture.effects import READ, first_line, place_of, reads_data, reason_of
+from packpass.capture.state import FrameState, Mode, react
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, record
 from packpass.layout.arguments import boundary_arguments
@@ -24,13 +24,22 @@ _SHIFTING = OF_CLASSES | _MODULES | {"roll", "pad"}
 
 
 def note_skipped(tx: Any, frame: FrameState, error: Exception) -> None:
-    """A function without a captured loop is given up: say so if it knows boundaries by name and seems to shift."""
-    if not getattr(error, "skip_frame", False) or frame.options.fix_shifts != "auto":
+    """A function without a captured loop is given up: say so if a loop in it reads numbers from tensors, and if it
+    knows boundaries by name and seems to shift."""
+    if not getattr(error, "skip_frame", False):
+        return
+    start = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
+    if frame.mode is Mode.PROBE and reads_data(error):
+        why, where = READ.format(first_line(error)), place_of(error) or start
+        _record(frame, Refusal(rule="capture", code="lengths-unknown", reason=why, location=where))
+    if frame.options.fix_shifts != "auto":
         return
     if _SHIFTING.isdisjoint(tx.f_code.co_names) or next(boundary_arguments(tx.f_locals), None) is None:
         return
-    where = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
     text = f"naive shifts in this function are not looked for, because it is not compiled: {reason_of(error)}"
-    refusal = Refusal(rule="capture", code="frame-not-compiled", reason=text, location=where)
+    _record(frame, Refusal(rule="capture", code="frame-not-compiled", reason=text, location=start))
+
+
+def _record(frame: FrameState, refusal: Refusal) -> None:
     record(refusal)
     react(refusal, frame.options)

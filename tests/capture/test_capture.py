@@ -559,6 +559,25 @@ def body_not_traceable(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
+def lengths_in_a_matrix(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in torch.stack([cu[:-1], cu[1:]], 1).tolist():
+        out[:, s:e] = x[:, s:e] * 2
+    return out
+
+
+def lengths_found_in_the_row(x: Tensor, cu: Tensor) -> Tensor:
+    """As many slots of each row as hold something positive."""
+    out, lengths = x.clone(), (x > 0).sum(1)
+    for i in range(x.shape[0]):
+        out[i, : lengths[i]] = x[i, : lengths[i]].flip(0)
+    return out
+
+
+def lengths_in_a_comprehension(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([part[: int(n)] for part, n in zip(x, (x > 0).sum(1))])
+
+
 REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
     "sequence-use": (
         *(sequence_use, sequence_that_is_kept),
@@ -568,6 +587,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
     "nested-loops": (nested_loops,),
     "early-exit": (early_exit, early_return),
     "unequal-lengths": (unequal_lengths,),
+    "lengths-unknown": (lengths_in_a_matrix, lengths_found_in_the_row, lengths_in_a_comprehension),
     "list-use": (list_use, list_added),
     "list-append": (list_append, list_of_numbers),
     "carried-state": (carried_state, carried_in_a_cell),

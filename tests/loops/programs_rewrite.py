@@ -6,6 +6,7 @@ from . import (
     rewrite_blocks,
     rewrite_bodies,
     rewrite_branches,
+    rewrite_counts,
     rewrite_elsewhere,
     rewrite_forms,
     rewrite_grids,
@@ -17,6 +18,6 @@ from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
-    "PROGRAMS", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_elsewhere", "rewrite_forms",
-    "rewrite_grids", "rewrite_offsets", "rewrite_outputs", "rewrite_totals",
+    "PROGRAMS", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_counts", "rewrite_elsewhere",
+    "rewrite_forms", "rewrite_grids", "rewrite_offsets", "rewrite_outputs", "rewrite_totals",
 ]  # fmt: skip

@@ -1,0 +1,41 @@
+"""Look-alikes of sizes and boundaries that are data: what is read is no boundary, or decides what is done."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+
+
+@leave("f[T] cu", must_refuse=True, why="a square of every document is a matrix of its own size", tail=False)
+def squares_joined(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.block_diag(*[torch.tril(torch.ones(n, n)) for n in cu[1:] - cu[:-1]])
+
+
+@leave("f[T] cu", must_refuse=True, why="the lengths are numbers in a matrix, of which nobody knows what they are")
+def lengths_in_a_matrix(x: Tensor, cu: Tensor) -> Tensor:
+    sizes = torch.stack([cu[:-1], cu[1:]], 1)
+    out = x.clone()
+    for s, e in sizes.tolist():
+        out[s:e] = x[s:e] * 2
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="an even number of starts is treated in another way", tail=False, min_len=1)
+def number_of_starts_decides(x: Tensor, cu: Tensor) -> Tensor:
+    starts = torch.zeros(x.shape[0], dtype=torch.int64).index_fill_(0, cu[:-1].long(), 1).nonzero().flatten()
+    out = x * (2 if starts.shape[0] % 2 else 3)
+    bounds = torch.cat([starts, torch.tensor([x.shape[0]])])
+    for i in range(len(bounds) - 1):
+        out[bounds[i] : bounds[i + 1]] += out[bounds[i] : bounds[i + 1]].sum()
+    return out
+
+
+@leave("f[T] cu", min_len=1)
+def picked_in_front_of_layers(x: Tensor, cu: Tensor) -> Tensor:
+    """A result of unknown size, and a loop that is not one over documents."""
+    y = x[x > 0].repeat_interleave(2)
+    for k in range(3):
+        y = y * 2 + k
+    return y.sum() + x

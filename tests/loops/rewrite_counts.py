@@ -1,0 +1,52 @@
+"""Loops that must be rewritten: sizes given as tensors of no dimensions (`packpass.capture.counts`), and boundaries of
+which nobody knows how many there are before the graph runs (`packpass.capture.watch.watch_data_size`)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .harness import program
+
+
+@program("f[T] cu", tail=False, depends=False)
+def ids_of_documents(x: Tensor, cu: Tensor) -> Tensor:
+    lens = cu[1:] - cu[:-1]
+    return torch.cat([torch.full((n,), i) for i, n in enumerate(lens)])
+
+
+@program("f[T] cu", tail=False)
+def ones_of_a_length(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1], cu[1:]):
+        parts.append(x[s:e] + torch.ones(e - s))
+    return torch.cat(parts)
+
+
+@program("f[T] cu", tail=False)
+def expanded_to_a_length(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1], cu[1:]):
+        out[s:e] = x[s:e] - x[s:e].sum().expand(e - s)
+    return out
+
+
+@program("f[T] cu", tail=False, min_len=1, exact=False)
+def frames_of_images(x: Tensor, cu: Tensor) -> Tensor:
+    """As many documents as the numbers of frames add up to."""
+    lens = cu[1:] - cu[:-1]
+    frames = torch.repeat_interleave(lens, torch.ones_like(lens))
+    inner = F.pad(frames.cumsum(0), (1, 0))
+    return torch.cat([x[s:e].softmax(0) for s, e in zip(inner[:-1].tolist(), inner[1:].tolist())])
+
+
+@program("f[T] cu", tail=False, min_len=1)
+def starts_that_are_found(x: Tensor, cu: Tensor) -> Tensor:
+    """Boundaries from where a mask is set."""
+    starts = torch.zeros(x.shape[0], dtype=torch.int64).index_fill_(0, cu[:-1].long(), 1).nonzero().flatten()
+    bounds = torch.cat([starts, torch.tensor([x.shape[0]])])
+    out = x.clone()
+    for i in range(len(bounds) - 1):
+        out[bounds[i] : bounds[i + 1]] = x[bounds[i] : bounds[i + 1]].flip(0)
+    return out
