@@ -74,7 +74,7 @@ def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
     """
     frame = current_frame()
     if free_unbacked_symbols(expr):
-        return frame.mode is Mode.SYMBOLIC and frame.row_sizes
+        return frame.mode is Mode.SYMBOLIC and (frame.row_sizes or is_size_of_a_vector(tx, expr))
     names = {**vectors(tx), **(vectors(tx, rank=2) if frame.row_sizes else {})}
     env = tx.output.shape_env
     for symbol in getattr(expr, "free_symbols", ()):
@@ -86,7 +86,7 @@ def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
                     frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
                     raise restart("a loop whose length is the number of documents")
                 return frame.mode is Mode.SYMBOLIC
-    return is_size_of_a_vector(tx, expr)
+    return False
 
 
 def static_sizes(n: int) -> tuple[int, ...]:
