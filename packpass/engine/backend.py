@@ -81,12 +81,7 @@ class Backend:
             with traced_transaction():  # the inner backend, too, may have Dynamo trace the frame again
                 outcome.commit()
                 agreed = agreement(gm, outcome.rewrites, settings)
-                if outcome.documents is not None:
-                    compiled = isolated(outcome.documents, gm, inner)
-                elif outcome.packed is None:
-                    compiled = inner(gm, example_inputs)
-                else:
-                    compiled = unpadded(outcome.packed, gm, inner, outcome.packing if settings.verify else "")
+                compiled = _in_its_form(outcome, gm, inner, example_inputs, settings)
             for stage in outcome.stages:
                 compiled = verified(stage.before, stage.after, compiled, stage.rewrites, frame.not_replayable)
             if outcome.separate_inputs:
@@ -118,6 +113,15 @@ class Backend:
     ) -> Callable[..., Any]:
         """What becomes of a rewritten graph; an audit runs it call by call instead."""
         return compile_inner(gm, example_inputs, settings, mode, inductor_options)
+
+
+def _in_its_form(outcome: Any, gm: fx.GraphModule, inner: Any, inputs: Sequence[Any], settings: Options) -> Any:
+    """What runs: the graph, or what passes made beside it, of documents or of real tokens alone."""
+    if outcome.documents is not None:
+        return isolated(outcome.documents, gm, inner)
+    if outcome.packed is not None:
+        return unpadded(outcome.packed, gm, inner, outcome.packing if settings.verify else "")
+    return inner(gm, inputs)
 
 
 def compile_inner(

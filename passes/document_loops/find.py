@@ -20,6 +20,7 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
     rules_indexing,
     rules_lookups,
     rules_losses,
+    rules_norms,
     rules_orders,
     rules_packed,
     rules_places,
