@@ -23,7 +23,7 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.region import Poison, catches_exceptions
 from packpass.capture.state import Mode, active, location_of, note, refuse, without_data_sizes
-from packpass.capture.watch import watch_data_size
+from packpass.capture.watch import loops_are_sought, watch_data_size
 from packpass.decisions.location import is_library, shorten
 
 
@@ -153,7 +153,7 @@ def compile_subgraph(original: Any, self: Any, tx: Any, reason: Any, *args: Any,
 def _note_read(reason: Any) -> None:
     """The graph ends in a comprehension that reads numbers from tensors, and no code behind it will see the loop."""
     stack = list(getattr(reason, "user_stack", None) or ())
-    if stack and stack[-1].name in _COMPREHENSIONS and reads_data(reason.reason):
+    if stack and stack[-1].name in _COMPREHENSIONS and reads_data(reason.reason) and loops_are_sought():
         note("lengths-unknown", READ.format(first_line(reason.reason)), shorten(stack[-1].filename, stack[-1].lineno))
 
 
@@ -165,7 +165,7 @@ def watch_breaks(tx: Any) -> None:
     def log_graph_break(*args: Any, **kwargs: Any) -> Any:
         reason, error = kwargs.get("reason"), kwargs.get("exc")
         if active.frame is not None and active.frame.mode is Mode.PROBE and error is not None and reads_data(error):
-            if "cannot resume" in str(reason):
+            if "cannot resume" in str(reason) and loops_are_sought():
                 note("lengths-unknown", READ.format(first_line(error)), place_of(error) or location_of(tx))
         return original(*args, **kwargs) if original is not None else None
 

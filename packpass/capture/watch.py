@@ -17,7 +17,7 @@ import torch
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture.dynamo import TensorVariable, example
 from packpass.capture.hooks import group_is_on
-from packpass.capture.state import Mode, current_frame, location_of, note, restart
+from packpass.capture.state import FrameState, Mode, current_frame, location_of, note, restart
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 UNROLL_LIMIT = 65
@@ -137,13 +137,18 @@ def watch_item(tx: Any, scalar: Any) -> None:
         return
     size = vector.meta["example_value"].shape[0]
     frame = current_frame()
-    symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
+    symbolic = loops_are_sought()
     if isinstance(size, int) and size <= UNROLL_LIMIT:
         frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
         raise restart("boundaries are read one by one")
     if symbolic and _loop_ahead(tx):
         frame.mode, frame.only_numbers = Mode.SYMBOLIC, True
         raise restart("a number made from boundaries is read in front of a loop")
+
+
+def loops_are_sought(frame: FrameState | None = None) -> bool:
+    """Would a loop be captured if its numbers were known? Else what is switched off is the reason that it stays."""
+    return (frame or current_frame()).options.symbolic_loops and group_is_on("symbolic-loops")
 
 
 def watch_list(tx: Any, tensor: Any) -> None:
@@ -153,7 +158,7 @@ def watch_list(tx: Any, tensor: Any) -> None:
     if not isinstance(value, torch.Tensor) or not value.dim() or value.dtype not in _INDEX_DTYPES:
         return
     known = value.dim() == 1 and made_from(tensor.as_proxy().node) is not None
-    if not known and _loop_ahead(tx):
+    if not known and loops_are_sought() and _loop_ahead(tx):
         note("lengths-unknown", LISTED, location_of(tx))
 
 

@@ -13,6 +13,7 @@ import torch
 
 from packpass.capture.effects import READ, first_line, place_of, reads_data, reason_of
 from packpass.capture.state import FrameState, Mode, react
+from packpass.capture.watch import loops_are_sought
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, record
 from packpass.layout.arguments import boundary_arguments
@@ -29,7 +30,7 @@ def note_skipped(tx: Any, frame: FrameState, error: Exception) -> None:
     if not getattr(error, "skip_frame", False):
         return
     start = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
-    if frame.mode is Mode.PROBE and reads_data(error):
+    if frame.mode is Mode.PROBE and reads_data(error) and loops_are_sought(frame):
         why, where = READ.format(first_line(error)), place_of(error) or start
         _record(frame, Refusal(rule="capture", code="lengths-unknown", reason=why, location=where))
     if frame.options.fix_shifts != "auto":
