@@ -115,8 +115,9 @@ class Body:
         raise NotMovement("a function without a result")
 
     def _result(self, node: fx.Node) -> Any:
-        value = self.tensor(node) if isinstance(example(node), torch.Tensor) else self.scalar(node)
-        if not isinstance(value, (Blocks, Lin, Size)):
+        value = self.tensor(node) if isinstance(example(node), (torch.Tensor, tuple)) else self.scalar(node)
+        parts = value if isinstance(value, tuple) else (value,)  # the sizes of a tensor are several numbers
+        if not isinstance(value, Blocks) and not all(isinstance(part, (Lin, Size)) for part in parts):
             raise NotMovement("a result that is not understood")
         return value
 
@@ -320,7 +321,8 @@ class Body:
         """An autograd.Function that moves blocks, if its backward is the gradient of its forward."""
         forward, backward, *args = node.args
         special = node.kwargs.get("non_differentiable_idx") or node.kwargs.get("saved_for_backward_idx")
-        tensors = [a for a in args if isinstance(example(a), torch.Tensor)]
+        buffers = {a: self.values[a] for a in args if self._for_result(a, node)}
+        tensors = [a for a in args if isinstance(example(a), torch.Tensor) and a not in buffers]
         if special or len(tensors) != 1 or not all(isinstance(b, fx.Node) for b in (forward, backward)):
             return UNKNOWN
         value = self.blocks(tensors[0])
@@ -333,7 +335,8 @@ class Body:
         def once(start: Blocks) -> tuple[list[Any], list[Any]]:
             """The results, of which one tensor is used, and what the backward gets after its gradient: nothing for the
             others that older torch returns, and integers."""
-            given = [start if a is tensors[0] else r for a, r in zip(args, rest, strict=True)]
+            filled = {a: Buffer() for a in buffers}
+            given = [start if a is tensors[0] else filled.get(a, r) for a, r in zip(args, rest, strict=True)]
             results, saved = self.call(names[0], given)
             if any(isinstance(v, Blocks) for v in saved):
                 raise NotMovement("a function that keeps tensors for its backward")
@@ -347,6 +350,18 @@ class Body:
         self.exchanged.add(node)
         return tuple(once(value)[0])
 
+    def _for_result(self, arg: Any, function: fx.Node) -> bool:
+        """Is an argument of an autograd.Function new memory for its result, which nothing else has a look at?
+
+        Read directly, it would hold the same numbers without a gradient.
+        """
+        if not isinstance(arg, fx.Node) or function.args.count(arg) != 1:
+            return False
+        buffer = self.values.get(arg)
+        if not isinstance(buffer, Buffer) or buffer.content is not None:
+            return False
+        return not any(user is not function and isinstance(example(user), torch.Tensor) for user in arg.users)
+
     # --- memory ---------------------------------------------------------------------------------------------
 
     def _copy(self, node: fx.Node) -> Any:
@@ -359,7 +374,7 @@ class Body:
             raise Refused("aliasing", "a buffer is used before it is filled", node)
         content = self.blocks(node.args[1])
         fake, given = example(node.args[0]), example(node.args[1])
-        if fake.dtype != given.dtype or fake.dim() != given.dim():
+        if fake.dtype != given.dtype or fake.dim() != given.dim() or any(map(_spreads, given.shape, fake.shape)):
             raise NotMovement("a copy that converts")
         target.content = content
         if node.args[1] in self.exchanged:
@@ -371,6 +386,11 @@ class Body:
 def _takes_first(user: fx.Node) -> bool:
     """The first result of a function, or a number that older torch returns beside it."""
     return op_name(user) == "getitem" and bool(user.args[1] == 0 or not isinstance(example(user), torch.Tensor))
+
+
+def _spreads(size: Any, wanted: Any) -> bool:
+    """Would a copy repeat the one entry of a dimension?"""
+    return isinstance(size, int) and size == 1 and not (isinstance(wanted, int) and wanted == 1)
 
 
 def _fills(node: fx.Node, buffer: fx.Node) -> bool:
