@@ -42,5 +42,5 @@ def _functions() -> dict[Any, Callable[..., Any]]:
 
 def _all_to_all_single(output: Any, input: Any, received: Any, sent: Any, group: Any) -> Any:
     # Dynamo traces an autograd.Function that it finds by its names, from a global on.
-    functions: Any = torch.distributed.nn.functional
+    functions: Any = torch.distributed.nn.functional  # type: ignore[attr-defined]
     return functions._AlltoAllSingle.apply(group, output, received, sent, input)

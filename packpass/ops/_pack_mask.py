@@ -15,8 +15,8 @@ whose queries all see everything beside causal rows: it may be empty as well as 
 That leaves one reading: only real queries attend to themselves, but for those in front of the first real key, so the
 last query that does is the last real one, and it attends to all real keys.
 
-A mask [B, S] in floating point (tokenizers and loss masks come so) holds 1 for a real token and 0 for padding; any other
-number, the 0 and -inf of an additive mask among them, is an error.
+A mask [B, S] in floating point (tokenizers and loss masks come so) holds 1 for a real token and 0 for padding; any
+other number, such as the -inf of an additive mask, is an error.
 
 On the CPU the op raises a ValueError that names row, query and numbers. On a GPU it computes the first faulty row (-1:
 none) for whoever waits for the device anyway, or asserts asynchronously that there is none.
@@ -39,8 +39,8 @@ MESSAGE = (
     "(additive: 0 or -9000 and lower); on the CPU the error names row and numbers"
 )
 MESSAGE_2D = (
-    "packpass: a mask [B, S] in floating point must hold 1 (a real token) and 0 (padding) only; on the CPU the error names "
-    "row and value"
+    "packpass: a mask [B, S] in floating point must hold 1 (a real token) and 0 (padding) only; on the CPU the error "
+    "names row and value"
 )
 
 
@@ -197,7 +197,7 @@ host_real_tokens_op = define(
 
 
 def check_mask(mask: object) -> None:
-    """``mask`` is a bool, int or 0/1 ``[B, S]`` or a bool, int or additive ``[B, H, S or 1, S]``; no values are read."""
+    """``mask`` is bool, int or floating point, ``[B, S]`` or ``[B, H, S or 1, S]``; no values are read."""
     check_tensor("mask", mask)
     assert isinstance(mask, Tensor)
     shape = tuple(mask.shape)

@@ -19,39 +19,12 @@ from passes.document_loops.op_names import name_of
 from passes.document_loops.windows import expand_index
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
+from passes.fuse_all_to_all.held import Buffer, Cut, Source, fills, spreads
 from passes.fuse_all_to_all.integers import UNKNOWN, integer
 from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.refused import Refused
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """The documents' parts of an outer tensor: ``[.., documents, ..]`` cut along ``dim``."""
-
-    node: fx.Node
-    dim: int
-    sharded: bool
-    """Zigzag shards of the tokens (2 chunks per document and rank), or whole documents (2 * cp chunks)."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Cut:
-    """``source[.., document, ..]``, read or written; ``rest``: the index along all dimensions, if there is more."""
-
-    source: Source
-    rest: tuple[Any, ...]
-    written: bool = False
-
-
-@dataclasses.dataclass(eq=False)
-class Buffer:
-    """A tensor that the body makes and fills by one whole copy."""
-
-    content: Blocks | None = None
-    read_before: bool = False
-    """Did something read it before it was filled?"""
 
 
 class Body:
@@ -78,7 +51,7 @@ class Body:
     def step(self, node: fx.Node) -> None:
         for n in node.all_input_nodes:
             buffer = self.values.get(n)
-            if isinstance(buffer, Buffer) and buffer.content is None and not _fills(node, n):
+            if isinstance(buffer, Buffer) and buffer.content is None and not fills(node, n):
                 buffer.read_before |= not isinstance(example(node), (int, torch.SymInt, torch.Size))
         try:
             if name_of(node) == "setitem":
@@ -374,7 +347,7 @@ class Body:
             raise Refused("aliasing", "a buffer is used before it is filled", node)
         content = self.blocks(node.args[1])
         fake, given = example(node.args[0]), example(node.args[1])
-        if fake.dtype != given.dtype or fake.dim() != given.dim() or any(map(_spreads, given.shape, fake.shape)):
+        if fake.dtype != given.dtype or fake.dim() != given.dim() or any(map(spreads, given.shape, fake.shape)):
             raise NotMovement("a copy that converts")
         target.content = content
         if node.args[1] in self.exchanged:
@@ -386,15 +359,6 @@ class Body:
 def _takes_first(user: fx.Node) -> bool:
     """The first result of a function, or a number that older torch returns beside it."""
     return op_name(user) == "getitem" and bool(user.args[1] == 0 or not isinstance(example(user), torch.Tensor))
-
-
-def _spreads(size: Any, wanted: Any) -> bool:
-    """Would a copy repeat the one entry of a dimension?"""
-    return isinstance(size, int) and size == 1 and not (isinstance(wanted, int) and wanted == 1)
-
-
-def _fills(node: fx.Node, buffer: fx.Node) -> bool:
-    return name_of(node) == "copy_" and node.args[0] is buffer and buffer not in node.args[1:]
 
 
 def _single(results: Any) -> Blocks:
