@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from packpass._compat import size_oblivious
-from packpass.capture import calls, effects, fakes, inputs, opcodes, p2p, sequences
+from packpass.capture import calls, effects, exchanges, fakes, inputs, opcodes, p2p, sequences
 from packpass.capture.dynamo import (
     FunctoolsPartialVariable,
     GetAttrVariable,
@@ -254,6 +254,9 @@ def _replacement(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> A
     if answer is not None:
         return answer(tx, *args)
     if group_is_on("p2p") and (out := p2p.call_function(tx, function, args, kwargs)) is not None:
+        return out
+    out = exchanges.call_function(tx, function, args, kwargs)
+    if out is not None:
         return out
     return _loop_function(tx, function, args, kwargs) if group_is_on("symbolic-loops") else None
 

@@ -75,9 +75,10 @@ def pack(
         x: ``[B, S, ...]``, any dtype and device; or a list, tuple or dict of such tensors (token ids, labels, loss
             mask, ...), packed by one plan.
         mask: which tokens are real: bool or int ``[B, S]``, True or nonzero for a real token, at the left, the right or
-            anywhere. Or what attention gets: ``[B, H, S, S]`` or ``[B, H, 1, S]``, bool or int (True: may attend) or
-            additive (0: may attend, -9000 or less: may not), which must be key padding, causal or not, for all heads
-            alike. What padding attends to does not matter as long as there is one reading.
+            anywhere; in floating point 1 for a real token and 0 for padding. Or what attention gets: ``[B, H, S, S]``
+            or ``[B, H, 1, S]``, bool or int (True: may attend) or additive (0: may attend, -9000 or less: may not),
+            which must be key padding, causal or not, for all heads alike. What padding attends to does not matter as
+            long as there is one reading.
         multiple_of: round the slots of every document up to a multiple; what is added holds ``fill``. 2 * cp makes rows
             for :func:`cp_partition`.
         fill: value of slots without a token; a list or tuple gives every field its own, a dict those that it names (the
@@ -90,8 +91,9 @@ def pack(
 
     Raises:
         TypeError, ValueError: an argument of the wrong kind, dtype, shape, device or range; a 4-D mask that is no key
-            padding; on the CPU also a ``total`` that is too small (these name the row). On a GPU, with ``total`` or
-            compiled, asynchronous assertions check the values.
+            padding, or a floating-point ``[B, S]`` with other numbers than 0 and 1; on the CPU also a ``total`` that is
+            too small (these name the row). On a GPU, with ``total`` or compiled, asynchronous assertions check the
+            values.
     """
     check_mask(mask)
     check_int("multiple_of", multiple_of)
@@ -115,7 +117,7 @@ def pack(
 
     waits = total is None and not torch.compiler.is_compiling()
     faulty = None
-    if mask.dim() == 2:
+    if mask.dim() == 2 and not mask.dtype.is_floating_point:
         keep = mask if mask.dtype is torch.bool else mask != 0
     else:
         keep, faulty = real_tokens_op(mask.detach(), not waits)

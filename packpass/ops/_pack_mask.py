@@ -15,6 +15,9 @@ whose queries all see everything beside causal rows: it may be empty as well as 
 That leaves one reading: only real queries attend to themselves, but for those in front of the first real key, so the
 last query that does is the last real one, and it attends to all real keys.
 
+A mask [B, S] in floating point (tokenizers and loss masks come so) holds 1 for a real token and 0 for padding; any
+other number, such as the -inf of an additive mask, is an error.
+
 On the CPU the op raises a ValueError that names row, query and numbers. On a GPU it computes the first faulty row (-1:
 none) for whoever waits for the device anyway, or asserts asynchronously that there is none.
 """
@@ -34,6 +37,10 @@ HIDDEN = -9000.0
 MESSAGE = (
     "packpass: the 4-D attention mask must be key padding, causal or not: the same for every head and in every row "
     "(additive: 0 or -9000 and lower); on the CPU the error names row and numbers"
+)
+MESSAGE_2D = (
+    "packpass: a mask [B, S] in floating point must hold 1 (a real token) and 0 (padding) only; on the CPU the error "
+    "names row and value"
 )
 
 
@@ -78,6 +85,8 @@ def _fits(attended: Tensor, keys: Tensor, causal: bool) -> Tensor:
 
 def _generic(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Device independent, no host read."""
+    if mask.dim() == 2:
+        return mask == 1, _first_faulty(~_neither(mask).any(1))
     length = mask.shape[3]
     attended = _attended(mask)
     right = (attended == attended.narrow(1, 0, 1)).flatten(1).all(1)
@@ -92,16 +101,27 @@ def _generic(mask: Tensor) -> tuple[Tensor, Tensor]:
         keys = _real_keys(attended)
         padding, causal = (_fits(attended, keys, kind).all(1) for kind in (False, True))
         right = right & torch.where(padding.all(), padding, causal)
-    rows = torch.arange(mask.shape[0], device=mask.device)
+    return keys.contiguous(), _first_faulty(right)
+
+
+def _neither(mask: Tensor) -> Tensor:
+    """Entries ``[B, S]`` that are neither 0 nor 1."""
+    return (mask != 0) & (mask != 1)
+
+
+def _first_faulty(right: Tensor) -> Tensor:
+    """The first row that is not right, of bool ``[B]``; int64, -1 for none."""
+    count = right.shape[0]
+    rows = torch.arange(count, device=right.device)
     # One entry more, so that there is one without any rows.
-    faulty = torch.cat([torch.where(right, mask.shape[0], rows), rows.new_full((1,), mask.shape[0])]).amin()
-    return keys.contiguous(), torch.where(faulty == mask.shape[0], -1, faulty)
+    faulty = torch.cat([torch.where(right, count, rows), rows.new_full((1,), count)]).amin()
+    return torch.where(faulty == count, -1, faulty)
 
 
 def _kernel(mask: Tensor, check: bool) -> tuple[Tensor, Tensor]:
     keys, faulty = _generic(mask)
     if check:
-        assert_async(faulty < 0, MESSAGE)
+        assert_async(faulty < 0, MESSAGE if mask.dim() == 4 else MESSAGE_2D)
     return keys, faulty
 
 
@@ -113,7 +133,14 @@ def _cpu_kernel(mask: Tensor, check: bool) -> tuple[Tensor, Tensor]:
 
 
 def raise_faulty(mask: Tensor, row: int) -> None:
-    """Raise the ValueError for a row that is no key padding; reads the values."""
+    """Raise the ValueError for a row that is no key padding (in a 4-D mask) or holds another number than 0 and 1 (in a
+    2-D one); reads the values."""
+    if mask.dim() == 2:
+        token = int(_neither(mask[row]).nonzero()[0])
+        raise ValueError(
+            f"packpass: the mask holds {float(mask[row, token])} in row {row}, token {token}; in floating point a mask "
+            "[B, S] holds 1 (a real token) or 0 (padding); compare it with the value that marks padding"
+        )
     raise ValueError(
         f"packpass: row {row} of the attention mask cannot be read as key padding: {_fault(mask[row], mask, row)}; "
         "pass the mask [B, S] of real tokens instead"
@@ -146,7 +173,7 @@ def _fault(of_row: Tensor, mask: Tensor, row: int) -> str:
 
 
 def _fake(mask: Tensor, check: bool) -> tuple[Tensor, Tensor]:
-    return mask.new_empty((mask.shape[0], mask.shape[3]), dtype=torch.bool), mask.new_empty((), dtype=torch.int64)
+    return mask.new_empty((mask.shape[0], mask.shape[-1]), dtype=torch.bool), mask.new_empty((), dtype=torch.int64)
 
 
 def _decomposition(mask: Tensor, check: bool) -> tuple[Tensor, Tensor]:
@@ -170,19 +197,14 @@ host_real_tokens_op = define(
 
 
 def check_mask(mask: object) -> None:
-    """``mask`` is a bool/int ``[B, S]`` or a bool, int or additive ``[B, H, S or 1, S]``; no values are read."""
+    """``mask`` is bool, int or floating point, ``[B, S]`` or ``[B, H, S or 1, S]``; no values are read."""
     check_tensor("mask", mask)
     assert isinstance(mask, Tensor)
     shape = tuple(mask.shape)
     if mask.dim() not in (2, 4):
         raise ValueError(f"mask must be [B, S] (real tokens) or [B, H, S, S] (attention), got shape {shape}")
     if mask.dtype.is_complex:
-        raise TypeError(f"mask must be bool, int or (4-D) additive, got {mask.dtype}")
-    if mask.dim() == 2 and mask.dtype.is_floating_point:
-        raise TypeError(
-            f"a mask [B, S] must be bool or int (True or nonzero: a real token), got {mask.dtype}, which may as well "
-            "be additive; compare it with the value that marks padding"
-        )
+        raise TypeError(f"mask must be bool, int or floating point, got {mask.dtype}")
     if mask.dim() == 4:
         if mask.shape[1] == 0:
             raise ValueError(f"a mask [B, H, S, S] must have at least 1 head, got shape {shape}")

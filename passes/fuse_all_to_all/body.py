@@ -19,39 +19,12 @@ from passes.document_loops.op_names import name_of
 from passes.document_loops.windows import expand_index
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
+from passes.fuse_all_to_all.held import Buffer, Cut, Source, fills, spreads
 from passes.fuse_all_to_all.integers import UNKNOWN, integer
 from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.refused import Refused
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """The documents' parts of an outer tensor: ``[.., documents, ..]`` cut along ``dim``."""
-
-    node: fx.Node
-    dim: int
-    sharded: bool
-    """Zigzag shards of the tokens (2 chunks per document and rank), or whole documents (2 * cp chunks)."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Cut:
-    """``source[.., document, ..]``, read or written; ``rest``: the index along all dimensions, if there is more."""
-
-    source: Source
-    rest: tuple[Any, ...]
-    written: bool = False
-
-
-@dataclasses.dataclass(eq=False)
-class Buffer:
-    """A tensor that the body makes and fills by one whole copy."""
-
-    content: Blocks | None = None
-    read_before: bool = False
-    """Did something read it before it was filled?"""
 
 
 class Body:
@@ -78,7 +51,7 @@ class Body:
     def step(self, node: fx.Node) -> None:
         for n in node.all_input_nodes:
             buffer = self.values.get(n)
-            if isinstance(buffer, Buffer) and buffer.content is None and not _fills(node, n):
+            if isinstance(buffer, Buffer) and buffer.content is None and not fills(node, n):
                 buffer.read_before |= not isinstance(example(node), (int, torch.SymInt, torch.Size))
         try:
             if name_of(node) == "setitem":
@@ -115,8 +88,9 @@ class Body:
         raise NotMovement("a function without a result")
 
     def _result(self, node: fx.Node) -> Any:
-        value = self.tensor(node) if isinstance(example(node), torch.Tensor) else self.scalar(node)
-        if not isinstance(value, (Blocks, Lin, Size)):
+        value = self.tensor(node) if isinstance(example(node), (torch.Tensor, tuple)) else self.scalar(node)
+        parts = value if isinstance(value, tuple) else (value,)  # the sizes of a tensor are several numbers
+        if not isinstance(value, Blocks) and not all(isinstance(part, (Lin, Size)) for part in parts):
             raise NotMovement("a result that is not understood")
         return value
 
@@ -320,7 +294,8 @@ class Body:
         """An autograd.Function that moves blocks, if its backward is the gradient of its forward."""
         forward, backward, *args = node.args
         special = node.kwargs.get("non_differentiable_idx") or node.kwargs.get("saved_for_backward_idx")
-        tensors = [a for a in args if isinstance(example(a), torch.Tensor)]
+        buffers = {a: self.values[a] for a in args if self._for_result(a, node)}
+        tensors = [a for a in args if isinstance(example(a), torch.Tensor) and a not in buffers]
         if special or len(tensors) != 1 or not all(isinstance(b, fx.Node) for b in (forward, backward)):
             return UNKNOWN
         value = self.blocks(tensors[0])
@@ -333,7 +308,8 @@ class Body:
         def once(start: Blocks) -> tuple[list[Any], list[Any]]:
             """The results, of which one tensor is used, and what the backward gets after its gradient: nothing for the
             others that older torch returns, and integers."""
-            given = [start if a is tensors[0] else r for a, r in zip(args, rest, strict=True)]
+            filled = {a: Buffer() for a in buffers}
+            given = [start if a is tensors[0] else filled.get(a, r) for a, r in zip(args, rest, strict=True)]
             results, saved = self.call(names[0], given)
             if any(isinstance(v, Blocks) for v in saved):
                 raise NotMovement("a function that keeps tensors for its backward")
@@ -347,6 +323,18 @@ class Body:
         self.exchanged.add(node)
         return tuple(once(value)[0])
 
+    def _for_result(self, arg: Any, function: fx.Node) -> bool:
+        """Is an argument of an autograd.Function new memory for its result, which nothing else has a look at?
+
+        Read directly, it would hold the same numbers without a gradient.
+        """
+        if not isinstance(arg, fx.Node) or function.args.count(arg) != 1:
+            return False
+        buffer = self.values.get(arg)
+        if not isinstance(buffer, Buffer) or buffer.content is not None:
+            return False
+        return not any(user is not function and isinstance(example(user), torch.Tensor) for user in arg.users)
+
     # --- memory ---------------------------------------------------------------------------------------------
 
     def _copy(self, node: fx.Node) -> Any:
@@ -359,7 +347,7 @@ class Body:
             raise Refused("aliasing", "a buffer is used before it is filled", node)
         content = self.blocks(node.args[1])
         fake, given = example(node.args[0]), example(node.args[1])
-        if fake.dtype != given.dtype or fake.dim() != given.dim():
+        if fake.dtype != given.dtype or fake.dim() != given.dim() or any(map(spreads, given.shape, fake.shape)):
             raise NotMovement("a copy that converts")
         target.content = content
         if node.args[1] in self.exchanged:
@@ -371,10 +359,6 @@ class Body:
 def _takes_first(user: fx.Node) -> bool:
     """The first result of a function, or a number that older torch returns beside it."""
     return op_name(user) == "getitem" and bool(user.args[1] == 0 or not isinstance(example(user), torch.Tensor))
-
-
-def _fills(node: fx.Node, buffer: fx.Node) -> bool:
-    return name_of(node) == "copy_" and node.args[0] is buffer and buffer not in node.args[1:]
 
 
 def _single(results: Any) -> Blocks:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import example
+from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name
 from passes.document_loops.op_names import name_of
 from passes.document_loops.terms import map_args
 
@@ -41,7 +41,7 @@ def program(gm: fx.GraphModule, begin: fx.Node | None, nodes: Sequence[fx.Node])
     def text(node: fx.Node) -> str:
         # The last arguments of these markers number the loop and the iteration.
         given = node.args[:2] if node.target in (*markers.LOOP_SKIP, markers.LOOP_CHECK) else node.args
-        args, kwargs = map_args(given, name), map_args(dict(node.kwargs), name)
+        args, kwargs = map_args(_in_order(node, given, name), name), map_args(dict(node.kwargs), name)
         target = "placeholder" if node.op == "placeholder" else _called(node.target)
         return f"({node.op} {target} {args} {sorted(kwargs.items())})"
 
@@ -56,6 +56,15 @@ def program(gm: fx.GraphModule, begin: fx.Node | None, nodes: Sequence[fx.Node])
         kind = (fake.dtype, fake.dim()) if isinstance(fake, torch.Tensor) else type(fake).__name__
         lines.append(f"{text(node)} {kind}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _in_order(node: fx.Node, given: tuple[Any, ...], name: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """The arguments of a call; Dynamo hands integers to an autograd.Function in an order that differs from one
+    iteration to the next."""
+    if op_name(node) != AUTOGRAD_FUNCTION:
+        return given
+    numbers = [a for a in given if isinstance(a, fx.Node) and _is_integer(a)]
+    return (*sorted(numbers, key=lambda number: str(name(number))), *(a for a in given if a not in numbers))
 
 
 def _called(target: Any) -> str:

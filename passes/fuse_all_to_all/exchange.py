@@ -9,7 +9,7 @@ import numpy as np
 
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks
-from passes.fuse_all_to_all.body import Source
+from passes.fuse_all_to_all.held import Source
 
 Columns = np.ndarray[Any, Any]
 

@@ -34,11 +34,12 @@ from passes.document_loops.op_names import name_of
 from passes.document_loops.run import NAME as VECTORIZE
 from passes.document_loops.run import numbered, run_loop
 from passes.fuse_all_to_all.blocks import Blocks
-from passes.fuse_all_to_all.body import Body, Buffer
+from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.counted import boundaries_of, integers, is_size_check, only_checked
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
 from passes.fuse_all_to_all.fission import prefixes, split
+from passes.fuse_all_to_all.held import Buffer
 from passes.fuse_all_to_all.scalars import Lin, Scale
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.fuse_all_to_all.write import write

@@ -194,6 +194,14 @@ def _squeeze(body: Body, node: fx.Node, value: Blocks) -> Blocks:
     return B.squeeze(value, dim % value.rank)
 
 
+@move("view_as", "reshape_as")
+def _view_as(body: Body, node: fx.Node, value: Blocks) -> Blocks:
+    like = argument(node, 1, "other")
+    if like is node.args[0]:
+        return value
+    return B.reshape(value, [B.size_of(dim) for dim in body.blocks(like).dims])
+
+
 @move("contiguous", "clone", "alias")
 def _same(body: Body, node: fx.Node, value: Blocks) -> Blocks:
     return value

@@ -13,6 +13,7 @@ Does not handle: permutations inside the function, several tensors, saved tensor
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -71,7 +72,8 @@ def find_function(node: fx.Node) -> Member | None:
 
 def _proven(node: fx.Node, forward: fx.GraphModule, backward: fx.GraphModule) -> Member:
     arguments = list(node.args[2:])
-    tensors = [a for a in arguments if isinstance(example(a), torch.Tensor)]
+    buffers = [i for i, a in enumerate(arguments) if _for_result(a, node)]
+    tensors = [a for i, a in enumerate(arguments) if isinstance(example(a), torch.Tensor) and i not in buffers]
     users = list(node.users)
     if len(tensors) != 1 or not isinstance(tensors[0], fx.Node):
         raise Refused("function-not-exchange", "the autograd.Function takes more than one tensor")
@@ -84,7 +86,7 @@ def _proven(node: fx.Node, forward: fx.GraphModule, backward: fx.GraphModule) ->
 
     outputs, saved = _outputs(forward)
     inputs = forward.graph.find_nodes(op="placeholder")
-    values = _run(forward)
+    values = _run(forward, {inputs[i] for i in buffers})
     # Nobody uses other outputs; older torch also returns what a function computes on its way.
     sent = values.get(outputs[0]) if outputs else None
     if not isinstance(sent, Elements) or sent.exchanged is None or sent.source is not inputs[place]:
@@ -114,11 +116,17 @@ def _outputs(forward: fx.GraphModule) -> tuple[list[Any], list[Any]]:
     return list(found[0]), list(found[1])
 
 
-def _run(body: fx.GraphModule) -> dict[Any, Any]:
-    """What every node of a body is. Raises Refused at the first that is not understood."""
-    values: dict[Any, Any] = {}
+def _for_result(argument: Any, function: fx.Node) -> bool:
+    """Is an argument new memory that nobody but the function sees?"""
+    return isinstance(argument, fx.Node) and blank(argument) and list(argument.users) == [function]
+
+
+def _run(body: fx.GraphModule, buffers: Collection[fx.Node] = ()) -> dict[Any, Any]:
+    """What every node of a body is. ``buffers``: inputs that hold nothing yet. Raises Refused at the first that is not
+    understood."""
+    values: dict[Any, Any] = dict.fromkeys(buffers, Blank())
     for node in body.graph.nodes:
-        if node.op == "output" or changes_grad_mode(node):
+        if node.op == "output" or changes_grad_mode(node) or node in values:
             continue
         values[node] = _value(node, values)
     return values

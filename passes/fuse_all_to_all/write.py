@@ -17,9 +17,9 @@ from passes.building import Builder
 from passes.document_loops.boundaries import summed
 from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all.blocks import TOKENS, size_of
-from passes.fuse_all_to_all.body import Source
 from passes.fuse_all_to_all.digest import steps
 from passes.fuse_all_to_all.exchange import Exchange, Section
+from passes.fuse_all_to_all.held import Source
 from passes.nodes import snapshot_of
 from passes.prune import prune
 

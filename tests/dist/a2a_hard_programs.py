@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.dist import a2a_computed_programs as computed
+from tests.dist import a2a_spelled_programs as spelled
 from tests.dist.a2a_moves import WIDTH, gathered, scatter_sequence, size_of, unzigzag, zigzag
 from tests.dist.naive import AllToAll
 
@@ -310,6 +311,19 @@ REWRITTEN = {
         Hard(shard_boundaries_written, tails=False),
         Hard(layers, exchanges=4, tails=False),
         Hard(one_function),
+        Hard(spelled.sections_stacked, sharded=False),
+        Hard(spelled.halves_of_ranks),
+        Hard(spelled.round_trip, exchanges=2, tails=False),
+        Hard(spelled.three_dtypes, sharded=False, exchanges=3),
+        Hard(spelled.order_of_chunks, sharded=False),
+        Hard(spelled.heads_apart, sharded=False),
+        Hard(spelled.batch_in_front, sharded=False),
+        Hard(spelled.comprehension_of_parts, sharded=False, tails=False),
+        Hard(spelled.positions, sharded=False),
+        Hard(spelled.filled_list),
+        Hard(spelled.given_buffer, sharded=False),
+        Hard(spelled.own_function, sharded=False),
+        Hard(spelled.one_rank_used, sharded=False),
     )
 }
 LEFT = {
@@ -327,5 +341,14 @@ LEFT = {
         Hard(misordered_backward, code="aliasing"),
         Hard(scaled_backward, code="aliasing"),
         Hard(first_tokens_twice, code="not-zigzag"),
+        Hard(spelled.shards_in_order, sharded=False, code="not-zigzag"),
+        Hard(spelled.halves_swapped, sharded=False, code="not-zigzag"),
+        Hard(spelled.first_chunk_for_all, sharded=False, code="not-zigzag"),
+        Hard(spelled.buffer_looked_at, sharded=False, code="aliasing"),
+        Hard(spelled.result_changed, sharded=False, code="aliasing"),
+        Hard(spelled.same_buffer_twice, sharded=False, code="aliasing"),
+        Hard(spelled.scaled_into, sharded=False, code="aliasing"),
+        Hard(spelled.added_into, sharded=False, code="aliasing"),
+        Hard(spelled.uneven_parts, sharded=False, code="aliasing"),
     )
 }

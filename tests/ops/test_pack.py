@@ -330,6 +330,7 @@ OPCHECKS = {
     "unpack": ([torch.randn(11, 2, requires_grad=True), torch.arange(11)], *MOVES, [0, 1]),
     "host_unpack": ([torch.randn(11)], *MOVES, [0]),
     "real_tokens": (packing.attention(KEEP, True), True),
+    "real_tokens 0 and 1": (KEEP.float(), True),
     "host_real_tokens": (packing.attention(KEEP, False), False),
 }
 
@@ -362,7 +363,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "one dimension": (lambda: pack(X, MASK[0]), ValueError, "mask must be [B, S] (real tokens) or [B, H, S, S]"),
     "three dimensions": (lambda: pack(X, MASK[None]), ValueError, "got shape (1, 3, 5)"),
     "queries and keys": (lambda: pack(X, torch.ones(3, 1, 2, 5).bool()), ValueError, "2 queries and 5 keys"),
-    "float mask": (lambda: pack(X, MASK.float()), TypeError, "a mask [B, S] must be bool or int"),
+    "complex mask": (lambda: pack(X, MASK.to(torch.complex64)), TypeError, "bool, int or floating point, got torch.c"),
     "no tensor": (lambda: pack(X, MASK.tolist()), TypeError, "mask must be a Tensor, got list"),  # type: ignore[arg-type]
     "no field": (lambda: pack([], MASK), ValueError, "x must hold at least one tensor"),
     "kind of field": (lambda: pack(["a"], MASK), TypeError, "x[0] must be a Tensor, got str"),  # type: ignore[list-item]

@@ -190,3 +190,57 @@ def test_no_gradient_into_a_mask() -> None:
     packed, _ = pack(torch.ones(3, 5, requires_grad=True), mask)
     packed.sum().backward()
     assert mask.grad is None
+
+
+# === [B, S] in floating point ===================================================================================
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_ones_and_zeros(dtype: torch.dtype) -> None:
+    for form in packing.MASKS:
+        mask = packing.mask_of(form)
+        x = torch.arange(mask.numel()).view(mask.shape)
+        for total in (None, mask.numel()):
+            wanted, batch = pack(x, mask, total=total)
+            packed, of_floats = pack(x, mask.to(dtype), total=total)
+            assert torch.equal(packed, wanted)
+            assert torch.equal(of_floats.cu_seqlens, batch.cu_seqlens)
+
+
+ODD = {
+    "between": (0.5, "holds 0.5 in row 1, token 3"),
+    "additive": (-torch.inf, "holds -inf in row 1, token 3"),
+    "twice": (2.0, "holds 2.0 in row 1, token 3"),
+    "not a number": (torch.nan, "holds nan in row 1, token 3"),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_other_numbers(case: str) -> None:
+    number, message = ODD[case]
+    mask = torch.ones(3, 5)
+    mask[1, 3] = mask[2, 0] = number
+    for total in (None, 15):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            pack(torch.zeros(3, 5), mask, total=total)
+    with pytest.raises(RuntimeError, match="packpass: a mask .B, S. in floating point must hold 1"):
+        _pack_mask._kernel(mask, True)
+
+
+def test_floats_compiled() -> None:
+    """One graph for good masks and others, and the error of eager in the call with a bad one."""
+
+    def program(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return pack(x, mask, total=15)[0] * 2
+
+    compiled = torch.compile(program, backend="inductor", fullgraph=True)
+    x, mask = torch.randn(3, 5), packing.mask_of("right").float()
+    assert torch.equal(compiled(x, mask), program(x, mask))
+    mask[0, 4] = 0.25
+    with pytest.raises(ValueError, match=re.escape("holds 0.25 in row 0, token 4")):
+        compiled(x, mask)
+
+
+def test_floats_without_host_sync() -> None:
+    with NoHostSync():
+        _pack_mask._kernel(packing.mask_of("holes").float(), True)
