@@ -12,15 +12,13 @@ import torch
 
 from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, variable
 from packpass.capture.watch import is_scalar
+from packpass.semantics.sizes import OF_SIZES_ALONE
 
 _SIZES_ALONE = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)
 """Functions whose positional arguments are sizes, alone or as one tuple."""
 FUNCTIONS: dict[Any, int | None] = {**dict.fromkeys(_SIZES_ALONE), torch.full: 1}
 """Function -> how many of its first arguments hold sizes; None: all of them."""
-METHODS: dict[str, int | None] = {
-    **dict.fromkeys(("new_zeros", "new_ones", "new_empty", "expand", "repeat", "view", "reshape")),
-    "new_full": 1,
-}
+METHODS: dict[str, int | None] = {**dict.fromkeys(OF_SIZES_ALONE), "new_full": 1}
 
 
 def call(tx: Any, function: Any, *args: Any, **kwargs: Any) -> Any:

@@ -15,6 +15,8 @@ _WORDS = """
     """
 TAKING_SIZES = frozenset(_WORDS.split())
 """Operations that read their sizes from tensors of one integer, too."""
+OF_SIZES_ALONE = frozenset(["expand", "repeat", "reshape", "view", "new_zeros", "new_ones", "new_empty"])
+"""Methods of tensors that are given sizes, alone or as one tuple."""
 
 
 class Renamed:

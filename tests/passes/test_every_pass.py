@@ -40,6 +40,14 @@ def two_depths(x: Tensor, cu: Tensor) -> Tensor:
     return ops.packed_roll(ops.packed_roll(x, cu, -1), cu, -1)
 
 
+def running(x: Tensor, cu: Tensor) -> Tensor:
+    return packpass.packed(x, cu).cumsum(-1)
+
+
+def columns(grid: Tensor) -> Tensor:
+    return torch.cat([torch.arange(w).expand(h, w).flatten() for h, w in grid.tolist()])
+
+
 def row() -> Tensor:
     return torch.arange(1.0, 25).view(2, 12)
 
@@ -53,6 +61,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         (*ROW.arguments(), ROW.boundaries()[0]),
         {},
     ),
+    "isolate": lambda: (running, (row()[:1], CU), {"packpass.isolate": True}),
+    "ragged_grids": lambda: (columns, (torch.tensor([[2, 3], [1, 4], [3, 3]]),), {}),
     "eliminate_padding": lambda: (padded_models.Causal(), batch(), {"packpass.eliminate_padding": True}),
 }
 
