@@ -6,6 +6,7 @@ loop over documents it is read first, which makes it a size like any other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,25 +38,17 @@ def _read(tx: Any, args: Any, count: int | None) -> list[Any] | None:
     """The arguments with numbers in place of tensors that stand for sizes."""
     given = [arg.realize() for arg in args]
     sizes = given if count is None else given[:count]
-    flat = [entry.realize() for size in sizes for entry in (size.items if _is_sequence(size) else [size])]
-    if not any(_is_count(entry) for entry in flat):
+    made = [numbered(size, lambda tensor: tensor.call_method(tx, "item", [], {})) for size in sizes]
+    if all(a is b for a, b in zip(made, sizes, strict=True)):
         return None
-    made = [_numbers(tx, size) if _is_sequence(size) else _number(tx, size) for size in sizes]
     return [*made, *given[len(sizes) :]]
 
 
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, (ListVariable, TupleVariable))
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, TensorVariable) and is_scalar(value)
-
-
-def _numbers(tx: Any, sizes: Any) -> Any:
-    return TupleVariable([_number(tx, entry) for entry in sizes.items])
-
-
-def _number(tx: Any, value: Any) -> Any:
-    value = value.realize()
-    return value.call_method(tx, "item", [], {}) if _is_count(value) else value
+def numbered(arg: Any, read: Callable[[Any], Any]) -> Any:
+    """A realized argument with what ``read`` makes of tensors of one integer, in sequences as well; itself if there are
+    none."""
+    if isinstance(arg, (ListVariable, TupleVariable)) and type(arg.items) is list:
+        given = [item.realize() for item in arg.items]
+        items = [numbered(item, read) for item in given]
+        return TupleVariable(items) if any(a is not b for a, b in zip(items, given, strict=True)) else arg
+    return read(arg) if isinstance(arg, TensorVariable) and is_scalar(arg) else arg

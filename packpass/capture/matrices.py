@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from packpass.capture import plain
-from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, call, constant
+from packpass.capture.counts import numbered
+from packpass.capture.dynamo import TensorVariable, call, constant
 from packpass.capture.hooks import group_is_on
 from packpass.capture.state import Mode, active, current_frame, restart
-from packpass.capture.watch import enter_loop_mode, is_matrix, is_scalar, is_vector, loop_mode_for_symint, made_from
+from packpass.capture.watch import enter_loop_mode, is_matrix, is_vector, loop_mode_for_symint, made_from
 from packpass.capture.widths import as_number
 
 
@@ -92,18 +93,8 @@ def with_numbers(tx: Any, args: list[Any], kwargs: dict[str, Any]) -> tuple[list
     there is none."""
     if not active.regions or not current_frame().row_sizes:
         return None
-    found = False
-
-    def number(arg: Any) -> Any:
-        nonlocal found
-        arg = arg.realize()
-        if isinstance(arg, (ListVariable, TupleVariable)) and type(arg.items) is list:
-            items = [number(item) for item in arg.items]
-            return TupleVariable(items) if any(a is not b for a, b in zip(items, arg.items, strict=True)) else arg
-        if isinstance(arg, TensorVariable) and is_scalar(arg):
-            found = True
-            return as_number(tx, arg)
-        return arg
-
-    given = [number(arg) for arg in args], {name: number(arg) for name, arg in kwargs.items()}
-    return given if found else None
+    before = [arg.realize() for arg in (*args, *kwargs.values())]
+    after = [numbered(arg, lambda entry: as_number(tx, entry)) for arg in before]
+    if all(a is b for a, b in zip(after, before, strict=True)):
+        return None
+    return after[: len(args)], dict(zip(kwargs, after[len(args) :], strict=True))
