@@ -40,7 +40,6 @@ _KINDS: dict[str, MixingKind] = {
     **dict.fromkeys(("batch_norm", "native_batch_norm", "_native_batch_norm_legit"), "statistics"),
     **dict.fromkeys(("gather", "index_select", "take_along_dim", "getitem", "narrow", "slice", "select"), "shift"),
 }
-_SCANS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
 _FORM = frozenset(
     {"dim", "size", "stride", "numel", "is_floating_point", "is_complex", "is_contiguous", "element_size", "data_ptr"}
     | {"get_device", "storage_offset", "__len__", "ndimension", "nelement", "type", "is_inference", "register_hook"}
@@ -63,7 +62,7 @@ def mixing_kind(op: str) -> MixingKind:
     op = base_name(op)
     if op in _KINDS:
         return _KINDS[op]
-    if op in _SCANS:
+    if op in reductions.SCANS:
         return "cumulative"
     if "attention" in op or "attn" in op:
         return "attention"

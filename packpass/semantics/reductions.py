@@ -60,7 +60,7 @@ _MIXING = {
     # With the dimension that is taken if none is given.
     **dict.fromkeys((*SOFTMAXES, "_safe_softmax")),
     **{"normalize": 1, "sort": -1, "argsort": -1, "topk": -1},
-    **{"glu": -1, "msort": 0, "renorm": None, "diff": -1, "kthvalue": -1, "cumulative_trapezoid": -1, "trapezoid": -1},
+    **{"glu": -1, "msort": 0, "renorm": None, "diff": -1, "kthvalue": -1},
 }
 # Sums and selections: zero in, zero out, whatever the values are.
 LINEAR = frozenset(
@@ -71,7 +71,7 @@ LINEAR = frozenset(
 REORDERING = frozenset(
     {"sum", "mean", "prod", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "nansum"}
     | {"nanmean", "softmax", "log_softmax", "softmin", "cumsum", "cumprod", "logcumsumexp", "normalize", "renorm"}
-    | {"trapezoid", "cumulative_trapezoid", "quantile", "nanquantile", "glu", "layer_norm", "rms_norm"}
+    | {"quantile", "nanquantile", "glu", "layer_norm", "rms_norm"}
 )
 
 
@@ -280,7 +280,7 @@ def _fourier(call: Call) -> Meaning | None:
 _FOURIER = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 ENTRIES: dict[str, Entry] = {
     **dict.fromkeys(REDUCING, reduced),
-    **dict.fromkeys({*SCANS, *_MIXING} - {"kthvalue", "trapezoid", "cumulative_trapezoid", "diff"}, mixed),
+    **dict.fromkeys({*SCANS, *_MIXING} - {"kthvalue", "diff"}, mixed),
     "diff": _differences,
     **dict.fromkeys(NORMALISED, _normalised),
     **dict.fromkeys(("group_norm", "instance_norm", "batch_norm"), _over_statistics),
