@@ -61,7 +61,7 @@ from passes.pack_shifts.losses import LossFound, check_loss, find_losses, rewrit
 from passes.pack_shifts.registry import operations as operations
 from passes.pack_shifts.rewrite import Boundaries, Rewriter
 from passes.pack_shifts.shards import shards_of
-from passes.pack_shifts.together import add_masked_together, with_all_they_need
+from passes.pack_shifts.together import add_masked_together, need_copies, with_all_they_need
 from passes.pack_shifts.values import Left
 
 NAME = "pack_shifts"
@@ -222,6 +222,7 @@ def find(gm: Any, layouts: Layouts) -> Interpreter:
     run = Interpreter(gm.graph, layouts)
     run.run()
     add_masked_together(run)
+    need_copies(run)
     return run
 
 

@@ -67,7 +67,8 @@ def _one(size: Any) -> bool:
 
 
 def _only_compared(found: Found) -> bool:
-    return bool(found.uses) and all(_compares(user, view, found) for user, view in found.uses)
+    uses = [use for copy in (found, *found.copies) for use in copy.uses]
+    return bool(uses) and all(_compares(user, view, found) for user, view in uses)
 
 
 def _compares(user: fx.Node, view: View, found: Found) -> bool:
@@ -202,7 +203,7 @@ def made_from(boundaries: fx.Node) -> set[fx.Node]:
                     reached += [inner for outer, inner in inputs if outer is node]
                     for item, inner in outputs:
                         handed_out.setdefault(inner, []).extend(u for u in after.users if u.args[1:] == (item,))
-            elif op_name(after) != "packpass::packed" or after.args[0] in dependent:
+            elif not _says_nothing_of_slots(after, dependent):
                 reached.append(after)
         for after in reached:
             fake = example(after)
@@ -210,6 +211,13 @@ def made_from(boundaries: fx.Node) -> set[fx.Node]:
                 dependent.add(after)
                 stack.append(after)
     return dependent
+
+
+def _says_nothing_of_slots(node: fx.Node, dependent: set[fx.Node]) -> bool:
+    """Is a call that takes boundaries a declaration of another row, or a mask of every slot that has a document?"""
+    if op_name(node) == "packpass::packed":
+        return node.args[0] not in dependent
+    return op_name(node) == "packpass::window_mask" and node.args[2:] == (0, 0)
 
 
 def _scores_start_at_row(found: Found, run: Interpreter, layouts: Layouts) -> bool:
