@@ -30,8 +30,8 @@ SIZES = (
     (Shape(1, 9, "plain"), Shape(7, 40, "plain"), Shape(5, 5, "ones")),
     (Shape(6, 33, "inner_empty"), Shape(4, 24, "plain")),
 )
-MISPLACED = {"window_off_by_one", "odd_form", "index_branch"}
-"""What loops may do after which the slots of a result need not be those of its document."""
+MISPLACED = {"window_off_by_one"}
+"""What loops may do after which the slots of a result are not those of its document."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Mixture(_Writer):
     def __init__(self, seed: int) -> None:
         super().__init__(RandomChooser(seed), POISON)
         self.lost: set[str] = set()
-        """Rows whose slots have lost their documents."""
+        """Rows whose slots have lost their documents. What a loop makes of them is not followed: it may be either."""
 
     def shift(self, row: _Field) -> _Field:
         """One spelling of a shift along the row."""
@@ -114,8 +114,8 @@ class Mixture(_Writer):
         """A loop over documents."""
         before = len(self.poisons)
         outs = self.loop(rows)
-        lost = bool(MISPLACED & set(self.poisons[before:])) or any(r.name in self.lost for r in rows[:3])
-        self.lost |= {o.name for o in (*outs, *(rows if lost else ())) if lost}
+        if MISPLACED & set(self.poisons[before:]):
+            self.lost |= {row.name for row in (*outs, *rows)}
         return outs
 
     def write_mixture(self) -> Mixture:
@@ -214,7 +214,7 @@ def _none_of(wants: Callable[[int], Outcome], count: int, got: Outcome) -> str:
     for k in range(count):
         try:
             compare(wants(k), got, False)
-        except AssertionError as error:
+        except (AssertionError, ValueError) as error:  # a row that a loop made shorter fits no boundaries
             problems.append(str(error)[:400])
         else:
             return ""

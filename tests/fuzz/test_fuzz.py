@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.families import family
 
 ONCE_WRONG = {
-    "mixtures": (7, 11),  # a shifted row and a copy of it that a loop adds to: one stopped at documents, the other not
+    "mixtures": (7, 11, 25, 62),
 }
 
 
