@@ -45,7 +45,7 @@ from passes.document_loops.machine import (
     Store,
 )
 from passes.document_loops.op_names import label
-from passes.document_loops.rules import step
+from passes.document_loops.step import step
 from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.refused import Refused

@@ -231,8 +231,8 @@ def run_graph(gm: fx.GraphModule, layouts: Layouts, boundaries: Boundaries) -> l
     results: list[Rewrite | Refusal] = []
     run = find(gm, layouts)
     accepted, left = decided(run, layouts, boundaries, gm.graph)
-    for found, refused in left.items():
-        results.append(Refusal(NAME, *refused, location_of_node(found.origin) or "<unknown>"))
+    for found, why in left.items():
+        results.append(Refusal(NAME, *why, location_of_node(found.origin) or "<unknown>"))
     results += _wrapping(run)
     losses: list[LossFound] = []
     for loss in find_losses(run, layouts):
@@ -267,9 +267,9 @@ def decided(
     """The shifts to rewrite, and why the others are left alone."""
     left: dict[Found, Left] = {}
     for found in run.found:
-        refused = check(found, run, layouts)
-        if refused is not None:
-            left[found] = refused
+        unfit = check(found, run, layouts)
+        if unfit is not None:
+            left[found] = unfit
     accepted = with_all_they_need(run.found, left)
     while True:
         for found in reversed(accepted):  # who reads a shift comes behind it

@@ -23,7 +23,7 @@ from passes.document_loops.find import Decided, _same_effects, conclude
 from passes.document_loops.integers import FULL, Affine, Bound, Boundaries
 from passes.document_loops.machine import Document, Machine
 from passes.document_loops.op_names import name_of
-from passes.document_loops.rules import step
+from passes.document_loops.step import step
 from passes.document_loops.terms import Interner
 from passes.loops import LoopFound
 from passes.prune import prune
