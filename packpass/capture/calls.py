@@ -37,6 +37,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import CollectedItems, is_collected, items_of, numbers_of
 from packpass.capture.matrices import numbers_of_rows, with_numbers
 from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
+from packpass.capture.single_rows import single_row
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
 from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
@@ -316,7 +317,10 @@ def _is_full_slice(entry: Any) -> bool:
 
 
 def _get_item(tx: Any, self: Any, *args: Any) -> Any:
-    return index_by_number(tx, self, "__getitem__", args) if len(args) == 1 else None
+    if len(args) != 1:
+        return None
+    kept = single_row(tx, self, args[0].realize())
+    return index_by_number(tx, self, "__getitem__", args) if kept is None else kept
 
 
 def _set_item(tx: Any, self: Any, *args: Any) -> Any:

@@ -23,6 +23,7 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
     rules_norms,
     rules_orders,
     rules_packed,
+    rules_pairs,
     rules_places,
     rules_reductions,
     rules_scans,

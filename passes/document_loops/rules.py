@@ -43,6 +43,10 @@ DOCUMENTS: dict[str, Rule] = {}
 """Rules for ops on values that documents have one of each (`PER_DOCUMENT`); no other rule sees such a value."""
 
 
+PAIRS: dict[str, Rule] = {}
+"""Rules for ops on values of every two slots of a document; "*" is asked before all others, and may decline."""
+
+
 rule = registrar(RULES)
 """Registers a rule under canonical op names."""
 
@@ -53,6 +57,10 @@ tokenwise = registrar(TOKENWISE)
 
 documents = registrar(DOCUMENTS)
 """Registers a rule for ops on per-document values; see `DOCUMENTS`."""
+
+
+pairs = registrar(PAIRS)
+"""Registers a rule for ops on values of every two slots; see `PAIRS`."""
 
 
 def step(machine: Machine, node: fx.Node) -> None:
@@ -75,6 +83,9 @@ def step(machine: Machine, node: fx.Node) -> None:
 def _by_rule(machine: Machine, node: fx.Node) -> Any:
     """The value of a node, by the first rule that knows it; `Refused` if there is none."""
     name = name_of(node)
+    between = PAIRS["*"](machine, node)
+    if between is not NotImplemented:
+        return between
     if any(isinstance(machine.value(a), PER_DOCUMENT) for a in node.all_input_nodes):
         return DOCUMENTS["*"](machine, node)
     if name in TOKENWISE:
