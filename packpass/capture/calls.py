@@ -264,6 +264,9 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     fake = example(self)
     if not isinstance(fake, torch.Tensor):
         return None
+    kept = single_row(tx, self, key) if name == "__getitem__" else None
+    if kept is not None:
+        return kept
     entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
     # An integer tensor of no dimensions indexes like the integer it holds.
     scalars = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable) and is_scalar(entry)]
@@ -317,10 +320,7 @@ def _is_full_slice(entry: Any) -> bool:
 
 
 def _get_item(tx: Any, self: Any, *args: Any) -> Any:
-    if len(args) != 1:
-        return None
-    kept = single_row(tx, self, args[0].realize())
-    return index_by_number(tx, self, "__getitem__", args) if kept is None else kept
+    return index_by_number(tx, self, "__getitem__", args) if len(args) == 1 else None
 
 
 def _set_item(tx: Any, self: Any, *args: Any) -> Any:
