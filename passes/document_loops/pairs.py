@@ -184,6 +184,11 @@ class Visible:
     def causal(self) -> bool:
         return self.right == 0
 
+    @property
+    def window(self) -> tuple[int, int]:
+        """As `varlen_attention` takes it, beside ``is_causal``."""
+        return -1 if self.left is None else self.left, -1 if not self.right else self.right
+
 
 def visible(band: Band | None, query_first: bool, node: fx.Node) -> Visible:
     """Which keys a mask that is added to scores shows; refuses one that does something else."""

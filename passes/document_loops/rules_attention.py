@@ -203,8 +203,6 @@ def _attention(
     if turned:
         query, key = key, query
     seen = visible(scores.band, not turned, node)
-    if seen.left is not None or seen.right not in (None, 0):
-        raise _refused(node, "a mask shows a window of keys, for which there is no packed attention")
     sizes, dtype = scores.sizes, scores.dtype
     if example(node).device.type != "cpu" and dtype not in FLASH_DTYPES:
         raise _refused(node, "there is no packed attention for this dtype on this device")
@@ -225,7 +223,7 @@ def _attention(
         for k in short:  # zeros change no score, and no sum of values
             fill = (0, abs(columns - width))
             rows[k] = _call(machine, torch.nn.functional.pad, rows[k], fill, dim=-2)
-    term: Term = machine.intern(Attention(*rows, seen.causal, float(scores.scale), 3))
+    term: Term = machine.intern(Attention(*rows, seen.causal, float(scores.scale), 3, -2, seen.window))
     if columns < width:
         term = _call(machine, torch.narrow, term, -1, 0, columns, dim=-2)
     after = -1 - len(features)

@@ -168,7 +168,7 @@ def _moved(value: Pairs, order: list[int], node: fx.Node) -> Pairs:
     return Pairs(what, len(order), dims, parent=(value, value.version))
 
 
-@pairs(*TRANSPOSING, "unsqueeze", "squeeze")
+@pairs(*TRANSPOSING, "unsqueeze", "squeeze", "getattr")
 def _permuted(machine: Machine, node: fx.Node) -> Any:
     value, order = _first(machine, node), permutation_of(node)
     own = {value.rank + d for d in value.dims}

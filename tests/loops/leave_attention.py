@@ -10,17 +10,6 @@ from .harness import leave
 
 
 @leave("d[T,4] cu", exact=False)
-def causal_with_an_offset(x: Tensor, cu: Tensor) -> Tensor:
-    """Every query sees the key behind it, too."""
-    out = torch.zeros_like(x)
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        scores = x[s:e] @ x[s:e].T
-        mask = torch.ones(e - s, e - s).triu(2).bool()
-        out[s:e] = scores.masked_fill(mask, float("-inf")).softmax(-1) @ x[s:e]
-    return out
-
-
-@leave("d[T,4] cu", exact=False)
 def without_itself(x: Tensor, cu: Tensor) -> Tensor:
     """The first query sees nothing: its weights are equal, not absent."""
     out = torch.zeros_like(x)
@@ -43,28 +32,6 @@ def normalised_over_the_heads(x: Tensor, cu: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         out[:, s:e] = (x[:, s:e] @ x[:, s:e].mT).softmax(0) @ x[:, s:e]
-    return out
-
-
-@leave("d[T,4] cu", exact=False)
-def the_anticausal_side(x: Tensor, cu: Tensor) -> Tensor:
-    """Upside down: every query sees itself and what follows."""
-    out = torch.zeros_like(x)
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        mask = torch.ones(e - s, e - s).tril(-1).bool()
-        out[s:e] = (x[s:e] @ x[s:e].T).masked_fill(mask, float("-inf")).softmax(-1) @ x[s:e]
-    return out
-
-
-@leave("d[T,4] cu", exact=False)
-def keys_first(x: Tensor, cu: Tensor) -> Tensor:
-    """Scores with keys in rows, masked as such: causal for who reads columns."""
-    out = torch.zeros_like(x)
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        scores = (x[s:e] * 2) @ x[s:e].T
-        hidden = torch.ones(e - s, e - s).tril(-1).bool()
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(0)
-        out[s:e] = weights.T @ (x[s:e] + 1)
     return out
 
 
@@ -110,16 +77,6 @@ def weights_of_the_wrong_side(x: Tensor, cu: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         out[s:e] = (x[s:e] @ (x[s:e] * 2).T).softmax(-1).T @ x[s:e]
-    return out
-
-
-@leave("d[T,4] cu", exact=False)
-def a_window_of_keys(x: Tensor, cu: Tensor) -> Tensor:
-    out = torch.zeros_like(x)
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        here = torch.arange(e - s)
-        far = (here[:, None] - here[None, :]).abs() > 2
-        out[s:e] = (x[s:e] @ x[s:e].T).masked_fill(far, float("-inf")).softmax(-1) @ x[s:e]
     return out
 
 
@@ -178,12 +135,3 @@ def the_query_of_the_next_document(q: Tensor, x: Tensor, cu: Tensor) -> Tensor:
         own = q[i + 1 : i + 2]
         out.append(((own @ x[cu[i] : cu[i + 1]].T).softmax(-1) @ x[cu[i] : cu[i + 1]]).sum(0))
     return torch.stack(out)
-
-
-@leave("d[3,T,4] cu", exact=False, min_len=1)
-def fused_call_with_a_window(x: Tensor, cu: Tensor) -> Tensor:
-    out = torch.zeros_like(x)
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        band = torch.ones(e - s, e - s, dtype=torch.bool).tril().triu(-2)
-        out[:, s:e] = F.scaled_dot_product_attention(x[:, s:e], x[:, s:e], x[:, s:e], attn_mask=band)
-    return out
