@@ -47,7 +47,8 @@ def between(machine: Machine, node: fx.Node) -> Any:
     """Every op comes here before other rules see it; NotImplemented where no pairs are made or used."""
     values = [machine.value(a) for a in node.all_input_nodes]
     if any(isinstance(v, Pairs) for v in values):
-        return _on_pairs(machine, node)
+        written = name_of(node) == "setitem" and not isinstance(machine.value(node.args[0]), Pairs)
+        return NotImplemented if written else _on_pairs(machine, node)
     rows = [v for v in values if isinstance(v, Segment)]
     if not isinstance(example(node), torch.Tensor):
         return NotImplemented
@@ -422,7 +423,10 @@ def _hidden(machine: Machine, scores: Scores, mask: Any, value: Any, hide: bool)
         number = _number(machine, value)
     if not isinstance(mask, Band) or mask.values.dtype is not torch.bool or number is None or not number <= HIDDEN:
         return None
-    return _added(scores, Band(torch.zeros(mask.values.shape, dtype=torch.float64).masked_fill(mask.values == hide, float(number))))
+    return _added(
+        scores,
+        Band(torch.zeros(mask.values.shape, dtype=torch.float64).masked_fill(mask.values == hide, float(number))),
+    )
 
 
 def _biased(
