@@ -8,9 +8,10 @@
 
     y = varlen_attention(q, k, v, cu_seqlens)                # after
 
-What is done to the mask on its way (casts, triangles, other masks) is done to two bands (`pairs.Band`), one for slots of
-one document and one for all others. The second must hide everything, and the first show a window of keys. A slot of no
-document sees nothing, which makes 0; with a mask that hides by the lowest number there is, it sees all slots alike.
+What is done to the mask on its way (casts, triangles, other masks) is done to two bands (`pairs.Band`), one for slots
+of one document and one for all others. The second must hide everything, and the first show a window of keys. A slot of
+no document sees nothing, which makes 0; with a mask that hides by the lowest number there is, it sees all slots
+alike.
 
 Does not handle: masks that tell heads or rows apart, dropout, masks that are changed later, other numbers for slots
 that are hidden than -inf and the lowest ones.

@@ -1,4 +1,4 @@
-"""Loops that must be rewritten: attention that is written out per document, one query per document, sums of products."""
+"""Loops that must be rewritten: attention written out per document, one query per document, sums of products."""
 
 from __future__ import annotations
 
