@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.ops._pack_mask import HIDDEN
 from packpass.semantics import argument, call_of, example, op_of
 from packpass.semantics.call import invoke
 from packpass.semantics.creation import LIKE, SIZED, uniform
@@ -38,7 +37,8 @@ from passes.document_loops.pairs import (
 from passes.document_loops.rules import PAIRS, is_elementwise, pairs
 from passes.document_loops.rules_attention import attended, product
 from passes.document_loops.rules_views import takes_length
-from passes.document_loops.terms import Apply, Outside, Slice
+from passes.document_loops.scores import negative, number_of, on_scores
+from passes.document_loops.terms import Slice
 from passes.refused import Refused
 
 
@@ -129,14 +129,10 @@ def _of_two_rows(machine: Machine, node: fx.Node, rows: list[Segment]) -> Any:
         if call.op in COMPARISONS:
             return Pairs(_compared(distance, call.op, 0, node), rank, dims)
     if call.op in ("add", "sub") and example(node).is_floating_point():
-        other = machine.intern(_negative(b)) if call.op == "sub" else b
+        other = machine.intern(negative(b)) if call.op == "sub" else b
         ranked = [(a, given[0].rank), (other, given[1].rank)]
         return Pairs(Sum(*(ranked[::-1] if turned else ranked)), rank, dims)
     return NotImplemented
-
-
-def _negative(term: Any) -> Any:
-    return Apply(torch.neg, False, (term,), (), term.dim)
 
 
 def _compared(distance: Distance, op: str, number: int, node: fx.Node) -> Band:
@@ -289,25 +285,6 @@ def _like(machine: Machine, node: fx.Node) -> Any:
     return Pairs(constant(number, example(node).dtype), value.rank, value.dims)
 
 
-def _number(machine: Machine, arg: Any) -> float | bool | int | None:
-    """A number, or the one that a tensor without dimensions holds."""
-    value = machine.value(arg)
-    if isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, Outside) and machine.fake(value).dim() == 0:
-        if value.call is not None:
-            target, _, args, kwargs = value.call
-            name = getattr(target, "__name__", str(target))
-            found = args[0] if name in ("tensor", "scalar_tensor") and args else uniform(name, args, dict(kwargs))
-            return found if isinstance(found, (bool, int, float)) else None
-        if value.node is not None and len(value.node.users) <= 2 and value.node.op == "call_function":
-            name = name_of(value.node)
-            args = value.node.args
-            found = args[0] if name in ("tensor", "scalar_tensor") and args else uniform(name, args, value.node.kwargs)
-            return found if isinstance(found, (bool, int, float)) else None
-    return None
-
-
 def _aligned(machine: Machine, node: fx.Node) -> tuple[list[Any], tuple[int, int]]:
     """What the operands of a pointwise op are, all of the same two dimensions."""
     found, dims = [], None
@@ -330,7 +307,7 @@ def _pointwise(machine: Machine, node: fx.Node) -> Any:
     name = op_of(node)
     rank = example(node).dim()
     if any(isinstance(f, Scores) for f in found):
-        what = _on_scores(machine, node, name, found, dims)
+        what = on_scores(machine, node, name, found, dims)
         return NotImplemented if what is None else Pairs(what, rank, dims)
     if any(isinstance(f, Sum) for f in found):
         return NotImplemented
@@ -338,7 +315,7 @@ def _pointwise(machine: Machine, node: fx.Node) -> Any:
     if distances:
         made = _on_distance(node, name, found, distances[0])
         return NotImplemented if made is None else Pairs(made, rank, dims)
-    numbers = [f if isinstance(f, Band) else _number(machine, a) for f, a in zip(found, node.args, strict=True)]
+    numbers = [f if isinstance(f, Band) else number_of(machine, a) for f, a in zip(found, node.args, strict=True)]
     plain = all(isinstance(v, (bool, int, float, str, torch.dtype, torch.device)) for v in node.kwargs.values())
     if any(n is None for n in numbers) or not plain:
         return NotImplemented
@@ -372,74 +349,6 @@ def _on_distance(node: fx.Node, name: str, found: list[Any], distance: Distance)
 
 
 # === Scores ==================================================================================================
-
-
-def _on_scores(machine: Machine, node: fx.Node, name: str, found: list[Any], dims: tuple[int, int]) -> Scores | None:
-    scores = next(f for f in found if isinstance(f, Scores))
-    if sum(isinstance(f, Scores) for f in found) != 1 or scores.weights or node.kwargs:
-        return None
-    if example(node).dim() != len(scores.letters):
-        return None
-    first = found[0] is scores
-    if name in ("mul", "div") and len(found) == 2:
-        number = _number(machine, node.args[1 if first else 0])
-        if isinstance(number, bool) or not number or not number > 0 or not (first or name == "mul") or scores.rows:
-            return None
-        factor = float(number) if name == "mul" else 1.0 / float(number)
-        band = None if scores.band is None else Band(scores.band.values * factor)
-        return dataclasses.replace(scores, scale=scores.scale * factor, band=band)
-    if name in ("add", "sub") and len(found) == 2:
-        other = found[1] if first else found[0]
-        if name == "sub" and not first:
-            return None
-        if isinstance(other, Band) and other.values.dtype is not torch.bool:
-            return _added(scores, Band(other.values.double() * (1 if name == "add" else -1)))
-        return _biased(machine, node, scores, other, name, dims)
-    if name == "masked_fill" and len(found) == 3 and first:
-        return _hidden(machine, scores, found[1], node.args[2], True)
-    if name == "where" and len(found) == 3 and found[1] is scores:
-        return _hidden(machine, scores, found[0], node.args[2], False)
-    if name == "where" and len(found) == 3 and found[2] is scores:
-        return _hidden(machine, scores, found[0], node.args[1], True)
-    return None
-
-
-def _added(scores: Scores, band: Band) -> Scores:
-    """Scores with a mask added: both masks at once."""
-    if scores.band is None:
-        return dataclasses.replace(scores, band=Band(band.values.double()))
-    reach = max(scores.band.reach, band.reach)
-    return dataclasses.replace(scores, band=Band(scores.band.widened(reach) + band.widened(reach).double()))
-
-
-def _hidden(machine: Machine, scores: Scores, mask: Any, value: Any, hide: bool) -> Scores | None:
-    """Scores where a mask is ``hide`` become a number that no softmax sees."""
-    other = machine.value(value) if isinstance(value, fx.Node) else value
-    if isinstance(other, Pairs):
-        band = other.what
-        uniform_ = isinstance(band, Band) and bool((band.values == band.values[0]).all())
-        number: Any = band.values[0].item() if uniform_ and isinstance(band, Band) else None
-    else:
-        number = _number(machine, value)
-    if not isinstance(mask, Band) or mask.values.dtype is not torch.bool or number is None or not number <= HIDDEN:
-        return None
-    return _added(
-        scores,
-        Band(torch.zeros(mask.values.shape, dtype=torch.float64).masked_fill(mask.values == hide, float(number))),
-    )
-
-
-def _biased(
-    machine: Machine, node: fx.Node, scores: Scores, other: Any, name: str, dims: tuple[int, int]
-) -> Scores | None:
-    """A number of each slot of one side is added; a softmax over the other side's slots does not see it."""
-    if not isinstance(other, Sum) or scores.rows:
-        return None
-    if (other.first[0].dim, other.second[0].dim) != dims:
-        return None
-    if name == "sub":
-        other = Sum(*((machine.intern(_negative(term)), rank) for term, rank in (other.first, other.second)))
-    return dataclasses.replace(scores, rows=other)
 
 
 @pairs(*SOFTMAXES)

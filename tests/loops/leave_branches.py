@@ -131,3 +131,15 @@ def other_boundaries_end_elsewhere(x: Tensor, y: Tensor, cu: Tensor) -> Tensor:
     if y.size(0) == other[-1]:
         return torch.cat([part.flip(0) for part in parts])
     return torch.cat([part.flip(0) * 2 for part in parts])
+
+
+@leave("f[T,4] cu")
+def boundaries_listed_before_the_branch(x: Tensor, cu: Tensor) -> Tensor:
+    out, bounds = x.clone(), cu.tolist()
+    if x.size(0) == cu[-1]:
+        for s, e in zip(bounds[:-1], bounds[1:]):
+            out[s:e] = x[s:e].flip(0)
+    else:
+        for s, e in zip(bounds[:-1], bounds[1:]):
+            out[s:e] = x[s:e].flip(0) * 2
+    return out

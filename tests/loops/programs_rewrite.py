@@ -7,6 +7,7 @@ from . import (
     rewrite_blocks,
     rewrite_bodies,
     rewrite_branches,
+    rewrite_convolution,
     rewrite_counts,
     rewrite_elsewhere,
     rewrite_forms,
@@ -19,6 +20,7 @@ from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
-    "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_counts",
+    "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_convolution",
+    "rewrite_counts",
     "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_offsets", "rewrite_outputs", "rewrite_totals",
 ]  # fmt: skip
