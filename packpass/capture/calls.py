@@ -37,6 +37,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import CollectedItems, is_collected, items_of, numbers_of
 from packpass.capture.matrices import numbers_of_rows, with_numbers
 from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
+from packpass.capture.single_rows import single_row
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
 from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
@@ -263,6 +264,9 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     fake = example(self)
     if not isinstance(fake, torch.Tensor):
         return None
+    kept = single_row(tx, self, key) if name == "__getitem__" else None
+    if kept is not None:
+        return kept
     entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
     # An integer tensor of no dimensions indexes like the integer it holds.
     scalars = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable) and is_scalar(entry)]

@@ -22,7 +22,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import calls, effects, late_reads, sequences
+from packpass.capture import calls, effects, last_boundary, late_reads, sequences
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     LocalGeneratorObjectVariable,
@@ -94,7 +94,11 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
     def jump(self: Any, instruction: Any) -> None:
         if active.frame is not None and not active.regions and _is_assert(self, jumps_if):
             active.frame.user_checks = active.frame.user_checks or _on_data(self.stack[-1].realize())
-        elif active.frame is not None and active.regions:
+        elif active.frame is not None and not active.regions:
+            outcome = last_boundary.followed(self, self.stack[-1].realize())
+            if outcome is not None:
+                self.stack[-1] = outcome
+        if active.frame is not None and active.regions:
             value = self.stack[-1].realize()
             if _on_data(value):
                 if instruction.opname.startswith("POP"):

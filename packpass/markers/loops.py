@@ -51,6 +51,7 @@ _lib.define("chunk(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
 _lib.define("reshape(Tensor x, SymInt[] sizes) -> Tensor", tags=_TAGS)
 _lib.define("pad(Tensor x, SymInt[] pad, str mode, Scalar? value, SymInt width) -> Tensor", tags=_TAGS)
 _lib.define("boundaries(Tensor cu_seqlens) -> ()", tags=_TAGS)
+_lib.define("last_boundary(Tensor cu_seqlens, SymInt size, bool outcome) -> ()", tags=_TAGS)
 _lib.define("logsumexp(Tensor x, int[] dims, bool keepdim) -> Tensor", tags=_TAGS)
 _lib.define("cummax(Tensor x, int dim) -> (Tensor values, Tensor indices)", tags=_TAGS)
 _lib.define("cummin(Tensor x, int dim) -> (Tensor values, Tensor indices)", tags=_TAGS)
@@ -114,11 +115,15 @@ SHADOWS: dict[Any, Callable[..., Any]] = {
 """Marker -> what it stands for; with the same positional arguments."""
 BOUNDARIES = _ns.boundaries.default
 """Keeps an input that only the passes will use."""
+LAST_BOUNDARY = _ns.last_boundary.default
+"""``cu_seqlens[-1] == size`` is taken to have this outcome; a loop whose documents fill a row proves it."""
 LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD)
-MARKERS = frozenset({LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, *LIST_USES, SPLIT_GET, SEGMENT})
+MARKERS = frozenset(
+    {LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, *LIST_USES, SPLIT_GET, SEGMENT, LAST_BOUNDARY}
+)
 
 # Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
-for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, BOUNDARIES):
+for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, BOUNDARIES, LAST_BOUNDARY):
     has_side_effect(_op)
 
 
@@ -142,6 +147,7 @@ for _name in (
     "list_pad",
     "split_get",
     "segment",
+    "last_boundary",
 ):
     _lib.impl(_name, _never, "CompositeExplicitAutograd")
 for _shadow, _original in SHADOWS.items():
@@ -180,6 +186,7 @@ def _ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = (), other: torch.T
 
 _lib.impl("boundaries", lambda cu_seqlens: None, "CompositeExplicitAutograd")
 torch.library.register_fake("packpass_capture::boundaries", lambda cu_seqlens: None, lib=_lib)
+torch.library.register_fake("packpass_capture::last_boundary", lambda cu_seqlens, size, outcome: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_end", lambda index, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_skip", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_skip.Tensor", lambda cond, skip_when, id, it: None, lib=_lib)

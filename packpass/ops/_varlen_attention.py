@@ -4,7 +4,8 @@
     for d in range(N):
         rows, keys = slice(cu_q[d], cu_q[d + 1]), slice(cu_k[d], cu_k[d + 1])
         scores = q[rows] @ k[keys].T * scale                      # per head; scale defaults to 1 / sqrt(D)
-        visible = i + len(keys) - len(rows) >= j if is_causal else True     # query i, key j of the document
+        ahead = j - (i + len(keys) - len(rows))                   # query i, key j of the document
+        visible = (not is_causal or ahead <= 0) and (left < 0 or -ahead <= left) and (right < 0 or ahead <= right)
         out[rows] = softmax(where(visible, scores, -inf)) @ v[keys]
 
 With as many queries as keys that is the usual causal mask; otherwise the last query sees all keys (bottom right), as
@@ -36,31 +37,34 @@ from packpass.ops._library import LIBRARY, Op, define, differentiable
 
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 
-# q, k, v, cu_seqlens_q, cu_seqlens_k, is_causal, scale
-_ARGUMENTS = "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, bool is_causal, float? scale"
+_SETTINGS = "bool is_causal, float? scale, int left=-1, int right=-1"
+_ARGUMENTS = f"Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, {_SETTINGS}"
 
 
 # === CPU: one call of torch's kernel per document ===============================================================
 
 
 def _documents(
-    cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, dtype: torch.dtype
+    cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, left: int, right: int, dtype: torch.dtype
 ) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
     """Per document with something to attend to: its queries, its keys, and the mask as torch's kernel takes it (its own
     causal mask, or one to add)."""
+    right = 0 if is_causal else right
     for (start, stop), (first, last) in zip(
         pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True
     ):
         queries, keys = stop - start, last - first
-        if is_causal and queries > keys:
-            start, queries = stop - keys, keys  # the queries before see no key
+        if right >= 0 and queries > keys + right:
+            start, queries = stop - keys - right, keys + right  # the queries before see no key
         if queries <= 0 or keys <= 0:
             continue
         mask = None
-        if is_causal and queries < keys:
-            hidden = torch.ones(queries, keys, dtype=torch.bool).triu_(keys - queries + 1)
+        if 0 <= left < keys - 1 or right > 0 or (right == 0 and queries < keys):
+            ahead = torch.arange(keys) - (torch.arange(queries) + (keys - queries)).unsqueeze(1)
+            hidden = (ahead > right) if right >= 0 else torch.zeros((), dtype=torch.bool)
+            hidden = hidden | (-ahead > left) if left >= 0 else hidden
             mask = torch.zeros(queries, keys, dtype=dtype).masked_fill_(hidden, -torch.inf)
-        yield slice(start, stop), slice(first, last), is_causal and mask is None, mask
+        yield slice(start, stop), slice(first, last), right == 0 and mask is None, mask
 
 
 def _query_heads(x: Tensor, key_heads: int) -> Tensor:
@@ -98,12 +102,13 @@ def _lse_like(q: Tensor) -> Tensor:
 
 
 def _cpu_forward(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, scale: float | None
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
+    is_causal: bool, scale: float | None, left: int = -1, right: int = -1,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     q, k, v = _unit_stride(q, k, v)
     heads, groups = k.shape[1], q.shape[1] // k.shape[1]
     out, lse = q.new_empty(q.shape), _lse_like(q)
-    documents = list(_documents(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype))
+    documents = list(_documents(cu_seqlens_q, cu_seqlens_k, is_causal, left, right, q.dtype))
     _zero_outside([rows for rows, *_ in documents], out)
     for rows, keys, causal, mask in documents:
         of_document, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -131,11 +136,13 @@ def _cpu_backward(
     cu_seqlens_k: Tensor,
     is_causal: bool,
     scale: float | None,
+    left: int = -1,
+    right: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     grad, q, k, v = _unit_stride(grad, q, k, v)
     heads, groups = k.shape[1], q.shape[1] // k.shape[1]
     grad_q, grad_k, grad_v = (x.new_empty(x.shape) for x in (q, k, v))
-    documents = list(_documents(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype))
+    documents = list(_documents(cu_seqlens_q, cu_seqlens_k, is_causal, left, right, q.dtype))
     _zero_outside([rows for rows, *_ in documents], grad_q)
     _zero_outside([keys for _, keys, *_ in documents], grad_k, grad_v)
     for rows, keys, causal, mask in documents:
@@ -170,9 +177,15 @@ def _attended(cu_seqlens: Tensor, other: Tensor, total: int) -> Tensor:
     return ((passed > 0) & (passed <= last) & (partners > 0)).view(-1, 1, 1)
 
 
+def _window(left: int, right: int) -> dict[str, int]:
+    """What torch's kernels call a window; a side without a limit is -1 if the other has one."""
+    return {"window_size_left": left, "window_size_right": right} if left >= 0 or right >= 0 else {}
+
+
 def _gpu_forward(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, scale: float | None
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
+    is_causal: bool, scale: float | None, left: int = -1, right: int = -1,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     # The longest document is known on the device only; T bounds it. Blocks of the launch beyond a document end at once.
     out, lse, *_ = torch.ops.aten._flash_attention_forward(
         *_unit_stride(q, k, v),
@@ -184,6 +197,7 @@ def _gpu_forward(
         is_causal,
         False,
         scale=scale,
+        **_window(left, right),
     )
     inside = _attended(cu_seqlens_q, cu_seqlens_k, q.shape[0])
     return torch.where(inside, out, 0), lse.contiguous()
@@ -200,6 +214,8 @@ def _gpu_backward(
     cu_seqlens_k: Tensor,
     is_causal: bool,
     scale: float | None,
+    left: int = -1,
+    right: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     nothing = torch.empty(0, device=q.device)
     random_state = torch.zeros(2, dtype=torch.uint64, device=q.device)
@@ -216,6 +232,7 @@ def _gpu_backward(
         random_state,
         nothing,
         scale=scale,
+        **_window(left, right),
     )
     queries = _attended(cu_seqlens_q, cu_seqlens_k, q.shape[0])
     keys = _attended(cu_seqlens_k, cu_seqlens_q, k.shape[0])
@@ -237,7 +254,7 @@ forward_op = define(
 )
 backward_op = define(
     "varlen_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor cu_seqlens_q, "
-    "Tensor cu_seqlens_k, bool is_causal, float? scale) -> (Tensor, Tensor, Tensor)",
+    f"Tensor cu_seqlens_k, {_SETTINGS}) -> (Tensor, Tensor, Tensor)",
     fake=lambda grad, q, k, v, *_: _contiguous_like(q, k, v),
     kernel=_gpu_backward,
     cpu_kernel=_cpu_backward,
@@ -245,7 +262,7 @@ backward_op = define(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.is_causal, ctx.scale = inputs
+    tensors, ctx.settings = inputs[:5], inputs[5:]
     out, lse = output
     ctx.mark_non_differentiable(lse)
     ctx.save_for_backward(*tensors, out, lse)
@@ -253,8 +270,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse = ctx.saved_tensors
-    grads = backward_op(grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, ctx.is_causal, ctx.scale)
-    return *grads, None, None, None, None
+    grads = backward_op(grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, *ctx.settings)
+    return *grads, *[None] * (2 + len(ctx.settings))
 
 
 def _no_second_backward(ctx: Any, *_: Tensor) -> NoReturn:
@@ -268,9 +285,10 @@ differentiable("varlen_attention_backward", _no_second_backward, lambda ctx, inp
 
 
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, scale: float | None
-) -> Tensor:
-    out: Tensor = forward_op(q, k, v, cu_seqlens_q, cu_seqlens_k, is_causal, scale)[0]
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
+    is_causal: bool, scale: float | None, left: int = -1, right: int = -1,
+) -> Tensor:  # fmt: skip
+    out: Tensor = forward_op(q, k, v, cu_seqlens_q, cu_seqlens_k, is_causal, scale, left, right)[0]
     return out
 
 
@@ -309,6 +327,7 @@ def varlen_attention(
     *,
     is_causal: bool = False,
     scale: float | None = None,
+    window: tuple[int, int] = (-1, -1),
 ) -> Tensor:
     """Attention inside every document of packed rows: no query sees a key of another document.
 
@@ -324,6 +343,7 @@ def varlen_attention(
         is_causal: a query sees no later key. Where a document has other numbers of queries and keys, its last query
             sees all of its keys.
         scale: factor of the scores; by default ``1 / sqrt(D)``.
+        window: how many slots before its own, and behind it, a query sees; -1 for no limit.
 
     Returns:
         A new contiguous tensor like q. Queries that see no key are 0, and so is the tail (slots of no document).
@@ -345,5 +365,5 @@ def varlen_attention(
     check_cu_seqlens_op(cu_seqlens_q, q.shape[0])
     if cu_seqlens_k is not cu_seqlens_q or not statically_known_true(k.shape[0] == q.shape[0]):
         check_cu_seqlens_op(cu_seqlens_k, k.shape[0])
-    out: Tensor = varlen_attention_op(q, k, v, cu_seqlens_q, cu_seqlens_k, bool(is_causal), scale)
+    out: Tensor = varlen_attention_op(q, k, v, cu_seqlens_q, cu_seqlens_k, bool(is_causal), scale, *window)
     return out

@@ -37,6 +37,9 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
         if kept and unchanged(source, node) and unchanged(node, node.next):
             node = source
             continue
+        if _divided_by_one(node) and unchanged(source, node) and unchanged(node, node.next):
+            node = source
+            continue
         if op_name(node) == "getitem" and isinstance(node.args[1], slice):
             cut = node.args[1]
             start_ok = cut.start is None or (isinstance(cut.start, int) and cut.start >= 0)
@@ -47,6 +50,16 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
                 continue
         break
     return node, offset, lengths_of(node) is not None
+
+
+def _divided_by_one(node: fx.Node) -> bool:
+    """Lengths on each of the ranks of a group that has only one."""
+    return (
+        op_name(node) in ("floor_divide", "mul")
+        and len(node.args) == 2
+        and type(node.args[1]) is int
+        and (node.args[1] == 1 and not node.kwargs)
+    )
 
 
 def lengths_of(node: fx.Node) -> fx.Node | None:

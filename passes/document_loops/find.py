@@ -13,6 +13,7 @@ from packpass._compat import hint_of, statically_known_true
 from packpass.semantics import example
 from packpass.semantics.effects import mutated_after
 from passes.document_loops import (  # noqa: F401  (fills the rule table)
+    rules_convolution,
     rules_created,
     rules_cuts,
     rules_documents,
@@ -23,6 +24,7 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
     rules_norms,
     rules_orders,
     rules_packed,
+    rules_pairs,
     rules_places,
     rules_reductions,
     rules_scans,

@@ -85,6 +85,14 @@ class Padded:
     fill: Any
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Longer:
+    """A document with ``behind`` more slots at its end, of which only that they are cut off again is understood."""
+
+    segment: Segment
+    behind: int
+
+
 @dataclasses.dataclass(eq=False)
 class Cell:
     """Memory of one document's value: ``term`` is its content now, one entry per document."""

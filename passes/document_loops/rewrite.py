@@ -19,6 +19,7 @@ from packpass.semantics.registry import reorders
 from passes.document_loops import emit_documents
 from passes.document_loops.aliasing import Outer, overwriting, separate_inputs
 from passes.document_loops.blocks import Block
+from passes.document_loops.dense_masks import Squares, attend_within_documents
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.emit import Emitter
 from passes.document_loops.find import Decided, content
@@ -91,10 +92,29 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
     facts: dict[str, Any] = {"in_place": in_place, "lists": len(made.rows)}
     if separate:
         facts["separate_inputs"] = separate
-    reordered = any(_adds_up(t) for term in decided.terms for t in walk(term))
+    attentions = _without_dense_masks(graph, decided, emitter, functional, rule)
+    if attentions:
+        facts["attentions"] = attentions
+    reordered = bool(attentions) or any(_adds_up(t) for term in decided.terms for t in walk(term))
     if reordered:
         facts["numerics"] = "sums in another order"
     return Made(facts, Claims(captured_loop=True, separate_inputs=tuple(separate), reordered=reordered))
+
+
+def _without_dense_masks(
+    graph: fx.Graph, decided: Decided, emitter: Emitter, functional: list[tuple[Outer, fx.Node]], rule: str
+) -> int:
+    """Attentions that no longer need the mask of squares which the loop has made."""
+    found = 0
+    for row, store in decided.writes:
+        new = next((n for r, n in functional if r is row), None)
+        if not isinstance(row, Block) or new is None or row.index or {row.dim, row.columns} != {-1, -2}:
+            continue
+        cells = row.cells(overwriting(store.term, row))
+        if cells is not None:
+            squares = Squares(new, cells, emitter.cu, emitter.mask(FULL), rule)
+            found += attend_within_documents(graph, squares)
+    return found
 
 
 def _emitted(graph: fx.Graph, decided: Decided, rule: str) -> _Emitted:

@@ -40,6 +40,10 @@ DOCUMENTS: dict[str, Rule] = {}
 """Rules for ops on values that documents have one of each (`PER_DOCUMENT`); no other rule sees such a value."""
 
 
+PAIRS: dict[str, Rule] = {}
+"""Rules for ops on values of every two slots of a document; "*" is asked before all others, and may decline."""
+
+
 rule = registrar(RULES)
 """Registers a rule under canonical op names."""
 
@@ -50,6 +54,10 @@ tokenwise = registrar(TOKENWISE)
 
 documents = registrar(DOCUMENTS)
 """Registers a rule for ops on per-document values; see `DOCUMENTS`."""
+
+
+pairs = registrar(PAIRS)
+"""Registers a rule for ops on values of every two slots; see `PAIRS`."""
 
 
 def is_elementwise(node: fx.Node) -> bool:

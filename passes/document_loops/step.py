@@ -12,7 +12,16 @@ from packpass.semantics.names import is_in_place
 from passes.document_loops.by_meaning import by_meaning, why_not
 from passes.document_loops.machine import PER_DOCUMENT, Machine
 from passes.document_loops.op_names import label, name_of
-from passes.document_loops.rules import DOCUMENTS, RULES, TOKENWISE, elementwise, in_place, is_elementwise, opaque
+from passes.document_loops.rules import (
+    DOCUMENTS,
+    PAIRS,
+    RULES,
+    TOKENWISE,
+    elementwise,
+    in_place,
+    is_elementwise,
+    opaque,
+)
 from passes.document_loops.taken_apart import shared, taken_apart
 from passes.document_loops.terms import Outside
 from passes.refused import Refused
@@ -38,6 +47,9 @@ def step(machine: Machine, node: fx.Node) -> None:
 def _by_rule(machine: Machine, node: fx.Node) -> Any:
     """The value of a node, by the first rule that knows it; `Refused` if there is none."""
     name = name_of(node)
+    between = PAIRS["*"](machine, node)
+    if between is not NotImplemented:
+        return between
     if any(isinstance(machine.value(a), PER_DOCUMENT) for a in node.all_input_nodes):
         return DOCUMENTS["*"](machine, node)
     if name in TOKENWISE:
