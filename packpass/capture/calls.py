@@ -15,7 +15,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import native_pad, statically_known_true
-from packpass.capture import counts, divisible, plain, shadows, widths
+from packpass.capture import counts, divisible, masked, plain, shadows, widths
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
@@ -259,6 +259,9 @@ def _call_roll(tx: Any, input: Any, shifts: Any = None, dims: Any = None) -> Any
 def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     """``x[:, e - 1]`` and ``x[:, e - 1] = v`` with a data-dependent ``e``: torch's indexing takes such an integer only
     alone, so go through ``select``, which returns the same view."""
+    masked_part = masked.subscript(tx, self, name, args)
+    if masked_part is not None:
+        return masked_part
     key = args[0].realize()
     fake = example(self)
     if not isinstance(fake, torch.Tensor):

@@ -267,7 +267,7 @@ def all_documents(machine: Machine, loop: LoopFound) -> Boundaries:
     documents = vector.shape[0] if boundaries.lengths else vector.shape[0] - 1
     trips = loop.iterations[0][0].args[0]
     count = example(trips) if isinstance(trips, fx.Node) else trips
-    if k != 0 or not statically_known_true(count == documents):
+    if k != 0 or not same_length(count, documents):
         raise Refused("partial-coverage", "the loop does not visit every document", boundaries.node)
     return boundaries
 
