@@ -13,19 +13,16 @@ import torch
 from packpass import markers
 from packpass.capture.dynamo import TensorVariable, TupleVariable, constant, emit, example
 from packpass.capture.state import active
-from packpass.capture.watch import is_unknown
+from packpass.capture.watch import is_unknown, watch_mask
 
 
 def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
     """``tensor[key]`` and ``tensor[key] = value`` through a marker; None if the key is not, or does not end with, the
     mask of a row."""
-    if not active.regions:
+    entries = _picking(tensor, args[0].realize())
+    if not active.regions or entries is None:
         return None
-    key = args[0].realize()
-    entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
     mask = entries[-1]
-    if len(entries) > 2 or not _is_mask(mask) or not isinstance(example(tensor), torch.Tensor):
-        return None
     row = tensor if len(entries) == 1 else tensor.call_method(tx, "select", [constant(0), entries[0]], {})
     fake = example(row)
     if not isinstance(fake, torch.Tensor) or not fake.dim() or is_unknown(fake.shape[0]):
@@ -38,6 +35,20 @@ def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
         return None  # one value for all: no size is asked for
     tx.output.create_proxy("call_function", markers.MASKED_PUT, (*proxies, value.as_proxy(), None, None), {})
     return constant(None)
+
+
+def watch(tx: Any, tensor: Any, key: Any) -> None:
+    """Before a loop is looked for: does the program pick from rows by masks?"""
+    entries = _picking(tensor, key.realize())
+    if entries is not None:
+        watch_mask(tx, entries[-1])
+
+
+def _picking(tensor: Any, key: Any) -> list[Any] | None:
+    """The entries of a key that is, or ends with, the mask of a row."""
+    entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
+    known = 1 <= len(entries) <= 2 and _is_mask(entries[-1]) and isinstance(example(tensor), torch.Tensor)
+    return entries if known else None
 
 
 def _is_mask(value: Any) -> bool:

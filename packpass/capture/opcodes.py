@@ -22,7 +22,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import calls, effects, late_reads, sequences
+from packpass.capture import calls, effects, late_reads, masked, sequences
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     LocalGeneratorObjectVariable,
@@ -159,6 +159,8 @@ def _set_item(original: Any, self: Any, instruction: Any) -> None:
 
 def _indexed(original: Any, self: Any, instruction: Any, name: str, operands: int) -> None:
     base = self.stack[-2].realize()
+    if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode is Mode.PROBE:
+        masked.watch(self, base, self.stack[-1])
     if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode in LOOP_MODES:
         args = [self.stack[-1]] if operands == 2 else [self.stack[-1], self.stack[-3]]
         try:

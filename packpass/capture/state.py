@@ -94,6 +94,10 @@ class FrameState:
     """Why the loops of this frame must not be replayed although their two iterations are alike."""
     row_sizes: bool = False
     """Is there a loop over rows of sizes? Where there is, the lengths of what else is made of them depend on values."""
+    masks: bool = False
+    """Are rows picked by a mask? Then documents are the rows of a batch also where no vector has their lengths."""
+    batches: set[str] = dataclasses.field(default_factory=set)
+    """Inputs with one row for each document."""
     single_rows: bool = False
     """Is there a matrix with one row, over which a loop was captured, among the values of the frame?"""
     restarts: int = 0

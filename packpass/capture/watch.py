@@ -46,15 +46,17 @@ def _source_name(source: Any) -> str:
     return source.name if isinstance(source.name, str) else source.name()  # a method before torch 2.12
 
 
-def batches(tx: Any, sizes: set[int] | None = None) -> dict[str, Any]:
+def batches(tx: Any, sizes: set[int] | None = None, most: int = 0) -> dict[str, Any]:
     """Inputs with as many rows as there are lengths of documents: a padded batch, and the mask that these are sums of.
 
     Name of the source -> number of rows. Only where the program has made, or was given, a vector of integers with an
-    entry for each row; of one row torch makes a constant.
+    entry for each row, or a mask of them; of one row torch makes a constant. ``most``: dimensions that what tells
+    lengths has at most.
     """
     graph = tx.output.root_tracer.graph
     values = [node.meta.get("example_value") for node in graph.nodes]
-    lengths = {hint_of(v.shape[0]) for v in values if _is_integers(v) and v.dim() == 1}
+    most = most or (2 if current_frame().masks or current_frame().row_sizes else 1)
+    lengths = {hint_of(v.shape[0]) for v in values if _may_tell_lengths(v) and 1 <= v.dim() <= most}
     found = {}
     for node in graph.find_nodes(op="placeholder"):
         value, argument = node.meta.get("example_value"), node.meta.get("grapharg")
@@ -68,6 +70,23 @@ def batches(tx: Any, sizes: set[int] | None = None) -> dict[str, Any]:
     return found
 
 
+def _may_tell_lengths(value: Any) -> bool:
+    return _is_integers(value) or (isinstance(value, torch.Tensor) and value.dtype is torch.bool and value.dim() == 2)
+
+
+def watch_mask(tx: Any, mask: Any) -> None:
+    """A row is picked by a mask: how much that is, is data, which ends the graph. In a loop over rows it is known."""
+    frame = current_frame()
+    node = mask.as_proxy().node
+    while node.op != "placeholder" and len(node.all_input_nodes) == 1:
+        node = node.all_input_nodes[0]
+    value = node.meta.get("example_value")
+    if frame.masks or not loops_are_sought() or not isinstance(value, torch.Tensor) or value.dim() != 2:
+        return
+    frame.masks = frame.only_numbers = True
+    enter_loop_mode(tx, (hint_of(value.shape[0]) or 0,), rank=2)
+
+
 def _is_integers(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in _INDEX_DTYPES
 
@@ -79,8 +98,9 @@ def enter_loop_mode(tx: Any, sizes: tuple[int, ...], rank: int = 1) -> None:
     """
     frame = current_frame()
     fitting = {name for name, size in vectors(tx, rank).items() if hint_of(size) in sizes}
-    if rank == 1:
-        fitting |= set(batches(tx, {sizes[0], sizes[0] - 1}))
+    rows = {sizes[0], sizes[0] - 1} if rank == 1 else set(sizes)
+    frame.batches |= set(batches(tx, rows, most=max(rank, 2 if frame.masks else 1)))
+    fitting |= frame.batches
     new = fitting - frame.dynamic_sources
     symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
     if not symbolic:
@@ -103,7 +123,7 @@ def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
     frame = current_frame()
     if free_unbacked_symbols(expr):
         return frame.mode is Mode.SYMBOLIC and (frame.row_sizes or is_size_of_a_vector(tx, expr))
-    names = {**vectors(tx), **(vectors(tx, rank=2) if frame.row_sizes else {}), **batches(tx)}
+    names = {**vectors(tx), **(vectors(tx, rank=2) if frame.row_sizes else {}), **batches(tx)} | dict.fromkeys(frame.batches)
     env = tx.output.shape_env
     for symbol in getattr(expr, "free_symbols", ()):
         for source in env.var_to_sources.get(symbol, ()):

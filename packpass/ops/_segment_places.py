@@ -39,6 +39,28 @@ segment_places_op = define(
 )
 
 
+def _mask_kernel(mask: Tensor, cu_seqlens: Tensor, total: int) -> Tensor:
+    slots, counts = slots_of(cu_seqlens, total), mask.sum(1)
+    # One entry more than documents; a row without one is not read.
+    before = torch.nn.functional.pad(counts.cumsum(0), (1, 0))[: cu_seqlens.shape[0]]
+    own = torch.nn.functional.pad(counts, (0, 1))[: cu_seqlens.shape[0]]
+    here = torch.arange(total, device=cu_seqlens.device) - spread(cu_seqlens.long(), slots)
+    # A row with one true place alone broadcasts, as in eager.
+    number = spread(before, slots) + torch.minimum(here, (spread(own, slots) - 1).clamp(min=0))
+    found = torch.searchsorted(mask.flatten().long().cumsum(0), number + 1)
+    return torch.where(slots.inside, found, -1)
+
+
+mask_places_op = define(
+    "mask_places(Tensor mask, Tensor cu_seqlens, SymInt total) -> Tensor",
+    fake=lambda mask, cu_seqlens, total: cu_seqlens.new_empty([total], dtype=torch.int64),
+    kernel=_mask_kernel,
+    decomposition=_mask_kernel,
+)
+"""For every slot of the row, where in the flat ``mask [N, S]`` the true place lies that has its number within the
+document; -1 outside of documents."""
+
+
 def _resized(x: Tensor, dim: int, size: int) -> Tensor:
     """An empty tensor like ``x`` but for its size along ``dim``."""
     shape = list(x.shape)

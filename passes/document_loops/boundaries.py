@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import example, op_name
+from packpass.semantics import call_of, contents_of, example, op_name
 from packpass.semantics.effects import mutated_after
+from packpass.semantics.meaning import Uniform
 from packpass.semantics.memory import copied
+from packpass.semantics.names import name_of_target
 from passes.document_loops.integers import Affine, Bound, Boundaries, Index
 from passes.document_loops.machine import Machine
 
@@ -103,6 +105,57 @@ def summed(call: Callable[..., fx.Node], lengths: fx.Node) -> fx.Node:
     return call(torch.cumsum, each, 0)
 
 
+def documents_of_lengths(machine: Machine, lengths: fx.Node, node: fx.Node) -> tuple[Boundaries, int]:
+    """The boundaries that a vector of lengths, looked at by ``node``, was made from or summed up to; or itself."""
+    root, _, _ = boundary_vector(lengths)
+    cu = lengths_of(root) or summed_up(machine, root, node)
+    return (Boundaries(cu), 0) if cu is not None else (Boundaries(root, lengths=True), 0)
+
+
+def summed_up(machine: Machine, lengths: fx.Node, node: fx.Node) -> fx.Node | None:
+    """``cu`` if a program has summed up lengths, from 0 on, to the boundaries of documents before the loop: padded in
+    front, joined to a 0, or written behind the first entry of zeros."""
+    for sums in lengths.users:
+        if name_of_target(sums.target) != "cumsum" or sums in machine.inside or not sums < node:
+            continue
+        call = call_of(sums)
+        if call is None or call.arguments.get("dim") not in (0, -1) or not _is_copy(lengths, sums):
+            continue
+        for user in sums.users:
+            cu = _from_zero(user, sums)
+            if cu is not None and cu not in machine.inside and user < node and _is_copy(lengths, sums):
+                if not mutated_after(cu.graph, cu, user.next, node) and not mutated_after(cu.graph, lengths, sums, node):
+                    return cu
+    return None
+
+
+def _is_copy(lengths: fx.Node, sums: fx.Node) -> bool:
+    return example(sums).dtype in (torch.int32, torch.int64) and example(lengths).dim() == 1
+
+
+def _from_zero(user: fx.Node, sums: fx.Node) -> fx.Node | None:
+    """The vector in which a 0 stands in front of the sums."""
+    name = name_of_target(user.target)
+    if name == "setitem":
+        cu, at, value = user.args
+        whole = isinstance(at, slice) and (at.start, at.stop, at.step) in ((1, None, None), (1, None, 1))
+        known = isinstance(cu, fx.Node) and value is sums and whole and contents_of(cu) == Uniform(0)
+        return cu if known and example(cu).dim() == 1 and not mutated_after(cu.graph, cu, cu.next, user) else None
+    call = call_of(user)
+    if call is None:
+        return None
+    given = call.arguments
+    if name == "pad":
+        zero = given.get("value") in (None, 0) and given.get("mode", "constant") == "constant"
+        return user if given.get("input") is sums and tuple(given.get("pad", ())) == (1, 0) and zero else None
+    if name in ("cat", "concat", "concatenate"):
+        parts: Any = given.get("tensors")
+        first = parts[0] if isinstance(parts, (tuple, list)) and len(parts) == 2 and parts[1] is sums else None
+        one = isinstance(first, fx.Node) and tuple(example(first).shape) == (1,) and contents_of(first) == Uniform(0)
+        return user if one and unchanged(first, first.next) else None
+    return None
+
+
 def _ends_at(node: fx.Node) -> int | None:
     """The stop of the outermost slice of a boundary vector (None: to the end)."""
     while isinstance(node, fx.Node) and node.args and isinstance(node.args[0], fx.Node):
@@ -122,9 +175,8 @@ def element(machine: Machine, vector: fx.Node, position: Affine, node: fx.Node) 
     root, offset, lengths = boundary_vector(vector)
     machine.vectors.update((root, vector))
     k = at[1] + offset
-    if lengths:
-        cu = lengths_of(root)
-        assert cu is not None
+    cu = lengths_of(root) if lengths else summed_up(machine, root, node)
+    if cu is not None:
         whole = Boundaries(cu)
         return Affine.of(Bound(whole, k + 1)).plus(Affine.of(Bound(whole, k)), -1)
     return Affine.of(Bound(Boundaries(root), k))

@@ -13,6 +13,7 @@ from packpass._compat import hint_of, statically_known_true
 from packpass.semantics import example
 from packpass.semantics.effects import mutated_after
 from passes.document_loops import (  # noqa: F401  (fills the rule table)
+    masked,
     rules_created,
     rules_cuts,
     rules_documents,
