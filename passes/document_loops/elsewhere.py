@@ -21,7 +21,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example
-from passes.document_loops.integers import FULL, Affine, Index, Invariant
+from passes.document_loops.integers import FULL, Affine, Boundaries, Index, Invariant
 from passes.document_loops.machine import Machine, Segment, Store, selection
 from passes.document_loops.terms import Term
 
@@ -143,14 +143,32 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
         return None
     counted = begin if entries[cut].stop is not None else _from_end(begin, example(base).shape[cut])
     at_end = entries[cut].stop is None and counted == begin
-    length = end.plus(counted, -1).length_of()
-    if length is None or length[1] or (row is None and _is_own(machine, begin, length[0])):
+    documents = own_documents(end.plus(counted, -1))
+    if documents is None or (at_end and documents.made is not None):
+        return None
+    if row is None and _is_own(machine, begin, documents):
         return None
     if machine.boundaries is None:
-        machine.use((length[0], 0), base)
-    if machine.boundaries != (length[0], 0):
+        machine.use((documents, 0), base)
+    if machine.boundaries != (documents, 0):
         return None
     return _segment(machine, base, entries, cut, row, begin, at_end)
+
+
+def own_documents(length: Affine) -> Boundaries | None:
+    """The documents that are as long as a number says."""
+    known = length.length_of()
+    if known is not None:
+        return None if known[1] else known[0]
+    bounds = length.bounds()
+    if not bounds or any(isinstance(atom, Index) for atom, _ in length.atoms) or any(b.of.lengths for b in bounds):
+        return None
+    return Boundaries(bounds[0].of.node, lengths=True, made=length)
+
+
+def moved_segment(machine: Machine, base: fx.Node, entries: list[Any], at: int, begin: Affine) -> Segment:
+    """Slots of a tensor, as many as the documents have, from a number on."""
+    return _segment(machine, base, entries, at, None, begin, False)
 
 
 def _from_end(begin: Affine, extent: Any) -> Affine:

@@ -46,6 +46,7 @@ from passes.document_loops.machine import (
     Store,
 )
 from passes.document_loops.op_names import label
+from passes.document_loops.parts import OtherDocuments
 from passes.document_loops.rules import step
 from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
@@ -85,11 +86,13 @@ def content(value: Segment | Document) -> Term:
 
 
 def interpret(
-    loop: LoopFound, which: int, intern: Interner, fakes: dict[int, Any]
+    loop: LoopFound, which: int, intern: Interner, fakes: dict[int, Any], documents: Boundaries | None = None
 ) -> tuple[Machine, dict[fx.Node, Any]]:
-    """Run one traced iteration on the abstract machine."""
+    """Run one traced iteration on the abstract machine; ``documents``: by what it is known that the loop goes."""
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, loop.nodes, fakes)
+    if documents is not None:
+        machine.boundaries, machine.parts_of_documents = (documents, 0), True
     machine.values[begin] = Affine.of(Index())
     for node in body:
         step(machine, node)
@@ -114,7 +117,15 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     loop = LoopFound(
         loop.id, tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations), loop.collects
     )
-    (first, appended), (second, appended_again) = (interpret(loop, i, intern, fakes) for i in (0, 1))
+    try:
+        (first, appended), (second, appended_again) = (interpret(loop, i, intern, fakes) for i in (0, 1))
+    except OtherDocuments as refused:
+        intern, fakes = Interner(), {}
+        try:
+            both = [interpret(loop, i, intern, fakes, refused.documents) for i in (0, 1)]
+        except Refused:
+            raise refused from None
+        (first, appended), (second, appended_again) = both
     _same_effects(first, appended, second, appended_again)
     return conclude(graph, loop, first, appended, all_documents(first, loop), hoisted)
 
@@ -262,12 +273,18 @@ def all_documents(machine: Machine, loop: LoopFound) -> Boundaries:
     if machine.boundaries is None:
         raise Refused("no-segments", "the loop does not cut anything by boundaries")
     boundaries, k = machine.boundaries
+    trips = loop.iterations[0][0].args[0]
+    count = example(trips) if isinstance(trips, fx.Node) else trips
+    if boundaries.made is not None:
+        for bound in boundaries.made.bounds():
+            spare = example(bound.of.node).shape[0] - bound.k
+            if bound.of.lengths or bound.k < 0 or not any(same_length(spare - more, count) for more in (0, 1)):
+                raise Refused("partial-coverage", "the loop does not visit every document", bound.of.node)
+        return boundaries
     vector = example(boundaries.node)
     if vector.dtype not in (torch.int32, torch.int64) or vector.dim() != 1:
         raise Refused("boundary-dtype", f"boundaries of dtype {vector.dtype}", boundaries.node)
     documents = vector.shape[0] if boundaries.lengths else vector.shape[0] - 1
-    trips = loop.iterations[0][0].args[0]
-    count = example(trips) if isinstance(trips, fx.Node) else trips
     if k != 0 or not same_length(count, documents):
         raise Refused("partial-coverage", "the loop does not visit every document", boundaries.node)
     return boundaries
