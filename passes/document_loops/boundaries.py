@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass._compat import statically_known_true
 from packpass.semantics import call_of, contents_of, example, op_name
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.meaning import Uniform
@@ -103,6 +104,48 @@ def summed(call: Callable[..., fx.Node], lengths: fx.Node) -> fx.Node:
     for op, by in reversed(steps):
         each = call(op, each, by)
     return call(torch.cumsum, each, 0)
+
+
+def taken_apart(machine: Machine, value: Affine, node: fx.Node) -> Affine:
+    """The same number, with entries of sums and differences of vectors as those of the vectors."""
+    total = Affine(const=value.const)
+    for atom, count in value.atoms:
+        parts = _summands(atom, node) if isinstance(atom, Bound) and not atom.of.lengths else ()
+        if not parts:
+            total = total.plus(Affine(frozenset({(atom, count)})))
+        for part, sign in parts:
+            number = Affine.of(part) if isinstance(part, int) else None
+            if isinstance(part, fx.Node):
+                number = element(machine, part, Affine.of(Index()).plus(Affine.of(atom.k)), node)  # type: ignore[union-attr]
+            if number is None:
+                return value
+            total = total.plus(taken_apart(machine, number.times(sign * count), node))
+    return total
+
+
+def _summands(bound: Bound, node: fx.Node) -> tuple[tuple[Any, int], ...]:
+    """``((vector or number, sign), ...)`` that a vector, unchanged up to ``node``, is the sum of; empty if it is none."""
+    vector = bound.of.node
+    fake = example(vector)
+    if mutated_after(vector.graph, vector, vector.next, node):
+        return ()
+    filled = contents_of(vector)
+    if isinstance(filled, Uniform) and type(filled.value) is int:
+        return ((filled.value, 1),)
+    name = name_of_target(vector.target)
+    call = call_of(vector) if name in ("add", "sub") else None
+    if call is None or call.arguments.get("alpha", 1) != 1:
+        return ()
+    sides = [call.arguments.get(name) for name in ("input", "other")]
+    for side in sides:
+        if isinstance(side, fx.Node):
+            own = example(side)
+            same = isinstance(own, torch.Tensor) and own.dim() == 1 and statically_known_true(own.shape[0] == fake.shape[0])
+            if not same or own.dtype != fake.dtype or mutated_after(vector.graph, side, vector, node):
+                return ()
+        elif type(side) is not int:
+            return ()
+    return ((sides[0], 1), (sides[1], 1 if name == "add" else -1))
 
 
 def documents_of_lengths(machine: Machine, lengths: fx.Node, node: fx.Node) -> tuple[Boundaries, int]:

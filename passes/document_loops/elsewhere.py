@@ -21,6 +21,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example
+from passes.document_loops.boundaries import taken_apart
 from passes.document_loops.integers import FULL, Affine, Boundaries, Index, Invariant
 from passes.document_loops.machine import Machine, Segment, Store, selection
 from passes.document_loops.terms import Term
@@ -143,7 +144,10 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
         return None
     counted = begin if entries[cut].stop is not None else _from_end(begin, example(base).shape[cut])
     at_end = entries[cut].stop is None and counted == begin
-    documents = own_documents(end.plus(counted, -1))
+    length = end.plus(counted, -1)
+    if length.length_of() is None:
+        length = taken_apart(machine, length, machine.here or base)
+    documents = own_documents(length)
     if documents is None or (at_end and documents.made is not None):
         return None
     if row is None and _is_own(machine, begin, documents):

@@ -155,6 +155,8 @@ class Machine:
         """Rows of outer tensors that have one row per document."""
         self.vectors: set[fx.Node] = set()
         """Vectors of integers whose elements are known as such."""
+        self.here: fx.Node | None = None
+        """The call of the body that is being interpreted."""
         self.parts_of_documents = False
         """Are the slots that the body works on parts of other documents, which it cuts first?"""
         self.least = 0
