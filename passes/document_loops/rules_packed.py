@@ -16,7 +16,7 @@ from passes.document_loops.emit_documents import _flattened
 from passes.document_loops.integers import FULL, Affine, Window
 from passes.document_loops.machine import OPAQUE, Check, Machine, Padded, Segment
 from passes.document_loops.op_names import label
-from passes.document_loops.padded import padded_to_width
+from passes.document_loops.padded import joined_to_width, padded_to_width
 from passes.document_loops.rules import documents, outside_call, rule
 from passes.document_loops.rules_views import first_bound
 from passes.document_loops.terms import ANY, Apply, Assign, Flip, Outside, Roll, Term
@@ -145,6 +145,10 @@ def _cat(machine: Machine, node: fx.Node) -> Any:
     tensors, dim = argument(node, 0, "tensors"), argument(node, 1, "dim", node.kwargs.get("axis", 0))
     values = [machine.value(t) for t in tensors]
     segments = [v for v in values if isinstance(v, Segment)]
+    if segments and dim % example(node).dim() == segments[0].rank + segments[0].dim:
+        to_width = joined_to_width(machine, node, tensors, values)
+        if to_width is not None:
+            return to_width
     if not segments:
         return outside_call(machine, node)
     first = segments[0]
