@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from packpass.ops._library import define, differentiable
-from packpass.ops._segment_geometry import along, slots_of, spread
+from packpass.ops._segment_geometry import along, documents_of, slots_of, spread
 
 
 def _places_kernel(cu_seqlens: Tensor, begins: Tensor, total: int) -> Tensor:
@@ -59,6 +59,25 @@ mask_places_op = define(
 )
 """For every slot of the row, where in the flat ``mask [N, S]`` the true place lies that has its number within the
 document; -1 outside of documents."""
+
+
+def _interleaved_kernel(cu_seqlens: Tensor, pieces: int, total: int) -> Tensor:
+    slots = slots_of(cu_seqlens * pieces, total * pieces)
+    starts, lengths = cu_seqlens.long(), documents_of(cu_seqlens).lengths
+    own = torch.arange(total * pieces, device=cu_seqlens.device) - spread(starts * pieces, slots)
+    length = spread(lengths, slots).clamp(min=1)
+    found = own // length * total + spread(starts, slots) + own % length
+    return torch.where(slots.inside, found, -1)
+
+
+interleaved_places_op = define(
+    "interleaved_places(Tensor cu_seqlens, int pieces, SymInt total) -> Tensor",
+    fake=lambda cu_seqlens, pieces, total: cu_seqlens.new_empty([total * pieces], dtype=torch.int64),
+    kernel=_interleaved_kernel,
+    decomposition=_interleaved_kernel,
+)
+"""Of ``pieces`` rows of one length, one behind the other, the slots in the order of documents: all pieces of the first,
+then all of the second."""
 
 
 def _resized(x: Tensor, dim: int, size: int) -> Tensor:

@@ -46,7 +46,7 @@ from passes.document_loops.machine import (
     Store,
 )
 from passes.document_loops.op_names import label
-from passes.document_loops.parts import OtherDocuments
+from passes.document_loops.parts import OtherDocuments, Pieces
 from passes.document_loops.rules import step
 from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
@@ -62,7 +62,7 @@ class Decided:
     writes: tuple[tuple[Outer, Store], ...]
     rows: tuple[tuple[DocRow, Term], ...]
     """Outer tensors with one row per document, and what is written there."""
-    appended: tuple[tuple[fx.Node, Segment | Document], ...]
+    appended: tuple[tuple[fx.Node, Segment | Document | Pieces], ...]
     checks: tuple[Check, ...]
     covers_row: bool
     """Splitting by lengths: eager itself requires that the documents fill the row."""
@@ -80,8 +80,10 @@ class Decided:
         return contents + [content(value) for _, value in self.appended]
 
 
-def content(value: Segment | Document) -> Term:
+def content(value: Segment | Document | Pieces) -> Term:
     """The term of what is appended to a list."""
+    if isinstance(value, Pieces):
+        return value.term
     return value.store.term if isinstance(value, Segment) else value.cell.term
 
 
@@ -146,6 +148,10 @@ def conclude(
     appends = []
     sizes = list_sizes(loop)
     for collect, value in appended.items():
+        if isinstance(value, Pieces):
+            _check_pieces(graph, loop, collect, value, sizes)
+            appends.append((collect, value))
+            continue
         (_check_segment if isinstance(value, Segment) else _check_document)(graph, loop, first, collect, value, sizes)
         appends.append((collect, value))
     found = Decided(
@@ -194,6 +200,20 @@ def _check_segment(
             raise Refused("list-use", "the list of per-document tensors is used by something else than torch.cat", user)
         if int(user.args[1]) % value.rank != value.rank + value.dim:  # type: ignore[arg-type]
             raise Refused("list-use", "the per-document tensors are concatenated along another dimension", user)
+
+
+def _check_pieces(
+    graph: fx.Graph, loop: LoopFound, collect: fx.Node, value: Pieces, sizes: tuple[fx.Node, ...]
+) -> None:
+    """A list of several parts of each document may be concatenated along their packed dimension."""
+    begin = loop.iterations[0][0]
+    parts = [term for term in walk(value.term) if isinstance(term, Elsewhere)]
+    if any(mutated_after(graph, part.node, begin) for part in parts):
+        raise Refused("aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect)
+    for user in collect.users:
+        joins = user.target is markers.RAGGED_CAT and int(user.args[1]) % value.rank == value.rank + value.term.dim  # type: ignore[arg-type]
+        if user not in sizes and not joins:
+            raise Refused("list-use", "several parts of each document are used by something else than torch.cat", user)
 
 
 def _check_document(
@@ -258,6 +278,10 @@ def _same_effects(first: Machine, appended: dict[Any, Any], second: Machine, aga
             raise differs
     for collect, value in appended.items():
         other = again[collect]
+        if isinstance(value, Pieces) and isinstance(other, Pieces):
+            if value.term is not other.term:
+                raise differs
+            continue
         if isinstance(value, Document) and isinstance(other, Document):
             if value.cell.term is not other.cell.term:
                 raise differs
@@ -296,7 +320,7 @@ def _rows(decided: Decided, machine: Machine) -> list[Row]:
         rows.update({t: None for t in walk(term) if isinstance(t, Row)})
     if not rows:
         rows.update({store.outer: None for store in machine.outer.values() if isinstance(store.outer, Row)})
-    segments = any(isinstance(value, Segment) for _, value in decided.appended)
+    segments = any(isinstance(value, (Segment, Pieces)) for _, value in decided.appended)
     if not rows and not segments and not any(isinstance(row, (Elsewhere, Block)) for row, _ in decided.writes):
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")
     return list(rows)

@@ -13,7 +13,8 @@ these are (`OtherDocuments`); in a second one what they are cut from is known by
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import operator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -21,10 +22,15 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.elsewhere import moved_segment, own_documents
 from passes.document_loops.inequalities import at_most
-from passes.document_loops.integers import FULL, Affine, Bound, Boundaries
-from passes.document_loops.machine import Machine, Segment
-from passes.document_loops.terms import Outside, Row
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived
+from passes.document_loops.machine import Check, Machine, Segment
+from passes.document_loops.terms import Outside, Row, Term
 from passes.refused import Refused
+
+if TYPE_CHECKING:
+    from passes.document_loops.emit import Emitter
+
+_ops = torch.ops.packpass
 
 
 class OtherDocuments(Refused):
@@ -70,6 +76,68 @@ def cut(machine: Machine, base: fx.Node, entries: list[Any]) -> Cut | None:
     return Cut(value.node, tuple(entries), at, begin, length)
 
 
+def own_length(machine: Machine) -> Affine:
+    """Slots of the iteration's document."""
+    of, k = machine.boundaries
+    if of.lengths:
+        return Affine.of(Bound(Boundaries(of.node), k))
+    return Affine.of(Bound(of, k + 1)).plus(Affine.of(Bound(of, k)), -1)
+
+
+def chunks_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int) -> tuple[Segment, ...]:
+    """``document.chunk(count)`` of documents that can be cut in so many equal parts."""
+    refused = Refused("no-rule", "chunk of a document that the loop has changed, or cuts in other ways, has no rule", node)
+    document = value if isinstance(value, Cut) else as_cut(value) if isinstance(value, Segment) else None
+    if document is None or dim % len(document.entries) != document.at:
+        raise refused
+    known = isinstance(value, Cut)
+    length = document.length if known else own_length(machine)
+    part = Affine.of(Derived(operator.floordiv, (length, Affine.of(count))))
+    documents = own_documents(part)
+    if documents is None or not known or machine.boundaries != (documents, 0):
+        raise refused if known or documents is None or machine.parts_of_documents else OtherDocuments(refused, documents)
+    rest = Affine.of(Derived(operator.mod, (length, Affine.of(count))))
+    message = f"packpass: a document cannot be cut in {count} equal parts"
+    check = Check(rest, "eq", Affine(), message, machine.least)
+    if check not in machine.checks:
+        machine.checks.append(check)
+    entries = list(document.entries)
+    begins = [document.begin.plus(part.times(j)) for j in range(count)]
+    return tuple(moved_segment(machine, document.node, entries, document.at, begin) for begin in begins)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Joined(Term):
+    """Every document's ``parts``, all as long as the document, one behind the other."""
+
+    parts: tuple[Term, ...]
+    dim: int
+
+    def emit(self, emitter: Emitter) -> fx.Node:
+        """The row of all documents, so many times as long."""
+        rows = emitter.call(torch.cat, tuple(emitter.node(part) for part in self.parts), self.dim)
+        places = emitter.call(_ops.interleaved_places.default, emitter.cu, len(self.parts), emitter.total)
+        made: fx.Node = emitter.call(_ops.gather_places.default, rows, places, self.dim)
+        return made
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pieces:
+    """What a document gives to a list that is joined in the end: `Joined`."""
+
+    term: Joined
+    rank: int
+
+
+def pieces(machine: Machine, node: fx.Node, values: list[Any], dim: int) -> Pieces | None:
+    """``cat`` of several parts of a document, of one length, along their slots."""
+    whole = [v for v in values if isinstance(v, Segment) and v.window == FULL and v.store.exact]
+    if len(whole) < len(values) or len(whole) < 2:
+        return None
+    terms = tuple(machine.read(segment, node) for segment in whole)
+    return Pieces(machine.intern(Joined(terms, dim)), whole[0].rank)
+
+
 def as_cut(segment: Segment) -> Cut | None:
     """A whole document of an outer row that nothing has written yet."""
     row = segment.store.outer
@@ -113,11 +181,7 @@ def wanted(machine: Machine, segment: Segment, entry: Any, refused: Refused) -> 
     document = as_cut(segment)
     if document is None or machine.parts_of_documents or not isinstance(entry, slice) or machine.boundaries is None:
         return refused
-    of, k = machine.boundaries
-    length = Affine.of(Bound(of, k + 1)).plus(Affine.of(Bound(of, k)), -1)
-    if of.lengths:
-        length = Affine.of(Bound(Boundaries(of.node), k))
-    document = dataclasses.replace(document, length=length)
+    document = dataclasses.replace(document, length=own_length(machine))
     low, high = _ends(machine, document, entry)
     if low is None or high is None or not _within(document, low, high):
         return refused
