@@ -193,10 +193,25 @@ def _call_extreme(function: Any) -> Callable[..., Any]:
     """``max(lengths)`` of a list of numbers."""
 
     def replacement(tx: Any, items: Any = None, *rest: Any, **kwargs: Any) -> Any:
+        if rest and active.regions and not kwargs:
+            return _extreme_of(tx, _PLAIN[function], [items.realize(), *(value.realize() for value in rest)])
         numbers = _numbers(tx, items.realize()) if items is not None and not rest and not kwargs else None
         return None if numbers is None else call(tx, function, numbers)
 
     return replacement
+
+
+def _extreme_of(tx: Any, function: Any, values: list[Any]) -> Any:
+    """``min(e, x.shape[0])`` of a number in a tensor and one of the program's: of the numbers."""
+    if not any(isinstance(value, TensorVariable) and is_scalar(value) for value in values):
+        return None
+    numbers = [widths.as_number(tx, value) for value in values]
+    if not all(isinstance(number, (SymNodeVariable, ConstantVariable)) for number in numbers):
+        return None
+    return call(tx, function, *numbers)
+
+
+_PLAIN = {plain.largest: builtins.max, plain.smallest: builtins.min}
 
 
 def _call_len(tx: Any, items: Any = None) -> Any:

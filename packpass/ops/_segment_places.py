@@ -137,6 +137,24 @@ sources_of_places_op = define(
 )
 
 
+def _not_overwritten_kernel(places: Tensor, before: Tensor, cu_seqlens: Tensor, size: int) -> Tensor:
+    if guard_or_false(size == 0):
+        return places.clone()
+    slots = slots_of(cu_seqlens, places.shape[0])
+    sources = sources_of_places_op(before, size)
+    last = torch.where(sources >= 0, slots.entry.index_select(0, sources.clamp(min=0)), -1)
+    return torch.where(last.index_select(0, places.clamp(0, size - 1)) > slots.entry, -1, places)
+
+
+not_overwritten_places_op = define(
+    "not_overwritten_places(Tensor places, Tensor before, Tensor cu_seqlens, SymInt size) -> Tensor",
+    fake=lambda places, before, cu_seqlens, size: places.new_empty(places.shape),
+    kernel=_not_overwritten_kernel,
+    decomposition=_not_overwritten_kernel,
+)
+"""``places`` but for those to which a later document went ``before``: in eager that one writes after this."""
+
+
 def _scatter_kernel(x: Tensor, rows: Tensor, places: Tensor, dim: int) -> Tensor:
     if guard_or_false(rows.shape[dim] == 0):
         return x.clone(memory_format=torch.contiguous_format)

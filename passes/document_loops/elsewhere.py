@@ -58,7 +58,9 @@ class Elsewhere(Term):
 
     def flat(self, emitter: Emitter) -> fx.Node:
         """The outer tensor with its packed dimension, rows one behind the other, at ``dim``."""
-        node = emitter.selected(self)
+        return self._rows_joined(emitter, emitter.selected(self))
+
+    def _rows_joined(self, emitter: Emitter, node: fx.Node) -> fx.Node:
         if not self.per_row:
             return node
         at = example(node).dim() + self.dim
@@ -102,13 +104,22 @@ class Elsewhere(Term):
         size = fake.shape[at]
         return size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, self.node, at)
 
-    def written(self, emitter: Emitter, rows: fx.Node) -> fx.Node:
-        """The outer tensor (as ``index`` selects it) with every document's slots replaced by those of ``rows``."""
-        flat = self.flat(emitter)
-        out = emitter.call(_ops.scatter_places.default, flat, rows, self.places(emitter), self.dim)
+    def written(self, emitter: Emitter, rows: fx.Node, before: list[tuple[Elsewhere, fx.Node]]) -> fx.Node:
+        """The outer tensor (as ``index`` selects it) with every document's slots replaced by those of ``rows``.
+
+        ``before``: what the loop has written for the same document before, each with the tensor as it was then.
+        """
+        whole = before[-1][1] if before else emitter.selected(self)
+        flat = self._rows_joined(emitter, whole)
+        places = self.places(emitter)
+        for other, _ in before:
+            # What a later document has written before is later than what this one writes now.
+            size = emitter.call(torch.ops.aten.sym_size.int, flat, example(flat).dim() + self.dim)
+            earlier = other.places(emitter)
+            places = emitter.call(_ops.not_overwritten_places.default, places, earlier, emitter.cu, size)
+        out = emitter.call(_ops.scatter_places.default, flat, rows, places, self.dim)
         if not self.per_row:
             return out
-        whole = emitter.selected(self)
         sizes = [
             size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, whole, d)
             for d, size in enumerate(example(whole).shape)

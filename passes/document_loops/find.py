@@ -141,7 +141,8 @@ def conclude(
     hoisted: tuple[fx.Node, ...],
 ) -> Decided:
     """The conditions on what a generic iteration does, whatever form the loop was found in; raises `Refused`."""
-    writes = tuple((store.outer, store) for store in first.outer.values() if store.version and store.outer is not None)
+    written = sorted(first.outer.values(), key=lambda store: store.turn)
+    writes = tuple((store.outer, store) for store in written if store.version and store.outer is not None)
     doc_rows = tuple((cell.outer, cell.term) for cell in first.rows.values() if cell.version and cell.outer is not None)
     if not writes and not doc_rows and not loop.collects and not first.checks:
         raise Refused("no-effect", "the loop over documents changes nothing")
