@@ -14,6 +14,8 @@ from packpass import markers
 from packpass.capture.dynamo import TensorVariable, TupleVariable, constant, emit, example
 from packpass.capture.state import active
 from packpass.capture.watch import is_unknown, watch_mask
+from packpass.semantics.effects import mutated_after, written_inputs
+from packpass.semantics.pointwise import slot_by_slot
 
 
 def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
@@ -35,6 +37,48 @@ def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
         return None  # one value for all: no size is asked for
     tx.output.create_proxy("call_function", markers.MASKED_PUT, (*proxies, value.as_proxy(), None, None), {})
     return constant(None)
+
+
+def count(tx: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """``mask[i].sum()``: an entry of the sums of all rows, made before the loop; None for any other sum."""
+    fake = example(tensor) if isinstance(tensor, TensorVariable) else None
+    if not active.regions or args or kwargs or not isinstance(fake, torch.Tensor) or fake.dim() != 1:
+        return None
+    if fake.dtype.is_floating_point or fake.dtype.is_complex:
+        return None
+    region = active.regions[-1]
+    begin, node = region.indices[0], tensor.as_proxy().node
+    with begin.graph.inserting_before(begin):
+        rows = _all_rows(tx, region, node)
+        if rows is None:
+            return None
+        if ("sums", rows) not in region.rows:
+            region.rows["sums", rows] = emit(tx, "sum", tx.output.current_tracer.proxy(rows), 1, method=True)
+    return region.rows["sums", rows].call_method(tx, "__getitem__", [region.index], {})
+
+
+def _all_rows(tx: Any, region: Any, row: Any) -> Any:
+    """The node of the rows of all documents, of which ``row`` is the one at the index; None if it is not known."""
+    begin, index = region.indices[0], region.indices[-1]
+    if row.target in (torch.select, "select") and row.args[1:] == (0, index):
+        source = row.args[0]
+        known = source < begin and not mutated_after(source.graph, source, begin)
+        return source if known and source.meta["example_value"].dim() == 2 else None
+    if row < begin or row.all_input_nodes != row.all_input_nodes[:1] or not row.all_input_nodes:
+        return None
+    value = row.all_input_nodes[0].meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or value.dim() != 1 or not slot_by_slot(row) or written_inputs(row):
+        return None
+    source = _all_rows(tx, region, row.all_input_nodes[0])
+    if source is None:
+        return None
+    key = (row.op, row.target, source, repr(row.args[1:]), repr(row.kwargs))
+    if key not in region.rows:
+        args = [tx.output.current_tracer.proxy(source) if arg is row.all_input_nodes[0] else arg for arg in row.args]
+        if row.kwargs or args[0] is row.args[0]:
+            return None
+        region.rows[key] = emit(tx, row.target, *args, method=row.op == "call_method")
+    return region.rows[key].as_proxy().node
 
 
 def watch(tx: Any, tensor: Any, key: Any) -> None:

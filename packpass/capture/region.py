@@ -239,6 +239,8 @@ class Region:
         """Iteration -> the condition of its branches that is followed both ways."""
         self.numbers: dict[Any, Any] = {}
         """Tensors of one integer, as nodes -> the number that was read from each."""
+        self.rows: dict[Any, Any] = {}
+        """What was made of the rows of all documents, in front of the loop."""
         self._scope = contextlib.ExitStack()
         self._scope.enter_context(enter_new_scope())
         self.cells = Accesses()

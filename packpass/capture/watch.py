@@ -8,6 +8,7 @@ Functions named after what they wrap are ``replacement(original, *args)`` for th
 
 from __future__ import annotations
 
+import operator
 import types
 from typing import Any
 
@@ -74,17 +75,25 @@ def _may_tell_lengths(value: Any) -> bool:
     return _is_integers(value) or (isinstance(value, torch.Tensor) and value.dtype is torch.bool and value.dim() == 2)
 
 
-def watch_mask(tx: Any, mask: Any) -> None:
-    """A row is picked by a mask: how much that is, is data, which ends the graph. In a loop over rows it is known."""
+def watch_mask(tx: Any, made: Any) -> None:
+    """A row is picked by a mask, or is counted: how much that is, is data, which ends the graph. In a loop over rows it
+    is known."""
     frame = current_frame()
-    node = mask.as_proxy().node
+    node, rows = made.as_proxy().node, 0
     while node.op != "placeholder" and len(node.all_input_nodes) == 1:
+        rows += node.target in ROWS
         node = node.all_input_nodes[0]
     value = node.meta.get("example_value")
-    if frame.masks or not loops_are_sought() or not isinstance(value, torch.Tensor) or value.dim() != 2:
+    if frame.mode is not Mode.PROBE or frame.masks or not loops_are_sought() or not rows:
+        return
+    if not isinstance(value, torch.Tensor) or value.dim() != 2 or value.dtype.is_floating_point:
         return
     frame.masks = frame.only_numbers = True
     enter_loop_mode(tx, (hint_of(value.shape[0]) or 0,), rank=2)
+
+
+ROWS = (operator.getitem, torch.select, "select")
+"""What takes one row of a matrix."""
 
 
 def _is_integers(value: Any) -> bool:
@@ -199,9 +208,13 @@ def watch_item(tx: Any, scalar: Any) -> None:
     frame = current_frame()
     symbolic = loops_are_sought()
     vector = made_from(scalar.as_proxy().node)
+    if vector is None:
+        watch_mask(tx, scalar)
     if vector is None and not (symbolic and is_of_a_batch(tx, scalar.as_proxy().node)):
         return
     size = None if vector is None else vector.meta["example_value"].shape[0]
+    if isinstance(size, int) and symbolic and batches(tx, {size}):
+        enter_loop_mode(tx, (size,))
     if isinstance(size, int) and size <= UNROLL_LIMIT:
         frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
         raise restart("boundaries are read one by one")

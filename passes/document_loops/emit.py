@@ -302,7 +302,7 @@ class Emitter:
 
     def _bound(self, atom: Bound, boundaries: Boundaries) -> fx.Node:
         """``boundaries[i + k]``, or the same of another vector of integers."""
-        if atom.of == boundaries and not boundaries.lengths and atom.k in (0, 1):
+        if atom.of == boundaries and atom.k in (0, 1):
             return self.given if atom.k == 0 else self.following()
         if boundaries == Boundaries(atom.of.node, lengths=True) and atom.k == 0:
             return self.lengths()

@@ -322,6 +322,7 @@ def _rows(decided: Decided, machine: Machine) -> list[Row]:
     if not rows:
         rows.update({store.outer: None for store in machine.outer.values() if isinstance(store.outer, Row)})
     segments = any(isinstance(value, (Segment, Pieces)) for _, value in decided.appended)
-    if not rows and not segments and not any(isinstance(row, (Elsewhere, Block)) for row, _ in decided.writes):
+    others = [row for row, _ in decided.writes] + [t for term in decided.terms for t in walk(term)]
+    if not rows and not segments and not any(isinstance(row, (Elsewhere, Block)) for row in others):
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")
     return list(rows)
