@@ -15,7 +15,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import native_pad, statically_known_true
-from packpass.capture import counts, divisible, plain, shadows, widths
+from packpass.capture import counts, divisible, masked, plain, shadows, widths
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
@@ -194,10 +194,25 @@ def _call_extreme(function: Any) -> Callable[..., Any]:
     """``max(lengths)`` of a list of numbers."""
 
     def replacement(tx: Any, items: Any = None, *rest: Any, **kwargs: Any) -> Any:
+        if rest and active.regions and not kwargs:
+            return _extreme_of(tx, _PLAIN[function], [items.realize(), *(value.realize() for value in rest)])
         numbers = _numbers(tx, items.realize()) if items is not None and not rest and not kwargs else None
         return None if numbers is None else call(tx, function, numbers)
 
     return replacement
+
+
+def _extreme_of(tx: Any, function: Any, values: list[Any]) -> Any:
+    """``min(e, x.shape[0])`` of a number in a tensor and one of the program's: of the numbers."""
+    if not any(isinstance(value, TensorVariable) and is_scalar(value) for value in values):
+        return None
+    numbers = [widths.as_number(tx, value) for value in values]
+    if not all(isinstance(number, (SymNodeVariable, ConstantVariable)) for number in numbers):
+        return None
+    return call(tx, function, *numbers)
+
+
+_PLAIN = {plain.largest: builtins.max, plain.smallest: builtins.min}
 
 
 def _call_len(tx: Any, items: Any = None) -> Any:
@@ -260,6 +275,9 @@ def _call_roll(tx: Any, input: Any, shifts: Any = None, dims: Any = None) -> Any
 def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     """``x[:, e - 1]`` and ``x[:, e - 1] = v`` with a data-dependent ``e``: torch's indexing takes such an integer only
     alone, so go through ``select``, which returns the same view."""
+    masked_part = masked.subscript(tx, self, name, args)
+    if masked_part is not None:
+        return masked_part
     key = args[0].realize()
     fake = example(self)
     if not isinstance(fake, torch.Tensor):
@@ -359,6 +377,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     builtins.min: _call_extreme(plain.smallest),
     builtins.len: _call_len,
     torch.roll: _call_roll,
+    torch.sum: masked.count,
     **dict.fromkeys((torch.nn.functional.pad, native_pad()), widths.call),
     torch._check: _note_check,
     **{function: _shadowed(function) for function in shadows.SHADOWED},
@@ -372,6 +391,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "__setitem__": _set_item,
     **dict.fromkeys(("split", "split_with_sizes"), _call_split),
     "roll": _call_roll,
+    "sum": masked.count,
     **{name: _shadowed(function) for name, function in shadows.METHODS.items()},
     **{name: _divided(name) for name in divisible.METHODS},
     **{name: _sized(name, _divided(name) if name in divisible.METHODS else None) for name in counts.METHODS},

@@ -106,11 +106,11 @@ class CollectedItems(list[Any]):
 
     def _refuse_count(self) -> Restart:
         reason = "every document must append to the list, and as often as every other"
-        return refuse("list-append", reason, self.region.location)
+        return refuse("list-append", reason, self.region.location, self.region.key)
 
     def _refuse_entry(self, value: VariableTracker) -> Restart:
         reason = f"only tensors may be appended per document, not {value.python_type_name()}"
-        return refuse("list-append", reason, self.region.location)
+        return refuse("list-append", reason, self.region.location, self.region.key)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise self.refusal()
@@ -122,6 +122,7 @@ class CollectedItems(list[Any]):
             "a list filled by the loop over documents may only be concatenated (torch.cat), stacked, padded, summed or "
             "looped over again",
             self.region.location,
+            self.region.key,
         )
 
     if not TYPE_CHECKING:

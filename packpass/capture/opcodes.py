@@ -22,7 +22,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import calls, effects, last_boundary, late_reads, sequences
+from packpass.capture import calls, effects, last_boundary, late_reads, masked, sequences
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     LocalGeneratorObjectVariable,
@@ -35,7 +35,7 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.lists import items_of, numbers_of
 from packpass.capture.region import JUMPS, Region, TrackedLocals
-from packpass.capture.state import LOOP_MODES, Mode, active, location_of
+from packpass.capture.state import LOOP_MODES, Mode, active, leave_to_stock, location_of
 from packpass.capture.watch import watch_items
 
 _FILLERS = ("NOP", "RESUME", "CACHE")
@@ -129,6 +129,28 @@ def _follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
             tx.stack[at] = constant(outcome)
 
 
+# === Loops that are left =====================================================================================
+
+
+def makes_left_loop(tx: Any) -> bool:
+    """Does this call make what a refused loop goes over, in front of which the graph is to end?"""
+    frame = active.frame
+    if frame is None or frame.mode is not Mode.SYMBOLIC or active.regions:
+        return False
+    at = tx.instruction_pointer
+    while at is not None and at < len(tx.instructions) and tx.instructions[at].opname in ("GET_ITER", *_FILLERS):
+        at += 1
+    head = tx.instructions[at] if at is not None and at < len(tx.instructions) else None
+    return head is not None and head.opname == "FOR_ITER" and (tx.f_code, head.offset) in frame.left
+
+
+def end_graph(tx: Any) -> None:
+    """End the graph in front of the call, if a loop was captured in it; else the frame is stock torch's."""
+    if not any(region.closed for region in active.trace.regions.values()):
+        raise leave_to_stock("nothing stands in front of the loop that was refused")
+    call(tx, torch._dynamo.graph_break)
+
+
 # === Iteration, indexing, attributes =========================================================================
 
 
@@ -163,6 +185,8 @@ def _set_item(original: Any, self: Any, instruction: Any) -> None:
 
 def _indexed(original: Any, self: Any, instruction: Any, name: str, operands: int) -> None:
     base = self.stack[-2].realize()
+    if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode is Mode.PROBE:
+        masked.watch(self, base, self.stack[-1])
     if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode in LOOP_MODES:
         args = [self.stack[-1]] if operands == 2 else [self.stack[-1], self.stack[-3]]
         try:

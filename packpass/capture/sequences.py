@@ -43,7 +43,17 @@ from packpass.capture.state import (
     refuse,
     resumes,
 )
-from packpass.capture.watch import enter_loop_mode, is_matrix, is_vector, loop_mode_for_symint, made_from, static_sizes
+from packpass.capture.watch import (
+    batches,
+    enter_loop_mode,
+    is_batch,
+    is_matrix,
+    is_vector,
+    loop_mode_for_symint,
+    made_from,
+    settle,
+    static_sizes,
+)
 from packpass.decisions.location import is_library
 
 if TYPE_CHECKING:
@@ -65,7 +75,7 @@ def is_once(value: Any) -> bool:
 
 def documents_of(tx: Translator, value: Any) -> Any:
     """``value`` as a sequence over documents, or None: one of ours, a list that a loop over documents has filled, a 1-D
-    integer tensor with one entry per document, or a matrix with one row of sizes for each."""
+    integer tensor with one entry per document, a matrix with one row of sizes for each, or a batch of padded rows."""
     if is_documents(value):
         return value
     items = items_of(value)
@@ -77,12 +87,15 @@ def documents_of(tx: Translator, value: Any) -> Any:
         return None
     if isinstance(value, TensorVariable) and is_matrix(value):
         return rows_of(tx, value)
-    if isinstance(value, TensorVariable) and is_vector(value) and current_frame().mode is not Mode.STOCK:
+    if current_frame().mode is Mode.STOCK or not isinstance(value, TensorVariable):
+        return None
+    if is_vector(value) or is_batch(value):
         if is_single(tx, value) or (is_column(value) and goes_over_rows(tx, value)):
             return call(tx, plain.of_tensor, value)
         size = value.as_proxy().node.meta["example_value"].shape[0]
         if isinstance(size, int) or size.node.expr.is_number:
-            enter_loop_mode(tx, static_sizes(int(size)))
+            if is_vector(value) or batches(tx, {int(size)}):
+                enter_loop_mode(tx, static_sizes(int(size)))
         elif loop_mode_for_symint(tx, size.node.expr):
             return call(tx, plain.of_tensor, value)
     return None
@@ -141,13 +154,14 @@ def _advance(tx: Translator, iterator: Value) -> Value:
     return region.index
 
 
-def _in_range(key: Any, length: Any) -> bool:
+def _in_range(key: Any, length: Value) -> bool:
     """Is ``0 <= key < length`` in every iteration of the open loop, where its index is below the loop's length?"""
     if not active.regions:
         return False
     region = active.regions[-1]
     ahead = key - expression(region.index)
-    spare = length - expression(region.length) - ahead
+    settle(length, region.length)
+    spare = expression(length) - expression(region.length) - ahead
     return all(getattr(n, "is_number", True) and bool(n >= 0) for n in (ahead, spare))
 
 
@@ -170,7 +184,7 @@ def _position(tx: Translator, documents: Value, key: Value) -> Value:
         raise refuse_use(tx, f"entry [{number}] of a sequence with one entry per document")
     if isinstance(key, SymNodeVariable):
         # A negative number counts from the end, one too large raises: neither is what the entry of it would be.
-        if _in_range(expression(key), expression(length)):
+        if _in_range(expression(key), length):
             return key
         raise refuse_use(tx, f"entry [{key.sym_num}] of a sequence with one entry per document")
     raise refuse_use(tx, "this subscript")
@@ -237,6 +251,7 @@ def _shortest(tx: Translator, items: list[Any], what: str, strict: bool) -> Any:
     shortest = _length(tx, items[0])
     for item in items[1:]:
         length = _length(tx, item)
+        settle(length, shortest)
         difference = sympy.sympify(expression(length) - expression(shortest))
         if not difference.is_Integer or (strict and difference != 0):
             lengths = f"{expression(shortest)} and {expression(length)}"

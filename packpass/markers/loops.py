@@ -47,6 +47,11 @@ _lib.define("split_get(Tensor x, Tensor lengths, SymInt index, int dim) -> Tenso
 _lib.define("segment(Tensor x, Tensor boundaries, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("roll(Tensor x, int[] shifts, int[] dims) -> Tensor", tags=_TAGS)
 
+_lib.define("masked(Tensor row, Tensor mask, Tensor? all, Tensor? lengths) -> Tensor", tags=_TAGS)
+_lib.define(
+    "masked_put(Tensor(a!) row, Tensor mask, Tensor value, Tensor? all, Tensor? lengths) -> ()",
+    tags=_TAGS,
+)
 _lib.define("chunk(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
 _lib.define("reshape(Tensor x, SymInt[] sizes) -> Tensor", tags=_TAGS)
 _lib.define("pad(Tensor x, SymInt[] pad, str mode, Scalar? value, SymInt width) -> Tensor", tags=_TAGS)
@@ -97,6 +102,8 @@ LIST_PAD = _ns.list_pad.default
 SPLIT_GET = _ns.split_get.default
 SEGMENT = _ns.segment.default
 """Put in by passes: ``x`` between two neighbouring boundaries, a view."""
+MASKED, MASKED_PUT = _ns.masked.default, _ns.masked_put.default
+"""``row[mask]`` and ``row[mask] = value`` of a padded row; passes add the mask of ``all`` rows and its ``lengths``."""
 ROLL = _ns.roll.default
 LOGSUMEXP, CUMMAX, CUMMIN = _ns.logsumexp.default, _ns.cummax.default, _ns.cummin.default
 ATTENTION = _ns.attention.default
@@ -119,11 +126,23 @@ LAST_BOUNDARY = _ns.last_boundary.default
 """``cu_seqlens[-1] == size`` is taken to have this outcome; a loop whose documents fill a row proves it."""
 LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD)
 MARKERS = frozenset(
-    {LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, *LIST_USES, SPLIT_GET, SEGMENT, LAST_BOUNDARY}
+    {
+        LOOP_BEGIN,
+        LOOP_END,
+        *LOOP_SKIP,
+        LOOP_CHECK,
+        LIST_COLLECT,
+        *LIST_USES,
+        SPLIT_GET,
+        SEGMENT,
+        LAST_BOUNDARY,
+        MASKED,
+        MASKED_PUT,
+    }
 )
 
 # Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
-for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, BOUNDARIES, LAST_BOUNDARY):
+for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, BOUNDARIES, LAST_BOUNDARY, MASKED_PUT):
     has_side_effect(_op)
 
 
@@ -148,6 +167,8 @@ for _name in (
     "split_get",
     "segment",
     "last_boundary",
+    "masked",
+    "masked_put",
 ):
     _lib.impl(_name, _never, "CompositeExplicitAutograd")
 for _shadow, _original in SHADOWS.items():
@@ -222,6 +243,12 @@ def _(collected: torch.Tensor, length: int, batch_first: bool, value: float, sid
 torch.library.register_fake(
     "packpass_capture::split_get", lambda x, lengths, index, dim: _ragged_like(x, (dim % x.dim(),)), lib=_lib
 )
+torch.library.register_fake(
+    "packpass_capture::masked",
+    lambda row, mask, all, lengths: row.new_empty([_fresh_size(), *row.shape[1:]]),
+    lib=_lib,
+)
+torch.library.register_fake("packpass_capture::masked_put", lambda row, mask, value, all, lengths: None, lib=_lib)
 
 
 @torch.library.register_fake("packpass_capture::chunk", lib=_lib)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from passes.document_loops import emit_documents
 from passes.document_loops.emit import Emitter
 from passes.document_loops.find import Decided
 from passes.document_loops.machine import Segment
+from passes.document_loops.parts import Pieces
 
 _ops = torch.ops.packpass
 
@@ -26,6 +28,10 @@ def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> f
     dim = int(cat.args[1]) % fake.dim()  # type: ignore[arg-type]
     if decided.row_node is None:
         return row  # made for the documents alone
+    for collect, value in decided.appended:
+        if collect is cat.args[0] and isinstance(value, Pieces):
+            times = emitter.call(operator.mul, emitter.cu, len(value.term.parts))
+            return row if decided.covers_row else emitter.call(_ops.documents_only.default, row, times, dim)
     if decided.covers_row or statically_known_true(example(cat).shape[dim] == fake.shape[dim]):
         # Eager needs the documents to fill the row here, or fails.
         return emitter.call(torch.clone, row) if not row.meta.get("packpass") else row

@@ -18,8 +18,9 @@ from packpass.semantics import call_of, example, meaning_of
 from packpass.semantics.effects import AS_NUMBERS, effects_of
 from packpass.semantics.memory import aliases_of, copied
 from packpass.semantics.names import base_name
-from packpass.semantics.pointwise import slot_by_slot
-from passes.document_loops.integers import Affine
+from packpass.semantics.pointwise import OF_INTEGERS, slot_by_slot
+from passes.document_loops.inequalities import at_most, length_in
+from passes.document_loops.integers import Affine, Derived
 from passes.document_loops.machine import (
     OPAQUE,
     Machine,
@@ -99,11 +100,28 @@ def _int_op(machine: Machine, node: fx.Node, name: str) -> Any:
         for a, b in (known, known[::-1]):
             if b.is_const:
                 return a.times(b.const)
+    derived = _derived(name, known) if len(known) == 2 else None
+    if derived is not None:
+        return derived
     if name == "neg" and len(known) == 1:
         return known[0].times(-1)
     if name == "positive":
         return known[0]
     return OPAQUE
+
+
+def _derived(name: str, args: list[Affine]) -> Affine | None:
+    """Quotients and remainders by positive constants, and the smaller or larger of two numbers of a document."""
+    function: Any = OF_INTEGERS.get(name)
+    if function is None or all(arg.is_shared for arg in args):
+        return None
+    if function in (min, max):
+        for one, other in (args, args[::-1]):
+            length = length_in(one.plus(other))
+            if length is not None and at_most(one, other, length):
+                return one if function is min else other
+        return Affine.of(Derived(function, tuple(args)))
+    return Affine.of(Derived(function, tuple(args))) if args[1].is_const and args[1].const > 0 else None
 
 
 @rule("sym_sum")

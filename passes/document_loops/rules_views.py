@@ -13,6 +13,7 @@ from packpass.semantics.views import TRANSPOSING, permutation_of
 from passes.document_loops.integers import FULL, Affine, Bound, Invariant
 from passes.document_loops.machine import OPAQUE, Machine, Segment, frozen_args
 from passes.document_loops.op_names import label, name_of
+from passes.document_loops.parts import Cut, sizes_of
 from passes.document_loops.rules import bound_arguments, documents, outside_call, rule
 from passes.document_loops.terms import LENGTH, Apply, Outside
 from passes.refused import Refused
@@ -26,6 +27,8 @@ def _size(machine: Machine, node: fx.Node) -> Any:
         if dim % value.rank == value.rank + value.dim and machine.boundaries is not None:
             of, k = machine.boundaries
             return Affine.of(Bound(of, k + 1)).plus(Affine.of(Bound(of, k)), -1)
+    if isinstance(value, Cut) and isinstance(dim, int) and sizes_of(value, dim) is not None:
+        return sizes_of(value, dim)
     fake = example(node)
     return Affine.of(fake) if isinstance(fake, int) and not isinstance(fake, bool) else OPAQUE
 

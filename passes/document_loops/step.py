@@ -32,7 +32,7 @@ def step(machine: Machine, node: fx.Node) -> None:
     if node.op == "get_attr":
         machine.values[node] = machine.intern(Outside(node))
         return
-    before = machine.state()
+    before, machine.here = machine.state(), node
     try:
         machine.values[node] = _by_rule(machine, node)
     except Refused as refused:

@@ -23,6 +23,7 @@ from passes.document_loops.machine import (
     selection,
 )
 from passes.document_loops.op_names import label
+from passes.document_loops.parts import wanted
 from passes.document_loops.terms import DocRow, Outside, Roll, Slice
 from passes.refused import Refused
 
@@ -132,6 +133,11 @@ def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
         return _cut_to_length(machine, value, entries, node)
     if isinstance(value, Segment):
         return _of_segment(machine, value, entries, node)
+    if isinstance(value, Outside) and value.node is None:
+        through = _through_constants(machine, base, entries)
+        if through is not None:
+            moved = elsewhere(machine, *through)
+            return _of_row(machine, *through, node) if moved is None else (moved, FULL)
     if not isinstance(value, Outside) or value.node is None:
         raise Refused("no-rule", f"{label(node)} of this value has no rule", node)
     moved = elsewhere(machine, value.node, entries)
@@ -146,7 +152,10 @@ def _of_segment(machine: Machine, value: Segment, entries: list[Any], node: fx.N
         if packed.step not in (None, 1):
             raise Refused("strided-slice", "a slice with a step over documents", node)
         whole = packed == slice(None)
-        window = value.window if whole else sub_window(machine, value, packed.start, packed.stop, node)
+        try:
+            window = value.window if whole else sub_window(machine, value, packed.start, packed.stop, node)
+        except Refused as refused:
+            raise wanted(machine, value, packed, refused) from None
     else:
         window = point(machine, value, packed, node)
     if any(e != slice(None) for d, e in enumerate(entries) if d != at):

@@ -12,6 +12,7 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
+from packpass.semantics.names import name_of_target
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.ragged_grids.machine import Check, Machine, label
 from passes.ragged_grids.sizes import DOCUMENT, Names
@@ -56,6 +57,8 @@ def _is_row_number(node: fx.Node) -> bool:
             return False
         seen.append(inputs[0])
         fake = example(inputs[0])
+        if name_of_target(seen[-2].target) == "sum":
+            return False  # of a mask: a length, for which the places in the row do not matter
         if fake.dim() == 2:
             return fake.dtype in _INTEGERS
     return False

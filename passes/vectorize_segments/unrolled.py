@@ -242,6 +242,8 @@ def find_unrolled(graph: fx.Graph) -> Copies | None:
         if first.boundaries is None:
             raise Refused("no-segments", "the unrolled loop does not cut anything by boundaries")
         boundaries: Boundaries = first.boundaries[0]
+        if boundaries.made is not None:
+            raise Refused("partial-coverage", "parts of documents in an unrolled loop have no rule", boundaries.node)
         count = example(boundaries.node).shape[0] - (0 if boundaries.lengths else 1)
         if not isinstance(count, int) or sorted(group.machines) != list(range(count)):
             raise Refused("partial-coverage", "the unrolled loop does not visit every document", boundaries.node)
