@@ -100,6 +100,8 @@ class FrameState:
     carried: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """Loop (code object, bytecode offset) -> which of its live frames has locals that change by documents, and how, see
     `packpass.capture.carried`."""
+    running: dict[Any, set[tuple[int, str]]] = dataclasses.field(default_factory=dict)
+    """Loop -> which of its live frames has a list of numbers under which name, see `packpass.capture.running`."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
     code: types.CodeType | None = None
@@ -216,6 +218,7 @@ def without_data_sizes(reason: str) -> Restart | None:
     frame.sites.clear()
     frame.branches.clear()
     frame.carried.clear()
+    frame.running.clear()
     return restart(f"without sizes that are data: {reason}")
 
 
