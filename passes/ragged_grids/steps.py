@@ -161,9 +161,19 @@ def _assume(machine: Machine, node: fx.Node) -> None:
         return
     if _is_count(machine, holds):
         return
-    if not isinstance(holds, sympy.Ge) or not holds.rhs.is_Integer or holds.rhs > 0:
+    size, least = _at_least(holds)
+    if least is None or least > 0:
         raise Refused("length-mismatch", f"sizes of a document are taken to fulfil {holds}", node)
-    machine.check(holds.lhs, ">=", holds.rhs, node, "a size is negative")
+    machine.check(size, ">=", least, node, "a size is negative")
+
+
+def _at_least(holds: Any) -> tuple[Any, Any]:
+    """``(size, number)`` if it is asked whether a size is at least that number; None for the number otherwise."""
+    if not isinstance(holds, (sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)):
+        return None, None
+    more = sympy.expand(holds.gts - holds.lts - (1 if isinstance(holds, (sympy.Gt, sympy.Lt)) else 0))
+    number, size = more.as_coeff_Add()
+    return (size, -number) if number.is_Integer else (None, None)
 
 
 def _is_count(machine: Machine, holds: Any) -> bool:
