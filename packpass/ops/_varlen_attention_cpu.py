@@ -19,17 +19,71 @@ class _Alike:
     """
 
     documents: int
-    rows: slice | Tensor
-    """Slots of the queries, document by document: a slice where they lie side by side."""
-    keys: slice | Tensor
+    queries: int
+    keys: int
     causal: bool
     mask: Tensor | None
     """What torch's kernel takes as one to add, where its own causal mask is not meant."""
 
 
-def _alike(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, dtype: torch.dtype) -> list[_Alike]:
-    """All documents with something to attend to."""
-    found: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+class _Sorted:
+    """Slots of one side of the documents, those of one batch side by side."""
+
+    def __init__(self, starts: list[tuple[int, int]], total: int) -> None:
+        """``starts``: where each document begins, and how long it is, batch by batch."""
+        self.total = total
+        self.covered = sum(length for _, length in starts)
+        at = starts[0][0] if starts else 0
+        in_order = True
+        for start, length in starts:
+            in_order, at = in_order and start == at, start + length
+        self._first = starts[0][0] if starts else 0
+        self._order = None if in_order else torch.cat([torch.arange(s, s + n) for s, n in starts])
+
+    def get(self, x: Tensor, dim: int = 0) -> Tensor:
+        """Those slots, sorted; a view if they are."""
+        if self._order is not None:
+            return x.index_select(dim, self._order)
+        return x.narrow(dim, self._first, self.covered)
+
+    def put(self, parts: Sequence[Tensor], like: Tensor, dim: int = 0) -> Tensor:
+        """The sorted parts where they belong, 0 in slots of no document."""
+        if self.covered == self.total and self._order is None:
+            return _joined(parts, dim)
+        out = like.new_empty(like.shape) if self.covered == self.total else like.new_zeros(like.shape)
+        if self._order is None:
+            out.narrow(dim, self._first, self.covered).copy_(_joined(parts, dim))
+        elif self.covered == self.total:
+            back = torch.empty_like(self._order)
+            back[self._order] = torch.arange(self.total)
+            torch.index_select(_joined(parts, dim), dim, back, out=out)
+        elif self.covered:
+            out.index_copy_(dim, self._order, _joined(parts, dim))
+        return out
+
+
+def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    return parts[0].contiguous() if len(parts) == 1 else torch.cat(list(parts), dim)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """All documents with something to attend to, batch by batch."""
+
+    batches: list[_Alike]
+    rows: _Sorted
+    columns: _Sorted
+
+    def queries(self, x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+        """The slots of every batch."""
+        return self.rows.get(x, dim).split([b.documents * b.queries for b in self.batches], dim)
+
+    def keys(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.columns.get(x).split([b.documents * b.keys for b in self.batches])
+
+
+def _plan(q: Tensor, k: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool) -> _Plan:
+    found: dict[tuple[int, int], tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
     for (start, stop), (first, last) in zip(
         pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True
     ):
@@ -37,39 +91,21 @@ def _alike(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, dtype: t
         if is_causal and queries > keys:
             start, queries = stop - keys, keys  # the queries before see no key
         if queries > 0 and keys > 0:
-            starts, firsts = found.setdefault((queries, keys), ([], []))
-            starts.append(start)
-            firsts.append(first)
-    alike = []
-    for (queries, keys), (starts, firsts) in found.items():
-        mask = _bottom_right(queries, keys, dtype) if is_causal and queries < keys else None
-        rows, columns = _slots(starts, queries), _slots(firsts, keys)
-        alike.append(_Alike(len(starts), rows, columns, is_causal and mask is None, mask))
-    return alike
+            rows, columns = found.setdefault((queries, keys), ([], []))
+            rows.append((start, queries))
+            columns.append((first, keys))
+    batches = []
+    for (queries, keys), (rows, _) in found.items():
+        mask = _bottom_right(queries, keys, q.dtype) if is_causal and queries < keys else None
+        batches.append(_Alike(len(rows), queries, keys, is_causal and mask is None, mask))
+    all_rows = [document for rows, _ in found.values() for document in rows]
+    all_columns = [document for _, columns in found.values() for document in columns]
+    return _Plan(batches, _Sorted(all_rows, q.shape[0]), _Sorted(all_columns, k.shape[0]))
 
 
 def _bottom_right(queries: int, keys: int, dtype: torch.dtype) -> Tensor:
     hidden = torch.ones(queries, keys, dtype=torch.bool).triu_(keys - queries + 1)
     return torch.zeros(queries, keys, dtype=dtype).masked_fill_(hidden, -torch.inf)
-
-
-def _slots(starts: list[int], length: int) -> slice | Tensor:
-    if all(b - a == length for a, b in pairwise(starts)):
-        return slice(starts[0], starts[-1] + length)
-    return (torch.tensor(starts)[:, None] + torch.arange(length)).flatten()
-
-
-def _get(x: Tensor, rows: slice | Tensor, dim: int = 0) -> Tensor:
-    if isinstance(rows, Tensor):
-        return x.index_select(dim, rows)
-    return x.narrow(dim, rows.start, rows.stop - rows.start)
-
-
-def _put(x: Tensor, rows: slice | Tensor, values: Tensor, dim: int = 0) -> None:
-    if isinstance(rows, Tensor):
-        x.index_copy_(dim, rows, values)
-    else:
-        x.narrow(dim, rows.start, rows.stop - rows.start).copy_(values)
 
 
 def _query_heads(x: Tensor, documents: int, key_heads: int) -> Tensor:
@@ -101,13 +137,6 @@ def unit_stride(*tensors: Tensor) -> Iterator[Tensor]:
     return (x if x.stride(-1) == 1 else x.contiguous() for x in tensors)
 
 
-def _zero_outside(covered: Sequence[slice | Tensor], *tensors: Tensor) -> None:
-    """Rows that no document writes; most often there are none, and filling all of them would be one more pass."""
-    for x in tensors:
-        if sum(len(rows) if isinstance(rows, Tensor) else rows.stop - rows.start for rows in covered) < x.shape[0]:
-            x.zero_()
-
-
 def lse_like(q: Tensor) -> Tensor:
     return q.new_zeros((q.shape[1], q.shape[0]), dtype=torch.float64 if q.dtype is torch.float64 else torch.float32)
 
@@ -122,24 +151,24 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     q, k, v = unit_stride(q, k, v)
     heads, groups = k.shape[1], q.shape[1] // k.shape[1]
-    out, lse = q.new_empty(q.shape), lse_like(q)
-    batches = _alike(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype)
-    _zero_outside([batch.rows for batch in batches], out)
-    for batch in batches:
+    plan = _plan(q, k, cu_seqlens_q, cu_seqlens_k, is_causal)
+    out, lse = [], []
+    if not plan.batches:
+        return q.new_zeros(q.shape), lse_like(q)
+    for batch, rows, keys, values in zip(plan.batches, plan.queries(q), plan.keys(k), plan.keys(v), strict=True):
         n = batch.documents
         of_documents, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            _query_heads(_get(q, batch.rows), n, heads),
-            _key_heads(_get(k, batch.keys), n, groups),
-            _key_heads(_get(v, batch.keys), n, groups),
+            _query_heads(rows, n, heads),
+            _key_heads(keys, n, groups),
+            _key_heads(values, n, groups),
             0.0,
             batch.causal,
             attn_mask=batch.mask,
             scale=scale,
         )
-        _put(out, batch.rows, _rows_of_queries(of_documents, n))
-        logsumexp = logsumexp.unflatten(0, (n, groups)).permute(2, 1, 0, 3)
-        _put(lse, batch.rows, logsumexp.flatten(0, 1).flatten(1, 2), dim=1)
-    return out, lse
+        out.append(_rows_of_queries(of_documents, n))
+        lse.append(logsumexp.unflatten(0, (n, groups)).permute(2, 1, 0, 3).flatten(0, 1).flatten(1, 2))
+    return plan.rows.put(out, q), plan.rows.put(lse, lse_like(q), dim=1)
 
 
 def backward(
@@ -156,25 +185,29 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     grad, q, k, v = unit_stride(grad, q, k, v)
     heads, groups = k.shape[1], q.shape[1] // k.shape[1]
-    grad_q, grad_k, grad_v = (x.new_empty(x.shape) for x in (q, k, v))
-    batches = _alike(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype)
-    _zero_outside([batch.rows for batch in batches], grad_q)
-    _zero_outside([batch.keys for batch in batches], grad_k, grad_v)
-    for batch in batches:
+    plan = _plan(q, k, cu_seqlens_q, cu_seqlens_k, is_causal)
+    if not plan.batches:
+        return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
+    grads: tuple[list[Tensor], list[Tensor], list[Tensor]] = [], [], []
+    rows = (plan.queries(x) for x in (grad, q, out))
+    keys = (plan.keys(x) for x in (k, v))
+    for batch, of_grad, of_q, of_out, of_k, of_v, of_lse in zip(
+        plan.batches, *rows, *keys, plan.queries(lse, dim=1), strict=True
+    ):
         n = batch.documents
-        of_q, of_k, of_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            _query_heads(_get(grad, batch.rows), n, heads),
-            _query_heads(_get(q, batch.rows), n, heads),
-            _key_heads(_get(k, batch.keys), n, groups),
-            _key_heads(_get(v, batch.keys), n, groups),
-            _query_heads(_get(out, batch.rows), n, heads),
-            _lse_heads(_get(lse, batch.rows, dim=1), n, heads),
+        grad_q, grad_k, grad_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            _query_heads(of_grad, n, heads),
+            _query_heads(of_q, n, heads),
+            _key_heads(of_k, n, groups),
+            _key_heads(of_v, n, groups),
+            _query_heads(of_out, n, heads),
+            _lse_heads(of_lse, n, heads),
             0.0,
             batch.causal,
             attn_mask=batch.mask,
             scale=scale,
         )
-        _put(grad_q, batch.rows, _rows_of_queries(of_q, n))
-        _put(grad_k, batch.keys, _rows_of_keys(of_k, n))
-        _put(grad_v, batch.keys, _rows_of_keys(of_v, n))
-    return grad_q, grad_k, grad_v
+        grads[0].append(_rows_of_queries(grad_q, n))
+        grads[1].append(_rows_of_keys(grad_k, n))
+        grads[2].append(_rows_of_keys(grad_v, n))
+    return plan.rows.put(grads[0], q), plan.columns.put(grads[1], k), plan.columns.put(grads[2], v)
