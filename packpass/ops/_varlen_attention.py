@@ -10,10 +10,10 @@
 With as many queries as keys that is the usual causal mask; otherwise the last query sees all keys (bottom right), as
 the flash kernels have it.
 
-On the CPU boundaries are host memory, so the kernel calls torch's flash kernel once for all documents of one length:
-six times faster, forward and backward, than one call on padded rows or with a block-diagonal mask, even where every
-document has a length of its own. On a GPU it is torch's flash kernel
-for packed rows, one call, which reads the boundaries on the device. For Inductor it is an op of its own.
+On the CPU boundaries are host memory, so the kernel calls torch's flash kernel once per document (small ones of one
+length share a call): six times faster, forward and backward, than one call on padded rows or with a block-diagonal
+mask. On a GPU it is torch's flash kernel for packed rows, one call, which reads the boundaries on the device. For
+Inductor it is an op of its own.
 
 ``varlen_attention`` is what graphs from Dynamo contain; below autograd it is ``varlen_attention_forward``, which also
 returns what the backward needs. Forward and backward must be of one kernel family (they share the log-sum-exp), which
