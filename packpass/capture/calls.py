@@ -15,7 +15,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import native_pad, statically_known_true
-from packpass.capture import counts, divisible, masked, plain, shadows, widths
+from packpass.capture import counts, divisible, masked, plain, running, shadows, widths
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
@@ -88,7 +88,7 @@ def extend(items: Any, more: Any) -> Any:
     if not isinstance(items, ListVariable) or items.mutation_type is None or is_side_effect_safe(items.mutation_type):
         return None
     if not isinstance(more, (ListVariable, TupleVariable)):
-        return None
+        return running.extend(items, more)
     if items_of(more) is not None or not active.regions[-1].adopt_list(items):
         return None
     items.items.extend(more.items)
@@ -380,6 +380,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.sum: masked.count,
     **dict.fromkeys((torch.nn.functional.pad, native_pad()), widths.call),
     torch._check: _note_check,
+    torch.tensor: running.as_tensor,
     **{function: _shadowed(function) for function in shadows.SHADOWED},
     **{function: _divided(name) for function, name in divisible.FUNCTIONS.items()},
     **{function: _counted(function) for function in counts.FUNCTIONS},

@@ -22,7 +22,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import calls, effects, last_boundary, late_reads, masked, sequences
+from packpass.capture import calls, effects, last_boundary, late_reads, masked, running, sequences
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     LocalGeneratorObjectVariable,
@@ -169,6 +169,11 @@ def _get_iter(original: Any, self: Any, instruction: Any) -> None:
 
 def _get_item(original: Any, self: Any, instruction: Any) -> None:
     """``x[s]`` and ``x[:, e - 1]`` with a number that is data; an entry, or a part, of a list of numbers."""
+    last = running.last_of(self.stack[-2], self.stack[-1])
+    if last is not None:
+        self.popn(2)
+        self.push(last)
+        return
     found = numbers_of(self.stack[-2])
     if found is not None:
         key = self.pop()

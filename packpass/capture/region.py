@@ -25,6 +25,7 @@ from packpass.capture.dynamo import (
     enter_new_scope,
 )
 from packpass.capture.lists import CollectedItems
+from packpass.capture.running import adopt
 from packpass.capture.state import Restart, active, caller_of, refuse, restart
 
 if TYPE_CHECKING:
@@ -258,12 +259,24 @@ class Region:
         self._before = [dict(frame.symbolic_locals) for frame, _ in self._frames]
         self._after: list[list[dict[str, Any]]] = []
         """Locals of every live frame: before the loop, and after each iteration."""
+        for i, name in sorted(active.frame.running.get(self.key, ())):
+            adopt(self, dict.get(self._frames[i][0].symbolic_locals, name))
         owner, learned = active.frame.carried.get(self.key, (0, {}))
         self.known = Carried(self, self._frames[owner][0], learned, self._before[owner])
 
     @property
     def key(self) -> Any:
+        """The loop, by its place in the code."""
         return self.tx.f_code, self.head.offset
+
+    def place_of(self, value: Any) -> tuple[int, str] | None:
+        """``(frame, name)`` of a local that holds this value."""
+        for i, (frame, _) in enumerate(self._frames):
+            for name in frame.symbolic_locals:
+                held = dict.get(frame.symbolic_locals, name)
+                if held is not None and not isinstance(held, Poison) and held.realize() is value:
+                    return i, name
+        return None
 
     def follow(self, condition: Any, location: str) -> bool | None:
         """The outcome of a branch on data in this iteration; None if it cannot be followed both ways."""

@@ -108,6 +108,8 @@ class FrameState:
     """Loop id -> loop (code object, bytecode offset)."""
     left: set[Any] = dataclasses.field(default_factory=set)
     """Loops that were refused, in front of which the graph ends, so that those before them stay captured."""
+    running: dict[Any, set[tuple[int, str]]] = dataclasses.field(default_factory=dict)
+    """Loop -> which of its live frames has a list of numbers under which name, see `packpass.capture.running`."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
     code: types.CodeType | None = None
@@ -224,6 +226,7 @@ def without_data_sizes(reason: str) -> Restart | None:
     frame.sites.clear()
     frame.branches.clear()
     frame.carried.clear()
+    frame.running.clear()
     return restart(f"without sizes that are data: {reason}")
 
 

@@ -38,6 +38,11 @@ _lib.define("loop_skip(SymBool cond, bool skip_when, int id, int it) -> ()", tag
 _lib.define("loop_skip.Tensor(Tensor cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_check(SymBool cond, str message, int id, int it) -> ()", tags=_TAGS)
 _lib.define("list_collect(Tensor first, Tensor second, int id) -> Tensor", tags=_TAGS)
+_lib.define("list_last(SymInt index, int id, int it, int number) -> SymInt", tags=_TAGS)
+_lib.define(
+    "list_continue(Tensor first, Tensor second, int id, SymInt last_first, SymInt last_second, int start) -> Tensor",
+    tags=_TAGS,
+)
 _lib.define("list_get(Tensor collected, SymInt index) -> Tensor", tags=_TAGS)
 _lib.define("ragged_cat(Tensor collected, int dim) -> Tensor", tags=_TAGS)
 _lib.define("list_stack(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
@@ -94,6 +99,10 @@ LOOP_END = _ns.loop_end.default
 LOOP_SKIP = (_ns.loop_skip.default, _ns.loop_skip.Tensor)
 LOOP_CHECK = _ns.loop_check.default
 LIST_COLLECT = _ns.list_collect.default
+LIST_LAST = _ns.list_last.default
+"""The last entry of a list of numbers, before a document adds its own."""
+LIST_CONTINUE = _ns.list_continue.default
+"""`LIST_COLLECT` of such a list; ``start``: the last entry before the loop."""
 LIST_GET = _ns.list_get.default
 RAGGED_CAT = _ns.ragged_cat.default
 LIST_STACK = _ns.list_stack.default
@@ -126,19 +135,8 @@ LAST_BOUNDARY = _ns.last_boundary.default
 """``cu_seqlens[-1] == size`` is taken to have this outcome; a loop whose documents fill a row proves it."""
 LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD)
 MARKERS = frozenset(
-    {
-        LOOP_BEGIN,
-        LOOP_END,
-        *LOOP_SKIP,
-        LOOP_CHECK,
-        LIST_COLLECT,
-        *LIST_USES,
-        SPLIT_GET,
-        SEGMENT,
-        LAST_BOUNDARY,
-        MASKED,
-        MASKED_PUT,
-    }
+    {LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, LIST_LAST, LIST_CONTINUE, *LIST_USES}
+    | {SPLIT_GET, SEGMENT, LAST_BOUNDARY, MASKED, MASKED_PUT}
 )
 
 # Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
@@ -159,6 +157,8 @@ for _name in (
     "loop_skip.Tensor",
     "loop_check",
     "list_collect",
+    "list_last",
+    "list_continue",
     "list_get",
     "ragged_cat",
     "list_stack",
@@ -214,6 +214,16 @@ torch.library.register_fake("packpass_capture::loop_skip.Tensor", lambda cond, s
 torch.library.register_fake("packpass_capture::loop_check", lambda cond, message, id, it: None, lib=_lib)
 torch.library.register_fake(
     "packpass_capture::list_collect", lambda first, second, id: _ragged_like(first, (), second), lib=_lib
+)
+torch.library.register_fake(
+    "packpass_capture::list_last",
+    lambda index, id, it, number: current_shape_env().create_unbacked_symint(),
+    lib=_lib,
+)
+torch.library.register_fake(
+    "packpass_capture::list_continue",
+    lambda first, second, id, last_first, last_second, start: _ragged_like(first, (), second),
+    lib=_lib,
 )
 torch.library.register_fake("packpass_capture::list_get", lambda collected, index: _ragged_like(collected), lib=_lib)
 torch.library.register_fake(

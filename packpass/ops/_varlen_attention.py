@@ -11,9 +11,10 @@
 With as many queries as keys that is the usual causal mask; otherwise the last query sees all keys (bottom right), as
 the flash kernels have it.
 
-On the CPU boundaries are host memory, so the kernel calls torch's flash kernel once per document: six times faster,
-forward and backward, than one call on padded rows or with a block-diagonal mask. On a GPU it is torch's flash kernel
-for packed rows, one call, which reads the boundaries on the device. For Inductor it is an op of its own.
+On the CPU boundaries are host memory, so the kernel calls torch's flash kernel once per document (small ones of one
+length share a call): six times faster, forward and backward, than one call on padded rows or with a block-diagonal
+mask. On a GPU it is torch's flash kernel for packed rows, one call, which reads the boundaries on the device. For
+Inductor it is an op of its own.
 
 ``varlen_attention`` is what graphs from Dynamo contain; below autograd it is ``varlen_attention_forward``, which also
 returns what the backward needs. Forward and backward must be of one kernel family (they share the log-sum-exp), which
@@ -22,146 +23,23 @@ is why they call the pair of aten ops and not ``torch.nn.attention.varlen``, who
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from packpass.ops import _varlen_attention_cpu
 from packpass.ops._arguments import check_boundaries, check_tensor
 from packpass.ops._boundaries_passed import search
 from packpass.ops._check_cu_seqlens import check_cu_seqlens_op
 from packpass.ops._library import LIBRARY, Op, define, differentiable
+from packpass.ops._varlen_attention_cpu import lse_like, unit_stride
 
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 
 _SETTINGS = "bool is_causal, float? scale, int left=-1, int right=-1"
 _ARGUMENTS = f"Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, {_SETTINGS}"
-
-
-# === CPU: one call of torch's kernel per document ===============================================================
-
-
-def _documents(
-    cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, left: int, right: int, dtype: torch.dtype
-) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
-    """Per document with something to attend to: its queries, its keys, and the mask as torch's kernel takes it (its own
-    causal mask, or one to add)."""
-    right = 0 if is_causal else right
-    for (start, stop), (first, last) in zip(
-        pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True
-    ):
-        queries, keys = stop - start, last - first
-        if right >= 0 and queries > keys + right:
-            start, queries = stop - keys - right, keys + right  # the queries before see no key
-        if queries <= 0 or keys <= 0:
-            continue
-        mask = None
-        if 0 <= left < keys - 1 or right > 0 or (right == 0 and queries < keys):
-            ahead = torch.arange(keys) - (torch.arange(queries) + (keys - queries)).unsqueeze(1)
-            hidden = (ahead > right) if right >= 0 else torch.zeros((), dtype=torch.bool)
-            hidden = hidden | (-ahead > left) if left >= 0 else hidden
-            mask = torch.zeros(queries, keys, dtype=dtype).masked_fill_(hidden, -torch.inf)
-        yield slice(start, stop), slice(first, last), right == 0 and mask is None, mask
-
-
-def _query_heads(x: Tensor, key_heads: int) -> Tensor:
-    """View ``[L, Hq, D]`` as ``[Hq / Hk, Hk, L, D]``: the queries that share a key head are a batch."""
-    return x.unflatten(1, (key_heads, -1)).permute(2, 1, 0, 3)
-
-
-def _key_heads(x: Tensor, groups: int) -> Tensor:
-    """View ``[L, Hk, D]`` as ``[groups, Hk, L, D]``, the same keys for every group."""
-    return x.transpose(0, 1).expand(groups, -1, -1, -1)
-
-
-def _unit_stride(*tensors: Tensor) -> Iterator[Tensor]:
-    """torch's flash kernels take any strides but that of the last dimension."""
-    return (x if x.stride(-1) == 1 else x.contiguous() for x in tensors)
-
-
-def _zero_outside(covered: Sequence[slice], *tensors: Tensor) -> None:
-    """Rows that no document writes; most often there are none, and filling all of them would be one more pass."""
-    for x in tensors:
-        at = 0
-        for rows in (*covered, slice(x.shape[0], x.shape[0])):
-            if rows.start > at:
-                x[at : rows.start] = 0
-            at = rows.stop
-
-
-def _of_groups(x: Tensor) -> Tensor:
-    """Sum ``[groups, Hk, L, D]`` to ``[L, Hk, D]``."""
-    return (x[0] if x.shape[0] == 1 else x.sum(0)).transpose(0, 1)
-
-
-def _lse_like(q: Tensor) -> Tensor:
-    return q.new_zeros((q.shape[1], q.shape[0]), dtype=torch.float64 if q.dtype is torch.float64 else torch.float32)
-
-
-def _cpu_forward(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
-    is_causal: bool, scale: float | None, left: int = -1, right: int = -1,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    q, k, v = _unit_stride(q, k, v)
-    heads, groups = k.shape[1], q.shape[1] // k.shape[1]
-    out, lse = q.new_empty(q.shape), _lse_like(q)
-    documents = list(_documents(cu_seqlens_q, cu_seqlens_k, is_causal, left, right, q.dtype))
-    _zero_outside([rows for rows, *_ in documents], out)
-    for rows, keys, causal, mask in documents:
-        of_document, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            _query_heads(q[rows], heads),
-            _key_heads(k[keys], groups),
-            _key_heads(v[keys], groups),
-            0.0,
-            causal,
-            attn_mask=mask,
-            scale=scale,
-        )
-        _query_heads(out[rows], heads).copy_(of_document)
-        lse.unflatten(0, (heads, groups))[:, :, rows].copy_(logsumexp.transpose(0, 1))
-    return out, lse
-
-
-def _cpu_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    is_causal: bool,
-    scale: float | None,
-    left: int = -1,
-    right: int = -1,
-) -> tuple[Tensor, Tensor, Tensor]:
-    grad, q, k, v = _unit_stride(grad, q, k, v)
-    heads, groups = k.shape[1], q.shape[1] // k.shape[1]
-    grad_q, grad_k, grad_v = (x.new_empty(x.shape) for x in (q, k, v))
-    documents = list(_documents(cu_seqlens_q, cu_seqlens_k, is_causal, left, right, q.dtype))
-    _zero_outside([rows for rows, *_ in documents], grad_q)
-    _zero_outside([keys for _, keys, *_ in documents], grad_k, grad_v)
-    for rows, keys, causal, mask in documents:
-        of_q, of_k, of_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            _query_heads(grad[rows], heads),
-            _query_heads(q[rows], heads),
-            _key_heads(k[keys], groups),
-            _key_heads(v[keys], groups),
-            _query_heads(out[rows], heads),
-            lse.unflatten(0, (heads, groups))[:, :, rows].transpose(0, 1),
-            0.0,
-            causal,
-            attn_mask=mask,
-            scale=scale,
-        )
-        _query_heads(grad_q[rows], heads).copy_(of_q)
-        grad_k[keys] = _of_groups(of_k)
-        grad_v[keys] = _of_groups(of_v)
-    return grad_q, grad_k, grad_v
 
 
 # === GPU: torch's kernel for packed rows ========================================================================
@@ -188,7 +66,7 @@ def _gpu_forward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     # The longest document is known on the device only; T bounds it. Blocks of the launch beyond a document end at once.
     out, lse, *_ = torch.ops.aten._flash_attention_forward(
-        *_unit_stride(q, k, v),
+        *unit_stride(q, k, v),
         cu_seqlens_q.int(),
         cu_seqlens_k.int(),
         q.shape[0],
@@ -220,7 +98,7 @@ def _gpu_backward(
     nothing = torch.empty(0, device=q.device)
     random_state = torch.zeros(2, dtype=torch.uint64, device=q.device)
     grad_q, grad_k, grad_v = torch.ops.aten._flash_attention_backward(
-        *_unit_stride(grad, q, k, v),
+        *unit_stride(grad, q, k, v),
         out,
         lse,
         cu_seqlens_q.int(),
@@ -248,16 +126,16 @@ def _contiguous_like(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 forward_op = define(
     f"varlen_attention_forward({_ARGUMENTS}) -> (Tensor, Tensor)",
-    fake=lambda q, *_: (q.new_empty(q.shape), _lse_like(q)),
+    fake=lambda q, *_: (q.new_empty(q.shape), lse_like(q)),
     kernel=_gpu_forward,
-    cpu_kernel=_cpu_forward,
+    cpu_kernel=_varlen_attention_cpu.forward,
 )
 backward_op = define(
     "varlen_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor cu_seqlens_q, "
     f"Tensor cu_seqlens_k, {_SETTINGS}) -> (Tensor, Tensor, Tensor)",
     fake=lambda grad, q, k, v, *_: _contiguous_like(q, k, v),
     kernel=_gpu_backward,
-    cpu_kernel=_cpu_backward,
+    cpu_kernel=_varlen_attention_cpu.backward,
 )
 
 

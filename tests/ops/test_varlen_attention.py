@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import gradcheck
 
-from packpass.ops import varlen_attention
+from packpass.ops import _varlen_attention_cpu, varlen_attention
 from packpass.ops._varlen_attention import _attended
 
 OPS = torch.ops.packpass
@@ -110,6 +110,23 @@ def test_layouts(boundaries: list[int], causal: bool) -> None:
     assert torch.allclose(
         varlen_attention(q, k, v, cu, is_causal=causal), reference(q, k, v, cu, cu, causal), atol=1e-12
     )
+
+
+@pytest.mark.parametrize("key_heads", [1, 4])
+@pytest.mark.parametrize("causal", [False, True])
+def test_documents_of_one_length(causal: bool, key_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side by side and apart, with as many keys and with more: small ones share a call, bit for bit as one by one."""
+    cu_q = torch.tensor([0, 3, 6, 8, 11, 11, 13, 16, 19])
+    cu_k = torch.tensor([0, 3, 6, 8, 13, 13, 15, 18, 19])
+    seen = []
+    for few in (_varlen_attention_cpu.FEW_BYTES, 0):
+        monkeypatch.setattr(_varlen_attention_cpu, "FEW_BYTES", few)
+        q, k, v = rows(key_heads=key_heads, grad=True)
+        out = varlen_attention(q, k, v, cu_q, cu_k, is_causal=causal)
+        torch.manual_seed(1)
+        seen.append((out, *torch.autograd.grad(out, (q, k, v), torch.randn_like(out))))
+    assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+    assert torch.allclose(seen[0][0], reference(q, k, v, cu_q, cu_k, causal), atol=1e-12)
 
 
 def test_strides() -> None:
