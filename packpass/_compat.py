@@ -324,6 +324,25 @@ def hint_of(size: Any) -> int | None:
     return int(size.node.hint) if size.node.has_hint() else None
 
 
+def assumed_of(size: Any) -> Callable[[int], bool]:
+    """Does a number satisfy what has been guarded of a symbolic size so far? (Code that asked whether a row is a
+    multiple of its chunk is good for multiples only.) Guards that relate it to other sizes are left out."""
+    import sympy
+
+    symbol, env = size.node.expr, size.node.shape_env
+    if not isinstance(symbol, sympy.Symbol):
+        return lambda number: True
+    found = [env.replace(guard.expr) for guard in env.guards]
+    conditions = [condition for condition in dict.fromkeys(found) if condition.free_symbols == {symbol}]
+
+    @functools.cache
+    def holds(number: int) -> bool:
+        value = sympy.Integer(number)
+        return all(condition.xreplace({symbol: value}) == sympy.true for condition in conditions)
+
+    return holds
+
+
 # === Taking an operation apart ================================================================================
 
 

@@ -49,7 +49,7 @@ def isolated(form: DocumentForm, original: fx.GraphModule, inner: Inner) -> Call
     def run(*inputs: Any) -> Any:
         with torch.no_grad():
             boundaries, total = form.boundaries(*inputs)
-            plan = plan_of(checked(boundaries, int(total), form.declared), int(total), form.longest)
+            plan = plan_of(checked(boundaries, int(total), form.declared), int(total), form.padded_to)
         if not failed:
             try:
                 call = whole.ready((*inputs, *plan))

@@ -70,17 +70,20 @@ def fit(cu_seqlens: Tensor, total: int) -> bool:
     return bool(values) and values[0] >= 0 and values[-1] <= total and values == sorted(values)
 
 
-def plan_of(cu_seqlens: Tensor, total: int, longest: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def plan_of(
+    cu_seqlens: Tensor, total: int, padded_to: Callable[[int, int], int] = lambda longest, total: longest
+) -> tuple[Tensor, Tensor, Tensor]:
     """``(source, slots, cu_seqlens)`` of `each_document` for a row of ``total`` slots; the host reads the boundaries.
 
     The stretches before the first boundary and after the last one are documents, too: every slot of the row is in one.
     Empty ones keep the number of documents above 1, where compiled code is general, as the length is kept.
-    ``longest``: L, for a function that is good for one length only.
+    ``padded_to(longest, total)``: the length L for documents of at most so many slots, for a function that is not good
+    for any.
     """
     cu = torch.nn.functional.pad(cu_seqlens.detach().long(), (1, 1))
     cu[-1] = total
     lengths = cu.diff()
-    longest = max(int(lengths.max()), 2) if longest is None else longest
+    longest = padded_to(max(int(lengths.max()), 2), total)
     keep = torch.arange(longest, device=cu.device) < lengths.unsqueeze(1)
     boundaries, _, source, slots, *_ = pack_plan_op(keep, 1, total)
     return source, slots, boundaries

@@ -15,7 +15,7 @@ One idea covers most of it: wherever tokens are mixed, documents become a batch 
 the part does (convolutions, scans, recurrences, running sums, attention that is written out). Work on single tokens
 stays on the packed row. The parts are found by the meaning of operations (`reading`, `regions`); that a document may be
 padded there is tried on the numbers of the example, forward and backward, for several lengths (`trial`); and the
-rewritten graph is audited with the example before it is kept (`audit`). All or nothing: if one part cannot be made to
+rewritten graph is audited with the example before it is kept (`proof`). All or nothing: if one part cannot be made to
 stop at documents, the graph stays as it is and every such part is refused by name.
 
 Does not handle: boundaries that are computed inside a subgraph, or padded or sharded ones; two sets of boundaries;
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,10 +42,11 @@ from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
 from passes.declared import remove_declarations
 from passes.isolate import attention, convolution, positions, rewrite
-from passes.isolate.audit import audit_graph
 from passes.isolate.boundaries import Boundaries
 from passes.isolate.build import Body, body_of
 from passes.isolate.convolution import Taps, taps_of
+from passes.isolate.lengths import lengths_of
+from passes.isolate.proof import leak_of
 from passes.isolate.reading import Aligned, Reading, Row
 from passes.isolate.regions import regions
 from passes.isolate.trial import Example, example_inputs, fill_of
@@ -155,7 +155,6 @@ def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing
     boundaries = Boundaries(gm.graph, packing, found.reading)
     boundaries.check()
     inputs = example_inputs(gm)
-    returned = _rows_returned(gm, found.reading)
     # === Transform ===
     results: list[Rewrite | Refusal] = _reports(found, packing)
     positions.rewrite(gm.graph, found.tables, boundaries)
@@ -168,10 +167,10 @@ def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing
     alone = boundaries.alone(gm)
     if found.bodies:
         rewrite.rewrite(gm, found.bodies, moved)
-        form = DocumentForm(gm, alone, packing.kind == "declared", _only(found.reading))
+        form = DocumentForm(gm, alone, packing.kind == "declared", lengths_of(length).at_least)
     remove_declarations(gm)
     gm.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or not _removable(n))
-    _audit(gm, found.reading, alone, inputs, returned, planned=form is not None)
+    _prove(gm, found.reading, alone, inputs, moved)
     context.products.documents = form
     return results
 
@@ -207,7 +206,7 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) 
         done, failed, first = [], [], None
         for body in bodies:
             try:
-                done.append((body, fill_of(body, values, length)))
+                done.append((body, fill_of(body, values, lengths_of(length))))
             except Refused as refused:
                 failed.append(refused)
                 first = first or body.region
@@ -225,45 +224,36 @@ def _together(failed: list[Refused]) -> Refused:
     return Refused("mixes-documents", reasons, failed[0].node)
 
 
-def _only(reading: Reading) -> int | None:
-    """The one length of a row that the code is good for."""
-    return reading.length if isinstance(reading.length, int) else None
-
-
-def _rows_returned(gm: fx.GraphModule, reading: Reading) -> dict[int, int]:
+def _compared(gm: fx.GraphModule, rows: dict[fx.Node, int], moved: dict[fx.Node, fx.Node]) -> dict[fx.Node, int]:
+    """The rows that must not show other documents: those that are returned; of a model that returns none (a loss) what
+    was made to stop at documents, and the last row that there is."""
     (results,) = next(n for n in reversed(gm.graph.nodes) if n.op == "output").args
-    found = {}
-    for i, node in enumerate(results if isinstance(results, (tuple, list)) else [results]):
-        kind = reading.kinds.get(node) if isinstance(node, fx.Node) else None
-        if isinstance(kind, Row):
-            found[i] = kind.dim
-    return found
+    returned = {n: rows[n] for n in (results if isinstance(results, (tuple, list)) else [results]) if n in rows}
+    if returned:
+        return returned
+    last = next((n for n in reversed(gm.graph.nodes) if n in rows and n.op != "placeholder" and _floats(n)), None)
+    return {n: rows[n] for n in (*moved.values(), last) if n in rows}
 
 
-def _audit(
-    gm: fx.GraphModule,
-    reading: Reading,
-    alone: fx.GraphModule,
-    inputs: list[Any],
-    returned: dict[int, int],
-    planned: bool,
+def _prove(
+    gm: fx.GraphModule, reading: Reading, alone: fx.GraphModule, inputs: list[Any], moved: dict[fx.Node, fx.Node]
 ) -> None:
     """Raises `Refused` if a document of the example still sees another."""
-    places = [n for n in gm.graph.nodes if n.op == "placeholder"][: len(inputs)]
-    given = {i: reading.kinds[n].dim for i, n in enumerate(places) if isinstance(reading.kinds[n], Row)}
+    places = [n for n in gm.graph.nodes if n.op == "placeholder"]
     cu, total = alone(*inputs)
     if not fit(cu, int(total)):
         return  # the call itself says so
-    plan = plan_of(cu, int(total), _only(reading)) if planned else ()
+    source, slots, whole = plan_of(cu, int(total), lengths_of(reading.length).at_least)
+    plan = (source, slots, whole) if len(places) > len(inputs) else ()
+    alive = set(gm.graph.nodes)
+    rows = {moved.get(n, n): kind.dim for n, kind in reading.kinds.items() if isinstance(kind, Row)}
+    rows = {n: dim for n, dim in rows.items() if n in alive}
     gm.recompile()
-    calling: Callable[[Any], Any] = lambda x: gm.forward(*x, *plan)  # noqa: E731
-    leaks = audit_graph(calling, inputs, given, returned, cu)
-    if leaks:
-        result, changed, other = leaks[0]
+    leak = leak_of(gm, [*inputs, *plan], rows, _compared(gm, rows, moved), whole.cpu())
+    if leak:
         raise Refused(
             "mixes-documents",
-            f"the rewritten graph was audited and result {result} of document {other} still changes with document "
-            f"{changed}; please report the program",
+            f"the rewritten graph was audited and {leak}; please report the program",
         )
 
 
