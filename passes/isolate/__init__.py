@@ -45,7 +45,7 @@ from passes.isolate import attention, convolution, positions, rewrite
 from passes.isolate.boundaries import Boundaries
 from passes.isolate.build import Body, body_of
 from passes.isolate.convolution import Taps, taps_of
-from passes.isolate.lengths import lengths_of
+from passes.isolate.lengths import Lengths, lengths_of
 from passes.isolate.proof import leak_of
 from passes.isolate.reading import Aligned, Reading, Row
 from passes.isolate.regions import regions
@@ -133,6 +133,20 @@ def _floats(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 1
 
 
+def _length(gm: fx.GraphModule, layouts: Layouts, packing: Packing) -> Any:
+    """The number of slots of the row: of the ways to write it the plainest, as guards are about that."""
+    sizes = []
+    for axis, found in layouts.packings.items():
+        if found is packing:
+            value = example(axis.node)
+            sizes.append((value if axis.item is None else value[axis.item]).shape[axis.dim])
+    for node in gm.graph.nodes:
+        packed = layouts.packed_dim(node) if isinstance(example(node), torch.Tensor) else None
+        if packed is not None and packed[1] is packing:
+            sizes.append(example(node).shape[packed[0]])
+    return min(sizes, key=lambda size: len(str(size)))
+
+
 @dataclasses.dataclass
 class _Found:
     """What is to be rewritten in a graph, decided before anything is changed."""
@@ -145,11 +159,9 @@ class _Found:
 
 
 def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing: Packing) -> list[Rewrite | Refusal]:
-    axis = next(a for a, p in layouts.packings.items() if p is packing)
-    length = (
-        example(axis.node)[axis.item].shape[axis.dim] if axis.item is not None else example(axis.node).shape[axis.dim]
-    )
-    found = _found(gm, layouts, packing, length)
+    length = _length(gm, layouts, packing)
+    lengths = lengths_of(length)
+    found = _found(gm, layouts, packing, length, lengths)
     if not (found.attentions or found.taps or found.bodies or found.tables):
         return []
     boundaries = Boundaries(gm.graph, packing, found.reading)
@@ -167,10 +179,10 @@ def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing
     alone = boundaries.alone(gm)
     if found.bodies:
         rewrite.rewrite(gm, found.bodies, moved)
-        form = DocumentForm(gm, alone, packing.kind == "declared", lengths_of(length).at_least)
+        form = DocumentForm(gm, alone, packing.kind == "declared", lengths.at_least)
     remove_declarations(gm)
     gm.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or not _removable(n))
-    _prove(gm, found.reading, alone, inputs, moved)
+    _prove(gm, found.reading, alone, inputs, moved, lengths)
     context.products.documents = form
     return results
 
@@ -181,7 +193,7 @@ def _removable(node: fx.Node) -> bool:
     return node.op == "get_attr" or effects_of(node).repeatable
 
 
-def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) -> _Found:
+def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, lengths: Lengths) -> _Found:
     """Find what mixes, and try what is to be done about it. Raises `Refused` with everything that cannot be done."""
     inside: frozenset[fx.Node] = frozenset()
     failed: list[Refused] = []
@@ -206,7 +218,7 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) 
         done, failed, first = [], [], None
         for body in bodies:
             try:
-                done.append((body, fill_of(body, values, lengths_of(length))))
+                done.append((body, fill_of(body, values, lengths)))
             except Refused as refused:
                 failed.append(refused)
                 first = first or body.region
@@ -236,14 +248,19 @@ def _compared(gm: fx.GraphModule, rows: dict[fx.Node, int], moved: dict[fx.Node,
 
 
 def _prove(
-    gm: fx.GraphModule, reading: Reading, alone: fx.GraphModule, inputs: list[Any], moved: dict[fx.Node, fx.Node]
+    gm: fx.GraphModule,
+    reading: Reading,
+    alone: fx.GraphModule,
+    inputs: list[Any],
+    moved: dict[fx.Node, fx.Node],
+    lengths: Lengths,
 ) -> None:
     """Raises `Refused` if a document of the example still sees another."""
     places = [n for n in gm.graph.nodes if n.op == "placeholder"]
     cu, total = alone(*inputs)
     if not fit(cu, int(total)):
         return  # the call itself says so
-    source, slots, whole = plan_of(cu, int(total), lengths_of(reading.length).at_least)
+    source, slots, whole = plan_of(cu, int(total), lengths.at_least)
     plan = (source, slots, whole) if len(places) > len(inputs) else ()
     alive = set(gm.graph.nodes)
     rows = {moved.get(n, n): kind.dim for n, kind in reading.kinds.items() if isinstance(kind, Row)}
