@@ -324,31 +324,42 @@ def hint_of(size: Any) -> int | None:
     return int(size.node.hint) if size.node.has_hint() else None
 
 
-def assumed_of(size: Any) -> Callable[[int], bool]:
-    """Does a number satisfy what has been guarded of a symbolic size so far? (Code that asked whether a row is a
-    multiple of its chunk is good for multiples only.) Guards that relate it to other sizes are left out."""
+def assumed_of(size: Any) -> tuple[Callable[[int], bool], Callable[[Any], Callable[[int], int] | None]]:
+    """What has been guarded of a symbolic size so far, as ``(holds, value_of)``.
+
+    ``holds(number)``: does a number satisfy the same? (Code that asked whether a row is a multiple of its chunk is good
+    for multiples only.) Guards that relate the size to other ones are left out. ``value_of(other)``: another size as a
+    function of this one; None if it depends on more.
+    """
     import sympy
     from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
     from torch.utils._sympy.printers import PythonPrinter
 
     symbol, env = size.node.expr, size.node.shape_env
-    if not isinstance(symbol, sympy.Symbol):
-        return lambda number: True
-    found = [env.replace(guard.expr) for guard in env.guards]
-    conditions = [condition for condition in dict.fromkeys(found) if condition.free_symbols == {symbol}]
     number = sympy.Symbol("number", integer=True)
-    # As Python: a chunked scan has hundreds of guards, and sympy takes milliseconds for each.
-    texts = [PythonPrinter().doprint(condition.xreplace({symbol: number})) for condition in conditions]
-    codes = [compile(text, "<guard>", "eval") for text in texts]
+
+    def function(expression: Any) -> Callable[[int], Any]:
+        # As Python: a chunked scan has hundreds of guards, and sympy takes milliseconds for each.
+        code = compile(PythonPrinter().doprint(expression.xreplace({symbol: number})), "<size>", "eval")
+        return lambda value: eval(code, dict(SYMPY_INTERP), {"number": value})
+
+    def value_of(other: Any) -> Callable[[int], int] | None:
+        expression = env.replace(other.node.expr)
+        return function(expression) if expression.free_symbols == {symbol} else None
+
+    if not isinstance(symbol, sympy.Symbol):
+        return lambda value: True, lambda other: None
+    found = [env.replace(guard.expr) for guard in env.guards]
+    conditions = [function(guard) for guard in dict.fromkeys(found) if guard.free_symbols == {symbol}]
 
     @functools.cache
-    def holds(number: int) -> bool:
+    def holds(value: int) -> bool:
         try:
-            return all(bool(eval(code, dict(SYMPY_INTERP), {"number": number})) for code in codes)
+            return all(bool(condition(value)) for condition in conditions)
         except ZeroDivisionError:
             return False
 
-    return holds
+    return holds, value_of
 
 
 # === Taking an operation apart ================================================================================

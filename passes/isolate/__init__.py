@@ -39,6 +39,7 @@ from packpass.layout import Layouts, Packing, analyze
 from packpass.ops._each_document import fit, plan_of
 from packpass.semantics import example, op_name
 from packpass.semantics.overview import operations as known_operations
+from packpass.semantics.unbatched import unbatch
 from passes.context import PassContext
 from passes.declared import remove_declarations
 from passes.isolate import attention, convolution, positions, rewrite
@@ -65,6 +66,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     # Dynamo goes on with the inputs of its own graph, which must not get any more.
     work = fx.GraphModule(gm, copy_of(gm.graph))
     try:
+        unbatch(work.graph)
         layouts = analyze(work)
         packing = _packing(work, layouts, context)
         results = [] if packing is None else _isolate(work, context, layouts, packing)

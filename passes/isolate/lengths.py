@@ -14,7 +14,13 @@ from typing import Any
 import torch
 
 from packpass._compat import assumed_of, hint_of
-from passes.isolate.reading import settled
+
+
+def settled(size: Any) -> Any:
+    """A size, as a number if a guard has fixed it."""
+    if isinstance(size, torch.SymInt) and not size.node.expr.free_symbols:
+        return int(size.node.expr)
+    return size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +31,15 @@ class Lengths:
     example: int
     constant: bool
     """Is the length a number in the code, so that it is good for no other one?"""
+    value_of: Callable[[Any], Callable[[int], int] | None] = lambda size: None
+
+    def equal(self, size: Any) -> bool:
+        """Is a size the row's length wherever the code is good, as far as one tries? (16 * (T // 16) is, in code for
+        multiples of 16.)"""
+        function = self.value_of(size)
+        if function is None or hint_of(size) != self.example:
+            return False
+        return all(function(n) == n for n in range(2, max(2 * self.example, 512)) if self.fits(n))
 
     def at_least(self, longest: int, total: int) -> int:
         """The least length for documents of at most ``longest`` slots, in a row of ``total``."""
@@ -45,5 +60,6 @@ def lengths_of(length: Any) -> Lengths:
     """Of a row whose length is a number, or a symbol."""
     length = settled(length)
     if isinstance(length, torch.SymInt):
-        return Lengths(assumed_of(length), hint_of(length) or 2, constant=False)
+        fits, value_of = assumed_of(length)
+        return Lengths(fits, hint_of(length) or 2, constant=False, value_of=value_of)
     return Lengths(lambda number: number == length, length, constant=True)
