@@ -162,8 +162,7 @@ class _Found:
 
 def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing: Packing) -> list[Rewrite | Refusal]:
     length = _length(gm, layouts, packing)
-    lengths = lengths_of(length)
-    found = _found(gm, layouts, packing, length, lengths)
+    found, lengths = _with_lengths(gm, layouts, packing, length)
     if not (found.attentions or found.taps or found.bodies or found.tables):
         return []
     boundaries = Boundaries(gm.graph, packing, found.reading)
@@ -181,7 +180,7 @@ def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing
     alone = boundaries.alone(gm)
     if found.bodies:
         rewrite.rewrite(gm, found.bodies, moved)
-        form = DocumentForm(gm, alone, packing.kind == "declared", lengths.at_least)
+        form = DocumentForm(gm, alone, packing.kind == "declared", lengths.at_least, lengths.multiple)
     remove_declarations(gm)
     gm.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or not _removable(n))
     _prove(gm, found.reading, alone, inputs, moved, lengths)
@@ -193,6 +192,17 @@ def _removable(node: fx.Node) -> bool:
     from packpass.semantics.effects import effects_of
 
     return node.op == "get_attr" or effects_of(node).repeatable
+
+
+def _with_lengths(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) -> tuple[_Found, Lengths]:
+    """What is found with the first way to choose the length of documents that does."""
+    *better, last = lengths_of(length)
+    for lengths in better:
+        try:
+            return _found(gm, layouts, packing, length, lengths), lengths
+        except Refused as refused:
+            log.debug("not with multiples of %d: %s", lengths.multiple, refused)
+    return _found(gm, layouts, packing, length, last), last
 
 
 def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, lengths: Lengths) -> _Found:
@@ -262,7 +272,7 @@ def _prove(
     cu, total = alone(*inputs)
     if not fit(cu, int(total)):
         return  # the call itself says so
-    source, slots, whole = plan_of(cu, int(total), lengths.at_least)
+    source, slots, whole = plan_of(cu, int(total), lengths.at_least, lengths.multiple)
     plan = (source, slots, whole) if len(places) > len(inputs) else ()
     alive = set(gm.graph.nodes)
     rows = {moved.get(n, n): kind.dim for n, kind in reading.kinds.items() if isinstance(kind, Row)}

@@ -113,7 +113,7 @@ class Reading:
         if not (isinstance(size, torch.SymInt) and self.symbols and self.touches(size)):
             return False
         if str(size) not in self._equal:
-            self._lengths = self._lengths or lengths_of(self.length)
+            self._lengths = self._lengths or lengths_of(self.length)[-1]
             self._equal[str(size)] = self._lengths.equal(size)
         return self._equal[str(size)]
 

@@ -110,6 +110,8 @@ def _difference(body: Body, values: dict[fx.Node, Any], lengths: Lengths, fill: 
             if lengths.constant:
                 return _of_one_length(wide, values, lengths, fill)
             tried = dict.fromkeys(lengths.trial(n) for n in LENGTHS)
+            if not any(lengths.fits(m) for n in tried for m in _tried(n)):
+                return "the code is good for no length that is tried"
             return next(filter(None, (_compare(wide, values, n, fill, lengths.fits) for n in tried)), "")
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -149,10 +151,15 @@ def _of_one_length(body: Body, values: dict[fx.Node, Any], lengths: Lengths, fil
         return reason
 
 
+def _tried(longest: int) -> list[int]:
+    """Slots of the documents of one trial."""
+    return sorted({longest, longest - 1, longest // 2, 3, 1} & set(range(1, longest + 1)), reverse=True)
+
+
 def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, fits: Callable[[int], bool]) -> str:
     """A document of a length that the code is good for (``fits``) is tried by itself, another one as the start of a
     longer one."""
-    lengths = sorted({longest, longest - 1, longest // 2, 3, 1} & set(range(1, longest + 1)), reverse=True)
+    lengths = _tried(longest)
     others = [_leaf(values[n], example(n)) for n in body.others]
     fills = body.fills(fill)
     wholes = [
