@@ -49,7 +49,7 @@ def isolated(form: DocumentForm, original: fx.GraphModule, inner: Inner) -> Call
     def run(*inputs: Any) -> Any:
         with torch.no_grad():
             boundaries, total = form.boundaries(*inputs)
-            plan = plan_of(checked(boundaries, int(total), form.declared), int(total), form.longest)
+            plan = plan_of(checked(boundaries, int(total), form.declared), int(total), form.padded_to, form.multiple)
         if not failed:
             try:
                 call = whole.ready((*inputs, *plan))
@@ -82,7 +82,7 @@ class Plans(Variants):
         together = any(self.dynamic)
         row = (frozenset({0}), nothing) if together else (nothing, nothing)
         assert source.dim() == 1
-        return [*given, row, (nothing, frozenset({0, 1})), (nothing, frozenset({0}))]
+        return [*given, row, (nothing, frozenset({0, 1})), (nothing, frozenset({0}))]  # the multiple stays a number
 
 
 def checked(cu_seqlens: Tensor, total: int, declared: bool) -> Tensor:

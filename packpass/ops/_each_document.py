@@ -41,11 +41,12 @@ def each_document(
         given, returned: the packed dimension of every row that the function takes and returns.
         fills: what each of the first holds behind a document's end.
         source: int64 ``[T]``: the slot of ``[N, L]`` where a token goes, -1 for none.
-        slots: int64 ``[N, L]``, its inverse; -1 behind a document's end.
+        slots: int64 ``[N, L / m, m]``, its inverse; -1 behind a document's end. That L is a multiple of m is a fact of
+            the shape: the sizes of code that divides L by m are then products, not remainders.
         cu_seqlens: boundaries of the N documents, as `unpack` takes them.
         values: the rows, then the other values.
     """
-    count = len(given)
+    count, slots = len(given), slots.flatten(1)
     rows, others = values[:count], values[count:]
     fronts = [x.movedim(dim, 0) for x, dim in zip(rows, given, strict=True)]
     documents = unpack_op(fronts, source, slots, cu_seqlens, cu_seqlens, list(fills))
@@ -70,17 +71,23 @@ def fit(cu_seqlens: Tensor, total: int) -> bool:
     return bool(values) and values[0] >= 0 and values[-1] <= total and values == sorted(values)
 
 
-def plan_of(cu_seqlens: Tensor, total: int, longest: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def plan_of(
+    cu_seqlens: Tensor,
+    total: int,
+    padded_to: Callable[[int, int], int] = lambda longest, total: longest,
+    multiple: int = 1,
+) -> tuple[Tensor, Tensor, Tensor]:
     """``(source, slots, cu_seqlens)`` of `each_document` for a row of ``total`` slots; the host reads the boundaries.
 
     The stretches before the first boundary and after the last one are documents, too: every slot of the row is in one.
     Empty ones keep the number of documents above 1, where compiled code is general, as the length is kept.
-    ``longest``: L, for a function that is good for one length only.
+    ``padded_to(longest, total)``: the length L for documents of at most so many slots, for a function that is not good
+    for any; ``multiple``: it is one of this.
     """
     cu = torch.nn.functional.pad(cu_seqlens.detach().long(), (1, 1))
     cu[-1] = total
     lengths = cu.diff()
-    longest = max(int(lengths.max()), 2) if longest is None else longest
+    longest = padded_to(max(int(lengths.max()), 2), total)
     keep = torch.arange(longest, device=cu.device) < lengths.unsqueeze(1)
     boundaries, _, source, slots, *_ = pack_plan_op(keep, 1, total)
-    return source, slots, boundaries
+    return source, slots.unflatten(1, (-1, multiple)), boundaries

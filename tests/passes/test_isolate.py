@@ -79,6 +79,14 @@ def test_one_document_is_the_row(program: programs.Program) -> None:
     check(compiled_with(program), program, (0, 12))
 
 
+def test_code_for_multiples_gets_multiples() -> None:
+    compiled = compiled_with(programs.chunks_of_multiples)
+    for bounds in ((0, 7, 32), (0, 3, 3, 9, 48), (0, 48, 64)):
+        check(compiled, programs.chunks_of_multiples, bounds)
+    assert counters["packpass"]["rewrite:isolate"]
+    assert counters["stats"]["unique_graphs"] <= 2
+
+
 def test_boundaries_by_their_name() -> None:
     def forward(hidden_states: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
         return programs.dense(hidden_states, weight)

@@ -20,6 +20,7 @@ LAYERS = [
     "ops",
     "markers",
     "layout",
+    "probing",
     "passes",
     "capture",
     "ranks reports",
