@@ -8,7 +8,7 @@ from packpass.ops import packed_roll
 from perf.programs import boundaries, roll_rows_by_hand, roll_rows_loop
 from perf.race import HAND, LOOP, OP, PACKPASS, STOCK, Way, code_targets, race_table, run_race
 from perf.registry import Context, case
-from perf.results import CaseResult, Target
+from perf.results import CaseResult
 
 
 @case("roll_hidden", "packed roll of hidden states, [16384, 1024]")
@@ -41,7 +41,7 @@ def run(ctx: Context, result: CaseResult) -> None:
             limit = (1.2 if backward else 1.15) if ctx.device == "cpu" else 1 / 0.85
             clones = "two clones" if backward else "clone"
             result.targets += [
-                Target(f"{title}: over {clones}", race.ratio(PACKPASS), limit),
-                Target(f"{title}: over roll + index_fill_ (5 % noise allowed)", race.ratio(PACKPASS, HAND), 1.05),
+                race.target(f"{title}: over {clones}", limit),
+                race.hand_target(title),
                 *code_targets(title, race, kernels=2 if backward else 1),
             ]
