@@ -63,7 +63,7 @@ def _faster(gain: Gain, over: Figures) -> str:
     """``12.3x ±4%``; the reason where one of the two was not timed."""
     gained = gain.faster(over)
     if gained is None:
-        return gain.packpass.note or over.note or ""
+        return "not timed" if gain.packpass.note or over.note else ""
     spread = math.hypot(gain.packpass.spread, over.spread)
     return f"{gained:.3g}x ±{spread:.0%}"
 

@@ -39,7 +39,7 @@ ONE_BY_ONE, NAIVE = "eager, documents one by one", "eager"
 ROLLS = "the packed rolls alone"
 CONFIG = Config(hidden=128, heads=4, layers=1, depths=3)
 ROW = 2048
-BATCHES = 50
+BATCHES = 25
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:

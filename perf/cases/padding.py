@@ -77,6 +77,9 @@ def run(ctx: Context, result: CaseResult) -> None:
     # One cache for all: what packpass leaves as it is is then compiled once, as stock torch.compile's.
     with _compat.empty_compile_caches():
         for name, model in MODELS.items():
+            if name != HEADLINE and ctx.device == "cpu" and not (ctx.full or ctx.quick):
+                result.notes.append(f"{name}: measured with --full only: it is the {HEADLINE} with a causal mask")
+                continue
             torch.manual_seed(0)
             _measure(ctx, result, name, model(sizes.config), sizes)
     result.notes.append(

@@ -26,7 +26,11 @@ def run(ctx: Context, result: CaseResult) -> None:
                 Way(LOOP, roll_rows_loop),
                 Way(PACKPASS, roll_rows_loop, PACKPASS),
                 # Stock torch.compile gives the loop up and runs it eagerly: once is enough to show it.
-                *([Way(STOCK, roll_rows_loop, "inductor")] if ctx.full or dtype is torch.float32 else []),
+                *(
+                    [Way(STOCK, roll_rows_loop, "inductor")]
+                    if ctx.full or (dtype, backward) == (torch.float32, False)
+                    else []
+                ),
                 Way(HAND, roll_rows_by_hand),
                 Way(OP, lambda x, cu: packed_roll(x, cu, -1, 0, fill=0)),
             ]

@@ -18,7 +18,7 @@ def run(ctx: Context, result: CaseResult) -> None:
     ratios: dict[str, list[tuple[float, float]]] = {LOOP: [], STOCK: [], HAND: [], OP: [], PACKPASS: []}
     compiled_clone = torch.compile(torch.clone, backend="inductor", dynamic=False)
     for total in (16_384, 131_072):
-        for documents in (8, 512) if ctx.quick else (8, 64, 512):
+        for documents in (8, 64, 512) if ctx.full else (8, 512):
             title = f"int64 [1, {total}], N={documents}"
             ctx.progress(title)
             x = torch.arange(1, total + 1, device=ctx.device)[None]
