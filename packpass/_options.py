@@ -49,8 +49,9 @@ class Options:
     """Who compiles the rewritten graph; the other two are for debugging and quick tests."""
     agreement: bool = True
     """Before a graph with collectives of packpass runs for the first time, compare them between the ranks."""
-    agreement_timeout: float = 600.0
-    """Seconds that a rank waits for the others in that comparison; what ranks compile must fit in it."""
+    agreement_timeout: float = 60.0
+    """Seconds that a rank waits for the others in that comparison, while none of them compiles; at most ten times as
+    long in all."""
     bucket_bytes: int = 256 * 2**20
     """Most bytes per rank that are put into one all-to-all after autograd, symbolic sizes not counted; 0: none is."""
     collective_latency_us: float | None = None

@@ -16,16 +16,20 @@ from packpass.decisions.records import collecting
 from packpass.engine.backend import Backend
 from packpass.engine.compile import compile_afresh
 from packpass.measuring.compare_render import kernels_text, seconds_text
-from packpass.measuring.measure import Timing, interleave
+from packpass.measuring.measure import Quotient, Timing, Timings, interleave
 from packpass.measuring.variants import CodeCount, Row, Workload, examine, examine_compiled
 from packpass.reports.report import Report
 from perf.registry import Context
-from perf.results import CaseResult, Table, Target
+from perf.results import CaseResult, Figures, Gain, Kind, Table, Target
 
 LOOP, STOCK, PACKPASS, FLOOR = "eager loop", "torch.compile", "packpass", "clone"
 HAND = "roll + index_fill_"
 CALL = "clone, compiled"
 OP = "packed_roll, eager"
+SHORT_CALL = "a call of some microseconds: guards and the check of the boundaries are most of it"
+
+SHORT = 50e-6
+"""A copy that takes less than this: calling compiled code takes as long, whatever the code does."""
 
 HEADERS = ["way", "result", "time", "of the clones", "over the loop", "first call", "graphs", "kernels", "host syncs"]
 
@@ -47,22 +51,76 @@ class Way:
 
 @dataclasses.dataclass
 class Race:
-    """The result: rows of all ways, the floors' timings (the first is the reference), packpass's report."""
+    """The result: rows of all ways, timings of the floors (the first is the reference) and the ways that are right,
+    packpass's report."""
 
     rows: dict[str, Row]
     floors: dict[str, Timing]
     report: Report
+    timings: Timings
 
     def ratio(self, name: str, over: str = FLOOR) -> float | None:
         """Time of ``name`` over that of another way (or of the floor); None where either is missing or wrong."""
-        one = self.rows[name].timing if name in self.rows else None
-        other = self.floors.get(over) or (self.rows[over].timing if over in self.rows else None)
-        return one.ratio / other.ratio if one and other else None
+        found = self.timings.quotient(name, over)
+        return found.ratio if found else None
+
+    def target(
+        self,
+        name: str,
+        limit: float,
+        *,
+        over: str = FLOOR,
+        way: str = PACKPASS,
+        kind: Kind = "at most",
+        reason: str = "",
+    ) -> Target:
+        """A limit on the time of ``way`` over that of another."""
+        return target_on(name, self.timings.quotient(way, over), limit, kind=kind, reason=reason)
+
+    def hand_target(self, title: str) -> Target:
+        """packpass against what is written by hand; where that takes no longer than a call of compiled code, against a
+        compiled clone, which does nothing but the call and a copy."""
+        if CALL in self.floors and self.floors[FLOOR].seconds < SHORT:
+            return self.target(f"{title}: over a compiled clone", 1.5, over=CALL, reason=SHORT_CALL)
+        return self.target(f"{title}: over roll + index_fill_ (5 % noise allowed)", 1.05, over=HAND)
+
+    def gain(self, workload: str, detail: str, device: str, *, eager: str, stock: str = "torch.compile") -> Gain:
+        """The race as a line of the headline."""
+
+        def figures(name: str) -> Figures:
+            row = self.rows.get(name)
+            return figures_of(row, self.timings.quotient(name, eager)) if row else Figures(note="not run")
+
+        return Gain(workload, detail, figures(eager), figures(stock), figures(PACKPASS), device=device)
 
     def code(self, name: str = PACKPASS) -> CodeCount | None:
         """What was generated for a way; None where nothing was compiled."""
         row = self.rows[name]
         return row.code if row.graphs else None
+
+
+def target_on(
+    name: str, found: Quotient | None, limit: float, *, kind: Kind = "at most", note: str = "", reason: str = ""
+) -> Target:
+    """A limit on a quotient of times, with its spread."""
+    ratio, spread = (found.ratio, found.spread) if found else (None, 0.0)
+    return Target(name, ratio, limit, kind, note, spread, reason)
+
+
+def figures_of(row: Row, over_eager: Quotient | None) -> Figures:
+    """A row as figures of the headline."""
+    note = row.error or ""
+    if not note and row.difference is not None and not row.difference.close:
+        note = "other results than eager"
+    return Figures(
+        ratio=over_eager.ratio if over_eager else None,
+        spread=over_eager.spread if over_eager else 0.0,
+        graphs=row.graphs,
+        collectives=row.profile.collectives if row.profile else None,
+        peak_bytes=row.profile.peak_bytes if row.profile else None,
+        error=row.difference.largest if row.difference else None,
+        note=note,
+    )
 
 
 def run_race(
@@ -115,7 +173,7 @@ def run_race(
     for name, timing in timings.items():
         if name not in floors:
             rows[name].timing = timing
-    return Race(rows, {name: timings[name] for name in floors}, report)
+    return Race(rows, {name: timings[name] for name in floors}, report, timings)
 
 
 def race_table(title: str, race: Race, result: CaseResult) -> Table:

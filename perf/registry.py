@@ -36,18 +36,21 @@ class Case:
     name: str
     title: str
     run: Callable[[Context, CaseResult], None]
+    devices: tuple[str, ...] = ("cpu", "cuda")
 
 
 _CASES: dict[str, Case] = {}
 
 
-def case(name: str, title: str) -> Callable[[Callable[[Context, CaseResult], None]], Callable[..., None]]:
-    """Register the decorated function, which fills in a :class:`CaseResult`."""
+def case(
+    name: str, title: str, devices: tuple[str, ...] = ("cpu", "cuda")
+) -> Callable[[Callable[[Context, CaseResult], None]], Callable[..., None]]:
+    """Register the decorated function, which fills in a :class:`CaseResult`; ``devices`` are those it can measure."""
 
     def register(run: Callable[[Context, CaseResult], None]) -> Callable[..., None]:
         if name in _CASES:
             raise ValueError(f"two cases are called {name!r}")
-        _CASES[name] = Case(name, title, run)
+        _CASES[name] = Case(name, title, run, devices)
         return run
 
     return register
@@ -64,6 +67,9 @@ ORDER = [
     "no_match",
     "mtp",
     "mtp_training",
+    "wild",
+    "padding",
+    "cp_layer",
     "segment_rules",
 ]
 

@@ -1,20 +1,30 @@
-"""What a case hands back: tables, targets, plots and notes, as plain data."""
+"""What a case hands back: gains, tables, targets, plots and notes, as plain data that JSON keeps."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Literal
+
+Kind = Literal["at most", "at least", "exactly"]
+HIT, NOISE, MISSED, UNMEASURED = "hit", "within noise", "MISSED", "not measured"
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A figure to reach. ``figure`` is None where it could not be measured; ``note`` then says why."""
+    """A figure to reach.
+
+    ``figure`` is None where it could not be measured; ``note`` then says why. ``spread`` is relative to the figure.
+    ``reason`` says why the figure lies where it lies, for those who find it beyond the limit.
+    """
 
     name: str
     figure: float | None
     limit: float
-    kind: Literal["at most", "at least", "exactly"] = "at most"
+    kind: Kind = "at most"
     note: str = ""
+    spread: float = 0.0
+    reason: str = ""
 
     @property
     def hit(self) -> bool | None:
@@ -26,7 +36,52 @@ class Target:
 
     @property
     def verdict(self) -> str:
-        return {True: "hit", False: "MISSED", None: "not measured"}[self.hit]
+        """A figure that lies beyond its limit by less than its own spread is neither hit nor missed."""
+        if self.hit is None:
+            return UNMEASURED
+        if self.hit:
+            return HIT
+        return NOISE if self._distance <= self.spread * abs(self.figure or 0.0) else MISSED
+
+    @property
+    def _distance(self) -> float:
+        if self.figure is None or self.kind == "exactly":
+            return float("inf")
+        return abs(self.figure - self.limit)
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """What one way costs. ``ratio`` is its time over that of what all ways of a workload are compared with, ``spread``
+    relative to it; None is not timed, and ``note`` says why."""
+
+    ratio: float | None = None
+    spread: float = 0.0
+    graphs: int | None = None
+    collectives: int | None = None
+    peak_bytes: int | None = None
+    error: float | None = None
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gain:
+    """One real workload: what people have without packpass, and with it.
+
+    Ratios are times over eager's, whose own is 1. ``error_of`` says what the errors of the three are.
+    """
+
+    workload: str
+    detail: str
+    eager: Figures
+    stock: Figures
+    packpass: Figures
+    error_of: str = "largest difference from eager"
+    device: str = "cpu"
+
+    def faster(self, over: Figures) -> float | None:
+        """How many times as fast packpass is."""
+        return over.ratio / self.packpass.ratio if over.ratio and self.packpass.ratio else None
 
 
 @dataclasses.dataclass
@@ -56,6 +111,7 @@ class CaseResult:
 
     name: str
     title: str
+    gains: list[Gain] = dataclasses.field(default_factory=list)
     tables: list[Table] = dataclasses.field(default_factory=list)
     targets: list[Target] = dataclasses.field(default_factory=list)
     plots: list[Lines] = dataclasses.field(default_factory=list)
@@ -68,5 +124,26 @@ class CaseResult:
     def to_dict(self) -> dict[str, Any]:
         plain = dataclasses.asdict(self)
         for target, entry in zip(self.targets, plain["targets"], strict=True):
-            entry["hit"] = target.hit
+            entry["hit"], entry["verdict"] = target.hit, target.verdict
         return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> CaseResult:
+        """What :meth:`to_dict` wrote, perhaps by another version: what is not known is left out."""
+        result = cls(**_known(cls, plain))
+        result.gains = [
+            Gain(**{**_known(Gain, entry), **{way: Figures(**_known(Figures, entry[way])) for way in WAYS}})
+            for entry in plain.get("gains", [])
+        ]
+        result.tables = [Table(**_known(Table, entry)) for entry in plain.get("tables", [])]
+        result.targets = [Target(**_known(Target, entry)) for entry in plain.get("targets", [])]
+        result.plots = [Lines(**_known(Lines, entry)) for entry in plain.get("plots", [])]
+        return result
+
+
+WAYS = ("eager", "stock", "packpass")
+
+
+def _known(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: value for name, value in plain.items() if name in names}

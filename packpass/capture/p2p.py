@@ -114,6 +114,7 @@ def _message(tx: Any, function: Any, given: dict[str, Any], peer: str, peer_in_g
         for name in _groups_seen(tx):
             tx.output.create_proxy("call_function", GROUP, (name,), {})
     number = frame.messages = frame.messages + 1
+    frame.message_groups.setdefault(group.group_name, (location_of(tx), set()))[1].add(rank or 0)
     marker = SEND if function is dist.isend else RECV
     tx.output.create_proxy("call_function", marker, (tensor.as_proxy(), rank, tag or 0, group.group_name, number), {})
     request: VariableTracker = call(tx, plain.request, constant(number))

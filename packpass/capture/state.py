@@ -60,6 +60,15 @@ class TracingLayoutError(LayoutError, ShortenTraceback):
         ShortenTraceback.__init__(self, str(error), first_useful_frame=None)
 
 
+def in_tracing(error: Exception) -> Exception:
+    """The error in a form that Dynamo hands to the user as it is: of the same class, and in the same words, to which it
+    would add advice on debugging Dynamo."""
+    name, text = type(error).__name__, str(error)
+    kind = type(name, (ShortenTraceback, type(error)), {"__str__": lambda self: text})
+    made: Exception = kind(text, first_useful_frame=None)
+    return made
+
+
 def tracing_error(error: LayoutError) -> TracingLayoutError:
     """What a backend raises for declarations that contradict each other."""
     return TracingLayoutError(error)
@@ -112,6 +121,9 @@ class FrameState:
     """Loop -> which of its live frames has a list of numbers under which name, see `packpass.capture.running`."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
+    message_groups: dict[str, tuple[str, set[int]]] = dataclasses.field(default_factory=dict)
+    """Name of each process group in which a captured loop sends messages -> the user's line of the first, and the
+    global ranks at the other ends."""
     code: types.CodeType | None = None
     """The code of the frame; None if the gate was not there when it was traced."""
     named_boundaries: tuple[tuple[str, Any], ...] = ()

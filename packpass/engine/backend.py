@@ -18,7 +18,8 @@ from packpass import capture, markers, ops  # noqa: F401  (ops registers the ope
 from packpass._compat import size_oblivious
 from packpass._options import Options
 from packpass.capture import Mode, frame_state
-from packpass.capture.state import LOOP_MODES, FrameState, restart, tracing_error
+from packpass.capture.state import LOOP_MODES, FrameState, in_tracing, restart, tracing_error
+from packpass.decisions.location import shorten
 from packpass.decisions.records import active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, skipped
 from packpass.engine.isolated import isolated, rows_of_one_length
@@ -29,7 +30,10 @@ from packpass.engine.unpadded import unpadded
 from packpass.engine.verify import copy_graph, verified
 from packpass.layout import LayoutError
 from packpass.layout.mixing import mixing_operations
+from packpass.ranks import compiling
 from packpass.ranks.agreement import agreement
+from packpass.ranks.leaving import leave
+from packpass.ranks.meeting import AgreementError
 from packpass.reports.report import traced_transaction
 
 log = logging.getLogger("packpass.backend")
@@ -154,6 +158,18 @@ def compile_inner(
     return compiled
 
 
+def leave_messages(tx: Any, frame: FrameState) -> None:
+    """The frame goes on as stock torch, with the messages of its loop as they are written: once all ranks do so."""
+    groups, frame.message_groups = frame.message_groups, {}
+    code = f"{tx.f_code.co_name} of {shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)}"
+    for name in sorted(groups):
+        location, peers = groups[name]
+        try:
+            leave(name, code, location, peers, frame.options)
+        except AgreementError as error:
+            raise in_tracing(error) from None
+
+
 class _Client:
     """What capture asks us."""
 
@@ -175,10 +191,14 @@ class _Client:
 
     def frame_starts(self, tx: Any, frame: FrameState) -> None:
         """A frame of ours is about to be traced."""
+        compiling.begins()
         degraded.frame_starts(tx, frame)
+        if frame.mode is Mode.STOCK and frame.message_groups and frame.options.agreement:
+            leave_messages(tx, frame)
 
     def frame_ended(self, tx: Any, frame: FrameState, error: Exception | None) -> None:
         """It was traced, or failed."""
+        compiling.ends()
         degraded.frame_ended(tx, frame, error)
         if error is not None:
             skipped.note_skipped(tx, frame, error)

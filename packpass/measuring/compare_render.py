@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import io
+import re
 from typing import TYPE_CHECKING, Any
 
 from packpass._passes import names_of_tiers
@@ -138,11 +138,19 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def figure_html(figure: Any, description: str) -> str:
-    """A figure as an ``<img>`` with its data inside."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return f'<p><img alt="{html.escape(description, quote=True)}" src="data:image/png;base64,{data}"></p>'
+    """A figure as SVG inside the page: black becomes the page's own colour, so that it can be read on a dark one."""
+    import matplotlib
+
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": description}):
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    drawing = text.getvalue()
+    drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing[drawing.index("<svg ") :], flags=re.DOTALL)
+    drawing = re.sub(r' id="[\w.]+_\d+"', "", drawing)  # names of parts, the same in every figure of a page
+    drawing = re.sub(r' (xmlns(:\w+)?|version)="[^"]*"', "", drawing)  # which HTML does not need
+    drawing = drawing.replace("#000000", "currentColor").replace("xlink:href", "href")
+    named = f'<svg role="img" aria-label="{html.escape(description, quote=True)}" '
+    return f"<figure>{drawing.replace('<svg ', named, 1)}</figure>"
 
 
 def comparison_figure(comparison: Comparison) -> Any:

@@ -43,6 +43,33 @@ class Timing:
 
 
 @dataclasses.dataclass(frozen=True)
+class Quotient:
+    """Time of one way over that of another: the median over the rounds that both took part in; ``spread`` is half the
+    interquartile range over the median."""
+
+    ratio: float
+    spread: float
+
+
+class Timings(dict[str, Timing]):
+    """A timing per way, the reference first, made of samples: by way, seconds per call by round.
+
+    What two ways have to do with each other is taken round by round: what slowed down both is in neither's spread.
+    """
+
+    def __init__(self, samples: Mapping[str, Mapping[int, float]]) -> None:
+        reference = next(iter(samples.values()), {})
+        super().__init__({name: _timing(values, reference) for name, values in samples.items()})
+        self._samples = samples
+
+    def quotient(self, name: str, over: str) -> Quotient | None:
+        """Time of ``name`` over that of ``over``; None where one is missing or they share no round."""
+        one, other = self._samples.get(name, {}), self._samples.get(over, {})
+        values = [one[done] / other[done] for done in one if done in other]
+        return Quotient(*_middle(values)) if values else None
+
+
+@dataclasses.dataclass(frozen=True)
 class Profile:
     """One run under the profiler.
 
@@ -85,7 +112,7 @@ def interleave(
     max_rounds: int = 200,
     min_sample: float = 2e-3,
     budget: float = 5.0,
-) -> dict[str, Timing]:
+) -> Timings:
     """Time each way in interleaved rounds; ``budget`` is the wall time in seconds for all of them together.
 
     A sample repeats a call until it lasts ``min_sample`` seconds. Ways with an entry in ``prepare`` are called with its
@@ -113,8 +140,7 @@ def interleave(
                 samples[name][done] = _sample(ways[name], prepare.get(name), repeats[name])
         if slow == set(ways) and done == 1:
             break
-    reference = samples[next(iter(ways))]
-    return {name: _timing(values, reference) for name, values in samples.items()}
+    return Timings(samples)
 
 
 def _once(way: Callable[..., Any], prepare: Callable[[], Any] | None) -> float:
@@ -135,12 +161,16 @@ def _sample(way: Callable[..., Any], prepare: Callable[[], Any] | None, repeats:
 
 
 def _timing(samples: Mapping[int, float], reference: Mapping[int, float]) -> Timing:
-    values = list(samples.values())
+    middle, spread = _middle(list(samples.values()))
+    ratio = statistics.median(samples[done] / reference[done] for done in samples if done in reference)
+    return Timing(middle, spread, ratio, len(samples))
+
+
+def _middle(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and half the interquartile range over it."""
     middle = statistics.median(values)
     low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (middle, middle, middle)
-    shared = [done for done in samples if done in reference]
-    ratio = statistics.median(samples[done] / reference[done] for done in shared)
-    return Timing(middle, (high - low) / 2 / middle if middle else 0.0, ratio, len(values))
+    return middle, (high - low) / 2 / middle if middle else 0.0
 
 
 def profile(call: Callable[[], Any], *, eager: bool = False) -> Profile:

@@ -22,7 +22,7 @@ from packpass.ops._geometry import (
     BLOCK,
     SHORT,
     along,
-    around_ends,
+    around_ends_and_rest,
     is_between,
     long_enough_for_blocks,
     previous,
@@ -150,16 +150,18 @@ def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) 
     with unguarded_blocks():
         # One comparison per block; the blocks start at the end of the row that has sources. The rest is never empty
         # nor one slot long: a dynamic size that may be 0 or 1 is a guard, and a guard that can fail is another graph.
+        # It is copied here and patched below with the ends, at as many slots for every shift and length: rolls of one
+        # row are then one loop, and a C++ compiler takes a third of the time that it takes for a loop of its own, whose
+        # length is a quotient.
         count = (total - reach - 2) // BLOCK
         whole = count * BLOCK
         body_at, rest_at = (0, whole) if shift < 0 else (total - whole, 0)
         touched = touched_blocks(count, body_at, first, stop)
         moved, kept = blocks_of(x, body_at - shift, count), blocks_of(x, body_at, count)
         body = row_of(torch.where(per_block(touched, kept), moved, kept))
-        slots = torch.arange(total - whole, device=x.device) + rest_at
-        rest = read(x, dim, source_between(slots, first, stop, shift, total))
+        rest = x.narrow(dim, rest_at, total - whole)
         out = torch.cat([body, rest] if shift < 0 else [rest, body], dim)
-    slots = around_ends(first, stop).clamp(0, total - 1)
+    slots = around_ends_and_rest(first, stop, total if shift < 0 else None).clamp(0, total - 1)
     return write(out, dim, slots, read(x, dim, source_between(slots, first, stop, shift, total)))
 
 

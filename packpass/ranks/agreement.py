@@ -9,7 +9,11 @@ The list's digest is the key: every rank publishes that it came to this list, an
 an equal graph before, and need not compile it again, has published it already: compiling again on one rank alone is no
 mismatch. It is one if a rank waits with another list, which this rank has never come to: it waits for this rank, and so
 would this rank for it, in a collective. Then, or after ``packpass.agreement_timeout`` seconds, all raise the same
-`AgreementError`.
+`AgreementError`. The default of a minute is longer than ranks are apart in a step, and shorter than people look at a
+job that hangs; that one rank compiles what others find in a cache may take longer, so nobody is given up while it
+compiles (`packpass.ranks.compiling`), for ten times the time-out at most.
+
+Loops of messages that one rank leaves as they are written are in `packpass.ranks.leaving`.
 
 Ranks that come to a list together are about to run the same call. So its sizes and boundaries are compared as well,
 where they are inputs of the graph (boundaries on a GPU are read once for that). Boundaries of later calls are not
@@ -76,7 +80,7 @@ def agreement(gm: fx.GraphModule, rewrites: Sequence[Rewrite], settings: Options
     found = collectives(gm) if settings.agreement and distributed else []
     meetings = []
     for name in sorted({c.group for c in found if c.group is not None}):
-        board = _board(name)
+        board = board_of(name)
         if board is None:
             continue
         mine = [c for c in found if c.group == name]
@@ -88,8 +92,8 @@ def agreement(gm: fx.GraphModule, rewrites: Sequence[Rewrite], settings: Options
     return Agreement(meetings, Sizes(gm) if meetings else None, settings.verify)
 
 
-def _board(name: str) -> Board | None:
-    """None where there is nobody to agree with."""
+def board_of(name: str) -> Board | None:
+    """The store of a group as this rank uses it; None where there is nobody to agree with."""
     try:
         group = process_group_of(name)
         if group.size() == 1 or torch.distributed.get_backend(group) == "fake":

@@ -6,6 +6,7 @@ Keys, below ``packpass/agreement`` in the store of the group; ranks are those of
     now/<rank>                  what this rank waits for, or last ran (`Record`)
     ran/<digest>/<rank>         this rank came to a graph with this list (and did not fail there)
     failed/<attempt>            the digests that had part in a failure, and the message that all ranks raise
+    left/<digest>/<rank>        this rank sends the messages of a loop as they are written
     calls/<attempt>/<rank>      verify: how many calls this rank has compared
     call/<attempt>/<n>/<rank>   verify: its n-th call
 """
@@ -25,6 +26,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from packpass._compat import group_store
+from packpass.ranks import compiling
 from packpass.ranks.collectives import Collective
 
 log = logging.getLogger("packpass.agreement")
@@ -38,6 +40,9 @@ PATIENCE_S = 30.0
 SHOWN = 4096
 """Of more boundaries than this the last number stands for the rest."""
 
+LONGEST = 10
+"""A rank waits for others that compile, but no longer than so many times its time-out: they may have died."""
+
 ADVICE = (
     "Every rank must compile the same model code with the same packpass options and PACKPASS_* variables, break graphs "
     'at the same places, and call it alike. options={"packpass.disable": [...]} leaves collectives as they are '
@@ -50,6 +55,8 @@ SAME_BATCH = (
     '{"packpass.agreement": False} skips this check.'
 )
 ABSENT = "no entry"
+WAITING = ("waits", "leaves")
+MESSAGES_REPLACED = "fuse_boundary_exchange: "
 
 
 class AgreementError(RuntimeError):
@@ -69,7 +76,8 @@ class Record:
     """What a rank publishes of itself.
 
     Attributes:
-        state: "waits" for the others, "runs" the graph, or "compiled" one whose collectives are the user's own.
+        state: "waits" for the others, "runs" the graph, or "compiled" one whose collectives are the user's own;
+            "leaves" messages as they are written and waits until all do.
         entries: text and location of each collective.
         numbers: those of the call, in the order of the entries.
     """
@@ -122,6 +130,10 @@ class Board:
     def drop(self, key: str) -> None:
         self._ask(lambda: self._store.delete_key(key))
 
+    def compiles(self, ranks: Sequence[int]) -> bool:
+        """Does one of these ranks compile at present?"""
+        return any(compiling.at_work(torch.distributed.get_global_rank(self.group, rank)) for rank in ranks)
+
     def attempt(self) -> int:
         """This rank's attempt; if others wait in a later one, because they gave this rank up before, theirs."""
         own = self.count(f"attempt/{self.rank}")
@@ -147,6 +159,11 @@ class Board:
 
 
 # === One group ==================================================================================================
+
+
+def replaces_messages(record: Record) -> bool:
+    """Does the rank run exchanges in place of messages that others of the group send?"""
+    return any(text.startswith(MESSAGES_REPLACED) for text, _ in record.entries)
 
 
 class Meeting:
@@ -184,6 +201,9 @@ class Meeting:
                 # A call which it has behind it may have had other sizes: what counts is what it waits for.
                 if record is not None and record.state == "waits" and record.attempt == mine.attempt:
                     if self._crossed(record) if record.digest != mine.digest else not _same(record, mine):
+                        self._disagree(mine, self._gathered(mine, {rank: record}))
+                elif record is not None and record.state == "leaves" and replaces_messages(mine) and not came:
+                    if record.attempt == mine.attempt:
                         self._disagree(mine, self._gathered(mine, {rank: record}))
                 if came:
                     waiting.remove(rank)
@@ -232,6 +252,7 @@ class Meeting:
     def _turns(self, mine: Record, waiting: list[int]) -> Iterator[None]:
         """One turn after the other until nobody is waited for; raises when another rank failed or time is over."""
         start, pause, told = monotonic(), 0.001, False
+        last = quiet = start
         while waiting:
             text = self.board.get(f"failed/{mine.attempt}")
             if text is not None:
@@ -240,7 +261,11 @@ class Meeting:
             if not waiting:
                 return
             waited = monotonic() - start
-            if waited > self.timeout:
+            if monotonic() - last > min(1.0, self.timeout / 4) and waited < LONGEST * self.timeout:
+                last = monotonic()
+                if self.board.compiles(waiting):
+                    quiet = last
+            if monotonic() - quiet > self.timeout:
                 self._fail(mine, {self.board.rank: mine}, self._silence(waiting))
             if waited > PATIENCE_S and not told:
                 told = True
@@ -260,7 +285,7 @@ class Meeting:
         until = monotonic() + min(GRACE_S, self.timeout)
         while True:
             records = {rank: self.board.record(rank) for rank in self.board.others}
-            found = {rank: r for rank, r in records.items() if r and r.attempt == mine.attempt and r.state == "waits"}
+            found = {rank: r for rank, r in records.items() if r and r.attempt == mine.attempt and r.state in WAITING}
             late = monotonic() > until or self.board.has(f"failed/{mine.attempt}")
             if late or len(found) == len(records):
                 return dict(sorted({**found, **known, self.board.rank: mine}.items()))
@@ -332,6 +357,8 @@ class Meeting:
         entry, location = record.entries[0]
         done = {
             "waits": "waits itself at a graph with",
+            "leaves": "waits to send messages as they are written, with",
+            "left": "sends messages as they are written, with",
             "runs": "last came to a graph with",
             "compiled": "compiled a graph whose collectives are left as they are written, with",
         }[record.state]

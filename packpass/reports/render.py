@@ -12,17 +12,32 @@ if TYPE_CHECKING:
     from packpass.decisions.records import Rewrite
     from packpass.reports.report import Report
 
+# Whatever is wider than the page (tables, code) scrolls in a box of its own; long words break. Colours are the page's,
+# by name, so that plots and bars follow a dark page and paper.
 STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1c2430; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; margin: .6rem 0; } th, td { padding: .3rem .7rem; border-bottom: 1px solid #d8dee6;
-text-align: left; vertical-align: top; } th { background: #f2f5f8; } td.num { text-align: right;
+:root { color-scheme: light dark; --text: #1c2430; --page: #fff; --line: #d8dee6; --head: #f2f5f8; --stripe: #eef2f6;
+--accent: #2f6fb3; --quiet: #9aa5b1; --bad: #a11; --good: #17692f; --faint: #667; }
+@media (prefers-color-scheme: dark) { :root { --text: #dde3ea; --page: #14181d; --line: #38424e; --head: #222a33;
+--stripe: #1e252d; --accent: #5b9fe6; --quiet: #6b7683; --bad: #ff8f8f; --good: #7fd89a; --faint: #98a3af; } }
+* { box-sizing: border-box; }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: var(--text);
+background: var(--page); overflow-wrap: anywhere; -webkit-text-size-adjust: 100%; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; } h3 { font-size: 1rem; }
+.scroll { overflow-x: auto; max-width: 100%; overflow-wrap: normal; }
+table { border-collapse: collapse; margin: .6rem 0; } th, td { padding: .3rem .7rem; text-align: left;
+border-bottom: 1px solid var(--line); vertical-align: top; } th { background: var(--head); } td.num { text-align: right;
 font-variant-numeric: tabular-nums; }
-code { font: 13px/1.4 ui-monospace, monospace; white-space: pre-wrap; } .bad { color: #a11; } .good { color: #17692f; }
-img, svg { max-width: 100%; height: auto; } footer { margin-top: 3rem; color: #667; font-size: .85rem; }
-@media (prefers-color-scheme: dark) { body { background: #14181d; color: #dde3ea; } th { background: #222a33; }
-th, td { border-color: #38424e; } .bad { color: #ff8f8f; } .good { color: #7fd89a; } }
+code { font: 13px/1.4 ui-monospace, monospace; white-space: pre-wrap; } .bad { color: var(--bad); }
+.good { color: var(--good); } a { color: var(--accent); } footer { margin-top: 3rem; color: var(--faint);
+font-size: .85rem; } small { color: var(--faint); }
+figure { margin: 1rem 0; } img, svg { max-width: 100%; height: auto; } svg text { fill: currentColor; }
+@media (max-width: 40rem) { body { margin: 1rem auto; padding: 0 .6rem; } th, td { padding: .25rem .4rem;
+font-size: .85rem; } td:first-child { min-width: 7rem; } }
+@media print { :root { --text: #000; --page: #fff; --line: #bbb; --head: #eee; --stripe: #f2f2f2; --accent: #2f6fb3;
+--quiet: #999; --bad: #a11; --good: #17692f; --faint: #555; } * { print-color-adjust: exact; }
+body { font-size: 10pt; margin: 0; max-width: none; } .scroll { overflow: visible; } table { font-size: 8pt; }
+th, td { overflow-wrap: anywhere; padding: .15rem .3rem; } tr, figure { break-inside: avoid; }
+h2, h3 { break-after: avoid; } nav { display: none; } }
 """
 
 

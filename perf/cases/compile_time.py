@@ -38,7 +38,7 @@ def _first_calls(ctx: Context, result: CaseResult) -> None:
     sizes = (8, 512)
     x = torch.arange(TOTAL, device=ctx.device)[None]
     seconds: dict[int, list[float]] = {documents: [] for documents in sizes}
-    for turn in range(1 if ctx.quick else 3):
+    for turn in range(1 if ctx.quick else 2):
         for documents in sizes:
             ctx.progress(f"first call, N={documents}, round {turn + 1}")
             cu = boundaries(documents, TOTAL, ctx.device)

@@ -42,7 +42,11 @@ class Network:
         return counted.collectives * latency + counted.sent_bytes / self.bandwidth
 
 
-@case("cp_scale", "context parallelism at world sizes 8 to 1024: fake process groups, and a model of the network")
+@case(
+    "cp_scale",
+    "context parallelism at world sizes 8 to 1024: fake process groups, and a model of the network",
+    devices=("cpu",),
+)
 def run(ctx: Context, result: CaseResult) -> None:
     sizes = (8,) if ctx.quick else (8, 16, 32, 64, 128, 256, 512, 1024) if ctx.full else (8, 1024)
     jobs = [(size, EAGER) for size in sizes]

@@ -21,7 +21,7 @@ from perf.registry import Context, case
 from perf.results import CaseResult, Lines, Table, Target
 
 CONFIG = Config(hidden=64, heads=4, layers=1, depths=3)
-ROW, STEPS = 512, 100
+ROW, STEPS = 512, 60
 ONE_BY_ONE, NAIVE = "documents one by one", "packed, naive shifts"
 SMALLEST = 1e-8  # what a difference of 0 is drawn as
 

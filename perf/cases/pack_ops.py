@@ -20,6 +20,7 @@ from packpass.measuring.variants import CodeCount, count_code
 from packpass.ops import PackedBatch
 from perf.data import documents
 from perf.models.padded import IGNORE, Batch, batch_of
+from perf.race import target_on
 from perf.registry import Context, case
 from perf.results import CaseResult, Table, Target
 
@@ -103,12 +104,13 @@ def _measure(ctx: Context, result: CaseResult, name: str, data: Data) -> list[li
     timings = interleave(timed, budget=ctx.budget, min_rounds=3 if ctx.quick else 7)
     rows = []
     for way, timing in timings.items():
-        over = timing.ratio / timings[CLONE].ratio
+        over = timings.quotient(way, CLONE)
+        assert over is not None  # they share every round
         moved = bytes_text(2 * sum(floor.numel() for floor in floors))
         time = f"{seconds_text(timing.seconds)} ±{timing.spread:.0%}"
-        rows.append([name, f"{data.mask.float().mean():.0%}", way, moved, time, f"{over:.2f}"])
+        rows.append([name, f"{data.mask.float().mean():.0%}", way, moved, time, f"{over.ratio:.2f}"])
         if way != CLONE:
-            result.targets.append(Target(f"{name}: {way}, of clones of the bytes moved", over, LIMIT))
+            result.targets.append(target_on(f"{name}: {way}, of clones of the bytes moved", over, LIMIT))
     result.data[name] = {way: timing.ratio for way, timing in timings.items()}
     moves = _moves(code, data.mask.device)
     result.targets.append(Target(f"{name}: kernels for {len(data.fields)} field(s)", moves, 1, "exactly"))

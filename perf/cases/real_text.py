@@ -11,14 +11,14 @@ from packpass import _compat
 from packpass.engine.backend import Backend
 from packpass.engine.compile import compile_afresh
 from packpass.measuring.compare_render import seconds_text
-from packpass.measuring.measure import interleave
+from packpass.measuring.measure import interleave, profile
 from packpass.measuring.variants import count_code, first_line
 from perf.bounded import OutOfTime, time_limit
 from perf.data import PackedRow, documents, pack
 from perf.programs import labels_by_hand, labels_loop
-from perf.race import FLOOR, HAND, LOOP, PACKPASS, STOCK
+from perf.race import FLOOR, HAND, LOOP, PACKPASS, STOCK, target_on
 from perf.registry import Context, case
-from perf.results import CaseResult, Table, Target
+from perf.results import CaseResult, Figures, Gain, Table, Target
 
 TEXT_BYTES = 2_000_000
 STOCK_BOUND = 5.0  # seconds; stock torch.compile unrolls the loop and compiles anew for every row
@@ -94,11 +94,22 @@ def _rows_of(ctx: Context, result: CaseResult, row_length: int) -> None:
         Target(f"{title}: host syncs in the generated code", host_syncs, 0),
     ]
     if row_length == 131_072:
-        result.targets.append(Target(f"{title}: over clone", over.get(PACKPASS), 1.5))
-    if PACKPASS in over and HAND in over:
-        result.targets.append(
-            Target(f"{title}: over roll + index_fill_ (5 % noise allowed)", over[PACKPASS] / over[HAND], 1.05)
+        result.targets.append(target_on(f"{title}: over clone", timings.quotient(PACKPASS, FLOOR), 1.5))
+    hand = timings.quotient(PACKPASS, HAND)
+    if hand is not None:
+        result.targets.append(target_on(f"{title}: over roll + index_fill_ (5 % noise allowed)", hand, 1.05))
+    figures = {}
+    for name in (LOOP, STOCK, PACKPASS):
+        found = timings.quotient(name, LOOP)
+        peak = profile(timed[name]).peak_bytes if name in timed else None
+        ratio, spread = (found.ratio, found.spread) if found else (None, 0.0)
+        note = "" if found else next((n for n in result.notes if f": {name} " in n), "not timed").split(": ", 1)[-1]
+        figures[name] = Figures(
+            ratio, spread, graphs.get(name), peak_bytes=peak, error=0.0 if found else None, note=note
         )
+    result.gains.append(
+        Gain("real text", f"labels of {about}", figures[LOOP], figures[STOCK], figures[PACKPASS], device=ctx.device)
+    )
     result.data[title] = {"ratios": over, "rows": len(rows), "documents": counts, "graphs": graphs}
 
 

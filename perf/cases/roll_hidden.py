@@ -8,7 +8,7 @@ from packpass.ops import packed_roll
 from perf.programs import boundaries, roll_rows_by_hand, roll_rows_loop
 from perf.race import HAND, LOOP, OP, PACKPASS, STOCK, Way, code_targets, race_table, run_race
 from perf.registry import Context, case
-from perf.results import CaseResult, Target
+from perf.results import CaseResult
 
 
 @case("roll_hidden", "packed roll of hidden states, [16384, 1024]")
@@ -26,7 +26,11 @@ def run(ctx: Context, result: CaseResult) -> None:
                 Way(LOOP, roll_rows_loop),
                 Way(PACKPASS, roll_rows_loop, PACKPASS),
                 # Stock torch.compile gives the loop up and runs it eagerly: once is enough to show it.
-                *([Way(STOCK, roll_rows_loop, "inductor")] if ctx.full or dtype is torch.float32 else []),
+                *(
+                    [Way(STOCK, roll_rows_loop, "inductor")]
+                    if ctx.full or (dtype, backward) == (torch.float32, False)
+                    else []
+                ),
                 Way(HAND, roll_rows_by_hand),
                 Way(OP, lambda x, cu: packed_roll(x, cu, -1, 0, fill=0)),
             ]
@@ -41,7 +45,7 @@ def run(ctx: Context, result: CaseResult) -> None:
             limit = (1.2 if backward else 1.15) if ctx.device == "cpu" else 1 / 0.85
             clones = "two clones" if backward else "clone"
             result.targets += [
-                Target(f"{title}: over {clones}", race.ratio(PACKPASS), limit),
-                Target(f"{title}: over roll + index_fill_ (5 % noise allowed)", race.ratio(PACKPASS, HAND), 1.05),
+                race.target(f"{title}: over {clones}", limit),
+                race.hand_target(title),
                 *code_targets(title, race, kernels=2 if backward else 1),
             ]

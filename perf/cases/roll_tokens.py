@@ -8,9 +8,9 @@ import torch
 
 from packpass.ops import packed_roll
 from perf.programs import boundaries, roll_by_hand, roll_loop
-from perf.race import CALL, HAND, LOOP, OP, PACKPASS, STOCK, Way, code_targets, race_table, run_race
+from perf.race import CALL, FLOOR, HAND, LOOP, OP, PACKPASS, SHORT, STOCK, Way, code_targets, race_table, run_race
 from perf.registry import Context, case
-from perf.results import CaseResult, Lines, Target
+from perf.results import CaseResult, Lines
 
 
 @case("roll_tokens", "packed roll of token ids, int64 [1, T]")
@@ -18,7 +18,7 @@ def run(ctx: Context, result: CaseResult) -> None:
     ratios: dict[str, list[tuple[float, float]]] = {LOOP: [], STOCK: [], HAND: [], OP: [], PACKPASS: []}
     compiled_clone = torch.compile(torch.clone, backend="inductor", dynamic=False)
     for total in (16_384, 131_072):
-        for documents in (8, 512) if ctx.quick else (8, 64, 512):
+        for documents in (8, 64, 512) if ctx.full else (8, 512):
             title = f"int64 [1, {total}], N={documents}"
             ctx.progress(title)
             x = torch.arange(1, total + 1, device=ctx.device)[None]
@@ -36,9 +36,7 @@ def run(ctx: Context, result: CaseResult) -> None:
                 result.notes.append(
                     f"{title}: {over_call:.2f} of a compiled clone, which does nothing but the call and a copy"
                 )
-            result.targets.append(
-                Target(f"{title}: over roll + index_fill_ (5 % noise allowed)", race.ratio(PACKPASS, HAND), 1.05)
-            )
+            result.targets.append(race.hand_target(title))
             if total == 131_072:
                 for name, points in ratios.items():
                     if (ratio := race.ratio(name)) is not None:
@@ -46,9 +44,12 @@ def run(ctx: Context, result: CaseResult) -> None:
             if documents == 512:
                 if total == 131_072:
                     limit = 1.5 if ctx.device == "cpu" else 1 / 0.85
-                    result.targets.append(Target(f"{title}: over clone", race.ratio(PACKPASS), limit))
+                    floor = CALL if race.floors[FLOOR].seconds < SHORT else FLOOR
+                    result.targets.append(race.target(f"{title}: over {floor}", limit, over=floor))
                 result.targets.append(
-                    Target(f"{title}: times faster than the eager loop", race.ratio(LOOP, PACKPASS), 100, "at least")
+                    race.target(
+                        f"{title}: times faster than the eager loop", 100, way=LOOP, over=PACKPASS, kind="at least"
+                    )
                 )
                 result.targets += code_targets(title, race, kernels=1)
     result.plots.append(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from packpass.measuring.compare_render import bytes_text, seconds_text
-from packpass.measuring.measure import Timing
+from packpass.measuring.measure import Quotient, Timing, Timings
 from perf.cp.programs import Setup
 from perf.cp.ranks import Ranks, RanksFailed
 from perf.cp.timing import timings_of
 from perf.cp.work import FLOOR, HAND, HAND_COMPILED, NAIVE, OPS, PACKPASS, STOCK, Found, measure, prepare, warm_up
 from perf.registry import Context
-from perf.results import CaseResult, Table
+from perf.results import CaseResult, Figures, Gain, Table
 
 UNCERTAIN = (STOCK, PACKPASS)
 """Ways that compile naive code: it may take very long. They are tried first, because their ranks are lost then."""
@@ -55,7 +55,11 @@ class Entry:
         return max(values, default=None)
 
 
-Race = dict[str, Entry]
+class Race(dict[str, Entry]):
+    """Entries by way, and the times of those that are right: of the forward, and of forward and backward."""
+
+    forward = Timings({})
+    both = Timings({})
 
 
 class Races:
@@ -77,22 +81,24 @@ class Races:
         self.ctx.progress(title_of(setup))
         if setup.program in self._left_alone:
             ways = [OPS if way == PACKPASS else way for way in ways]
-        race = {way: self._prepare(setup, way, exact) for way in sorted(ways, key=lambda way: way not in UNCERTAIN)}
+        tried_first = sorted(ways, key=lambda way: way not in UNCERTAIN)
+        race = Race({way: self._prepare(setup, way, exact) for way in tried_first})
         if PACKPASS in race and not race[PACKPASS].rewritten:
             if race[PACKPASS].error is None:
                 self._left_alone.add(setup.program)
             race[OPS] = self._prepare(setup, OPS, exact)
-        race = {way: race[way] for way in (NAIVE, STOCK, HAND, HAND_COMPILED, OPS, PACKPASS) if way in race}
+        race = Race({way: race[way] for way in (NAIVE, STOCK, HAND, HAND_COMPILED, OPS, PACKPASS) if way in race})
         if not race[NAIVE].right:
             raise RuntimeError(f"{title_of(setup)}: the reference failed: {race[NAIVE].error}")
         timed = [way for way, entry in race.items() if entry.right]
         rounds, budget = (2, budget / 5) if self.ctx.quick else (5, budget)
         samples = [s for s in self.ranks.call(measure, setup, timed, budget, rounds, timeout_s=CERTAIN_S) if s]
-        forward = timings_of([s[0] for s in samples])
-        both = timings_of(backward) if (backward := [s[1] for s in samples if s[1] is not None]) else {}
+        race.forward = timings_of([s[0] for s in samples])
+        if backward := [s[1] for s in samples if s[1] is not None]:
+            race.both = timings_of(backward)
         race[FLOOR] = Entry(FLOOR, exact)
         for way, entry in race.items():
-            entry.forward, entry.both = forward.get(way), both.get(way)
+            entry.forward, entry.both = race.forward.get(way), race.both.get(way)
         self._record(setup, race)
         return race
 
@@ -202,10 +208,36 @@ def _time(timing: Timing | None) -> str:
     return seconds_text(timing.seconds) + (f" ±{timing.spread:.0%}" if timing.rounds > 1 else ", once")
 
 
-def ratio(race: Race, way: str, over: str = FLOOR, *, both: bool = True) -> float | None:
+def quotient(race: Race, way: str, over: str = FLOOR, *, both: bool = True) -> Quotient | None:
     """Time of a way over that of another; None where one was not timed."""
-    one, other = ((race[w].both if both else race[w].forward) if w in race else None for w in (way, over))
-    return one.ratio / other.ratio if one and other else None
+    return (race.both if both else race.forward).quotient(way, over)
+
+
+def ratio(race: Race, way: str, over: str = FLOOR, *, both: bool = True) -> float | None:
+    """The same without its spread."""
+    found = quotient(race, way, over, both=both)
+    return found.ratio if found else None
+
+
+def gain_of(race: Race, workload: str, detail: str, not_run: str) -> Gain:
+    """The race as a line of the headline; ``not_run`` says why stock torch.compile was not timed, where it was not."""
+
+    def figures(way: str) -> Figures:
+        entry = race.get(way)
+        if entry is None or entry.error is not None:
+            return Figures(note=not_run if entry is None else entry.verdict)
+        over = quotient(race, way, NAIVE) or quotient(race, way, NAIVE, both=False)
+        return Figures(
+            over.ratio if over else None,
+            over.spread if over else 0.0,
+            entry.most("graphs"),
+            entry.most("collectives"),
+            entry.most("peak_bytes"),
+            entry.most("largest"),
+            "" if entry.right else "other results than eager",
+        )
+
+    return Gain(workload, detail, figures(NAIVE), figures(STOCK), figures(PACKPASS))
 
 
 def rewritten(race: Race) -> Entry | None:

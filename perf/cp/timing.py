@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from packpass.measuring.measure import Timing
+from packpass.measuring.measure import Timings
 
 Samples = dict[str, list[float]]
 """Seconds per call by way, one entry per round."""
@@ -63,14 +62,11 @@ def _sample(way: Callable[[], Any], group: Any, repeats: int) -> float:
     return (time.perf_counter() - started) / repeats
 
 
-def timings_of(by_rank: Sequence[Samples]) -> dict[str, Timing]:
+def timings_of(by_rank: Sequence[Samples]) -> Timings:
     """One timing per way; a round is over when its slowest rank is. The first way is the reference of the ratios."""
-    samples = {name: [max(rank) for rank in zip(*(s[name] for s in by_rank), strict=True)] for name in by_rank[0]}
-    reference = next(iter(samples.values()))
-    timings = {}
-    for name, values in samples.items():
-        middle = statistics.median(values)
-        low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (middle, middle, middle)
-        ratio = statistics.median(a / b for a, b in zip(values, reference, strict=False))
-        timings[name] = Timing(middle, (high - low) / 2 / middle, ratio, len(values))
-    return timings
+    return Timings(
+        {
+            name: dict(enumerate(max(rank) for rank in zip(*(samples[name] for samples in by_rank), strict=True)))
+            for name in by_rank[0]
+        }
+    )

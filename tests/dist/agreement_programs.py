@@ -17,7 +17,7 @@ from torch import Tensor
 import packpass
 from packpass.ops import cp_packed_roll, cp_to_hp, hp_to_cp
 from packpass.ranks.meeting import Board
-from tests.dist import naive
+from tests.dist import naive, p2p_leave, p2p_programs
 from tests.dist.cp_programs import check, documents, executed, whole_row
 
 QUICK = {"packpass.inner_backend": "eager", "packpass.agreement_timeout": 30.0}
@@ -233,6 +233,42 @@ def boundaries_differ(cp: int, verify: bool) -> list[str]:
     call = compiled(forth_and_back, verify=verify)
     calls = [good, good, other, good] if verify else [other]
     return [said(lambda: call(x, cu, group)) for cu in calls]  # noqa: B023
+
+
+# === Loops of messages ==========================================================================================
+
+
+def two_rolls(x: Tensor, cu: Tensor, group: Any) -> tuple[Tensor, Tensor]:
+    return p2p_programs.requests(x, cu, group), p2p_programs.requests(x + 1, cu, group)
+
+
+def one_roll(x: Tensor, cu: Tensor, group: Any) -> tuple[Tensor, Tensor]:
+    return p2p_programs.requests(x, cu, group), x + 1
+
+
+def a_roll_and_no_roll(x: Tensor, cu: Tensor, group: Any) -> tuple[Tensor, Tensor]:
+    """The second loop sends the wrong ends: the whole frame goes on as stock torch."""
+    return p2p_programs.requests(x, cu, group), p2p_leave.last_tokens(x + 1, cu, group)
+
+
+def messages(programs: list[Callable[..., Any]], options: list[dict[str, Any]], eager: int = -1) -> dict[str, Any]:
+    """Rank r of a group of two runs the r-th program with the r-th options; rank ``eager`` without packpass."""
+    groups = [dist.new_group([i, i + 1], timeout=datetime.timedelta(seconds=45)) for i in (0, 2)]
+    group: Any = groups[dist.get_rank() // 2]
+    rank = dist.get_rank(group)
+    cu = torch.tensor([0, 8, 24, 28, 40], dtype=torch.int32)
+    x = naive.shard(whole_row((40,), torch.float32, 0), cu.tolist(), 2, rank)
+    program = programs[rank]
+    call = program if rank == eager else compiled(program, fullgraph=False, **options[rank])
+    found: list[Any] = []
+    started = time.monotonic()
+    message = said(lambda: found.append(call(x, cu, group)))
+    seconds = time.monotonic() - started
+    right = None
+    if message == "no error":
+        expected = program(x, cu, group)
+        right = all(torch.equal(a, b) for a, b in zip(found[0], expected, strict=True))
+    return {"message": message, "seconds": seconds, "right": right}
 
 
 # === Ranks that die =============================================================================================

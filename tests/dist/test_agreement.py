@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -107,6 +108,48 @@ def test_a_rank_whose_collectives_are_left_alone() -> None:
     for message in (second, fourth):
         assert message.startswith("RuntimeError")
         assert "Timed out" in message
+
+
+PATIENT = {"agreement_timeout": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("other", "options"),
+    [
+        (programs.two_rolls, {"disable": ["fuse_boundary_exchange"], **PATIENT}),
+        (programs.a_roll_and_no_roll, PATIENT),
+        (programs.one_roll, PATIENT),
+    ],
+)
+@pytest.mark.parametrize("leaves", [0, 1])
+def test_a_rank_with_fewer_rolls_than_its_neighbour(ranks: Ranks, leaves: int, other: Any, options: Any) -> None:
+    """It sends messages that nobody receives, or has fewer of them in its exchange: the same error on both ranks."""
+    ran, given = [programs.two_rolls] * 2, [PATIENT] * 2
+    ran[leaves], given[leaves] = other, options
+    results = ranks.call(programs.messages, ran, given, timeout_s=100)
+    message = same_message([result["message"] for result in results], groups=2)
+    assert message.startswith("AgreementError: packpass: the ranks of process group")
+    assert "were about to run different collectives; none was started" in message
+    if other is not programs.one_roll:
+        assert f"rank {leaves}: messages as they are written at" in message
+    assert max(result["seconds"] for result in results) < 60
+
+
+@pytest.mark.parametrize("other", [programs.a_roll_and_no_roll, programs.one_roll])
+def test_ranks_that_leave_together(ranks: Ranks, other: Any) -> None:
+    options = {"disable": ["fuse_boundary_exchange"], **PATIENT}
+    for result in ranks.call(programs.messages, [other] * 2, [options] * 2, timeout_s=100):
+        assert result["message"] == "no error"
+        assert result["right"]
+        assert result["seconds"] < 50  # not the time-out
+
+
+def test_a_rank_that_leaves_alone_goes_on(ranks: Ranks) -> None:
+    """The other runs the same loop without packpass, and is right: so must both be."""
+    options = [{"disable": ["fuse_boundary_exchange"], "agreement_timeout": 2.0}] * 2
+    for result in ranks.call(programs.messages, [programs.two_rolls] * 2, options, 1, timeout_s=100):
+        assert result["message"] == "no error"
+        assert result["right"]
 
 
 def test_training_on_one_rank_only(ranks: Ranks) -> None:

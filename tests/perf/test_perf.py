@@ -59,6 +59,11 @@ def test_two_cases_cannot_share_a_name() -> None:
         (Target("t", 0, 1, "exactly"), "MISSED"),
         (Target("t", 1, 1, "exactly"), "hit"),
         (Target("t", None, 1), "not measured"),
+        (Target("t", 1.04, 1.0, spread=0.05), "within noise"),
+        (Target("t", 1.06, 1.0, spread=0.05), "MISSED"),
+        (Target("t", 96, 100, "at least", spread=0.05), "within noise"),
+        (Target("t", 2, 1, "exactly", spread=0.9), "MISSED"),
+        (Target("t", 0.9, 1.0, spread=0.5), "hit"),
     ],
 )
 def test_verdicts(target: Target, verdict: str) -> None:
@@ -205,10 +210,11 @@ def test_results_as_text() -> None:
 
 
 def test_results_as_a_page() -> None:
-    page = results_page([full_result()], {"torch": "2.13"})
+    page = results_page([full_result()], [{"torch": "2.13"}])
     assert "a &lt;case&gt;" in page
-    assert "data:image/png;base64," in page
-    assert "http" not in page.replace("https", "http").split("base64", 1)[0]
+    assert page.count("<svg ") == 1
+    assert "currentColor" in page
+    assert "http" not in page
 
 
 def run_with(monkeypatch: pytest.MonkeyPatch, *new: registry.Case) -> None:
