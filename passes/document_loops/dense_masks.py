@@ -28,11 +28,11 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.ops._varlen_attention import FLASH_DTYPES
 from packpass.semantics import call_of, contents_of, example
+from packpass.semantics.bound_mixers import Attention, attention_of
 from packpass.semantics.build import Builder, NotBuilt
 from packpass.semantics.call import invoke
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.meaning import Uniform
-from packpass.semantics.mixers import Attention, attention_of
 from packpass.semantics.names import is_in_place
 from packpass.semantics.pointwise import COPIES, is_pointwise
 from packpass.semantics.views import EXPANDING, TRANSPOSING, permutation_of

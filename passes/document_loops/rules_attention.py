@@ -21,7 +21,7 @@ from torch import fx
 
 from packpass.ops._varlen_attention import FLASH_DTYPES
 from packpass.semantics import call_of, example
-from packpass.semantics.mixers import attention_of
+from packpass.semantics.bound_mixers import attention_of
 from packpass.semantics.products import product_of
 from passes.document_loops.documents import as_term, cast, document, spread
 from passes.document_loops.integers import FULL

@@ -16,7 +16,7 @@ from torch import fx
 
 from packpass.ops._document_taps import document_taps
 from packpass.semantics import example
-from packpass.semantics.mixers import Convolution, convolution_of
+from packpass.semantics.bound_mixers import Convolution, convolution_of
 from passes.document_loops.documents import cast
 from passes.document_loops.integers import FULL
 from passes.document_loops.machine import Longer, Machine, Padded, Segment
