@@ -18,8 +18,9 @@ from packpass.semantics.call import invoke
 from packpass.semantics.creation import LIKE, SIZED, uniform
 from packpass.semantics.names import base_name, is_in_place
 from packpass.semantics.pointwise import COMPARISONS, COPIES, MIRRORED
+from packpass.semantics.products import MATMULS
 from packpass.semantics.reductions import SOFTMAXES
-from packpass.semantics.views import EXPANDING, REGROUPING, TRANSPOSING, permutation_of
+from packpass.semantics.views import EXPANDING, PERMUTING, REGROUPING, permutation_of
 from passes.document_loops.documents import length
 from passes.document_loops.integers import FULL, Affine
 from passes.document_loops.machine import OPAQUE, Document, Machine, Segment
@@ -63,7 +64,7 @@ def between(machine: Machine, node: fx.Node) -> Any:
 
 def _on_pairs(machine: Machine, node: fx.Node) -> Any:
     name = name_of(node)
-    rule = PAIRS.get(base_name(name) if is_in_place(name) else name)
+    rule = PAIRS.get(base_name(name) if is_in_place(name) else name) or PAIRS.get(op_of(node))
     made = rule(machine, node) if rule is not None else NotImplemented
     if made is NotImplemented and isinstance(example(node), torch.Tensor) and is_elementwise(node):
         made = _pointwise(machine, node)
@@ -165,7 +166,7 @@ def _moved(value: Pairs, order: list[int], node: fx.Node) -> Pairs:
     return Pairs(what, len(order), dims, parent=(value, value.version))
 
 
-@pairs(*TRANSPOSING, "unsqueeze", "squeeze", "getattr")
+@pairs(*PERMUTING)
 def _permuted(machine: Machine, node: fx.Node) -> Any:
     value, order = _first(machine, node), permutation_of(node)
     own = {value.rank + d for d in value.dims}
@@ -243,11 +244,6 @@ def _copied(machine: Machine, node: fx.Node) -> Any:
     elif not same and fake.dtype != torch.int64:
         return NotImplemented
     return Pairs(what, value.rank, value.dims)
-
-
-for _name in ("float", "double", "half", "bfloat16", "bool", "long", "int", "type", "type_as"):
-    if _name not in PAIRS:
-        pairs(_name)(_copied)
 
 
 @pairs("dropout")
@@ -364,7 +360,7 @@ def _softmax(machine: Machine, node: fx.Node) -> Any:
     return Pairs(dataclasses.replace(what, weights=letter, dtype=dtype), value.rank, value.dims)
 
 
-@pairs("matmul", "bmm", "mm", "einsum", "scaled_dot_product_attention")
+@pairs(*MATMULS, "einsum", "scaled_dot_product_attention")
 def _attended(machine: Machine, node: fx.Node) -> Any:
     return attended(machine, node)
 
