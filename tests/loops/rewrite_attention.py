@@ -109,7 +109,7 @@ def values_of_another_width(x: Tensor, y: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@program("d[1,N,2,4] d[1,T,2,4] cu", min_len=1, tail=False, exact=False)
+@program("d[1,N,2,4] d[1,T,2,4] cu", min_len=1, tail=False, exact=False, graphs=3)
 def one_query_per_document(q: Tensor, x: Tensor, cu: Tensor) -> Tensor:
     outs = []
     for i in range(len(cu) - 1):
