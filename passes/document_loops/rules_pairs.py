@@ -250,8 +250,11 @@ def _copied(machine: Machine, node: fx.Node) -> Any:
 def _dropped(machine: Machine, node: fx.Node) -> Any:
     """Dropout that drops nothing."""
     p, training = argument(node, 1, "p", 0.5), argument(node, 2, "training", True)
-    if training is False or (type(p) in (int, float) and p == 0):
-        return _first(machine, node)
+    value = _first(machine, node)
+    if training is False:
+        return value  # the tensor itself
+    if type(p) in (int, float) and p == 0:
+        return Pairs(value.read(node), value.rank, value.dims)
     raise Refused("no-rule", "dropout of attention weights has no rule", node)
 
 
@@ -318,14 +321,20 @@ def _pointwise(machine: Machine, node: fx.Node) -> Any:
     reach = max(f.reach for f in found if isinstance(f, Band))
     args = [n.widened(reach) if isinstance(n, Band) else n for n in numbers]
     values = _computed(node, args)
+    if values is None:
+        return NotImplemented
     return Pairs(banded(values.to(example(node).dtype), node), rank, dims)
 
 
-def _computed(node: fx.Node, args: list[Any]) -> torch.Tensor:
-    """The op itself, on the numbers of a mask; in place it works on a copy of them."""
+def _computed(node: fx.Node, args: list[Any]) -> torch.Tensor | None:
+    """The op itself, on the numbers of a mask (in place, on a copy of them); None if it does not take these."""
     copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
-    made: torch.Tensor = invoke(node, copies, node.kwargs)
-    return made
+    try:
+        made = invoke(node, copies, node.kwargs)
+    except Exception:  # whatever torch raises for such numbers: there is no common class
+        return None
+    sizes = next(a.shape for a in copies if isinstance(a, torch.Tensor))
+    return made if isinstance(made, torch.Tensor) and made.shape == sizes else None
 
 
 def _on_distance(node: fx.Node, name: str, found: list[Any], distance: Distance) -> Distance | Band | None:
