@@ -145,6 +145,23 @@ def _stack(tx: Any, items: CollectedItems, at: int) -> Any:
     return emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy())
 
 
+def block_diagonal(entries: Any) -> Any:
+    """The arguments of `markers.LIST_DIAGONAL`, if these are squares that a loop over documents has collected."""
+    items = items_of(entries.realize())
+    if items is None or not is_collected(entries.realize()) or items.each != 1 or items.numbers is not None:
+        return None
+    collected = items.collected()
+    entry = collected.as_proxy().node.args[0].meta["example_value"]
+    if (
+        entry.dim() != 2
+        or not is_unknown(entry.shape[0])
+        or not statically_known_true(entry.shape[0] == entry.shape[1])
+    ):
+        return None
+    _needs_every_document(items)
+    return TupleVariable([collected])
+
+
 def _call_pad(
     tx: Any, tensors: Any = None, batch_first: Any = None, padding_value: Any = None, padding_side: Any = None
 ) -> Any:

@@ -31,7 +31,9 @@ from packpass.capture.dynamo import (
     TensorVariable,
     Unsupported,
     call,
+    callee,
     constant,
+    variable,
 )
 from packpass.capture.lists import items_of, numbers_of
 from packpass.capture.region import JUMPS, Region, TrackedLocals
@@ -250,6 +252,17 @@ def _goes_through(depth: int) -> Callable[..., None]:
     return look
 
 
+def _call_with_entries(original: Any, self: Any, instruction: Any) -> None:
+    """``torch.block_diag(*squares)``, with the entries of a list that a loop over documents has filled."""
+    if active.frame is not None and active.frame.mode in LOOP_MODES and not instruction.argval & 1:
+        diagonal = calls.block_diagonal(self.stack[-1])
+        places = [at for at in (-2, -3) if len(self.stack) >= -at and callee(self.stack[at]) is torch.block_diag]
+        if diagonal is not None and places:
+            self.stack[places[0]] = variable(self, markers.LIST_DIAGONAL)
+            self.stack[-1] = diagonal
+    _goes_through(2)(original, self, instruction)
+
+
 def _set_aside(original: Any, self: Any, instruction: Any) -> None:
     """The variable of a comprehension, where Python runs that in the frame around it."""
 
@@ -274,7 +287,8 @@ _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
         ("UNPACK_SEQUENCE", "UNPACK_EX", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "CONTAINS_OP"),
         _goes_through(1),
     ),
-    **dict.fromkeys(("CALL_FUNCTION_EX", "SEND", "YIELD_FROM"), _goes_through(2)),
+    **dict.fromkeys(("SEND", "YIELD_FROM"), _goes_through(2)),
+    "CALL_FUNCTION_EX": _call_with_entries,
 }
 _LATE_READS: dict[str, Callable[[Any, Any, Any], None]] = {"LOAD_ATTR": _load_attr}
 

@@ -21,7 +21,7 @@ def single_row(tx: Any, tensor: Any, key: Any) -> Any:
     fake = example(tensor)
     if not active.regions or not isinstance(fake, torch.Tensor):
         return None
-    entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
+    entries: list[Any] = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
     own = [i for i, entry in enumerate(entries) if isinstance(entry, SliceVariable) and _of_one(entry)]
     if len(own) != 1 or not all(isinstance(entry, SliceVariable) for entry in entries[: own[0]]):
         return None

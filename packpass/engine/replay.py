@@ -305,6 +305,8 @@ class _Loops:
             return torch.cat(args[0], args[1])
         if node.target is markers.LIST_STACK:
             return torch.stack(args[0], args[1])
+        if node.target is markers.LIST_DIAGONAL:
+            return torch.block_diag(*args[0])
         if node.target is markers.LIST_PAD:
             return pad_sequence(args[0], args[2], args[3], args[4])
         if node.op == "call_method":

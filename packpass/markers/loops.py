@@ -10,7 +10,8 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
     loop_end(i1, id=1, it=1)
     parts = list_collect(y0, y1, id=1)   # one per Python list the body appends to
     z = ragged_cat(parts, dim)           # torch.cat of that list; list_join where every part has the same size,
-                                         # list_stack for torch.stack, list_pad for pad_sequence
+                                         # list_stack for torch.stack, list_pad for pad_sequence,
+                                         # list_diagonal for torch.block_diag
 
 ``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``. The markers never
 execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
@@ -48,6 +49,7 @@ _lib.define("ragged_cat(Tensor collected, int dim) -> Tensor", tags=_TAGS)
 _lib.define("list_stack(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("list_join(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("list_pad(Tensor collected, SymInt length, bool batch_first, float value, str side) -> Tensor", tags=_TAGS)
+_lib.define("list_diagonal(Tensor collected) -> Tensor", tags=_TAGS)
 _lib.define("split_get(Tensor x, Tensor lengths, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("segment(Tensor x, Tensor boundaries, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("roll(Tensor x, int[] shifts, int[] dims) -> Tensor", tags=_TAGS)
@@ -108,6 +110,7 @@ RAGGED_CAT = _ns.ragged_cat.default
 LIST_STACK = _ns.list_stack.default
 LIST_JOIN = _ns.list_join.default
 LIST_PAD = _ns.list_pad.default
+LIST_DIAGONAL = _ns.list_diagonal.default
 SPLIT_GET = _ns.split_get.default
 SEGMENT = _ns.segment.default
 """Put in by passes: ``x`` between two neighbouring boundaries, a view."""
@@ -133,7 +136,7 @@ BOUNDARIES = _ns.boundaries.default
 """Keeps an input that only the passes will use."""
 LAST_BOUNDARY = _ns.last_boundary.default
 """``cu_seqlens[-1] == size`` is taken to have this outcome; a loop whose documents fill a row proves it."""
-LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD)
+LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD, LIST_DIAGONAL)
 MARKERS = frozenset(
     {LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, LIST_LAST, LIST_CONTINUE, *LIST_USES}
     | {SPLIT_GET, SEGMENT, LAST_BOUNDARY, MASKED, MASKED_PUT}
@@ -164,6 +167,7 @@ for _name in (
     "list_stack",
     "list_join",
     "list_pad",
+    "list_diagonal",
     "split_get",
     "segment",
     "last_boundary",
@@ -248,6 +252,12 @@ def _(collected: torch.Tensor, dim: int, length: int) -> torch.Tensor:
 def _(collected: torch.Tensor, length: int, batch_first: bool, value: float, side: str) -> torch.Tensor:
     sizes = (length, _fresh_size()) if batch_first else (_fresh_size(), length)
     return collected.new_empty([*sizes, *collected.shape[1:]])
+
+
+@torch.library.register_fake("packpass_capture::list_diagonal", lib=_lib)
+def _(collected: torch.Tensor) -> torch.Tensor:
+    size = _fresh_size()
+    return collected.new_empty((size, size))
 
 
 torch.library.register_fake(

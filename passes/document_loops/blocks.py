@@ -78,11 +78,39 @@ class Banded:
     numbers: tuple[Any, ...]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Diagonal(Term):
+    """Squares of the documents one behind the other, as ``block_diag`` puts them together; 0 beside them."""
+
+    square: Banded
+    dtype: torch.dtype
+    dim: int = 0
+
+    def emit(self, emitter: Emitter) -> fx.Node:
+        """[T, T], where T is how many slots the documents have."""
+        ids = emitter.call(_ops.segment_ids.default, emitter.cu, emitter.total)
+        same = emitter.call(operator.eq, emitter.along(ids, -2), ids)
+        held = _distances(emitter, -2, -1, self.square, self.dtype)
+        return emitter.call(torch.where, same, held, stored(0, self.dtype))
+
+
+def diagonal(value: Any, node: fx.Node) -> Diagonal | None:
+    """What a document appends to a list of squares; None if it is none of a known kind."""
+    if not isinstance(value, Pairs) or value.rank != 2:
+        return None
+    square = _banded(value, node)
+    return Diagonal(square, example(node).dtype) if isinstance(square, Banded) else None
+
+
 def _by_distance(emitter: Emitter, block: Block, value: Banded, base: fx.Node) -> fx.Node:
+    return _distances(emitter, block.dim, block.columns, value, example(base).dtype)
+
+
+def _distances(emitter: Emitter, dim: int, other: int, value: Banded, dtype: torch.dtype) -> fx.Node:
     """[T, T]: the numbers, by how far slots are apart."""
     slots = emitter.call(torch.arange, emitter.total, device=emitter.device)
-    rows, columns = (emitter.along(slots, dim) for dim in (block.dim, block.columns))
-    distance, dtype = emitter.call(torch.sub, rows, columns), example(base).dtype
+    rows, columns = (emitter.along(slots, d) for d in (dim, other))
+    distance = emitter.call(torch.sub, rows, columns)
     reach = len(value.numbers) // 2
     made = emitter.call(torch.full_like, distance, stored(value.numbers[0], dtype), dtype=dtype)
     for i in range(1, len(value.numbers)):

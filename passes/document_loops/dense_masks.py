@@ -35,7 +35,7 @@ from packpass.semantics.effects import mutated_after
 from packpass.semantics.meaning import Uniform
 from packpass.semantics.names import is_in_place
 from packpass.semantics.pointwise import COPIES, is_pointwise
-from packpass.semantics.views import EXPANDING, TRANSPOSING, permutation_of
+from packpass.semantics.views import EXPANDING, PERMUTING, permutation_of
 from passes.document_loops.pairs import Band, Visible, constant, visible
 from passes.prune import prune
 from passes.refused import Refused
@@ -147,7 +147,7 @@ class _Reading:
             band = constant(contents.value, fake.dtype)
             return Cells(band, band)
         first = self.cells(call.operands[0].node) if call.operands else None
-        if call.op in TRANSPOSING or call.op in ("unsqueeze", "squeeze", "getattr"):
+        if call.op in PERMUTING:
             return self._moved(node, first)
         if call.op in EXPANDING:
             return first
@@ -172,7 +172,7 @@ class _Reading:
             if isinstance(arg, fx.Node):
                 value = contents_of(arg)
                 single = isinstance(value, Uniform) and not example(arg).dim()
-                given.append(value.value if single else self.cells(arg))  # type: ignore[union-attr]
+                given.append(value.value if single else self.cells(arg))
             else:
                 given.append(arg)
         if any(v is None or not isinstance(v, (Cells, bool, int, float)) for v in given):

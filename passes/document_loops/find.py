@@ -36,7 +36,7 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
 )
 from passes.document_loops.aliasing import Outer, no_aliasing, outside_nodes
 from passes.document_loops.appended import Common, appended_value
-from passes.document_loops.blocks import Block
+from passes.document_loops.blocks import Block, Diagonal
 from passes.document_loops.documents import read_cell
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import Affine, Boundaries, Index
@@ -238,8 +238,13 @@ def _check_document(
         raise Refused("aliasing", "a list holds a tensor that is changed before they are stacked", collect)
     if memory.outer is not None and (memory.version or mutated_after(graph, memory.outer.node, loop.iterations[0][0])):
         raise Refused("aliasing", "a list holds views of a tensor that is changed before they are stacked", collect)
+    squares = isinstance(value.cell.term, Diagonal)
+    if squares and machine.skips_empty:
+        raise Refused("skip-condition", "a list has no entry for the documents that are skipped", collect)
     for user in collect.users:
-        if user not in sizes and user.target not in (markers.LIST_STACK, markers.LIST_JOIN):
+        if user not in sizes and squares and user.target is not markers.LIST_DIAGONAL:
+            raise Refused("list-use", "squares of documents are used by something else than block_diag", user)
+        if user not in sizes and not squares and user.target not in (markers.LIST_STACK, markers.LIST_JOIN):
             raise Refused("list-use", "a list of per-document values is used by something else than stack or cat", user)
 
 
@@ -327,6 +332,8 @@ def _rows(decided: Decided, machine: Machine) -> list[Row]:
         rows.update({store.outer: None for store in machine.outer.values() if isinstance(store.outer, Row)})
     segments = any(isinstance(value, (Segment, Pieces)) for _, value in decided.appended)
     others = [row for row, _ in decided.writes] + [t for term in decided.terms for t in walk(term)]
-    if not rows and not segments and not any(isinstance(row, (Elsewhere, Block)) for row in others):
+    squares = any(isinstance(row, (Elsewhere, Block)) for row in others)
+    squares = squares or any(isinstance(content(value), Diagonal) for _, value in decided.appended)
+    if not rows and not segments and not squares:
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")
     return list(rows)

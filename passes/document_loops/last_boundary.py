@@ -33,7 +33,7 @@ def unproven(graph: fx.Graph, decided: Decided) -> list[fx.Node]:
         if not _fills(decided, boundaries) or not _same_outcome(number, _row(decided), outcome):
             reason = "a branch on the last boundary: nothing in this loop says that the documents fill the row"
             raise Refused("length-branch", reason, node)
-        if mutated_after(graph, boundaries, node):  # type: ignore[arg-type]
+        if mutated_after(graph, boundaries, node):
             raise Refused("boundaries-written", "boundaries are changed after a branch on the last of them", node)
     return found
 

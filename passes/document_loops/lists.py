@@ -74,10 +74,19 @@ def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Nod
     return segment
 
 
+def _diagonal(emitter: Emitter, decided: Decided, whole: fx.Node, diagonal: fx.Node) -> fx.Node:
+    """``block_diag`` of the documents' squares."""
+    if decided.row_node is None:
+        return whole  # made for the documents alone
+    inside = emitter.call(_ops.documents_only.default, whole, emitter.cu, 0)
+    return emitter.call(_ops.documents_only.default, inside, emitter.cu, 1)
+
+
 MADE_OF_LISTS: dict[Any, Callable[[Emitter, Decided, fx.Node, fx.Node], fx.Node]] = {
     markers.RAGGED_CAT: _joined,
     markers.LIST_STACK: _stacked,
     markers.LIST_JOIN: _side_by_side,
     markers.LIST_PAD: _padded,
+    markers.LIST_DIAGONAL: _diagonal,
     markers.LIST_GET: _looped_over,
 }

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx
 
 from packpass.ops._pack_mask import HIDDEN
+from packpass.semantics.pointwise import COPIES
 from passes.document_loops.terms import Apply, Positions, Slice, Term
 from passes.refused import Refused
 
@@ -158,7 +159,7 @@ def place(term: Any) -> tuple[bool, int] | None:
         return None
     if name == "getitem" and _only_adds_axes(term.args[1]):
         return inner
-    if name in ("unsqueeze", "contiguous", "clone") or (name == "to" and term.args[1:] in ((torch.int64,),)):
+    if name == "unsqueeze" or (name in COPIES and term.args[1:] in ((), (torch.int64,))):
         return inner
     if name in ("add", "sub") and len(term.args) == 2 and type(term.args[1]) is int:
         return inner[0], inner[1] + (term.args[1] if name == "add" else -term.args[1])

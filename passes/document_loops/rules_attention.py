@@ -223,7 +223,9 @@ def _attention(
         for k in short:  # zeros change no score, and no sum of values
             fill = (0, abs(columns - width))
             rows[k] = _call(machine, torch.nn.functional.pad, rows[k], fill, dim=-2)
-    term: Term = machine.intern(Attention(*rows, seen.causal, float(scores.scale), 3, -2, seen.window))
+    term: Term = machine.intern(
+        Attention(rows[0], rows[1], rows[2], seen.causal, float(scores.scale), 3, -2, seen.window)
+    )
     if columns < width:
         term = _call(machine, torch.narrow, term, -1, 0, columns, dim=-2)
     after = -1 - len(features)

@@ -18,8 +18,9 @@ from packpass.semantics.call import invoke
 from packpass.semantics.creation import LIKE, SIZED, uniform
 from packpass.semantics.names import base_name, is_in_place
 from packpass.semantics.pointwise import COMPARISONS, COPIES, MIRRORED
+from packpass.semantics.products import MATMULS
 from packpass.semantics.reductions import SOFTMAXES
-from packpass.semantics.views import EXPANDING, REGROUPING, TRANSPOSING, permutation_of
+from packpass.semantics.views import EXPANDING, PERMUTING, REGROUPING, permutation_of
 from passes.document_loops.documents import length
 from passes.document_loops.integers import FULL, Affine
 from passes.document_loops.machine import OPAQUE, Document, Machine, Segment
@@ -63,7 +64,7 @@ def between(machine: Machine, node: fx.Node) -> Any:
 
 def _on_pairs(machine: Machine, node: fx.Node) -> Any:
     name = name_of(node)
-    rule = PAIRS.get(base_name(name) if is_in_place(name) else name)
+    rule = PAIRS.get(base_name(name) if is_in_place(name) else name) or PAIRS.get(op_of(node))
     made = rule(machine, node) if rule is not None else NotImplemented
     if made is NotImplemented and isinstance(example(node), torch.Tensor) and is_elementwise(node):
         made = _pointwise(machine, node)
@@ -165,7 +166,7 @@ def _moved(value: Pairs, order: list[int], node: fx.Node) -> Pairs:
     return Pairs(what, len(order), dims, parent=(value, value.version))
 
 
-@pairs(*TRANSPOSING, "unsqueeze", "squeeze", "getattr")
+@pairs(*PERMUTING)
 def _permuted(machine: Machine, node: fx.Node) -> Any:
     value, order = _first(machine, node), permutation_of(node)
     own = {value.rank + d for d in value.dims}
@@ -245,17 +246,15 @@ def _copied(machine: Machine, node: fx.Node) -> Any:
     return Pairs(what, value.rank, value.dims)
 
 
-for _name in ("float", "double", "half", "bfloat16", "bool", "long", "int", "type", "type_as"):
-    if _name not in PAIRS:
-        pairs(_name)(_copied)
-
-
 @pairs("dropout")
 def _dropped(machine: Machine, node: fx.Node) -> Any:
     """Dropout that drops nothing."""
     p, training = argument(node, 1, "p", 0.5), argument(node, 2, "training", True)
-    if training is False or (type(p) in (int, float) and p == 0):
-        return _first(machine, node)
+    value = _first(machine, node)
+    if training is False:
+        return value  # the tensor itself
+    if type(p) in (int, float) and p == 0:
+        return Pairs(value.read(node), value.rank, value.dims)
     raise Refused("no-rule", "dropout of attention weights has no rule", node)
 
 
@@ -322,14 +321,20 @@ def _pointwise(machine: Machine, node: fx.Node) -> Any:
     reach = max(f.reach for f in found if isinstance(f, Band))
     args = [n.widened(reach) if isinstance(n, Band) else n for n in numbers]
     values = _computed(node, args)
+    if values is None:
+        return NotImplemented
     return Pairs(banded(values.to(example(node).dtype), node), rank, dims)
 
 
-def _computed(node: fx.Node, args: list[Any]) -> torch.Tensor:
-    """The op itself, on the numbers of a mask; in place it works on a copy of them."""
+def _computed(node: fx.Node, args: list[Any]) -> torch.Tensor | None:
+    """The op itself, on the numbers of a mask (in place, on a copy of them); None if it does not take these."""
     copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
-    made: torch.Tensor = invoke(node, copies, node.kwargs)
-    return made
+    try:
+        made = invoke(node, copies, node.kwargs)
+    except Exception:  # whatever torch raises for such numbers: there is no common class
+        return None
+    sizes = next(a.shape for a in copies if isinstance(a, torch.Tensor))
+    return made if isinstance(made, torch.Tensor) and made.shape == sizes else None
 
 
 def _on_distance(node: fx.Node, name: str, found: list[Any], distance: Distance) -> Distance | Band | None:
@@ -364,7 +369,7 @@ def _softmax(machine: Machine, node: fx.Node) -> Any:
     return Pairs(dataclasses.replace(what, weights=letter, dtype=dtype), value.rank, value.dims)
 
 
-@pairs("matmul", "bmm", "mm", "einsum", "scaled_dot_product_attention")
+@pairs(*MATMULS, "einsum", "scaled_dot_product_attention")
 def _attended(machine: Machine, node: fx.Node) -> Any:
     return attended(machine, node)
 

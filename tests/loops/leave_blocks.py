@@ -152,3 +152,19 @@ def without_its_own_slot(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         mask[s:e, s:e] = 1
     return F.scaled_dot_product_attention(x, x, x, attn_mask=mask.tril(-1) == 1)
+
+
+@leave("f[T] cu", tail=False)
+def squares_of_outer_products(x: Tensor, cu: Tensor) -> Tensor:
+    """Squares that depend on data."""
+    return torch.block_diag(*[torch.outer(part, part) for part in torch.split(x, (cu[1:] - cu[:-1]).tolist())])
+
+
+@leave("f[T] cu", tail=False)
+def squares_by_number(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.block_diag(*[torch.full((n, n), i) for i, n in enumerate((cu[1:] - cu[:-1]).tolist())])
+
+
+@leave("f[T] cu", tail=False)
+def rectangles(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.block_diag(*[torch.ones(n, n + 1) for n in (cu[1:] - cu[:-1]).tolist()])

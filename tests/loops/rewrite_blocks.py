@@ -93,3 +93,10 @@ def slots_of_no_document_see_all(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         mask[s:e, s:e] = 0
     return F.scaled_dot_product_attention(x, x * 2, x + 1, mask)
+
+
+@program("f[T] cu", tail=False, reads=1)
+def joined_by_block_diag(x: Tensor, cu: Tensor) -> Tensor:
+    """torchtune's masks of packed rows."""
+    squares = [torch.tril(torch.ones(n, n, dtype=torch.bool, device=x.device)) for n in (cu[1:] - cu[:-1]).tolist()]
+    return torch.block_diag(*squares)
