@@ -33,7 +33,11 @@ def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
     if name == "__getitem__":
         return emit(tx, markers.MASKED, *proxies, None, None)
     value = args[1].realize()
-    if not isinstance(value, TensorVariable) or not isinstance(example(value), torch.Tensor) or not example(value).dim():
+    if (
+        not isinstance(value, TensorVariable)
+        or not isinstance(example(value), torch.Tensor)
+        or not example(value).dim()
+    ):
         return None  # one value for all: no size is asked for
     tx.output.create_proxy("call_function", markers.MASKED_PUT, (*proxies, value.as_proxy(), None, None), {})
     return constant(None)

@@ -122,7 +122,9 @@ SHADOWS: dict[Any, Callable[..., Any]] = {
 BOUNDARIES = _ns.boundaries.default
 """Keeps an input that only the passes will use."""
 LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD)
-MARKERS = frozenset({LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, *LIST_USES, SPLIT_GET, SEGMENT, MASKED, MASKED_PUT})
+MARKERS = frozenset(
+    {LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, *LIST_USES, SPLIT_GET, SEGMENT, MASKED, MASKED_PUT}
+)
 
 # Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
 for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, BOUNDARIES, MASKED_PUT):

@@ -140,7 +140,11 @@ def _summands(bound: Bound, node: fx.Node) -> tuple[tuple[Any, int], ...]:
     for side in sides:
         if isinstance(side, fx.Node):
             own = example(side)
-            same = isinstance(own, torch.Tensor) and own.dim() == 1 and statically_known_true(own.shape[0] == fake.shape[0])
+            same = (
+                isinstance(own, torch.Tensor)
+                and own.dim() == 1
+                and statically_known_true(own.shape[0] == fake.shape[0])
+            )
             if not same or own.dtype != fake.dtype or mutated_after(vector.graph, side, vector, node):
                 return ()
         elif type(side) is not int:
@@ -167,7 +171,9 @@ def summed_up(machine: Machine, lengths: fx.Node, node: fx.Node) -> fx.Node | No
         for user in sums.users:
             cu = _from_zero(user, sums)
             if cu is not None and cu not in machine.inside and user < node and _is_copy(lengths, sums):
-                if not mutated_after(cu.graph, cu, user.next, node) and not mutated_after(cu.graph, lengths, sums, node):
+                if not mutated_after(cu.graph, cu, user.next, node) and not mutated_after(
+                    cu.graph, lengths, sums, node
+                ):
                     return cu
     return None
 

@@ -210,7 +210,9 @@ def _check_pieces(
     begin = loop.iterations[0][0]
     parts = [term for term in walk(value.term) if isinstance(term, Elsewhere)]
     if any(mutated_after(graph, part.node, begin) for part in parts):
-        raise Refused("aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect)
+        raise Refused(
+            "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
+        )
     for user in collect.users:
         joins = user.target is markers.RAGGED_CAT and int(user.args[1]) % value.rank == value.rank + value.term.dim  # type: ignore[arg-type]
         if user not in sizes and not joins:

@@ -86,7 +86,9 @@ def own_length(machine: Machine) -> Affine:
 
 def chunks_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int) -> tuple[Segment, ...]:
     """``document.chunk(count)`` of documents that can be cut in so many equal parts."""
-    refused = Refused("no-rule", "chunk of a document that the loop has changed, or cuts in other ways, has no rule", node)
+    refused = Refused(
+        "no-rule", "chunk of a document that the loop has changed, or cuts in other ways, has no rule", node
+    )
     document = value if isinstance(value, Cut) else as_cut(value) if isinstance(value, Segment) else None
     if document is None or dim % len(document.entries) != document.at:
         raise refused
@@ -95,7 +97,9 @@ def chunks_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int)
     part = Affine.of(Derived(operator.floordiv, (length, Affine.of(count))))
     documents = own_documents(part)
     if documents is None or not known or machine.boundaries != (documents, 0):
-        raise refused if known or documents is None or machine.parts_of_documents else OtherDocuments(refused, documents)
+        raise (
+            refused if known or documents is None or machine.parts_of_documents else OtherDocuments(refused, documents)
+        )
     rest = Affine.of(Derived(operator.mod, (length, Affine.of(count))))
     message = f"packpass: a document cannot be cut in {count} equal parts"
     check = Check(rest, "eq", Affine(), message, machine.least)
