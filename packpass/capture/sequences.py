@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from packpass.capture import plain
+from packpass.capture import plain, watch
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -43,17 +43,6 @@ from packpass.capture.state import (
     refuse,
     resumes,
 )
-from packpass.capture.watch import (
-    batches,
-    enter_loop_mode,
-    is_batch,
-    is_matrix,
-    is_vector,
-    loop_mode_for_symint,
-    made_from,
-    settle,
-    static_sizes,
-)
 from packpass.decisions.location import is_library
 
 if TYPE_CHECKING:
@@ -69,10 +58,6 @@ def is_documents(value: Any) -> bool:
     return isinstance(value, UserDefinedObjectVariable) and issubclass(value.python_type(), plain.Documents)
 
 
-def is_once(value: Any) -> bool:
-    return issubclass(value.python_type(), plain.Once)
-
-
 def documents_of(tx: Translator, value: Any) -> Any:
     """``value`` as a sequence over documents, or None: one of ours, a list that a loop over documents has filled, a 1-D
     integer tensor with one entry per document, a matrix with one row of sizes for each, or a batch of padded rows."""
@@ -82,21 +67,21 @@ def documents_of(tx: Translator, value: Any) -> Any:
     if items is not None:
         return of_collected(tx, items)
     if isinstance(value, NumpyNdarrayVariable):
-        if is_vector(value) and made_from(value.as_proxy().node) is not None:
+        if watch.is_vector(value) and watch.made_from(value.as_proxy().node) is not None:
             raise refuse_use(tx, "going over a numpy array of boundaries, instead of their tolist(),")
         return None
-    if isinstance(value, TensorVariable) and is_matrix(value):
+    if isinstance(value, TensorVariable) and watch.is_matrix(value):
         return rows_of(tx, value)
     if current_frame().mode is Mode.STOCK or not isinstance(value, TensorVariable):
         return None
-    if is_vector(value) or is_batch(value):
+    if watch.is_vector(value) or watch.is_batch(value):
         if is_single(tx, value) or (is_column(value) and goes_over_rows(tx, value)):
             return call(tx, plain.of_tensor, value)
         size = value.as_proxy().node.meta["example_value"].shape[0]
         if isinstance(size, int) or size.node.expr.is_number:
-            if is_vector(value) or batches(tx, {int(size)}):
-                enter_loop_mode(tx, static_sizes(int(size)))
-        elif loop_mode_for_symint(tx, size.node.expr):
+            if watch.is_vector(value) or watch.batches(tx, {int(size)}):
+                watch.enter_loop_mode(tx, watch.static_sizes(int(size)))
+        elif watch.loop_mode_for_symint(tx, size.node.expr):
             return call(tx, plain.of_tensor, value)
     return None
 
@@ -160,7 +145,7 @@ def _in_range(key: Any, length: Value) -> bool:
         return False
     region = active.regions[-1]
     ahead = key - expression(region.index)
-    settle(length, region.length)
+    watch.settle(length, region.length)
     spare = expression(length) - expression(region.length) - ahead
     return all(getattr(n, "is_number", True) and bool(n >= 0) for n in (ahead, spare))
 
@@ -205,7 +190,7 @@ def _bounds(tx: Translator, documents: Value, key: Value) -> Value:
 
 def take(tx: Translator, documents: Any) -> Value:
     """`plain.take`; and where another iterator uses this one up."""
-    if is_once(documents):
+    if issubclass(documents.python_type(), plain.Once):
         if documents in active.trace.spent:
             raise refuse("iterator-use", "an iterator over documents is used a second time", location_of(tx))
         active.trace.spent.add(documents)
@@ -236,12 +221,12 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if all(a.is_python_constant() for a in (start, stop)):
         n = stop.as_python_constant()
         if isinstance(n, int) and n >= 1:
-            enter_loop_mode(tx, static_sizes(n))
+            watch.enter_loop_mode(tx, watch.static_sizes(n))
         return None
     if not all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in (start, stop)):
         return None
     # Only the difference counts: range(1, n) runs as often as range(n - 1).
-    if not loop_mode_for_symint(tx, expression(stop) - expression(start)):
+    if not watch.loop_mode_for_symint(tx, expression(stop) - expression(start)):
         return None
     return call(tx, plain.of_count, stop) if _number(start) == 0 else call(tx, plain.of_range, start, stop)
 
@@ -251,7 +236,7 @@ def _shortest(tx: Translator, items: list[Any], what: str, strict: bool) -> Any:
     shortest = _length(tx, items[0])
     for item in items[1:]:
         length = _length(tx, item)
-        settle(length, shortest)
+        watch.settle(length, shortest)
         difference = sympy.sympify(expression(length) - expression(shortest))
         if not difference.is_Integer or (strict and difference != 0):
             lengths = f"{expression(shortest)} and {expression(length)}"
@@ -325,7 +310,8 @@ def _list(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     # A copy of a sequence that is never changed is the sequence, unless making it calls code of the user.
     if _calls(tx, args[0]):
         return collect(tx, args[0])
-    return call(tx, plain.listed, args[0], variable(tx, list)) if is_once(args[0]) else args[0]
+    once = issubclass(args[0].python_type(), plain.Once)
+    return call(tx, plain.listed, args[0], variable(tx, list)) if once else args[0]
 
 
 def _list_or_generator(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -16,8 +16,8 @@ from passes.document_loops.emit_documents import _flattened
 from passes.document_loops.integers import FULL, Affine, Window
 from passes.document_loops.machine import OPAQUE, Check, Machine, Padded, Segment
 from passes.document_loops.op_names import label
-from passes.document_loops.parts import chunks_of, pieces
 from passes.document_loops.padded import joined_to_width, padded_to_width
+from passes.document_loops.parts import chunks_of, pieces
 from passes.document_loops.rules import documents, outside_call, rule
 from passes.document_loops.rules_views import first_bound
 from passes.document_loops.terms import ANY, Apply, Assign, Flip, Outside, Roll, Term

@@ -125,7 +125,8 @@ def around_a_branch_on_the_last_boundary(x: Tensor, cu: Tensor) -> Tensor:
     ],
 )
 def test_other_loops_stay(fn: Fn, rewritten: int, refused: int) -> None:
-    batches = [(torch.randn(n), torch.tensor(cu)) for n, cu in ((8, [0, 3, 8]), (9, [0, 2, 5, 9]), (7, [0, 1, 2, 3, 7]))]
+    sizes = ((8, [0, 3, 8]), (9, [0, 2, 5, 9]), (7, [0, 1, 2, 3, 7]))
+    batches = [(torch.randn(n), torch.tensor(cu)) for n, cu in sizes]
     with collecting(Collected()) as said:
         compiled = torch.compile(fn, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
         for x, cu in batches:

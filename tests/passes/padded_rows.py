@@ -30,7 +30,7 @@ def rows(lengths: Lengths, *rest: int, more: int = 0) -> Tensor:
 
 
 def zipped(x: Tensor, lengths: Tensor) -> Tensor:
-    return torch.cat([row[:n] for row, n in zip(x, lengths)])  # noqa: B905
+    return torch.cat([row[:n] for row, n in zip(x, lengths)])
 
 
 def numbered(x: Tensor, lengths: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def joined(a: Tensor, b: Tensor, n: Tensor, m: Tensor) -> Tensor:
 
 
 def to_width(x: Tensor, lengths: Tensor) -> Tensor:
-    parts = [row[:n] for row, n in zip(x, lengths)]  # noqa: B905
+    parts = [row[:n] for row, n in zip(x, lengths)]
     return torch.stack([torch.cat([u, u.new_zeros(24 - u.size(0), u.size(1))]) for u in parts])
 
 
@@ -74,7 +74,7 @@ def to_width(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def picked(x: Tensor, attention_mask: Tensor) -> Tensor:
-    return torch.cat([row[m.bool()] for row, m in zip(x, attention_mask)])  # noqa: B905
+    return torch.cat([row[m.bool()] for row, m in zip(x, attention_mask)])
 
 
 def packed_by_masks(ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,7 @@ def listed(x: Tensor, attention_mask: Tensor) -> Tensor:
 
 
 def pooled(x: Tensor, attention_mask: Tensor) -> Tensor:
-    return torch.stack([row[m].mean(0) for row, m in zip(x, attention_mask)])  # noqa: B905
+    return torch.stack([row[m].mean(0) for row, m in zip(x, attention_mask)])
 
 
 # === Parts of documents ======================================================================================
@@ -281,7 +281,7 @@ def layers(x: Tensor, lengths: Tensor, weights: list[Tensor]) -> Tensor:
 
 def rows_of_one_size(logits: Tensor, labels: Tensor) -> Tensor:
     """Rows of one size: there are no documents."""
-    return torch.stack([row[label] for row, label in zip(logits, labels)])  # noqa: B905
+    return torch.stack([row[label] for row, label in zip(logits, labels)])
 
 
 LOOK_ALIKES: dict[Callable[..., Any], Make] = {
