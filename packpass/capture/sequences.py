@@ -30,7 +30,7 @@ from packpass.capture.dynamo import (
     constant,
     variable,
 )
-from packpass.capture.lists import CollectedItems, is_collected, items_of
+from packpass.capture.lists import CollectedItems, is_collected, items_of, looped_over_again
 from packpass.capture.matrices import goes_over_rows, is_column, is_single, rows_of
 from packpass.capture.region import ITERATIONS, Region
 from packpass.capture.state import (
@@ -60,12 +60,12 @@ def is_documents(value: Any) -> bool:
 
 def documents_of(tx: Translator, value: Any) -> Any:
     """``value`` as a sequence over documents, or None: one of ours, a list that a loop over documents has filled, a 1-D
-    integer tensor with one entry per document, a matrix with one row of sizes for each, or a batch of padded rows."""
+    integer tensor, a matrix with one row of sizes for each, or a batch of padded rows."""
     if is_documents(value):
         return value
     items = items_of(value)
     if items is not None:
-        return of_collected(tx, items)
+        return looped_over_again(tx, items)
     if isinstance(value, NumpyNdarrayVariable):
         if watch.is_vector(value) and watch.made_from(value.as_proxy().node) is not None:
             raise refuse_use(tx, "going over a numpy array of boundaries, instead of their tolist(),")
@@ -78,22 +78,16 @@ def documents_of(tx: Translator, value: Any) -> Any:
         if is_single(tx, value) or (is_column(value) and goes_over_rows(tx, value)):
             return call(tx, plain.of_tensor, value)
         size = value.as_proxy().node.meta["example_value"].shape[0]
-        if isinstance(size, int) or size.node.expr.is_number:
-            if watch.is_vector(value) or watch.batches(tx, {int(size)}):
-                watch.enter_loop_mode(tx, watch.static_sizes(int(size)))
-        elif watch.loop_mode_for_symint(tx, size.node.expr):
+        known = isinstance(size, int) or size.node.expr.is_number
+        if known and (watch.is_vector(value) or watch.batches(tx, {int(size)})):
+            watch.enter_loop_mode(tx, watch.static_sizes(int(size)))
+        elif not known and watch.loop_mode_for_symint(tx, size.node.expr):
             return call(tx, plain.of_tensor, value)
     return None
 
 
-def of_collected(tx: Translator, items: CollectedItems) -> Any:
-    """A list that an earlier loop over documents filled, looped over again."""
-    if items.numbers is not None:
-        return items.numbers
-    collected = items.collected()
-    if items.region.skips:
-        current_frame().not_replayable = "a list that lacks the skipped documents is looped over again"
-    return call(tx, plain.of_collected, collected, items.region.length)
+def _is_once(value: Any) -> bool:
+    return issubclass(value.python_type(), plain.Once)
 
 
 def expression(value: Any) -> Any:
@@ -190,7 +184,7 @@ def _bounds(tx: Translator, documents: Value, key: Value) -> Value:
 
 def take(tx: Translator, documents: Any) -> Value:
     """`plain.take`; and where another iterator uses this one up."""
-    if issubclass(documents.python_type(), plain.Once):
+    if _is_once(documents):
         if documents in active.trace.spent:
             raise refuse("iterator-use", "an iterator over documents is used a second time", location_of(tx))
         active.trace.spent.add(documents)
@@ -310,8 +304,7 @@ def _list(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     # A copy of a sequence that is never changed is the sequence, unless making it calls code of the user.
     if _calls(tx, args[0]):
         return collect(tx, args[0])
-    once = issubclass(args[0].python_type(), plain.Once)
-    return call(tx, plain.listed, args[0], variable(tx, list)) if once else args[0]
+    return call(tx, plain.listed, args[0], variable(tx, list)) if _is_once(args[0]) else args[0]
 
 
 def _list_or_generator(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
