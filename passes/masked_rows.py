@@ -42,7 +42,8 @@ def _complete(graph: fx.Graph, loop: LoopFound, nodes: list[fx.Node]) -> None:
     nodes.sort(key=lambda node: node.target is not markers.MASKED_PUT)
     try:
         masks = {node: whole.of(_mask(node)) for node in nodes}
-        lengths = whole.lengths(masks[nodes[0]]) if masks[nodes[0]] is not None else None
+        first = masks[nodes[0]]
+        lengths = whole.lengths(first) if first is not None else None
     except Refused:
         whole.build.undo()
         return

@@ -10,7 +10,7 @@ from packpass import markers
 from packpass.capture import plain
 from packpass.capture.dynamo import ListVariable, SymNodeVariable, TensorVariable, VariableTracker, call, emit
 from packpass.capture.entries import list_of
-from packpass.capture.state import Restart, active, refuse
+from packpass.capture.state import Restart, active, current_frame, refuse
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -145,3 +145,13 @@ def is_collected(value: Any) -> bool:
 def numbers_of(value: Any) -> Any:
     """The sequence over documents that a list of numbers is, which a loop over documents has filled; or None."""
     return value.items.numbers if is_collected(value) else None
+
+
+def looped_over_again(tx: Any, items: CollectedItems) -> Any:
+    """A list that an earlier loop over documents filled, looped over again."""
+    if items.numbers is not None:
+        return items.numbers
+    collected = items.collected()
+    if items.region.skips:
+        current_frame().not_replayable = "a list that lacks the skipped documents is looped over again"
+    return call(tx, plain.of_collected, collected, items.region.length)

@@ -100,6 +100,6 @@ def _picking(tensor: Any, key: Any) -> list[Any] | None:
 
 
 def _is_mask(value: Any) -> bool:
-    fake = example(value) if isinstance(value, TensorVariable) else None
+    fake: Any = example(value) if isinstance(value, TensorVariable) else None
     is_row = isinstance(fake, torch.Tensor) and fake.dtype is torch.bool and fake.dim() == 1
     return is_row and not is_unknown(fake.shape[0])

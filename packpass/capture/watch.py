@@ -64,7 +64,7 @@ def batches(tx: Any, sizes: set[int] | None = None, most: int = 0) -> dict[str, 
         if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter) or not value.dim():
             continue
         rows = hint_of(value.shape[0])
-        if rows not in lengths or rows < 2 or (sizes is not None and rows not in sizes):
+        if rows is None or rows not in lengths or rows < 2 or (sizes is not None and rows not in sizes):
             continue
         if argument is not None and argument.source is not None:
             found[_source_name(argument.source)] = value.shape[0]
@@ -250,11 +250,12 @@ LISTED = (
 def is_of_a_batch(tx: Any, node: Any) -> bool:
     """Is a number made from lengths of documents that were made from a padded batch?"""
     rows = set(map(hint_of, batches(tx).values()))
+    rows |= {size + 1 for size in rows if size is not None}
     seen, queue = {node}, [node]
     while queue:
         here = queue.pop()
         value = here.meta.get("example_value")
-        if _is_integers(value) and value.dim() == 1 and {hint_of(value.shape[0]), hint_of(value.shape[0]) - 1} & rows:
+        if _is_integers(value) and value.dim() == 1 and hint_of(value.shape[0]) in rows - {None}:
             return True
         queue += [source for source in here.all_input_nodes if source not in seen]
         seen.update(here.all_input_nodes)

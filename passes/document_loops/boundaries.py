@@ -137,7 +137,8 @@ def taken_apart(machine: Machine, value: Affine, node: fx.Node) -> Affine:
 
 
 def _summands(bound: Bound, node: fx.Node) -> tuple[tuple[Any, int], ...]:
-    """``((vector or number, sign), ...)`` that a vector, unchanged up to ``node``, is the sum of; empty if it is none."""
+    """``((vector or number, sign), ...)`` that a vector, unchanged up to ``node``, is the sum of; empty if it is no
+    sum."""
     vector = bound.of.node
     fake = example(vector)
     if mutated_after(vector.graph, vector, vector.next, node):
@@ -184,9 +185,8 @@ def summed_up(machine: Machine, lengths: fx.Node, node: fx.Node) -> fx.Node | No
         for user in sums.users:
             cu = _from_zero(user, sums)
             if cu is not None and cu not in machine.inside and user < node and _is_copy(lengths, sums):
-                if not mutated_after(cu.graph, cu, user.next, node) and not mutated_after(
-                    cu.graph, lengths, sums, node
-                ):
+                changed = [mutated_after(cu.graph, *of, node) for of in ((cu, user.next), (lengths, sums))]
+                if not any(changed):
                     return cu
     return None
 
@@ -199,7 +199,8 @@ def _from_zero(user: fx.Node, sums: fx.Node) -> fx.Node | None:
     """The vector in which a 0 stands in front of the sums."""
     name = name_of_target(user.target)
     if name == "setitem":
-        cu, at, value = user.args
+        parts: Any = user.args
+        cu, at, value = parts
         whole = isinstance(at, slice) and (at.start, at.stop, at.step) in ((1, None, None), (1, None, 1))
         known = isinstance(cu, fx.Node) and value is sums and whole and contents_of(cu) == Uniform(0)
         return cu if known and example(cu).dim() == 1 and not mutated_after(cu.graph, cu, cu.next, user) else None
@@ -211,9 +212,10 @@ def _from_zero(user: fx.Node, sums: fx.Node) -> fx.Node | None:
         zero = given.get("value") in (None, 0) and given.get("mode", "constant") == "constant"
         return user if given.get("input") is sums and tuple(given.get("pad", ())) == (1, 0) and zero else None
     if name in ("cat", "concat", "concatenate"):
-        parts: Any = given.get("tensors")
-        first = parts[0] if isinstance(parts, (tuple, list)) and len(parts) == 2 and parts[1] is sums else None
+        tensors: Any = given.get("tensors")
+        first: Any = tensors[0] if isinstance(tensors, (tuple, list)) and len(tensors) == 2 else None
         one = isinstance(first, fx.Node) and tuple(example(first).shape) == (1,) and contents_of(first) == Uniform(0)
+        one = one and tensors[1] is sums
         return user if one and unchanged(first, first.next) else None
     return None
 

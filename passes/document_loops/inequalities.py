@@ -56,8 +56,8 @@ def _below(value: Affine, length: Affine) -> Iterator[Linear]:
         atoms, const = dict(linear), Fraction(value.const)
         for more, number in chosen:
             const += number
-            for atom, count in more.items():
-                atoms[atom] = atoms.get(atom, Fraction(0)) + count
+            for other, share in more.items():
+                atoms[other] = atoms.get(other, Fraction(0)) + share
         yield atoms, const
 
 
