@@ -28,8 +28,8 @@ def run(ctx: Context, result: CaseResult) -> None:
 
 
 def _towers(ctx: Context, result: CaseResult) -> None:
-    """``--full``: both towers, 1, 8 and 64 images, forward alone as well, wide layers, stock torch. That compiles a graph
-    per piece between its breaks, and the 256 turns of a helper's loop one by one."""
+    """``--full``: both towers, 1, 8 and 64 images, forward alone as well, wide layers, stock torch. That compiles a
+    graph per piece between its breaks, and the 256 turns of a helper's loop one by one."""
     names = ("Qwen2-VL", "Qwen2.5-VL") if ctx.full else ("Qwen2-VL",)
     counts = (1, 8, 64) if ctx.full else (64,)
     kinds = [(64, SMALL), (64, LARGE), (512, LARGE)] if ctx.full else [(64, SMALL)]
