@@ -137,6 +137,7 @@ def adopt(region: Region, value: Any) -> None:
     items = value.realize() if value is not None else None
     first = _first(items) if items is not None else None
     if first is not None:
+        current_frame().not_replayable = "a list of numbers goes on from document to document"
         items.items = RunningItems(region, first)
         region.lists.append(items.items)
 
@@ -158,7 +159,7 @@ def as_tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
     if not isinstance(items, RunningItems) or active.regions or set(kwargs) - {"dtype", "device"}:
         return None
     out = items.tensor()
-    given = dict(kwargs)
+    given = {"dtype": constant(torch.int64), **kwargs}
     if "device" not in given and example(out).device.type != "cpu":
         given["device"] = constant(torch.device("cpu"))
-    return out.call_method(tx, "to", [], given) if given else out
+    return out.call_method(tx, "to", [], given)

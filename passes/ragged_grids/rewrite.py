@@ -52,15 +52,19 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
 def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
     """The concatenated rows, by what concatenates them in the graph."""
     slots: dict[Any, Slots] = {}
+    kept = decided.names.kept
+    later = [check for check in decided.checks if check.about & kept.keys()]
     for check in decided.checks:
-        if not check.about & decided.names.kept.keys():
+        if check not in later:
             documents.check(check)
     _check_splits(documents, decided)
-    for name, mask in decided.names.kept.items():
-        slots[name] = KeptSlots(documents, name, mask)
-    for check in decided.checks:
-        if check.about & decided.names.kept.keys():
-            documents.check(check)
+    parts = list(walk(*(term for _, term in decided.appended)))
+    used = {name for part in parts for size in part.dims for name in size.free_symbols}
+    used.update(*(check.about for check in later))
+    for name in (name for name in kept if name in used):
+        slots[name] = KeptSlots(documents, name, kept[name])
+    for check in later:
+        documents.check(check)
     made = {}
     for collect, term in decided.appended:
         for user in collect.users:

@@ -171,6 +171,8 @@ def _at_least(holds: Any) -> tuple[Any, Any]:
     """``(size, number)`` if it is asked whether a size is at least that number; None for the number otherwise."""
     if not isinstance(holds, (sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)):
         return None, None
+    if isinstance(holds, sympy.Ge) and holds.rhs.is_Integer and holds.rhs <= 0:
+        return holds.lhs, holds.rhs
     more = sympy.expand(holds.gts - holds.lts - (1 if isinstance(holds, (sympy.Gt, sympy.Lt)) else 0))
     number, size = more.as_coeff_Add()
     return (size, -number) if number.is_Integer else (None, None)

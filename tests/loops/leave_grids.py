@@ -155,3 +155,12 @@ def negative_offsets(grid: Tensor) -> Tensor:
     for t, h, offset in grid.tolist():
         out.append(torch.arange(h).repeat(t) + offset)
     return torch.cat(out)
+
+
+@leave("cu", tail=False)
+def a_running_list_of_documents(cu: Tensor) -> Tensor:
+    """Numbers that go on from document to document, without rows of sizes."""
+    bounds = [0]
+    for n in (cu[1:] - cu[:-1]).tolist():
+        bounds.extend((torch.arange(n) + bounds[-1]).tolist())
+    return torch.tensor(bounds)

@@ -209,3 +209,12 @@ def window_order(grid: Tensor) -> tuple[Tensor, Tensor]:
         bounds.extend((lengths.cumsum(0) * 4 + bounds[-1]).tolist())
         start += t * h * w
     return torch.cat(order), torch.unique_consecutive(torch.tensor(bounds, device=grid.device, dtype=torch.int32))
+
+
+@grids("i[N,3]")
+def a_list_of_small_numbers(grid: Tensor) -> Tensor:
+    """What `torch.tensor` makes of a list of numbers has 64 bits, whatever they came from."""
+    bounds = [1, 1]
+    for _, h, w in grid.tolist():
+        bounds.extend((torch.arange(h - 1, dtype=torch.int32) * w + bounds[-1]).tolist())
+    return torch.tensor(bounds)

@@ -118,6 +118,75 @@ def glm4v_tower() -> Program:
     return Program(model, patches(3 * 2 * 4 * 4, [[(1, h, w) for _, h, w in images] for images in GRIDS]))
 
 
+NARROW = dict(depth=2, hidden_size=64, num_heads=4, patch_size=4)
+STILL = [[(1, h, w) for _, h, w in images] for images in GRIDS]
+"""Images, no videos."""
+
+
+@case("transformers")
+def exaone4_5_tower() -> Program:
+    """Windows, with fewer heads of keys than of queries."""
+    settings = dict(
+        intermediate_size=96, out_hidden_size=48, window_size=32, fullatt_block_indexes=[1], num_key_value_heads=2
+    )
+    model = tower("exaone4_5", "Exaone4_5_VisionConfig", "Exaone4_5_VisionModel", **NARROW, **settings)
+    return Program(model, patches(3 * 2 * 4 * 4))
+
+
+@case("transformers")
+def ernie4_5_vl_tower() -> Program:
+    family, config = "ernie4_5_vl_moe", "Ernie4_5_VLMoeVisionConfig"
+    model = tower(family, config, "Ernie4_5_VLMoeVisionTransformerPretrainedModel", **NARROW, intermediate_size=96)
+    return Program(model, patches(3 * 4 * 4))
+
+
+@case("transformers")
+def qwen3_5_tower() -> Program:
+    settings = dict(intermediate_size=96, out_hidden_size=48, num_position_embeddings=64)
+    model = tower("qwen3_5", "Qwen3_5VisionConfig", "Qwen3_5VisionModel", **NARROW, **settings)
+    return Program(model, patches(3 * 2 * 4 * 4))
+
+
+@case("transformers")
+def glm_ocr_tower() -> Program:
+    settings = dict(intermediate_size=96, out_hidden_size=48, image_size=32)
+    model = tower("glm_ocr", "GlmOcrVisionConfig", "GlmOcrVisionModel", **NARROW, **settings)
+    return Program(model, patches(3 * 2 * 4 * 4, STILL))
+
+
+@case("transformers")
+def kimi_k25_tower() -> Program:
+    """Clips of several frames attend as one, and are averaged over their frames."""
+    settings = dict(
+        hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=96, patch_size=4,
+        pos_emb_height=8, pos_emb_width=8,
+    )  # fmt: skip
+    model = tower("kimi_k25", "Kimi_K25VisionConfig", "Kimi_K25VisionModel", **settings)
+
+    def one(make: Callable[[], Arguments]) -> Callable[[], Arguments]:
+        def batch() -> Arguments:
+            (pixels, grids), _ = make()
+            return (pixels.view(-1, 3, 4, 4), grids), {}
+
+        return batch
+
+    return Program(model, [one(make) for make in patches(3 * 4 * 4)])
+
+
+@case("transformers")
+def paddleocr_vl_tower() -> Program:
+    settings = dict(
+        hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=96, patch_size=4, image_size=32
+    )
+    model = tower("paddleocr_vl", "PaddleOCRVisionConfig", "PaddleOCRVisionTransformer", **settings)
+
+    def one(grids: Sequence[tuple[int, int, int]]) -> Callable[[], Arguments]:
+        total = sum(t * h * w for t, h, w in grids)
+        return lambda: ((floats(1, total, 3, 4, 4),), {"grid_thw": torch.tensor(grids)})
+
+    return Program(model, [one(grids) for grids in STILL])
+
+
 @case(
     "transformers",
     Verdict.REFUSED,
