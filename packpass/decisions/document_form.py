@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DocumentForm:
-    """``graph`` stands beside the graph that Dynamo knows, and takes the plan of `packpass.ops._each_document.plan_of`
-    after its other inputs.
+    """``graph`` stands beside the graph that Dynamo knows, and takes a plan of `packpass.ops._document_plans` after
+    its other inputs.
 
     ``boundaries``: a graph of the same inputs (without the plan) that gives the boundaries and the number of slots of
     the row. ``declared``: boundaries that do not fit the row are an error; else the row counts as one document.

@@ -36,7 +36,7 @@ from packpass.decisions.document_form import DocumentForm
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import Layouts, Packing, analyze
-from packpass.ops._each_document import fit, plan_of
+from packpass.ops._document_plans import fit, one_batch, stretches
 from packpass.semantics import example, op_name
 from packpass.semantics.overview import operations as known_operations
 from packpass.semantics.unbatched import unbatch
@@ -272,13 +272,15 @@ def _prove(
     cu, total = alone(*inputs)
     if not fit(cu, int(total)):
         return  # the call itself says so
-    source, slots, whole = plan_of(cu, int(total), lengths.at_least, lengths.multiple)
-    plan = (source, slots, whole) if len(places) > len(inputs) else ()
+    documents = stretches(cu, int(total))
+    plan = one_batch(documents, int(total), cu.device, lengths.at_least, lengths.multiple)
+    plan = plan if len(places) > len(inputs) else ()
+    whole = torch.tensor([*(start for start, _ in documents), int(total)])
     alive = set(gm.graph.nodes)
     rows = {moved.get(n, n): kind.dim for n, kind in reading.kinds.items() if isinstance(kind, Row)}
     rows = {n: dim for n, dim in rows.items() if n in alive}
     gm.recompile()
-    leak = leak_of(gm, [*inputs, *plan], rows, _compared(gm, rows, moved), whole.cpu())
+    leak = leak_of(gm, [*inputs, *plan], rows, _compared(gm, rows, moved), whole)
     if leak:
         raise Refused(
             "mixes-documents",

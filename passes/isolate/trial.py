@@ -198,13 +198,15 @@ def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, 
 
 def _window(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     """So many slots of a row from one on, around its end."""
-    slots = (torch.arange(length, device=x.device) + start) % x.shape[dim]
-    row = x.index_select(dim, slots)
+    places = torch.arange(length, device=x.device) + start
+    row = x.index_select(dim, places % x.shape[dim])
     if not x.dtype.is_floating_point:
         return row
-    # No number twice where the row goes on from its start: equal numbers may be ordered in any way.
-    noise = torch.rand(row.shape, generator=torch.Generator().manual_seed(start), dtype=torch.float32)
-    return row * (1 + 1e-2 * noise.to(row.device)).to(row.dtype)
+    # No number twice where the row goes on from its start (equal numbers may be ordered in any way): each round has
+    # factors of its own.
+    rounds = (places // x.shape[dim]).view([-1, *[1] * (x.dim() - 1 - dim)])
+    noise = torch.rand(row.shape, generator=torch.Generator().manual_seed(start), dtype=torch.float32).to(row.device)
+    return row * (1 + 1e-2 * (rounds + 0.5 * noise) / (rounds.max() + 1)).to(row.dtype)
 
 
 def _padded(x: Tensor, dim: int, length: int, fill: float) -> Tensor:
