@@ -27,7 +27,7 @@ def test_defaults() -> None:
         "verify": False,
         "inner_backend": "inductor",
         "agreement": True,
-        "agreement_timeout": 600.0,
+        "agreement_timeout": 60.0,
         "bucket_bytes": 2**28,
         "collective_latency_us": None,
         "collective_bandwidth_gbs": None,
