@@ -180,6 +180,8 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
         while active.regions:
             active.regions.pop().abandon()
         active.frame, active.regions, active.trace, active.ours = outer
+        if frame is not None:
+            client.trace_ended()
 
 
 def _refused(tx: Any, error: Exception, loops: bool) -> Exception | None:

@@ -47,6 +47,9 @@ class Client(Protocol):
     def frame_ended(self, tx: Any, frame: FrameState, error: Exception | None) -> None:
         """It was traced to its end or to a graph break, or failed with an error that stays stock torch's."""
 
+    def trace_ended(self) -> None:
+        """Whatever came of it, be it that the frame is traced again."""
+
 
 @dataclasses.dataclass(frozen=True)
 class GraphView:

@@ -191,17 +191,21 @@ class _Client:
 
     def frame_starts(self, tx: Any, frame: FrameState) -> None:
         """A frame of ours is about to be traced."""
-        compiling.begins()
         degraded.frame_starts(tx, frame)
         if frame.mode is Mode.STOCK and frame.message_groups and frame.options.agreement:
             leave_messages(tx, frame)
+        compiling.begins()
 
     def frame_ended(self, tx: Any, frame: FrameState, error: Exception | None) -> None:
         """It was traced, or failed."""
-        compiling.ends()
         degraded.frame_ended(tx, frame, error)
         if error is not None:
             skipped.note_skipped(tx, frame, error)
+
+
+    def trace_ended(self) -> None:
+        """Whatever came of it, be it that the frame is traced again."""
+        compiling.ends()
 
 
 backend = Backend()

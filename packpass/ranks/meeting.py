@@ -132,7 +132,8 @@ class Board:
 
     def compiles(self, ranks: Sequence[int]) -> bool:
         """Does one of these ranks compile at present?"""
-        return any(compiling.at_work(torch.distributed.get_global_rank(self.group, rank)) for rank in ranks)
+        everyone = torch.distributed.get_process_group_ranks(self.group)
+        return any(compiling.at_work(everyone[rank]) for rank in ranks)
 
     def attempt(self) -> int:
         """This rank's attempt; if others wait in a later one, because they gave this rank up before, theirs."""

@@ -103,6 +103,24 @@ AGREED = ["agreed"] * 3
 # === The protocol ===============================================================================================
 
 
+def test_a_rank_that_compiles_is_waited_for(store: Any) -> None:
+    """Its time-out counts from when it no longer does."""
+    until = monotonic() + 1.0
+
+    def late() -> None:
+        sleep(1.2)
+        meeting(1, "ab", 2).agree([])
+
+    with mock.patch.object(rooms.compiling, "at_work", side_effect=lambda rank: monotonic() < until):
+        assert hear(lambda: meeting(0, "ab", 2, timeout=0.6).agree([]), late) == ["agreed", "agreed"]
+
+
+def test_a_rank_that_compiles_for_ever_is_given_up(store: Any) -> None:
+    with mock.patch.object(rooms.compiling, "at_work", return_value=True):
+        (said,) = hear(lambda: meeting(0, "ab", 2, timeout=0.2).agree([]))
+    assert "did not come to the same collectives" in said
+
+
 def test_equal_lists(store: Any) -> None:
     assert meet("ab", "ab", "ab", delays=(0, 0.2, 0.1)) == AGREED
     assert meet("b", "b", "b") == AGREED
@@ -372,7 +390,7 @@ def test_graphs_without_collectives_of_ours(fake_group: None, options: Options) 
 
     gm = graph_of(exchanges, torch.ones(12, 8))
     board = mock.Mock(rank=1, **{"count.return_value": 0})
-    with mock.patch.object(_agreement, "_board", return_value=board):
+    with mock.patch.object(_agreement, "board_of", return_value=board):
         assert agreement(gm, [], options).before(run) is run
         assert board.put.called == options.agreement  # others that wait can name this rank's collectives
         assert agreement(gm, [], Options()).before(run) is not run  # two exchanges, which may be joined
