@@ -55,15 +55,18 @@ def _attended(cu_seqlens: Tensor, other: Tensor, total: int) -> Tensor:
     return ((passed > 0) & (passed <= last) & (partners > 0)).view(-1, 1, 1)
 
 
-def _window(left: int, right: int) -> dict[str, int]:
-    """What torch's kernels call a window; a side without a limit is -1 if the other has one."""
-    return {"window_size_left": left, "window_size_right": right} if left >= 0 or right >= 0 else {}
+def _window(is_causal: bool, left: int, right: int) -> tuple[bool, dict[str, int]]:
+    """``is_causal`` and the window as torch's kernels take them: with a window, causal is one of no slot behind."""
+    if left < 0 and (right < 0 or is_causal):
+        return is_causal, {}
+    return False, {"window_size_left": left, "window_size_right": 0 if is_causal else right}
 
 
 def _gpu_forward(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
     is_causal: bool, scale: float | None, left: int = -1, right: int = -1,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    causal, window = _window(is_causal, left, right)
     # The longest document is known on the device only; T bounds it. Blocks of the launch beyond a document end at once.
     out, lse, *_ = torch.ops.aten._flash_attention_forward(
         *unit_stride(q, k, v),
@@ -72,10 +75,10 @@ def _gpu_forward(
         q.shape[0],
         k.shape[0],
         0.0,
-        is_causal,
+        causal,
         False,
         scale=scale,
-        **_window(left, right),
+        **window,
     )
     inside = _attended(cu_seqlens_q, cu_seqlens_k, q.shape[0])
     return torch.where(inside, out, 0), lse.contiguous()
@@ -95,6 +98,7 @@ def _gpu_backward(
     left: int = -1,
     right: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    causal, window = _window(is_causal, left, right)
     nothing = torch.empty(0, device=q.device)
     random_state = torch.zeros(2, dtype=torch.uint64, device=q.device)
     grad_q, grad_k, grad_v = torch.ops.aten._flash_attention_backward(
@@ -106,11 +110,11 @@ def _gpu_backward(
         q.shape[0],
         k.shape[0],
         0.0,
-        is_causal,
+        causal,
         random_state,
         nothing,
         scale=scale,
-        **_window(left, right),
+        **window,
     )
     queries = _attended(cu_seqlens_q, cu_seqlens_k, q.shape[0])
     keys = _attended(cu_seqlens_k, cu_seqlens_q, k.shape[0])

@@ -90,12 +90,25 @@ def _reshape(machine: Machine, node: fx.Node) -> Any:
         for d in range(after.dim())
         if _same(after.shape[d], length) and _same(_product(after.shape[:d]), _product(before.shape[:at]))
     ]
+    candidates = candidates or _by_argument(machine, value, list(sizes), before, after)
     if not candidates or (any(isinstance(s, int) and s == -1 for s in sizes) and len(candidates) != 1):
         raise Refused("no-rule", f"{label(node)} merges or splits the packed dimension", node)
     to = candidates[0]
     new = tuple(LENGTH if d == to else _static(after.shape[d], node) for d in range(after.dim()))
     term = Apply("reshape", True, (machine.read(value, node), *new), (), to - after.dim())
     return machine.view(term, after.dim(), value)
+
+
+def _by_argument(machine: Machine, value: Any, sizes: list[Any], before: Any, after: Any) -> list[int]:
+    """The dimension that is given the document's length, where torch has another expression for that of a slice."""
+    at = value.rank + value.dim
+    own = [d for d, s in enumerate(sizes) if isinstance(s, fx.Node) and takes_length(machine, s)]
+    if len(own) != 1 or len(sizes) != after.dim() or not value.store.exact:
+        return []
+    (to,) = own
+    sides = ((before.shape[:at], after.shape[:to]), (before.shape[at + 1 :], after.shape[to + 1 :]))
+    fixed = all(isinstance(n, int) for pair in sides for shape in pair for n in shape)
+    return own if fixed and all(_product(a) == _product(b) for a, b in sides) else []
 
 
 def _static(size: Any, node: fx.Node) -> int:

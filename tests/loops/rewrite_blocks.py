@@ -95,7 +95,7 @@ def slots_of_no_document_see_all(x: Tensor, cu: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(x, x * 2, x + 1, mask)
 
 
-@program("f[T] cu", tail=False, reads=1)
+@program("f[T] cu", tail=False)
 def joined_by_block_diag(x: Tensor, cu: Tensor) -> Tensor:
     """torchtune's masks of packed rows."""
     squares = [torch.tril(torch.ones(n, n, dtype=torch.bool, device=x.device)) for n in (cu[1:] - cu[:-1]).tolist()]
