@@ -142,7 +142,9 @@ def _not_overwritten_kernel(places: Tensor, before: Tensor, cu_seqlens: Tensor, 
         return places.clone()
     slots = slots_of(cu_seqlens, places.shape[0])
     sources = sources_of_places_op(before, size)
-    last = torch.where(sources >= 0, slots.entry.index_select(0, sources.clamp(min=0)), -1)
+    # One entry more, so that there is one to be looked up where there are no slots.
+    entries = torch.nn.functional.pad(slots.entry, (0, 1))
+    last = torch.where(sources >= 0, entries.index_select(0, sources.clamp(min=0)), -1)
     return torch.where(last.index_select(0, places.clamp(0, size - 1)) > slots.entry, -1, places)
 
 

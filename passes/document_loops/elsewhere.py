@@ -22,7 +22,8 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import example
 from passes.document_loops.boundaries import taken_apart
-from passes.document_loops.integers import FULL, Affine, Boundaries, Index, Invariant
+from passes.document_loops.inequalities import counts_from_the_start
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Index, Invariant
 from passes.document_loops.machine import Machine, Segment, Store, selection
 from passes.document_loops.terms import Term
 
@@ -159,7 +160,9 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
     if length.length_of() is None:
         length = taken_apart(machine, length, machine.here or base)
     documents = own_documents(length)
-    if documents is None or (at_end and documents.made is not None):
+    if documents is None:
+        return None
+    if documents.made is not None and (at_end or not all(map(counts_from_the_start, (begin, end)))):
         return None
     if row is None and _is_own(machine, begin, documents):
         return None
@@ -176,6 +179,8 @@ def own_documents(length: Affine) -> Boundaries | None:
     if known is not None:
         return None if known[1] else known[0]
     bounds = length.bounds()
+    if len({bound.of for bound in bounds}) == 1 and all(isinstance(atom, Bound) for atom, _ in length.atoms):
+        return None  # more than one document
     if not bounds or any(isinstance(atom, Index) for atom, _ in length.atoms) or any(b.of.lengths for b in bounds):
         return None
     return Boundaries(bounds[0].of.node, lengths=True, made=length)

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterator
 from fractions import Fraction
 
-from passes.document_loops.integers import Affine, Atom, Derived
+from passes.document_loops.integers import Affine, Atom, Bound, Boundaries, Derived, Index
 
 Linear = tuple[dict[Atom, Fraction], Fraction]
 
@@ -26,6 +26,28 @@ def length_in(value: Affine) -> Affine | None:
 def at_most(low: Affine, high: Affine, length: Affine) -> bool:
     """Is ``low <= high`` for every document of such a length? False if it is not certain."""
     return any(_not_negative(linear, length) for linear in _below(high.plus(low, -1), length))
+
+
+def counts_from_the_start(value: Affine) -> bool:
+    """Is a number not negative, where boundaries and lengths are not, and boundaries do not fall? Python counts a
+    negative one from the end."""
+    for atoms, const in _below(value, Affine()):
+        entries = sorted(((atom, count) for atom, count in atoms.items() if isinstance(atom, Bound)), key=_place)
+        if const < 0 or any(not isinstance(atom, (Bound, Index)) and count for atom, count in atoms.items()):
+            continue
+        sums: dict[Boundaries, Fraction] = {}
+        for bound, count in reversed(entries):
+            sums[bound.of] = sums.get(bound.of, Fraction(0)) + count
+            if sums[bound.of] < 0:
+                break
+        else:
+            if all(count >= 0 for atom, count in atoms.items() if isinstance(atom, Index)):
+                return True
+    return False
+
+
+def _place(entry: tuple[Bound, Fraction]) -> int:
+    return entry[0].k
 
 
 def _not_negative(linear: Linear, length: Affine) -> bool:
@@ -74,7 +96,7 @@ def _of_derived(atom: Derived, count: Fraction, length: Affine) -> Iterator[Line
             return
         for atoms, const in _below(first, length):
             yield _scaled((atoms, const - (by - 1)), count / by)
-        if at_most(Affine(), first, length):
+        if at_most(Affine(), first, length) or counts_from_the_start(first):
             yield {}, Fraction(0)
         return
     if (atom.function is min) == (count < 0):
