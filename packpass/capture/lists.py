@@ -8,7 +8,15 @@ import torch
 
 from packpass import markers
 from packpass.capture import plain
-from packpass.capture.dynamo import ListVariable, SymNodeVariable, TensorVariable, VariableTracker, call, emit
+from packpass.capture.dynamo import (
+    ConstantVariable,
+    ListVariable,
+    SymNodeVariable,
+    TensorVariable,
+    VariableTracker,
+    call,
+    emit,
+)
 from packpass.capture.entries import list_of
 from packpass.capture.state import Restart, active, current_frame, refuse
 
@@ -42,7 +50,7 @@ class CollectedItems(list[Any]):
         if not region.iteration <= len(self.values) <= region.iteration + 1:
             raise self._refuse_count()
         value = value.realize()
-        if not isinstance(value, (TensorVariable, SymNodeVariable)):
+        if not isinstance(value, (TensorVariable, SymNodeVariable)) and not _is_none(value):
             raise self._refuse_entry(value)
         if not self.holds(region.iteration):
             self.values.append([])
@@ -72,6 +80,8 @@ class CollectedItems(list[Any]):
             if self.each == 1:
                 self._one = self._collect([values[0] for values in self.values])
             return
+        if all(_is_none(value) for values in self.values for value in values):
+            return  # weights of attention that nobody asked for, say: any use of the list needs its entries
         made = [values[0] for values in self.values]
         numbers = list_of(region, made) if self.each == 1 and not region.skips else None
         if numbers is None:
@@ -89,7 +99,7 @@ class CollectedItems(list[Any]):
 
     def joined(self, function: Any, dim: int) -> Any:
         """The same of what ``torch.cat`` or ``torch.stack`` makes of a document's entries."""
-        if self.numbers is not None:
+        if self.numbers is not None or any(_is_none(value) for values in self.values for value in values):
             raise self.refusal()
         known = self._joined.get((function, dim), self._one if function is torch.cat else None)
         if known is None:
@@ -129,6 +139,10 @@ class CollectedItems(list[Any]):
         __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __add__ = __iadd__ = _refuse
         __bool__ = __reversed__ = __mul__ = __eq__ = insert = pop = clear = copy = reverse = _refuse
         remove = index = count = sort = _refuse
+
+
+def _is_none(value: Any) -> bool:
+    return isinstance(value, ConstantVariable) and value.as_python_constant() is None
 
 
 def items_of(value: Any) -> CollectedItems | None:

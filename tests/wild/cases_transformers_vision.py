@@ -38,14 +38,7 @@ def tower(family: str, config: str, model: str, attention: str = "sdpa", **setti
     return getattr(importlib.import_module(f"{folder}.modeling_{family}"), model)(made).train()
 
 
-@case(
-    "transformers",
-    Verdict.PART,
-    graphs=8,
-    breaks=8,
-    codes=["lengths-unknown", "unequal-lengths"],
-    why="positions of patches come from a loop over the rows of a matrix of sizes",
-)
+@case("transformers")
 def qwen2_vl_tower() -> Program:
     settings = dict(depth=2, embed_dim=64, hidden_size=48, num_heads=4, patch_size=4, mlp_ratio=2)
     model = tower("qwen2_vl", "Qwen2VLVisionConfig", "Qwen2VisionTransformerPretrainedModel", **settings)
@@ -75,14 +68,7 @@ def with_positions(batches: Sequence[Callable[[], Arguments]]) -> list[Callable[
     return [one(make) for make in batches]
 
 
-@case(
-    "transformers",
-    Verdict.PART,
-    graphs=12,
-    breaks=18,
-    codes=["lengths-unknown", "unequal-lengths"],
-    why="positions and windows of patches come from loops over the rows of a matrix of sizes",
-)
+@case("transformers")
 def qwen2_5_vl_tower() -> Program:
     settings = dict(
         depth=2, hidden_size=64, intermediate_size=96, num_heads=4, patch_size=4, out_hidden_size=48, window_size=32,
@@ -92,7 +78,7 @@ def qwen2_5_vl_tower() -> Program:
     return Program(model, patches(3 * 2 * 4 * 4))
 
 
-@case("transformers", graphs=4)
+@case("transformers")
 def qwen3_vl_tower() -> Program:
     settings = dict(
         depth=2, hidden_size=64, intermediate_size=96, num_heads=4, patch_size=4, out_hidden_size=48,
@@ -102,14 +88,7 @@ def qwen3_vl_tower() -> Program:
     return Program(model, patches(3 * 2 * 4 * 4))
 
 
-@case(
-    "transformers",
-    Verdict.PART,
-    graphs=8,
-    breaks=8,
-    codes=["lengths-unknown", "unequal-lengths"],
-    why="positions of patches come from a loop over the rows of a matrix of sizes",
-)
+@case("transformers")
 def glm4v_tower() -> Program:
     settings = dict(
         depth=2, hidden_size=64, intermediate_size=96, num_heads=4, patch_size=4, out_hidden_size=48, image_size=32
@@ -155,26 +134,8 @@ def glm_ocr_tower() -> Program:
 
 
 @case("transformers")
-def kimi_k25_tower() -> Program:
-    """Clips of several frames attend as one, and are averaged over their frames."""
-    settings = dict(
-        hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=96, patch_size=4,
-        pos_emb_height=8, pos_emb_width=8,
-    )  # fmt: skip
-    model = tower("kimi_k25", "Kimi_K25VisionConfig", "Kimi_K25VisionModel", **settings)
-
-    def one(make: Callable[[], Arguments]) -> Callable[[], Arguments]:
-        def batch() -> Arguments:
-            (pixels, grids), _ = make()
-            return (pixels.view(-1, 3, 4, 4), grids), {}
-
-        return batch
-
-    return Program(model, [one(make) for make in patches(3 * 4 * 4)])
-
-
-@case("transformers")
 def paddleocr_vl_tower() -> Program:
+    """Learned positions interpolated for every image; a list of weights that are None beside that of the outputs."""
     settings = dict(
         hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=96, patch_size=4, image_size=32
     )
@@ -192,8 +153,8 @@ def paddleocr_vl_tower() -> Program:
     Verdict.REFUSED,
     graphs=8,
     breaks=4,
-    codes=["lengths-unknown"],
-    why="images are cut by the rows of a matrix of sizes, in a comprehension",
+    codes=["unequal-lengths"],
+    why="a padded batch of images is gone through beside the rows of a matrix of sizes",
 )
 def pixtral_tower() -> Program:
     """Images of several sizes padded to one: cut, made a row, attended under a mask of squares."""
