@@ -330,9 +330,11 @@ class Assumed(NamedTuple):
     ``holds(number)``: does a number satisfy the same? (Code that asked whether a row is a multiple of its chunk is good
     for multiples only.) Guards that relate the size to other ones are left out. ``value_of(other)``: another size as a
     function of this one; None if it depends on more. ``divisors``: by which numbers it is divided in guards.
+    ``guards``: each by itself, False where it cannot be computed.
     """
 
     holds: Callable[[int], bool] = lambda value: True
+    guards: tuple[Callable[[int], bool], ...] = ()
     value_of: Callable[[Any], Callable[[int], int] | None] = lambda other: None
     divisors: frozenset[int] = frozenset()
 
@@ -352,6 +354,15 @@ def assumed_of(size: Any) -> Assumed:
         code = compile(PythonPrinter().doprint(expression.xreplace({symbol: number})), "<size>", "eval")
         return lambda value: eval(code, dict(SYMPY_INTERP), {"number": value})
 
+    def satisfied(condition: Callable[[int], Any]) -> Callable[[int], bool]:
+        def ask(value: int) -> bool:
+            try:
+                return bool(condition(value))
+            except ZeroDivisionError:
+                return False
+
+        return ask
+
     def value_of(other: Any) -> Callable[[int], int] | None:
         expression = env.replace(other.node.expr)
         return function(expression) if expression.free_symbols == {symbol} else None
@@ -360,18 +371,15 @@ def assumed_of(size: Any) -> Assumed:
         return Assumed()
     guards = dict.fromkeys(env.replace(guard.expr) for guard in env.guards)
     mine = [guard for guard in guards if guard.free_symbols == {symbol}]
-    conditions = [function(guard) for guard in mine]
+    conditions = tuple(satisfied(function(guard)) for guard in mine)
     divided = {atom for guard in mine for atom in guard.atoms(Mod, PythonMod, FloorDiv) if atom.args[0] == symbol}
     divisors = frozenset(int(atom.args[1]) for atom in divided if atom.args[1].is_Integer)
 
     @functools.cache
     def holds(value: int) -> bool:
-        try:
-            return all(bool(condition(value)) for condition in conditions)
-        except ZeroDivisionError:
-            return False
+        return all(condition(value) for condition in conditions)
 
-    return Assumed(holds, value_of, divisors)
+    return Assumed(holds, conditions, value_of, divisors)
 
 
 # === Taking an operation apart ================================================================================

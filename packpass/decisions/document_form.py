@@ -18,7 +18,7 @@ class DocumentForm:
     ``boundaries``: a graph of the same inputs (without the plan) that gives the boundaries and the number of slots of
     the row. ``declared``: boundaries that do not fit the row are an error; else the row counts as one document.
     ``padded_to(longest, total)``: the length of padded documents, of which the longest has so many slots in a row of
-    ``total``: the graph's code is not good for every length. It is a multiple of ``multiple``.
+    ``total``: the graph's code is not good for every length. Wherever possible it is a multiple of ``multiple``.
     """
 
     graph: fx.GraphModule

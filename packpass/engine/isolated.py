@@ -43,8 +43,8 @@ def isolated(form: DocumentForm, original: fx.GraphModule, inner: Inner) -> Call
     numbers = [i for i, node in enumerate(places) if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)]
     for node in gm.graph.nodes:  # fakes of a mode that the graph is not compiled in
         node.meta.pop("example_value", None)
-    one = Plans(gm, [*dynamic, *[None] * PLAN], numbers, inner, tokens=len(dynamic))
-    several: list[Plans] = []  # made when first needed
+    made: dict[tuple[int, ...], Plans] = {}
+    """By the factor of the length of every batch, which is a number in what is compiled."""
     as_it_was = Variants(original, dynamic, numbers, inner)
     failed: list[Exception] = []
 
@@ -56,10 +56,13 @@ def isolated(form: DocumentForm, original: fx.GraphModule, inner: Inner) -> Call
             classes = several_batches(documents, total, form.padded_to)
             device, shape = boundaries.device, (form.padded_to, form.multiple)
             plans = [one_batch(part, total, device, *shape) for part in classes or [documents]]
-        if classes and not several:
-            spread = [*dynamic, *[None] * (PLAN * BATCHES)]
-            several.append(Plans(_in_batches(gm), spread, numbers, inner, tokens=len(dynamic)))
-        return several[0] if classes else one, [x for plan in plans for x in plan]
+        factors = tuple(slots.shape[2] for _, slots, *_ in plans)
+        if factors not in made:
+            spread = gm if classes is None else _in_batches(gm)
+            made[factors] = Plans(
+                spread, [*dynamic, *[None] * (PLAN * len(plans))], numbers, inner, tokens=len(dynamic)
+            )
+        return made[factors], [x for plan in plans for x in plan]
 
     def run(*inputs: Any) -> Any:
         if failed:

@@ -44,7 +44,7 @@ def one_batch(
     """The plan of these documents ``(start, length)`` as one batch; their order is that of the row.
 
     Two of them at least: with a batch of one compiled code would be good for one document only.
-    ``padded_to(longest, total)``: the length of the batch, a multiple of ``multiple``.
+    ``padded_to(longest, total)``: the length of the batch, wherever possible a multiple of ``multiple``.
     """
     longest = padded_to(max([n for _, n in documents], default=1), total)
     spans = list(documents)
@@ -61,7 +61,8 @@ def one_batch(
     source = torch.where(inside < lengths[document], document * longest + inside, -1)
     cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
     physical = torch.nn.functional.pad(starts, (0, 1), value=total).int()
-    return source, slots.unflatten(1, (-1, multiple)), cu_seqlens, physical
+    factor = 1 if longest % multiple else multiple
+    return source, slots.unflatten(1, (-1, factor)), cu_seqlens, physical
 
 
 def several_batches(

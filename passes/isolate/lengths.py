@@ -4,13 +4,16 @@ Code that was traced for a row takes a way that depends on the row's length (is 
 the window?), which torch notes as guards. There are two ways to choose a length:
 
 * Where the code divides the length by a number, a multiple of that. Its sizes are then plain products, which the
-  inner backend compiles several times faster than remainders; whether the code is good for it, the trial says.
+  inner backend compiles several times faster than remainders. Guards that ask for the remainder alone (is there
+  anything to pad?) may not hold then: whether the code is good for it all the same, the trial says. Every other guard
+  must hold (how many chunks does a loop go over?).
 * A length that satisfies the same guards. The row's own length always does.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +42,9 @@ class Lengths:
     constant: bool = False
     """Is the length a number in the code, so that it is good for no other one?"""
     multiple: int = 1
-    """Documents are padded to multiples of this, whatever guards say."""
+    """Documents are padded to multiples of this."""
+    good: Callable[[int], bool] = lambda number: True
+    """Is the code good for this multiple, as far as guards say?"""
     value_of: Callable[[Any], Callable[[int], int] | None] = lambda size: None
 
     def at_least(self, longest: int, total: int) -> int:
@@ -47,16 +52,29 @@ class Lengths:
         if self.constant:
             return self.example
         if self.multiple > 1:
-            return max(-(-longest // self.multiple), 2) * self.multiple  # one multiple would be code of its own
+            least, most = (-(-n // self.multiple) * self.multiple for n in (longest, total))
+            # One multiple would be code of its own, with one chunk.
+            better = [*range(max(least, 2 * self.multiple), max(most, 2 * self.multiple) + 1, self.multiple), least]
+            found = next((n for n in better if self.good(n)), None)
+            if found is not None:
+                return found
         longest = max(longest, 2)
         return next((n for n in range(longest, total) if self.fits(n)), max(total, longest))
 
     def trial(self, wanted: int) -> int:
         """A length near the wanted one to try the code with."""
-        if self.constant or self.multiple > 1:
-            return self.at_least(wanted, wanted)
+        if self.constant:
+            return self.example
+        if self.multiple > 1:
+            return self.at_least(min(wanted, self._most), self._most)
         near = (n for n in range(wanted, max(2 * wanted, self.example)) if self.fits(n))
         return next(near, self.example)
+
+    @property
+    def _most(self) -> int:
+        """Slots of a row that the code is surely good for, and some more if it is."""
+        more = max(self.example, 320) // self.multiple * self.multiple
+        return more if self.good(more) else self.example
 
     def equal(self, size: Any) -> bool:
         """Is a size the row's length wherever the code is good, as far as one tries? (16 * (T // 16) is, in code for
@@ -64,7 +82,9 @@ class Lengths:
         function = self.value_of(size)
         if function is None or hint_of(size) != self.example:
             return False
-        return all(function(n) == n for n in range(2, max(2 * self.example, 512)) if self.fits(n))
+        tried = [n for n in range(2, max(2 * self.example, 512)) if self.fits(n)]
+        # Where the code is good for one length, every size of that length would be the row's: it may be a chunk's.
+        return len(tried) >= 3 and all(function(n) == n for n in tried)
 
 
 def lengths_of(length: Any) -> list[Lengths]:
@@ -75,4 +95,18 @@ def lengths_of(length: Any) -> list[Lengths]:
     assumed = assumed_of(length)
     plain = Lengths(assumed.holds, hint_of(length) or 2, value_of=assumed.value_of)
     multiple = math.lcm(*assumed.divisors)
-    return [*([dataclasses.replace(plain, multiple=multiple)] if 1 < multiple <= LARGEST else []), plain]
+    if not 1 < multiple <= LARGEST:
+        return [plain]
+    others = [guard for guard in assumed.guards if not _of_the_remainder(guard, multiple, plain.example)]
+    good = functools.cache(lambda number: all(guard(number) for guard in others))
+    if not good(-(-plain.example // multiple) * multiple):
+        return [plain]
+    return [dataclasses.replace(plain, multiple=multiple, good=good), plain]
+
+
+def _of_the_remainder(guard: Callable[[int], bool], multiple: int, example: int) -> bool:
+    """Does a guard ask for the remainder of a length alone? Looked at from short rows to some longer than this one."""
+    remainders = sorted({0, 1, 2 % multiple, multiple // 2, multiple - 1})
+    rounds = sorted({*range(1, 9), *(example * k // (4 * multiple) + j for k in range(1, 13) for j in (0, 1))})
+    patterns = {tuple(guard(k * multiple + r) for r in remainders) for k in rounds if k}
+    return len(patterns) == 1

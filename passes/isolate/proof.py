@@ -54,7 +54,10 @@ def leak_of(
         return copies
 
     along = {node.name: dim for node, dim in kept.items()}
-    verdict, *_ = compare(runs, others, documents, probes(documents, MOST), along=along)
+    verdict, base, *_ = compare(runs, others, documents, probes(documents, MOST), along=along)
+    for path, value in base.items():
+        if isinstance(value, Tensor) and bool(value.isnan().any()):
+            return f"{path} has values that are no numbers"  # NaN is equal to NaN: nothing would be compared
     for label, hits in verdict.dirty.items():
         path, hit = next(iter(hits.items()))
         return f"{path} of document {hit.documents[0] - 1} still changes with document {label - 1}"

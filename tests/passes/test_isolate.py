@@ -88,6 +88,13 @@ def test_code_for_multiples_gets_multiples() -> None:
     assert counters["stats"]["unique_graphs"] <= 2
 
 
+def test_documents_of_more_chunks_than_the_loop_was_traced_for() -> None:
+    compiled = compiled_with(programs.loop_over_chunks)
+    for bounds in ((0, 7, 16), (0, 3, 32), (0, 20, 31), (0, 17, 50), (0, 40, 64)):
+        check(compiled, programs.loop_over_chunks, bounds)
+    assert counters["packpass"]["rewrite:isolate"]
+
+
 def test_boundaries_by_their_name() -> None:
     def forward(hidden_states: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
         return programs.dense(hidden_states, weight)

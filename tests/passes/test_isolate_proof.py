@@ -64,3 +64,7 @@ def test_rounding_is_no_leak() -> None:
     """All documents in one product: its last bits may depend on what lies beside."""
     weight = torch.randn(64, 64)
     assert leak(lambda x: x @ weight, torch.randn(20, 64)) == ""
+
+
+def test_nan_is_never_clean() -> None:
+    assert "no numbers" in leak(lambda x: per_document(x - x) / (x - x), torch.randn(20, 4))
