@@ -202,7 +202,6 @@ class _Client:
         if error is not None:
             skipped.note_skipped(tx, frame, error)
 
-
     def trace_ended(self) -> None:
         """Whatever came of it, be it that the frame is traced again."""
         compiling.ends()

@@ -215,6 +215,7 @@ def ran(name: str, tmp_path: pathlib.Path) -> dict[str, Any]:
     return {target["name"]: target["figure"] for target in found["targets"]}
 
 
+@pytest.mark.slow
 def test_pack_ops_runs(tmp_path: pathlib.Path) -> None:
     figures = ran("pack_ops", tmp_path)
     assert [value for name, value in figures.items() if "kernels" in name] == [1, 1]

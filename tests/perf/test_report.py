@@ -12,8 +12,9 @@ import pytest
 
 from packpass.measuring.measure import Timings
 from perf.__main__ import ALL, main
+from perf.cases import gpu
 from perf.headline import HEADERS, gain_rows, gains_html, gains_of, gains_text
-from perf.registry import Case, Context
+from perf.registry import Case, Context, cases
 from perf.render import results_page, results_text
 from perf.results import CaseResult, Figures, Gain, Lines, Table, Target
 from perf.stored import Run, read, write
@@ -246,3 +247,13 @@ def test_time_that_is_over_starts_no_further_case(
     assert "== two" not in capsys.readouterr().out
     assert main(["--out", str(tmp_path), "--limit", "0"]) == 0
     assert "not run: 0 s were over" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_case_for_gpus_runs_where_there_is_none() -> None:
+    """Without CUDA graphs and NCCL, but for the rest it is the same program."""
+    found = CaseResult("gpu", "title")
+    gpu.run(Context("cpu", quick=True), found)
+    assert not found.wrong, found.wrong
+    assert {"3 depths of 4 fields [1, 4096]: CUDA graphs, over roll + index_fill_"} <= {t.name for t in found.targets}
+    assert cases()["gpu"].devices == ("cuda",)

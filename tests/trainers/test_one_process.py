@@ -23,7 +23,7 @@ from tests.trainers.training import WHOLE, Compile, backward, packpass_compile, 
     [
         ({}, LENGTHS, 1),
         ({}, GROWING, 2),
-        ({"dynamic": True}, GROWING, 1),
+        pytest.param({"dynamic": True}, GROWING, 1, marks=pytest.mark.slow),
         ({"dynamic": False}, LENGTHS, 1),
         pytest.param({"fullgraph": True}, LENGTHS, 1, marks=pytest.mark.slow),
     ],
