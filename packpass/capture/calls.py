@@ -39,7 +39,7 @@ from packpass.capture.matrices import numbers_of_rows, with_numbers
 from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
 from packpass.capture.single_rows import single_row
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
-from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
+from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list, watch_row
 from packpass.semantics.names import name_of_target
 from packpass.semantics.sizes import TAKING_SIZES
 
@@ -292,10 +292,11 @@ def _call_roll(tx: Any, input: Any, shifts: Any = None, dims: Any = None) -> Any
 def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     """``x[:, e - 1]`` and ``x[:, e - 1] = v`` with a data-dependent ``e``: torch's indexing takes such an integer only
     alone, so go through ``select``, which returns the same view."""
+    key = args[0].realize()
+    watch_row(tx, self, key.items[0].realize() if isinstance(key, TupleVariable) and key.items else key)
     masked_part = masked.subscript(tx, self, name, args)
     if masked_part is not None:
         return masked_part
-    key = args[0].realize()
     fake = example(self)
     if not isinstance(fake, torch.Tensor):
         return None

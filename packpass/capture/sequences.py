@@ -80,7 +80,7 @@ def documents_of(tx: Translator, value: Any) -> Any:
         size = value.as_proxy().node.meta["example_value"].shape[0]
         known = isinstance(size, int) or size.node.expr.is_number
         if known and (watch.is_vector(value) or watch.batches(tx, {int(size)})):
-            watch.enter_loop_mode(tx, watch.static_sizes(int(size)))
+            watch.enter_loop_mode(tx, watch.static_sizes(int(size)), padded=watch.is_batch(value))
         elif not known and watch.loop_mode_for_symint(tx, size.node.expr):
             return call(tx, plain.of_tensor, value)
     return None

@@ -18,7 +18,7 @@ import torch
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, example
 from packpass.capture.hooks import group_is_on
-from packpass.capture.state import FrameState, Mode, current_frame, location_of, note, restart
+from packpass.capture.state import FrameState, Mode, active, current_frame, location_of, note, restart
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 UNROLL_LIMIT = 65
@@ -71,6 +71,23 @@ def batches(tx: Any, sizes: set[int] | None = None, most: int = 0) -> dict[str, 
     return found
 
 
+def watch_row(tx: Any, tensor: Any, first: Any) -> None:
+    """``x[i]`` by the number of the open loop's document: where x has one row for each now, it is a padded batch."""
+    frame, value = current_frame(), example(tensor)
+    if not active.regions or not isinstance(first, SymNodeVariable) or not isinstance(value, torch.Tensor):
+        return
+    region = active.regions[-1]
+    rows = value.shape[0] if value.dim() > 1 else None
+    if not isinstance(rows, int) or first.sym_num.node.expr != region.index.sym_num.node.expr:
+        return
+    length = region.length.sym_num if isinstance(region.length, SymNodeVariable) else rows
+    new = set(batches(tx, {rows})) - frame.batches if hint_of(length) == rows else set()
+    if new:
+        frame.batches |= new
+        frame.dynamic_sources |= new
+        raise restart(f"{', '.join(sorted(new))} has one row for each document")
+
+
 def _may_tell_lengths(value: Any) -> bool:
     return _is_integers(value) or (isinstance(value, torch.Tensor) and value.dtype is torch.bool and value.dim() == 2)
 
@@ -100,18 +117,23 @@ def _is_integers(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in _INDEX_DTYPES
 
 
-def enter_loop_mode(tx: Any, sizes: tuple[int, ...], rank: int = 1) -> None:
+def enter_loop_mode(tx: Any, sizes: tuple[int, ...], rank: int = 1, padded: bool = False) -> None:
     """A loop that may run over documents: trace the frame again, ready for it, unless it already is.
 
-    ``rank=2``: it runs over the rows of a matrix.
+    ``rank=2``: it runs over the rows of a matrix. ``padded``: it goes over the rows of a padded batch, not only by
+    numbers of which there are as many as some tensor happens to have rows.
     """
     frame = current_frame()
     fitting = {name for name, size in vectors(tx, rank).items() if hint_of(size) in sizes}
     rows = {sizes[0], sizes[0] - 1} if rank == 1 else set(sizes)
-    frame.batches |= set(batches(tx, rows, most=max(rank, 2 if frame.masks else 1)))
+    if padded or frame.masks or rank == 2 or not fitting:
+        frame.batches |= set(batches(tx, rows, most=max(rank, 2 if frame.masks else 1)))
+    symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
+    if rank == 1 and frame.mode is Mode.SYMBOLIC and fitting <= frame.dynamic_sources:
+        # Lengths of vectors are no constants any more, so that this one is how many rows a batch has.
+        frame.batches |= set(batches(tx, {sizes[0]}))
     fitting |= frame.batches
     new = fitting - frame.dynamic_sources
-    symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
     if not symbolic:
         if frame.mode is Mode.PROBE and fitting:
             frame.mode = Mode.UNROLLED
@@ -216,7 +238,7 @@ def watch_item(tx: Any, scalar: Any) -> None:
         return
     size = None if vector is None else vector.meta["example_value"].shape[0]
     if isinstance(size, int) and symbolic and batches(tx, {size}):
-        enter_loop_mode(tx, (size,))
+        enter_loop_mode(tx, (size,), padded=True)
     if isinstance(size, int) and size <= UNROLL_LIMIT:
         frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
         raise restart("boundaries are read one by one")
@@ -236,7 +258,8 @@ def watch_list(tx: Any, tensor: Any) -> None:
     value = example(tensor)
     if not isinstance(value, torch.Tensor) or not value.dim() or value.dtype not in _INDEX_DTYPES:
         return
-    known = value.dim() == 1 and made_from(tensor.as_proxy().node) is not None
+    node = tensor.as_proxy().node
+    known = value.dim() == 1 and (made_from(node) is not None or is_of_a_batch(tx, node))
     if not known and loops_are_sought() and _loop_ahead(tx):
         note("lengths-unknown", LISTED, location_of(tx))
 
