@@ -47,7 +47,7 @@ def fla_attention_decoding() -> Program:
     "fla-core",
     Verdict.REFUSED,
     breaks=2,
-    codes=["dim-mismatch", "no-rule"],
+    codes=["dim-mismatch"],
     why="the last slot of a document, with its dimension kept, meets all of its slots along another dimension",
 )
 def fla_attention_decoding_with_gates() -> Program:
