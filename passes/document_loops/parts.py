@@ -23,7 +23,7 @@ from packpass.semantics import example
 from passes.document_loops.elsewhere import moved_segment, own_documents
 from passes.document_loops.inequalities import at_most
 from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived
-from passes.document_loops.machine import Check, Machine, Segment
+from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.terms import Outside, Row, Term
 from passes.refused import Refused
 
@@ -85,7 +85,7 @@ def own_length(machine: Machine) -> Affine:
 
 
 def chunks_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int) -> tuple[Segment, ...]:
-    """``document.chunk(count)`` of documents that can be cut in so many equal parts."""
+    """``document.chunk(count)`` of documents of which the program says that they can be cut in so many equal parts."""
     refused = Refused(
         "no-rule", "chunk of a document that the loop has changed, or cuts in other ways, has no rule", node
     )
@@ -100,14 +100,27 @@ def chunks_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int)
         raise (
             refused if known or documents is None or machine.parts_of_documents else OtherDocuments(refused, documents)
         )
-    rest = Affine.of(Derived(operator.mod, (length, Affine.of(count))))
-    message = f"packpass: a document cannot be cut in {count} equal parts"
-    check = Check(rest, "eq", Affine(), message, machine.least)
-    if check not in machine.checks:
-        machine.checks.append(check)
+    if not _divides(machine, length, count):
+        raise Refused(
+            "no-rule",
+            f"chunk cuts a document in {count} parts, which are not equal where its length is no multiple of {count}; "
+            f"say that it is one in front of it: assert length % {count} == 0",
+            node,
+        )
     entries = list(document.entries)
     begins = [document.begin.plus(part.times(j)) for j in range(count)]
     return tuple(moved_segment(machine, document.node, entries, document.at, begin) for begin in begins)
+
+
+def _divides(machine: Machine, length: Affine, count: int) -> bool:
+    """Has the program asserted ``length % k == 0`` for a multiple k of ``count``?"""
+    for check in machine.checks:
+        zero, rest = check.right == Affine() and check.op == "eq", check.left.single()
+        if zero and rest is not None and not rest[1] and isinstance(rest[0], Derived):
+            function, (of, by) = rest[0].function, rest[0].args
+            if function is operator.mod and of == length and by.is_const and by.const and by.const % count == 0:
+                return True
+    return False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

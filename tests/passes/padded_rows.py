@@ -157,8 +157,17 @@ def shard(x: Tensor, cu: Tensor) -> Tensor:
 def chunked(x: Tensor, cu: Tensor) -> Tensor:
     out: list[Tensor] = []
     for i in range(len(cu) - 1):
+        assert (cu[i + 1] - cu[i]).item() % 4 == 0
         parts = x[:, cu[i] : cu[i + 1]].chunk(4, dim=1)
         out.extend([parts[1], parts[2]])
+    return torch.cat(out, dim=1)
+
+
+def chunked_in_unequal_parts(x: Tensor, cu: Tensor) -> Tensor:
+    out: list[Tensor] = []
+    for i in range(len(cu) - 1):
+        parts = x[:, cu[i] : cu[i + 1]].chunk(4, dim=1)
+        out.extend([parts[0], parts[1]])
     return torch.cat(out, dim=1)
 
 
@@ -293,5 +302,8 @@ LOOK_ALIKES: dict[Callable[..., Any], Make] = {
     beyond: lambda n: (torch.randn(sum(n), requires_grad=True), boundaries(n)),
     columns: lambda n: (rows(n), torch.tensor(n)),
     layers: lambda n: (rows(n), torch.tensor(n), [torch.randn(()) for _ in n]),
+    chunked_in_unequal_parts: lambda n: (
+        torch.randn(1, sum(n) + len(n), 3, requires_grad=True), boundaries([k + 1 for k in n])
+    ),
     rows_of_one_size: lambda n: (rows(n, 5), torch.arange(len(n) * 4).reshape(len(n), 4) % max(n)),
-}
+}  # fmt: skip
