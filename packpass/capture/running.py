@@ -128,14 +128,15 @@ def _first(items: Any) -> list[int] | None:
         return None
     if not isinstance(items.mutation_type, ValueMutationNew) or not items.items:
         return None
-    known = [v.as_python_constant() if v.is_python_constant() else None for v in (i.realize() for i in items.items)]
+    entries = [entry.realize() for entry in items.items]
+    known: list[Any] = [entry.as_python_constant() if entry.is_python_constant() else None for entry in entries]
     return known if all(type(v) is int for v in known) else None
 
 
 def adopt(region: Region, value: Any) -> None:
     """A list that was found to be such a one, where its loop begins."""
-    items = value.realize() if value is not None else None
-    first = _first(items) if items is not None else None
+    items: Any = value.realize() if value is not None else None
+    first = _first(items)
     if first is not None:
         current_frame().not_replayable = "a list of numbers goes on from document to document"
         items.items = RunningItems(region, first)

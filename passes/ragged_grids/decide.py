@@ -137,8 +137,9 @@ def counted_on(machine: Machine, term: Term, node: fx.Node) -> Term:
         if read.at != coordinates(term.dims):
             break
         term = read.of
-    found = [arg for arg in term.args if isinstance(arg, Value) and arg.value == LAST] if _is_sum(term) else []
-    rest = [arg for arg in getattr(term, "args", ()) if isinstance(arg, Read)]
+    args = _summands(term)
+    found = [arg for arg in args if isinstance(arg, Value) and arg.value == LAST]
+    rest = [arg for arg in args if isinstance(arg, Read)]
     if len(found) != 1 or len(rest) != 1 or rest[0].at != coordinates(term.dims) or len(term.dims) != 1:
         raise Refused("no-rule", "what is added to a list does not count on from its last entry", node)
     if rest[0].of.dtype not in _INTEGERS:
@@ -146,8 +147,10 @@ def counted_on(machine: Machine, term: Term, node: fx.Node) -> Term:
     return rest[0].of
 
 
-def _is_sum(term: Term) -> bool:
-    return isinstance(term, Applied) and term.target is operator.add and len(term.args) == 2 and not term.kwargs
+def _summands(term: Term) -> tuple[Any, ...]:
+    """The two operands of a sum."""
+    is_sum = isinstance(term, Applied) and term.target is operator.add and len(term.args) == 2 and not term.kwargs
+    return term.args if is_sum and isinstance(term, Applied) else ()
 
 
 def _mentions_last(term: Term) -> bool:

@@ -545,7 +545,7 @@ def cat_of_two_lists(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(a + b, -1)
 
 
-@leave("f[T,4] cu", tail=False, min_len=1, lead_empty=False, must_refuse=True)
+@leave("f[T,4] cu", tail=False, min_len=1, lead_empty=False, must_refuse=True, why="an entry is looked at")
 def nothing_per_document_is_looked_at(x: Tensor, cu: Tensor) -> Tensor:
     outputs, weights = [], []
     for start, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -554,7 +554,7 @@ def nothing_per_document_is_looked_at(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(outputs) * (2 if weights[0] is None else 1)
 
 
-@leave("f[T,4] cu", tail=False, min_len=1, lead_empty=False, must_refuse=True)
+@leave("f[T,4] cu", tail=False, min_len=1, lead_empty=False, must_refuse=True, why="entries are gone through")
 def nothing_for_some_documents(x: Tensor, cu: Tensor) -> Tensor:
     outputs = []
     for start, end in zip(cu[:-1].tolist(), cu[1:].tolist()):

@@ -216,5 +216,5 @@ def a_list_of_small_numbers(grid: Tensor) -> Tensor:
     """What `torch.tensor` makes of a list of numbers has 64 bits, whatever they came from."""
     bounds = [1, 1]
     for _, h, w in grid.tolist():
-        bounds.extend((torch.arange(h - 1, dtype=torch.int32) * w + bounds[-1]).tolist())
+        bounds.extend((torch.arange(h, dtype=torch.int32) * w + bounds[-1]).tolist())
     return torch.tensor(bounds)
