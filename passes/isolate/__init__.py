@@ -273,8 +273,8 @@ def _prove(
     if not fit(cu, int(total)):
         return  # the call itself says so
     documents = stretches(cu, int(total))
-    plan = one_batch(documents, int(total), cu.device, lengths.at_least, lengths.multiple)
-    plan = plan if len(places) > len(inputs) else ()
+    planned = len(places) > len(inputs)
+    plan = one_batch(documents, int(total), cu.device, lengths.at_least, lengths.multiple) if planned else ()
     whole = torch.tensor([*(start for start, _ in documents), int(total)])
     alive = set(gm.graph.nodes)
     rows = {moved.get(n, n): kind.dim for n, kind in reading.kinds.items() if isinstance(kind, Row)}

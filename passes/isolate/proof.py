@@ -147,6 +147,6 @@ def _recorded(
     outputs = {name: x for name, x in keeping.values.items() if isinstance(x, Tensor) and x.requires_grad}
     if not wanted or not outputs:
         return None
-    along = {id(x): (by_name[name],) for name, x in outputs.items()}
+    along: dict[int, tuple[int, ...]] = {id(x): (by_name[name],) for name, x in outputs.items()}
     along |= {id(x): (rows[node],) for node, x in wanted.items()}
     return Recorded([(node.name, x) for node, x in wanted.items()], list(outputs.values()), along)
