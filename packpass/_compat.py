@@ -324,6 +324,64 @@ def hint_of(size: Any) -> int | None:
     return int(size.node.hint) if size.node.has_hint() else None
 
 
+class Assumed(NamedTuple):
+    """What has been guarded of a symbolic size so far.
+
+    ``holds(number)``: does a number satisfy the same? (Code that asked whether a row is a multiple of its chunk is good
+    for multiples only.) Guards that relate the size to other ones are left out. ``value_of(other)``: another size as a
+    function of this one; None if it depends on more. ``divisors``: by which numbers it is divided in guards.
+    ``guards``: each by itself, False where it cannot be computed.
+    """
+
+    holds: Callable[[int], bool] = lambda value: True
+    guards: tuple[Callable[[int], bool], ...] = ()
+    value_of: Callable[[Any], Callable[[int], int] | None] = lambda other: None
+    divisors: frozenset[int] = frozenset()
+
+
+def assumed_of(size: Any) -> Assumed:
+    """See `Assumed`."""
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+    from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
+    from torch.utils._sympy.printers import PythonPrinter
+
+    symbol, env = size.node.expr, size.node.shape_env
+    number = sympy.Symbol("number", integer=True)
+
+    def function(expression: Any) -> Callable[[int], Any]:
+        # As Python: a chunked scan has hundreds of guards, and sympy takes milliseconds for each.
+        code = compile(PythonPrinter().doprint(expression.xreplace({symbol: number})), "<size>", "eval")
+        return lambda value: eval(code, dict(SYMPY_INTERP), {"number": value})
+
+    def satisfied(condition: Callable[[int], Any]) -> Callable[[int], bool]:
+        def ask(value: int) -> bool:
+            try:
+                return bool(condition(value))
+            except ZeroDivisionError:
+                return False
+
+        return ask
+
+    def value_of(other: Any) -> Callable[[int], int] | None:
+        expression = env.replace(other.node.expr)
+        return function(expression) if expression.free_symbols == {symbol} else None
+
+    if not isinstance(symbol, sympy.Symbol):
+        return Assumed()
+    guards = dict.fromkeys(env.replace(guard.expr) for guard in env.guards)
+    mine = [guard for guard in guards if guard.free_symbols == {symbol}]
+    conditions = tuple(satisfied(function(guard)) for guard in mine)
+    divided = {atom for guard in mine for atom in guard.atoms(Mod, PythonMod, FloorDiv) if atom.args[0] == symbol}
+    divisors = frozenset(int(atom.args[1]) for atom in divided if atom.args[1].is_Integer)
+
+    @functools.cache
+    def holds(value: int) -> bool:
+        return all(condition(value) for condition in conditions)
+
+    return Assumed(holds, conditions, value_of, divisors)
+
+
 # === Taking an operation apart ================================================================================
 
 

@@ -25,6 +25,7 @@ from packpass.semantics.effects import mutated_after
 from passes.building import Builder
 from passes.document_loops.boundaries import summed
 from passes.loops import LoopFound, find
+from passes.masked_rows import with_whole_masks
 from passes.prune import prune
 
 _COUNTING = frozenset(
@@ -38,6 +39,7 @@ _Made = tuple[str, Steps]
 
 def prepare_lengths(graph: fx.Graph) -> None:
     """What a graph with captured loops goes through before the passes look at it."""
+    with_whole_masks(graph)
     unify_lengths(graph)
     without_entries(graph)
     drop_counting_loops(graph)

@@ -45,7 +45,7 @@ def find(graph: fx.Graph) -> list[LoopFound]:
             begin, body = open_.pop()
             found.setdefault(int(str(begin.args[1])), []).append((begin, tuple(body), node))
         else:
-            if node.target is markers.LIST_COLLECT:
+            if node.target in (markers.LIST_COLLECT, markers.LIST_CONTINUE):
                 collects.setdefault(node.args[2], []).append(node)
             for _, body in open_:
                 body.append(node)

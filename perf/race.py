@@ -132,16 +132,18 @@ def run_race(
     compiled_floor: Callable[[], Any] | None = None,
     backward: bool = False,
     budget: float | None = None,
+    module: torch.nn.Module | None = None,
 ) -> Race:
     """Check every way against the first one, then time the right ones beside ``floor``.
 
-    ``compiled_floor`` shows what a call of compiled code costs before it does anything of its own.
+    ``compiled_floor`` shows what a call of compiled code costs before it does anything of its own; ``module`` is the
+    one whose parameters get gradients.
     """
     # Otherwise Dynamo takes the second size of a case for a changing one and compiles for every size: another program.
     # What changing sizes cost is the question of the cases compile_time and real_text.
     torch._dynamo.reset()
     report = Report()
-    workload = Workload(None, args, {}, backward)
+    workload = Workload(module, args, {}, backward)
     first = ways[0]
     rows = {first.name: examine(first.name, workload, first.model)}
     if not rows[first.name].ok:

@@ -222,6 +222,8 @@ def _forget_half_made_nodes(output: Any) -> None:
 
 def _call_function(original: Any, self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
     """``InstructionTranslatorBase.call_function``: every call of the traced program."""
+    if active.frame is not None and active.frame.left and opcodes.makes_left_loop(self):
+        opcodes.end_graph(self)
     out = _replacement(self, fn.realize(), list(args), dict(kwargs))
     if out is not None:
         self.push(out)

@@ -15,7 +15,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import native_pad, statically_known_true
-from packpass.capture import counts, divisible, plain, shadows, widths
+from packpass.capture import counts, divisible, masked, plain, running, shadows, widths
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
@@ -37,6 +37,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import CollectedItems, is_collected, items_of, numbers_of
 from packpass.capture.matrices import numbers_of_rows, with_numbers
 from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
+from packpass.capture.single_rows import single_row
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
 from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
@@ -87,7 +88,7 @@ def extend(items: Any, more: Any) -> Any:
     if not isinstance(items, ListVariable) or items.mutation_type is None or is_side_effect_safe(items.mutation_type):
         return None
     if not isinstance(more, (ListVariable, TupleVariable)):
-        return None
+        return running.extend(items, more)
     if items_of(more) is not None or not active.regions[-1].adopt_list(items):
         return None
     items.items.extend(more.items)
@@ -144,6 +145,23 @@ def _stack(tx: Any, items: CollectedItems, at: int) -> Any:
     return emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy())
 
 
+def block_diagonal(entries: Any) -> Any:
+    """The arguments of `markers.LIST_DIAGONAL`, if these are squares that a loop over documents has collected."""
+    items = items_of(entries.realize())
+    if items is None or not is_collected(entries.realize()) or items.each != 1 or items.numbers is not None:
+        return None
+    collected = items.collected()
+    entry = collected.as_proxy().node.args[0].meta["example_value"]
+    if (
+        entry.dim() != 2
+        or not is_unknown(entry.shape[0])
+        or not statically_known_true(entry.shape[0] == entry.shape[1])
+    ):
+        return None
+    _needs_every_document(items)
+    return TupleVariable([collected])
+
+
 def _call_pad(
     tx: Any, tensors: Any = None, batch_first: Any = None, padding_value: Any = None, padding_side: Any = None
 ) -> Any:
@@ -193,10 +211,25 @@ def _call_extreme(function: Any) -> Callable[..., Any]:
     """``max(lengths)`` of a list of numbers."""
 
     def replacement(tx: Any, items: Any = None, *rest: Any, **kwargs: Any) -> Any:
+        if rest and active.regions and not kwargs:
+            return _extreme_of(tx, _PLAIN[function], [items.realize(), *(value.realize() for value in rest)])
         numbers = _numbers(tx, items.realize()) if items is not None and not rest and not kwargs else None
         return None if numbers is None else call(tx, function, numbers)
 
     return replacement
+
+
+def _extreme_of(tx: Any, function: Any, values: list[Any]) -> Any:
+    """``min(e, x.shape[0])`` of a number in a tensor and one of the program's: of the numbers."""
+    if not any(isinstance(value, TensorVariable) and is_scalar(value) for value in values):
+        return None
+    numbers = [widths.as_number(tx, value) for value in values]
+    if not all(isinstance(number, (SymNodeVariable, ConstantVariable)) for number in numbers):
+        return None
+    return call(tx, function, *numbers)
+
+
+_PLAIN = {plain.largest: builtins.max, plain.smallest: builtins.min}
 
 
 def _call_len(tx: Any, items: Any = None) -> Any:
@@ -259,10 +292,16 @@ def _call_roll(tx: Any, input: Any, shifts: Any = None, dims: Any = None) -> Any
 def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     """``x[:, e - 1]`` and ``x[:, e - 1] = v`` with a data-dependent ``e``: torch's indexing takes such an integer only
     alone, so go through ``select``, which returns the same view."""
+    masked_part = masked.subscript(tx, self, name, args)
+    if masked_part is not None:
+        return masked_part
     key = args[0].realize()
     fake = example(self)
     if not isinstance(fake, torch.Tensor):
         return None
+    kept = single_row(tx, self, key) if name == "__getitem__" else None
+    if kept is not None:
+        return kept
     entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
     # An integer tensor of no dimensions indexes like the integer it holds.
     scalars = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable) and is_scalar(entry)]
@@ -355,8 +394,10 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     builtins.min: _call_extreme(plain.smallest),
     builtins.len: _call_len,
     torch.roll: _call_roll,
+    torch.sum: masked.count,
     **dict.fromkeys((torch.nn.functional.pad, native_pad()), widths.call),
     torch._check: _note_check,
+    torch.tensor: running.as_tensor,
     **{function: _shadowed(function) for function in shadows.SHADOWED},
     **{function: _divided(name) for function, name in divisible.FUNCTIONS.items()},
     **{function: _counted(function) for function in counts.FUNCTIONS},
@@ -368,6 +409,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "__setitem__": _set_item,
     **dict.fromkeys(("split", "split_with_sizes"), _call_split),
     "roll": _call_roll,
+    "sum": masked.count,
     **{name: _shadowed(function) for name, function in shadows.METHODS.items()},
     **{name: _divided(name) for name in divisible.METHODS},
     **{name: _sized(name, _divided(name) if name in divisible.METHODS else None) for name in counts.METHODS},

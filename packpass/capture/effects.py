@@ -21,7 +21,7 @@ from packpass.capture.dynamo import (
     current_scope_id,
     is_side_effect_safe,
 )
-from packpass.capture.region import Poison, catches_exceptions
+from packpass.capture.region import JUMPS, Poison, catches_exceptions
 from packpass.capture.state import Mode, active, location_of, note, refuse, without_data_sizes
 from packpass.capture.watch import loops_are_sought, watch_data_size
 from packpass.decisions.location import is_library, shorten
@@ -206,6 +206,7 @@ def _check_survivors(tx: Any) -> None:
     while frame is not None:
         if not NAMESPACES.intersection(frame.f_code.co_names):
             frame.prune_dead_locals()
+            _drop_overwritten(frame)
         roots += [*frame.stack, *dict(frame.symbolic_locals).values()]
         frame = frame.parent
     effects = tx.output.side_effects
@@ -221,6 +222,36 @@ def _check_survivors(tx: Any) -> None:
 
     while held:
         VariableTracker.visit(look, held.pop(), seen)
+
+
+def _drop_overwritten(frame: Any) -> None:
+    """Forget what a loop has assigned where every way on assigns it again before reading it; Dynamo itself counts a
+    variable of a loop that comes for read."""
+    values = frame.symbolic_locals
+    for name in [name for name, value in dict.items(values) if isinstance(value, Poison)]:
+        if not _is_read(frame, name):
+            dict.__delitem__(values, name)
+
+
+def _is_read(frame: Any, name: str) -> bool:
+    """May the rest of a frame read a name before it assigns it?"""
+    seen, queue = set(), [frame.instruction_pointer or 0]
+    while queue:
+        at = queue.pop()
+        if at in seen or at >= len(frame.instructions):
+            continue
+        seen.add(at)
+        instruction = frame.instructions[at]
+        named = instruction.argval == name or (isinstance(instruction.argval, tuple) and name in instruction.argval)
+        if named and instruction.opname not in ("STORE_FAST", "STORE_FAST_STORE_FAST"):
+            return True
+        if named or instruction.opname.startswith("RETURN") or instruction.opname in ("RERAISE", "RAISE_VARARGS"):
+            continue
+        if instruction.target is not None:
+            queue.append(frame.indexof[instruction.target])
+        if instruction.target is None or instruction.opname not in JUMPS:
+            queue.append(at + 1)
+    return False
 
 
 def _check_survivor(tx: Any, value: Any) -> None:

@@ -26,6 +26,8 @@ from packpass._compat import (
 from packpass.capture import assumed
 from packpass.capture.dynamo import fake_slice_table, fake_slices_are_expressions, fake_writes_assume_sizes
 from packpass.capture.state import LOOP_MODES, active
+from packpass.semantics import op_name
+from packpass.semantics.sizes import DISTINCT
 
 _SLICE = torch.ops.aten.slice.Tensor
 _LOSSES = (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)
@@ -58,12 +60,25 @@ def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmo
         if node.target in _LOSSES:
             _rows_match(*args, **kwargs)
     try:
-        return original(tracer, node, args, kwargs, nnmodule)
+        out = original(tracer, node, args, kwargs, nnmodule)
+        _something_is_left(node, args, out)
+        return out
     except Exception as error:
         value = assumed.run(node, args, kwargs) if asks_for_data(error) and active.regions else None
         if value is None:
             raise
         return value
+
+
+def _something_is_left(node: Any, args: Any, out: Any) -> None:
+    """The distinct values of something are at least one. Without that, boundaries without repetitions may have no
+    entry at all, and a loop over the documents between them is not known to be over all of them."""
+    if op_name(node) not in DISTINCT or not args or not isinstance(args[0], torch.Tensor):
+        return
+    values = out[0] if isinstance(out, tuple) else out
+    if isinstance(values, torch.Tensor) and values.dim() == 1 and _unknown(values.shape[0]):
+        if statically_known_true(args[0].numel() >= 1):
+            torch._check(values.shape[0] >= 1)
 
 
 def ignore_views(tracer: Any, node: Any, *rest: Any) -> None:

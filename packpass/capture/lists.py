@@ -8,9 +8,17 @@ import torch
 
 from packpass import markers
 from packpass.capture import plain
-from packpass.capture.dynamo import ListVariable, SymNodeVariable, TensorVariable, VariableTracker, call, emit
+from packpass.capture.dynamo import (
+    ConstantVariable,
+    ListVariable,
+    SymNodeVariable,
+    TensorVariable,
+    VariableTracker,
+    call,
+    emit,
+)
 from packpass.capture.entries import list_of
-from packpass.capture.state import Restart, active, refuse
+from packpass.capture.state import Restart, active, current_frame, refuse
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -42,7 +50,7 @@ class CollectedItems(list[Any]):
         if not region.iteration <= len(self.values) <= region.iteration + 1:
             raise self._refuse_count()
         value = value.realize()
-        if not isinstance(value, (TensorVariable, SymNodeVariable)):
+        if not isinstance(value, (TensorVariable, SymNodeVariable)) and not _is_none(value):
             raise self._refuse_entry(value)
         if not self.holds(region.iteration):
             self.values.append([])
@@ -72,6 +80,8 @@ class CollectedItems(list[Any]):
             if self.each == 1:
                 self._one = self._collect([values[0] for values in self.values])
             return
+        if all(_is_none(value) for values in self.values for value in values):
+            return  # weights of attention that nobody asked for, say: any use of the list needs its entries
         made = [values[0] for values in self.values]
         numbers = list_of(region, made) if self.each == 1 and not region.skips else None
         if numbers is None:
@@ -89,7 +99,7 @@ class CollectedItems(list[Any]):
 
     def joined(self, function: Any, dim: int) -> Any:
         """The same of what ``torch.cat`` or ``torch.stack`` makes of a document's entries."""
-        if self.numbers is not None:
+        if self.numbers is not None or any(_is_none(value) for values in self.values for value in values):
             raise self.refusal()
         known = self._joined.get((function, dim), self._one if function is torch.cat else None)
         if known is None:
@@ -106,11 +116,11 @@ class CollectedItems(list[Any]):
 
     def _refuse_count(self) -> Restart:
         reason = "every document must append to the list, and as often as every other"
-        return refuse("list-append", reason, self.region.location)
+        return refuse("list-append", reason, self.region.location, self.region.key)
 
     def _refuse_entry(self, value: VariableTracker) -> Restart:
         reason = f"only tensors may be appended per document, not {value.python_type_name()}"
-        return refuse("list-append", reason, self.region.location)
+        return refuse("list-append", reason, self.region.location, self.region.key)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise self.refusal()
@@ -122,12 +132,17 @@ class CollectedItems(list[Any]):
             "a list filled by the loop over documents may only be concatenated (torch.cat), stacked, padded, summed or "
             "looped over again",
             self.region.location,
+            self.region.key,
         )
 
     if not TYPE_CHECKING:
         __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __add__ = __iadd__ = _refuse
         __bool__ = __reversed__ = __mul__ = __eq__ = insert = pop = clear = copy = reverse = _refuse
         remove = index = count = sort = _refuse
+
+
+def _is_none(value: Any) -> bool:
+    return isinstance(value, ConstantVariable) and value.as_python_constant() is None
 
 
 def items_of(value: Any) -> CollectedItems | None:
@@ -144,3 +159,13 @@ def is_collected(value: Any) -> bool:
 def numbers_of(value: Any) -> Any:
     """The sequence over documents that a list of numbers is, which a loop over documents has filled; or None."""
     return value.items.numbers if is_collected(value) else None
+
+
+def looped_over_again(tx: Any, items: CollectedItems) -> Any:
+    """A list that an earlier loop over documents filled, looped over again."""
+    if items.numbers is not None:
+        return items.numbers
+    collected = items.collected()
+    if items.region.skips:
+        current_frame().not_replayable = "a list that lacks the skipped documents is looped over again"
+    return call(tx, plain.of_collected, collected, items.region.length)

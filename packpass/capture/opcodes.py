@@ -22,7 +22,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import calls, effects, late_reads, sequences
+from packpass.capture import calls, effects, last_boundary, late_reads, masked, running, sequences
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     LocalGeneratorObjectVariable,
@@ -31,11 +31,13 @@ from packpass.capture.dynamo import (
     TensorVariable,
     Unsupported,
     call,
+    callee,
     constant,
+    variable,
 )
 from packpass.capture.lists import items_of, numbers_of
 from packpass.capture.region import JUMPS, Region, TrackedLocals
-from packpass.capture.state import LOOP_MODES, Mode, active, location_of
+from packpass.capture.state import LOOP_MODES, Mode, active, leave_to_stock, location_of
 from packpass.capture.watch import watch_items
 
 _FILLERS = ("NOP", "RESUME", "CACHE")
@@ -94,7 +96,11 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
     def jump(self: Any, instruction: Any) -> None:
         if active.frame is not None and not active.regions and _is_assert(self, jumps_if):
             active.frame.user_checks = active.frame.user_checks or _on_data(self.stack[-1].realize())
-        elif active.frame is not None and active.regions:
+        elif active.frame is not None and not active.regions:
+            outcome = last_boundary.followed(self, self.stack[-1].realize())
+            if outcome is not None:
+                self.stack[-1] = outcome
+        if active.frame is not None and active.regions:
             value = self.stack[-1].realize()
             if _on_data(value):
                 if instruction.opname.startswith("POP"):
@@ -125,6 +131,28 @@ def _follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
             tx.stack[at] = constant(outcome)
 
 
+# === Loops that are left =====================================================================================
+
+
+def makes_left_loop(tx: Any) -> bool:
+    """Does this call make what a refused loop goes over, in front of which the graph is to end?"""
+    frame = active.frame
+    if frame is None or frame.mode is not Mode.SYMBOLIC or active.regions:
+        return False
+    at = tx.instruction_pointer
+    while at is not None and at < len(tx.instructions) and tx.instructions[at].opname in ("GET_ITER", *_FILLERS):
+        at += 1
+    head = tx.instructions[at] if at is not None and at < len(tx.instructions) else None
+    return head is not None and head.opname == "FOR_ITER" and (tx.f_code, head.offset) in frame.left
+
+
+def end_graph(tx: Any) -> None:
+    """End the graph in front of the call, if a loop was captured in it; else the frame is stock torch's."""
+    if not any(region.closed for region in active.trace.regions.values()):
+        raise leave_to_stock("nothing stands in front of the loop that was refused")
+    call(tx, torch._dynamo.graph_break)
+
+
 # === Iteration, indexing, attributes =========================================================================
 
 
@@ -143,6 +171,11 @@ def _get_iter(original: Any, self: Any, instruction: Any) -> None:
 
 def _get_item(original: Any, self: Any, instruction: Any) -> None:
     """``x[s]`` and ``x[:, e - 1]`` with a number that is data; an entry, or a part, of a list of numbers."""
+    last = running.last_of(self.stack[-2], self.stack[-1])
+    if last is not None:
+        self.popn(2)
+        self.push(last)
+        return
     found = numbers_of(self.stack[-2])
     if found is not None:
         key = self.pop()
@@ -159,6 +192,8 @@ def _set_item(original: Any, self: Any, instruction: Any) -> None:
 
 def _indexed(original: Any, self: Any, instruction: Any, name: str, operands: int) -> None:
     base = self.stack[-2].realize()
+    if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode is Mode.PROBE:
+        masked.watch(self, base, self.stack[-1])
     if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode in LOOP_MODES:
         args = [self.stack[-1]] if operands == 2 else [self.stack[-1], self.stack[-3]]
         try:
@@ -217,6 +252,17 @@ def _goes_through(depth: int) -> Callable[..., None]:
     return look
 
 
+def _call_with_entries(original: Any, self: Any, instruction: Any) -> None:
+    """``torch.block_diag(*squares)``, with the entries of a list that a loop over documents has filled."""
+    if active.frame is not None and active.frame.mode in LOOP_MODES and not instruction.argval & 1:
+        diagonal = calls.block_diagonal(self.stack[-1])
+        places = [at for at in (-2, -3) if len(self.stack) >= -at and callee(self.stack[at]) is torch.block_diag]
+        if diagonal is not None and places:
+            self.stack[places[0]] = variable(self, markers.LIST_DIAGONAL)
+            self.stack[-1] = diagonal
+    _goes_through(2)(original, self, instruction)
+
+
 def _set_aside(original: Any, self: Any, instruction: Any) -> None:
     """The variable of a comprehension, where Python runs that in the frame around it."""
 
@@ -241,7 +287,8 @@ _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
         ("UNPACK_SEQUENCE", "UNPACK_EX", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "CONTAINS_OP"),
         _goes_through(1),
     ),
-    **dict.fromkeys(("CALL_FUNCTION_EX", "SEND", "YIELD_FROM"), _goes_through(2)),
+    **dict.fromkeys(("SEND", "YIELD_FROM"), _goes_through(2)),
+    "CALL_FUNCTION_EX": _call_with_entries,
 }
 _LATE_READS: dict[str, Callable[[Any, Any, Any], None]] = {"LOAD_ATTR": _load_attr}
 

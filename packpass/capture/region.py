@@ -25,6 +25,7 @@ from packpass.capture.dynamo import (
     enter_new_scope,
 )
 from packpass.capture.lists import CollectedItems
+from packpass.capture.running import adopt
 from packpass.capture.state import Restart, active, caller_of, refuse, restart
 
 if TYPE_CHECKING:
@@ -225,6 +226,8 @@ class Region:
             raise refuse("hooks-dead", reason, location)
         self.id = len(active.frame.sites) + 1
         active.frame.sites[self.id] = location
+        self.closed = False
+        """Is everything about it proven that can be while it is traced?"""
         self.tx, self.iterator, self.length, self.location = tx, iterator, length, location
         self.head = tx.current_instruction
         """The FOR_ITER that drives the loop."""
@@ -237,6 +240,8 @@ class Region:
         """Iteration -> the condition of its branches that is followed both ways."""
         self.numbers: dict[Any, Any] = {}
         """Tensors of one integer, as nodes -> the number that was read from each."""
+        self.rows: dict[Any, Any] = {}
+        """What was made of the rows of all documents, in front of the loop."""
         self._scope = contextlib.ExitStack()
         self._scope.enter_context(enter_new_scope())
         self.cells = Accesses()
@@ -249,16 +254,29 @@ class Region:
             frame.symbolic_locals.watchers.append(accesses)
             self._frames.append((frame, accesses))
             frame = caller_of(frame)
+        active.frame.keys[self.id] = self.key
         self.indices: list[Any] = []
         self._before = [dict(frame.symbolic_locals) for frame, _ in self._frames]
         self._after: list[list[dict[str, Any]]] = []
         """Locals of every live frame: before the loop, and after each iteration."""
-        owner, learned = active.frame.carried.get(self._key, (0, {}))
+        for i, name in sorted(active.frame.running.get(self.key, ())):
+            adopt(self, dict.get(self._frames[i][0].symbolic_locals, name))
+        owner, learned = active.frame.carried.get(self.key, (0, {}))
         self.known = Carried(self, self._frames[owner][0], learned, self._before[owner])
 
     @property
-    def _key(self) -> Any:
+    def key(self) -> Any:
+        """The loop, by its place in the code."""
         return self.tx.f_code, self.head.offset
+
+    def place_of(self, value: Any) -> tuple[int, str] | None:
+        """``(frame, name)`` of a local that holds this value."""
+        for i, (frame, _) in enumerate(self._frames):
+            for name in frame.symbolic_locals:
+                held = dict.get(frame.symbolic_locals, name)
+                if held is not None and not isinstance(held, Poison) and held.realize() is value:
+                    return i, name
+        return None
 
     def follow(self, condition: Any, location: str) -> bool | None:
         """The outcome of a branch on data in this iteration; None if it cannot be followed both ways."""
@@ -317,21 +335,22 @@ class Region:
             )
         for items in self.lists:
             items.close()
+        self.closed = True
 
     def _refuse_carried(self, names: list[str]) -> Restart:
         reason = f"{', '.join(sorted(set(names)))} carries a value from one document to the next"
-        return refuse("carried-state", reason, self.location)
+        return refuse("carried-state", reason, self.location, self.key)
 
     def _learn(self, carried: list[str]) -> None:
         """If every document can do without what is carried (`packpass.capture.carried`), trace the frame again."""
         frame = active.frame
         owners = [i for i, (_, accesses) in enumerate(self._frames) if accesses.carried()]
-        if frame is None or self.skips or self._key in frame.carried or len(owners) != 1 or self.cells.carried():
+        if frame is None or self.skips or self.key in frame.carried or len(owners) != 1 or self.cells.carried():
             return
         after = [locals_of[owners[0]] for locals_of in self._after]
         learned = learn(self._before[owners[0]], after, self.indices, set(carried))
         if all(how is not None for how in learned.values()):
-            frame.carried[self._key] = owners[0], learned
+            frame.carried[self.key] = owners[0], learned
             raise restart(f"{', '.join(sorted(learned))} can be made from the documents' numbers")
 
     def abandon(self) -> None:

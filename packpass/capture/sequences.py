@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from packpass.capture import plain
+from packpass.capture import plain, watch
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -30,7 +30,7 @@ from packpass.capture.dynamo import (
     constant,
     variable,
 )
-from packpass.capture.lists import CollectedItems, is_collected, items_of
+from packpass.capture.lists import CollectedItems, is_collected, items_of, looped_over_again
 from packpass.capture.matrices import goes_over_rows, is_column, is_single, rows_of
 from packpass.capture.region import ITERATIONS, Region
 from packpass.capture.state import (
@@ -43,7 +43,6 @@ from packpass.capture.state import (
     refuse,
     resumes,
 )
-from packpass.capture.watch import enter_loop_mode, is_matrix, is_vector, loop_mode_for_symint, made_from, static_sizes
 from packpass.decisions.location import is_library
 
 if TYPE_CHECKING:
@@ -59,43 +58,36 @@ def is_documents(value: Any) -> bool:
     return isinstance(value, UserDefinedObjectVariable) and issubclass(value.python_type(), plain.Documents)
 
 
-def is_once(value: Any) -> bool:
-    return issubclass(value.python_type(), plain.Once)
-
-
 def documents_of(tx: Translator, value: Any) -> Any:
     """``value`` as a sequence over documents, or None: one of ours, a list that a loop over documents has filled, a 1-D
-    integer tensor with one entry per document, or a matrix with one row of sizes for each."""
+    integer tensor, a matrix with one row of sizes for each, or a batch of padded rows."""
     if is_documents(value):
         return value
     items = items_of(value)
     if items is not None:
-        return of_collected(tx, items)
+        return looped_over_again(tx, items)
     if isinstance(value, NumpyNdarrayVariable):
-        if is_vector(value) and made_from(value.as_proxy().node) is not None:
+        if watch.is_vector(value) and watch.made_from(value.as_proxy().node) is not None:
             raise refuse_use(tx, "going over a numpy array of boundaries, instead of their tolist(),")
         return None
-    if isinstance(value, TensorVariable) and is_matrix(value):
+    if isinstance(value, TensorVariable) and watch.is_matrix(value):
         return rows_of(tx, value)
-    if isinstance(value, TensorVariable) and is_vector(value) and current_frame().mode is not Mode.STOCK:
+    if current_frame().mode is Mode.STOCK or not isinstance(value, TensorVariable):
+        return None
+    if watch.is_vector(value) or watch.is_batch(value):
         if is_single(tx, value) or (is_column(value) and goes_over_rows(tx, value)):
             return call(tx, plain.of_tensor, value)
         size = value.as_proxy().node.meta["example_value"].shape[0]
-        if isinstance(size, int) or size.node.expr.is_number:
-            enter_loop_mode(tx, static_sizes(int(size)))
-        elif loop_mode_for_symint(tx, size.node.expr):
+        known = isinstance(size, int) or size.node.expr.is_number
+        if known and (watch.is_vector(value) or watch.batches(tx, {int(size)})):
+            watch.enter_loop_mode(tx, watch.static_sizes(int(size)))
+        elif not known and watch.loop_mode_for_symint(tx, size.node.expr):
             return call(tx, plain.of_tensor, value)
     return None
 
 
-def of_collected(tx: Translator, items: CollectedItems) -> Any:
-    """A list that an earlier loop over documents filled, looped over again."""
-    if items.numbers is not None:
-        return items.numbers
-    collected = items.collected()
-    if items.region.skips:
-        current_frame().not_replayable = "a list that lacks the skipped documents is looped over again"
-    return call(tx, plain.of_collected, collected, items.region.length)
+def _is_once(value: Any) -> bool:
+    return issubclass(value.python_type(), plain.Once)
 
 
 def expression(value: Any) -> Any:
@@ -141,13 +133,14 @@ def _advance(tx: Translator, iterator: Value) -> Value:
     return region.index
 
 
-def _in_range(key: Any, length: Any) -> bool:
+def _in_range(key: Any, length: Value) -> bool:
     """Is ``0 <= key < length`` in every iteration of the open loop, where its index is below the loop's length?"""
     if not active.regions:
         return False
     region = active.regions[-1]
     ahead = key - expression(region.index)
-    spare = length - expression(region.length) - ahead
+    watch.settle(length, region.length)
+    spare = expression(length) - expression(region.length) - ahead
     return all(getattr(n, "is_number", True) and bool(n >= 0) for n in (ahead, spare))
 
 
@@ -170,7 +163,7 @@ def _position(tx: Translator, documents: Value, key: Value) -> Value:
         raise refuse_use(tx, f"entry [{number}] of a sequence with one entry per document")
     if isinstance(key, SymNodeVariable):
         # A negative number counts from the end, one too large raises: neither is what the entry of it would be.
-        if _in_range(expression(key), expression(length)):
+        if _in_range(expression(key), length):
             return key
         raise refuse_use(tx, f"entry [{key.sym_num}] of a sequence with one entry per document")
     raise refuse_use(tx, "this subscript")
@@ -191,7 +184,7 @@ def _bounds(tx: Translator, documents: Value, key: Value) -> Value:
 
 def take(tx: Translator, documents: Any) -> Value:
     """`plain.take`; and where another iterator uses this one up."""
-    if is_once(documents):
+    if _is_once(documents):
         if documents in active.trace.spent:
             raise refuse("iterator-use", "an iterator over documents is used a second time", location_of(tx))
         active.trace.spent.add(documents)
@@ -222,12 +215,12 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if all(a.is_python_constant() for a in (start, stop)):
         n = stop.as_python_constant()
         if isinstance(n, int) and n >= 1:
-            enter_loop_mode(tx, static_sizes(n))
+            watch.enter_loop_mode(tx, watch.static_sizes(n))
         return None
     if not all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in (start, stop)):
         return None
     # Only the difference counts: range(1, n) runs as often as range(n - 1).
-    if not loop_mode_for_symint(tx, expression(stop) - expression(start)):
+    if not watch.loop_mode_for_symint(tx, expression(stop) - expression(start)):
         return None
     return call(tx, plain.of_count, stop) if _number(start) == 0 else call(tx, plain.of_range, start, stop)
 
@@ -237,6 +230,7 @@ def _shortest(tx: Translator, items: list[Any], what: str, strict: bool) -> Any:
     shortest = _length(tx, items[0])
     for item in items[1:]:
         length = _length(tx, item)
+        watch.settle(length, shortest)
         difference = sympy.sympify(expression(length) - expression(shortest))
         if not difference.is_Integer or (strict and difference != 0):
             lengths = f"{expression(shortest)} and {expression(length)}"
@@ -310,7 +304,7 @@ def _list(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     # A copy of a sequence that is never changed is the sequence, unless making it calls code of the user.
     if _calls(tx, args[0]):
         return collect(tx, args[0])
-    return call(tx, plain.listed, args[0], variable(tx, list)) if is_once(args[0]) else args[0]
+    return call(tx, plain.listed, args[0], variable(tx, list)) if _is_once(args[0]) else args[0]
 
 
 def _list_or_generator(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:

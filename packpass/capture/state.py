@@ -103,12 +103,22 @@ class FrameState:
     """Why the loops of this frame must not be replayed although their two iterations are alike."""
     row_sizes: bool = False
     """Is there a loop over rows of sizes? Where there is, the lengths of what else is made of them depend on values."""
+    masks: bool = False
+    """Are rows picked by a mask? Then documents are the rows of a batch also where no vector has their lengths."""
+    batches: set[str] = dataclasses.field(default_factory=set)
+    """Inputs with one row for each document."""
     single_rows: bool = False
     """Is there a matrix with one row, over which a loop was captured, among the values of the frame?"""
     restarts: int = 0
     carried: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """Loop (code object, bytecode offset) -> which of its live frames has locals that change by documents, and how, see
     `packpass.capture.carried`."""
+    keys: dict[int, Any] = dataclasses.field(default_factory=dict)
+    """Loop id -> loop (code object, bytecode offset)."""
+    left: set[Any] = dataclasses.field(default_factory=set)
+    """Loops that were refused, in front of which the graph ends, so that those before them stay captured."""
+    running: dict[Any, set[tuple[int, str]]] = dataclasses.field(default_factory=dict)
+    """Loop -> which of its live frames has a list of numbers under which name, see `packpass.capture.running`."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
     message_groups: dict[str, tuple[str, set[int]]] = dataclasses.field(default_factory=dict)
@@ -228,16 +238,29 @@ def without_data_sizes(reason: str) -> Restart | None:
     frame.sites.clear()
     frame.branches.clear()
     frame.carried.clear()
+    frame.running.clear()
     return restart(f"without sizes that are data: {reason}")
 
 
-def refuse(code: str, reason: str, location: str) -> Restart:
-    """Record why the loop at ``location`` is not captured; the frame goes on as stock torch."""
+def refuse(code: str, reason: str, location: str, loop: Any = None) -> Restart:
+    """Record why the loop at ``location`` is not captured; the frame goes on as stock torch, or up to that loop as it
+    was, if others were captured before (``loop``: its key, where it is not the open one)."""
     again = without_data_sizes(f"{code}: {reason}")
     if again is not None:
         return again
     note(code, reason, location)
+    frame = active.frame
+    key = loop or (active.regions[-1].key if active.regions else None)
+    if frame is not None and key is not None and key not in frame.left and captured_before(key):
+        frame.left.add(key)
+        return restart(f"the graph ends in front of a loop: {code}: {reason}")
     return leave_to_stock(f"{code}: {reason}")
+
+
+def captured_before(key: Any) -> bool:
+    """Has this trace captured another loop, in front of this one?"""
+    others = [region for region in active.trace.regions.values() if region.key != key]
+    return active.frame is not None and active.frame.mode is Mode.SYMBOLIC and any(r.closed for r in others)
 
 
 def note(code: str, reason: str, location: str) -> None:

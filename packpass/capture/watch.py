@@ -8,6 +8,7 @@ Functions named after what they wrap are ``replacement(original, *args)`` for th
 
 from __future__ import annotations
 
+import operator
 import types
 from typing import Any
 
@@ -15,7 +16,7 @@ import sympy
 import torch
 
 from packpass._compat import free_unbacked_symbols, hint_of
-from packpass.capture.dynamo import TensorVariable, example
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, example
 from packpass.capture.hooks import group_is_on
 from packpass.capture.state import FrameState, Mode, current_frame, location_of, note, restart
 
@@ -46,6 +47,59 @@ def _source_name(source: Any) -> str:
     return source.name if isinstance(source.name, str) else source.name()  # a method before torch 2.12
 
 
+def batches(tx: Any, sizes: set[int] | None = None, most: int = 0) -> dict[str, Any]:
+    """Inputs with as many rows as there are lengths of documents: a padded batch, and the mask that these are sums of.
+
+    Name of the source -> number of rows. Only where the program has made, or was given, a vector of integers with an
+    entry for each row, or a mask of them; of one row torch makes a constant. ``most``: dimensions that what tells
+    lengths has at most.
+    """
+    graph = tx.output.root_tracer.graph
+    values = [node.meta.get("example_value") for node in graph.nodes]
+    most = most or (2 if current_frame().masks or current_frame().row_sizes else 1)
+    lengths = {hint_of(v.shape[0]) for v in values if _may_tell_lengths(v) and 1 <= v.dim() <= most}
+    found = {}
+    for node in graph.find_nodes(op="placeholder"):
+        value, argument = node.meta.get("example_value"), node.meta.get("grapharg")
+        if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter) or not value.dim():
+            continue
+        rows = hint_of(value.shape[0])
+        if rows is None or rows not in lengths or rows < 2 or (sizes is not None and rows not in sizes):
+            continue
+        if argument is not None and argument.source is not None:
+            found[_source_name(argument.source)] = value.shape[0]
+    return found
+
+
+def _may_tell_lengths(value: Any) -> bool:
+    return _is_integers(value) or (isinstance(value, torch.Tensor) and value.dtype is torch.bool and value.dim() == 2)
+
+
+def watch_mask(tx: Any, made: Any) -> None:
+    """A row is picked by a mask, or is counted: how much that is, is data, which ends the graph. In a loop over rows it
+    is known."""
+    frame = current_frame()
+    node, rows = made.as_proxy().node, 0
+    while node.op != "placeholder" and len(node.all_input_nodes) == 1:
+        rows += node.target in ROWS
+        node = node.all_input_nodes[0]
+    value = node.meta.get("example_value")
+    if frame.mode is not Mode.PROBE or frame.masks or not loops_are_sought() or not rows:
+        return
+    if not isinstance(value, torch.Tensor) or value.dim() != 2 or value.dtype.is_floating_point:
+        return
+    frame.masks = frame.only_numbers = True
+    enter_loop_mode(tx, (hint_of(value.shape[0]) or 0,), rank=2)
+
+
+ROWS = (operator.getitem, torch.select, "select")
+"""What takes one row of a matrix."""
+
+
+def _is_integers(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in _INDEX_DTYPES
+
+
 def enter_loop_mode(tx: Any, sizes: tuple[int, ...], rank: int = 1) -> None:
     """A loop that may run over documents: trace the frame again, ready for it, unless it already is.
 
@@ -53,6 +107,9 @@ def enter_loop_mode(tx: Any, sizes: tuple[int, ...], rank: int = 1) -> None:
     """
     frame = current_frame()
     fitting = {name for name, size in vectors(tx, rank).items() if hint_of(size) in sizes}
+    rows = {sizes[0], sizes[0] - 1} if rank == 1 else set(sizes)
+    frame.batches |= set(batches(tx, rows, most=max(rank, 2 if frame.masks else 1)))
+    fitting |= frame.batches
     new = fitting - frame.dynamic_sources
     symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
     if not symbolic:
@@ -75,12 +132,15 @@ def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
     frame = current_frame()
     if free_unbacked_symbols(expr):
         return frame.mode is Mode.SYMBOLIC and (frame.row_sizes or is_size_of_a_vector(tx, expr))
-    names = {**vectors(tx), **(vectors(tx, rank=2) if frame.row_sizes else {})}
+    names = {**vectors(tx), **(vectors(tx, rank=2) if frame.row_sizes else {}), **batches(tx)} | dict.fromkeys(
+        frame.batches
+    )
     env = tx.output.shape_env
     for symbol in getattr(expr, "free_symbols", ()):
         for source in env.var_to_sources.get(symbol, ()):
             base = getattr(source, "base", None)
-            if base is not None and _source_name(base) in names:
+            rows = not getattr(source, "idx", 0)  # of a matrix, how many there are, and not how wide they are
+            if base is not None and rows and _source_name(base) in names:
                 if frame.mode is Mode.PROBE:
                     symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
                     frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
@@ -113,6 +173,21 @@ def is_matrix(v: Any) -> bool:
     return columns is not None and 1 <= columns <= MOST_COLUMNS
 
 
+def is_batch(v: Any) -> bool:
+    """May this be rows of documents that are padded to one length?"""
+    value = example(v)
+    return isinstance(value, torch.Tensor) and value.dim() > 1 and not is_unknown(value.shape[0])
+
+
+def settle(one: Any, other: Any) -> None:
+    """Two numbers of documents, of which torch knows no more than what they are now: lengths and padded rows that are
+    given to the model, say. Whether they go together is settled by a guard, as where their tensors are added."""
+    sizes = [v.sym_num if isinstance(v, SymNodeVariable) else v.as_python_constant() for v in (one, other)]
+    difference = sizes[0] - sizes[1]
+    if isinstance(difference, torch.SymInt) and not is_unknown(difference) and hint_of(difference) in (-1, 0, 1):
+        bool(difference == hint_of(difference))
+
+
 def is_unknown(size: Any) -> bool:
     return isinstance(size, (torch.SymInt, torch.SymBool)) and bool(free_unbacked_symbols(size))
 
@@ -132,12 +207,16 @@ def watch_item(tx: Any, scalar: Any) -> None:
     the numbers with it: capture the scalars. ``cu[3].item()`` of a small vector may be a loop with a constant number of
     documents: let the passes look. Above the limit, unrolling would cost more than it can gain.
     """
-    vector = made_from(scalar.as_proxy().node)
-    if vector is None:
-        return
-    size = vector.meta["example_value"].shape[0]
     frame = current_frame()
     symbolic = loops_are_sought()
+    vector = made_from(scalar.as_proxy().node)
+    if vector is None:
+        watch_mask(tx, scalar)
+    if vector is None and not (symbolic and is_of_a_batch(tx, scalar.as_proxy().node)):
+        return
+    size = None if vector is None else vector.meta["example_value"].shape[0]
+    if isinstance(size, int) and symbolic and batches(tx, {size}):
+        enter_loop_mode(tx, (size,))
     if isinstance(size, int) and size <= UNROLL_LIMIT:
         frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
         raise restart("boundaries are read one by one")
@@ -166,6 +245,21 @@ LISTED = (
     "a list of numbers is read from a tensor that is not known to hold boundaries or lengths of documents, which are "
     "1-D vectors of integers given to the model or made from one; loops by these numbers run as in stock torch"
 )
+
+
+def is_of_a_batch(tx: Any, node: Any) -> bool:
+    """Is a number made from lengths of documents that were made from a padded batch?"""
+    rows = set(map(hint_of, batches(tx).values()))
+    rows |= {size + 1 for size in rows if size is not None}
+    seen, queue = {node}, [node]
+    while queue:
+        here = queue.pop()
+        value = here.meta.get("example_value")
+        if _is_integers(value) and value.dim() == 1 and hint_of(value.shape[0]) in rows - {None}:
+            return True
+        queue += [source for source in here.all_input_nodes if source not in seen]
+        seen.update(here.all_input_nodes)
+    return False
 
 
 def watch_data_size(tx: Any) -> None:

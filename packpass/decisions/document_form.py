@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,15 +12,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DocumentForm:
-    """``graph`` stands beside the graph that Dynamo knows, and takes the plan of `packpass.ops._each_document.plan_of`
-    after its other inputs.
+    """``graph`` stands beside the graph that Dynamo knows, and takes a plan of `packpass.ops._document_plans` after
+    its other inputs.
 
     ``boundaries``: a graph of the same inputs (without the plan) that gives the boundaries and the number of slots of
     the row. ``declared``: boundaries that do not fit the row are an error; else the row counts as one document.
-    ``longest``: the one length of a padded document that the graph's code is good for; None for any.
+    ``padded_to(longest, total)``: the length of padded documents, of which the longest has so many slots in a row of
+    ``total``: the graph's code is not good for every length. Wherever possible it is a multiple of ``multiple``.
     """
 
     graph: fx.GraphModule
     boundaries: fx.GraphModule
     declared: bool
-    longest: int | None
+    padded_to: Callable[[int, int], int]
+    multiple: int

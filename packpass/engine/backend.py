@@ -14,7 +14,7 @@ from packpass.engine.versions import require_torch, warn_if_untested
 
 require_torch(torch.__version__)  # before the imports that would fail obscurely
 
-from packpass import capture, ops  # noqa: F401  (ops registers the operators
+from packpass import capture, markers, ops  # noqa: F401  (ops registers the operators
 from packpass._compat import size_oblivious
 from packpass._options import Options
 from packpass.capture import Mode, frame_state
@@ -104,6 +104,10 @@ class Backend:
             except NotReplayable as reason:
                 outcome.record_refusals()
                 log.info("not replayed: %s", reason)
+                left = loops_to_leave(gm, outcome, frame)
+                if left:
+                    frame.left |= left
+                    raise restart("the graph ends in front of a loop that is not vectorised") from None
         frame.mode = Mode.STOCK
         raise restart("the captured loop is not vectorised")
 
@@ -117,6 +121,14 @@ class Backend:
     ) -> Callable[..., Any]:
         """What becomes of a rewritten graph; an audit runs it call by call instead."""
         return compile_inner(gm, example_inputs, settings, mode, inductor_options)
+
+
+def loops_to_leave(gm: fx.GraphModule, outcome: Any, frame: FrameState) -> set[Any]:
+    """The loops that nobody rewrote, where others are rewritten and stay so if the graph ends in front of these."""
+    if not outcome.loop_rewrites or frame.mode is not Mode.SYMBOLIC:
+        return set()
+    numbers = {node.args[1] for node in gm.graph.nodes if node.target is markers.LOOP_BEGIN}
+    return {frame.keys[number] for number in numbers if number in frame.keys} - frame.left
 
 
 def _in_its_form(outcome: Any, gm: fx.GraphModule, inner: Any, inputs: Sequence[Any], settings: Options) -> Any:

@@ -19,7 +19,8 @@ from packpass.decisions.records import Refusal, record
 from packpass.engine.unpadded import Inner, Variants, dynamic_of
 from packpass.layout import analyze
 from packpass.layout.sources import belongs_to_module, source_name
-from packpass.ops._each_document import fit, plan_of
+from packpass.ops._document_plans import BATCHES, fit, one_batch, several_batches, stretches
+from packpass.ops._each_document import each_document
 from packpass.semantics import example
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("packpass.isolated")
 
-PLAN = 3
-"""Inputs that the plan adds."""
+PLAN = 4
+"""Inputs that a plan adds."""
 
 
 def isolated(form: DocumentForm, original: fx.GraphModule, inner: Inner) -> Callable[..., Any]:
@@ -42,23 +43,59 @@ def isolated(form: DocumentForm, original: fx.GraphModule, inner: Inner) -> Call
     numbers = [i for i, node in enumerate(places) if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)]
     for node in gm.graph.nodes:  # fakes of a mode that the graph is not compiled in
         node.meta.pop("example_value", None)
-    whole = Plans(gm, [*dynamic, None, None, None], numbers, inner, tokens=len(dynamic))
+    made: dict[tuple[int, ...], Plans] = {}
+    """By the factor of the length of every batch, which is a number in what is compiled."""
     as_it_was = Variants(original, dynamic, numbers, inner)
     failed: list[Exception] = []
 
-    def run(*inputs: Any) -> Any:
+    def planned(*inputs: Any) -> tuple[Plans, list[Any]]:
         with torch.no_grad():
             boundaries, total = form.boundaries(*inputs)
-            plan = plan_of(checked(boundaries, int(total), form.declared), int(total), form.longest)
-        if not failed:
-            try:
-                call = whole.ready((*inputs, *plan))
-            except Exception as error:
-                failed.append(error)
-                _note(error)
-        return as_it_was(*inputs) if failed else call(*inputs, *plan)
+            total = int(total)
+            documents = stretches(checked(boundaries, total, form.declared), total)
+            classes = several_batches(documents, total, form.padded_to)
+            device, shape = boundaries.device, (form.padded_to, form.multiple)
+            plans = [one_batch(part, total, device, *shape) for part in classes or [documents]]
+        factors = tuple(slots.shape[2] for _, slots, *_ in plans)
+        if factors not in made:
+            spread = gm if classes is None else _in_batches(gm)
+            made[factors] = Plans(
+                spread, [*dynamic, *[None] * (PLAN * len(plans))], numbers, inner, tokens=len(dynamic)
+            )
+        return made[factors], [x for plan in plans for x in plan]
+
+    def run(*inputs: Any) -> Any:
+        if failed:
+            return as_it_was(*inputs)
+        graph, plan = planned(*inputs)
+        try:
+            call = graph.ready((*inputs, *plan))
+        except Exception as error:
+            failed.append(error)
+            _note(error)
+            return as_it_was(*inputs)
+        return call(*inputs, *plan)
 
     return run
+
+
+def _in_batches(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with the plans of several batches in place of that of one."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    last, plans = places[-1], [tuple(places[-PLAN:])]
+    for k in range(1, BATCHES):
+        made = []
+        for node in plans[0]:
+            with graph.inserting_after(last):
+                last = graph.placeholder(f"{node.target}_{k}")
+            made.append(last)
+        plans.append(tuple(made))
+    for node in graph.nodes:
+        if node.target is each_document:
+            node.args = (*node.args[:4], tuple(plans), *node.args[5:])
+    return fx.GraphModule(gm, graph)
 
 
 def _note(error: Exception) -> None:
@@ -76,13 +113,13 @@ class Plans(Variants):
 
     def _sizes(self, inputs: Any) -> list[tuple[frozenset[int], frozenset[int]]]:
         nothing: frozenset[int] = frozenset()
-        given = [(found or nothing, nothing) for found in self.dynamic[:-PLAN]]
+        count = self.tokens or 0
+        given = [(found or nothing, nothing) for found in self.dynamic[:count]]
         # A plan's slots of the row are as many as the row's own: one symbol if that is one.
-        source, _, _ = inputs[-PLAN:]
-        together = any(self.dynamic)
-        row = (frozenset({0}), nothing) if together else (nothing, nothing)
-        assert source.dim() == 1
-        return [*given, row, (nothing, frozenset({0, 1})), (nothing, frozenset({0}))]
+        row = (frozenset({0}), nothing) if any(self.dynamic) else (nothing, nothing)
+        several = (nothing, frozenset({0}))
+        plan = [row, (nothing, frozenset({0, 1})), several, several]  # the multiple, dimension 2, stays a number
+        return [*given, *plan * ((len(inputs) - count) // PLAN)]
 
 
 def checked(cu_seqlens: Tensor, total: int, declared: bool) -> Tensor:

@@ -144,7 +144,8 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
         after = count(gm)[0] if rewrites else nodes
         runs.append(PassRun(p.name, nodes, after, seconds, rewrites, len(found) - rewrites))
     if capturing:
-        left = sum(node.target is markers.LOOP_BEGIN for m in graph_modules(gm) for node in m.graph.nodes) // 2
+        nodes_left = [node.target for m in graph_modules(gm) for node in m.graph.nodes]
+        left = nodes_left.count(markers.LOOP_BEGIN) // 2 + nodes_left.count(markers.LAST_BOUNDARY)
         if not left:
             restore_shadows(gm)
     remove_boundary_markers(gm)

@@ -290,6 +290,11 @@ class _Loops:
             x, boundaries, index, dim = args
             start, stop = boundaries[index : index + 2].tolist()
             return x.narrow(dim, start, stop - start)
+        if node.target is markers.MASKED:
+            return args[0][args[1]]
+        if node.target is markers.MASKED_PUT:
+            args[0][args[1]] = args[2]
+            return None
         if node.target is markers.LOOP_CHECK:
             if not args[0]:
                 raise AssertionError(args[1])
@@ -300,6 +305,8 @@ class _Loops:
             return torch.cat(args[0], args[1])
         if node.target is markers.LIST_STACK:
             return torch.stack(args[0], args[1])
+        if node.target is markers.LIST_DIAGONAL:
+            return torch.block_diag(*args[0])
         if node.target is markers.LIST_PAD:
             return pad_sequence(args[0], args[2], args[3], args[4])
         if node.op == "call_method":

@@ -19,7 +19,7 @@ from packpass.layout import Layouts, analyze
 from packpass.layout.sources import LayoutError, Packing
 from packpass.semantics import Call, call_of, meaning_of
 from packpass.semantics.meaning import Axis, Flipped, Mixed, Relation, Rolled, Scanned
-from packpass.semantics.mixing import has_mask, mixing_kind
+from packpass.semantics.mixing_by_name import has_mask, mixing_kind
 
 _WORDS = {
     "convolution": "reads its neighbours, across the ends of documents as well",

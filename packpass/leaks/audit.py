@@ -19,9 +19,12 @@ from packpass.engine.compile import fresh_copy, is_compiled, uncompiled
 from packpass.engine.explain import model_name
 from packpass.leaks import boundaries, gradients, inputs, locate
 from packpass.leaks.compiled import Following
-from packpass.leaks.documents import PADDING, Documents
 from packpass.leaks.records import PADDING_NAME, Audit, NothingToCompare
-from packpass.leaks.trial import Progress, Trial, Verdict, compare, placed
+from packpass.leaks.trial import Progress, Trial
+from packpass.measuring.trees import clone_tree, tensors
+from packpass.probing import tokens
+from packpass.probing.compare import Verdict, compare, placed, probes
+from packpass.probing.documents import PADDING, Documents
 
 
 def audit(
@@ -106,7 +109,7 @@ class _Auditing:
                 f"packpass.audit needs two documents to tell apart, and there is one only ({documents.source}); give a "
                 "batch with several documents, or cu_seqlens= that cut it"
             )
-        changes = inputs.plan(entries, documents)
+        changes = tokens.plan(entries, documents)
         labels = _probed(documents, probes)
         if not changes.changed:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in changes.held) or "no argument lies along it"
@@ -119,9 +122,11 @@ class _Auditing:
         result.probed = tuple(name_of(label) for label in labels)
 
         def others(label: int) -> Any:
-            return changes.others(self.trial.tree, documents, label)
+            copy = clone_tree(self.trial.tree)
+            changes.exchange(dict(tensors(copy)), documents, label)
+            return copy
 
-        verdict, base, moved, told = compare(self.trial, others, documents, labels, self.progress)
+        verdict, base, moved, told = compare(self.trial, others, documents, labels, self.progress.step)
         self._outputs(result, base, moved, documents, labels, verdict)
         result.not_covered += told
         if verdict.dirty:
@@ -201,10 +206,7 @@ def _probed(documents: Documents, wanted: int | Sequence[int]) -> tuple[int, ...
     if isinstance(wanted, bool) or (isinstance(wanted, int) and wanted < 1):
         raise ValueError(f"documents = {wanted!r}: must be at least 1, or numbers of documents")
     if isinstance(wanted, int):
-        picked: Iterable[int] = there
-        if wanted < len(there):
-            last = len(there) - 1
-            picked = dict.fromkeys(there[round(k * last / max(wanted - 1, 1))] for k in range(wanted))
+        picked: Iterable[int] = probes(documents, wanted)
     else:
         missing = [n for n in wanted if n + 1 not in there]
         if missing or not wanted:

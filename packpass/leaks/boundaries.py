@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 from packpass.layout.arguments import boundary_arguments
 from packpass.layout.sources import PADDED_NAMES, in_graph
-from packpass.leaks.documents import Documents, from_boundaries
-from packpass.leaks.inputs import Input, is_mask, name_has, numbers_documents, restarting
 from packpass.leaks.records import NothingToCompare
+from packpass.probing.documents import Documents, from_boundaries
+from packpass.probing.tokens import Input, is_mask, name_has, numbers_documents, restarting
 
 GIVE = (
     "give them: packpass.audit(model, cu_seqlens=boundaries)(...), with boundaries [0, end of document 0, ..., T]; or "

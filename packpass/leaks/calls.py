@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from packpass.decisions.location import is_library, shorten
-from packpass.semantics.mixing import writes_an_item
+from packpass.semantics.mixing_by_name import writes_an_item
 from packpass.semantics.names import is_in_place, name_of_target
 
 

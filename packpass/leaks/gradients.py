@@ -17,13 +17,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 from packpass._compat import in_functorch
 from packpass.leaks.calls import Site, operation_name, reads_attribute, tensors_in, user_location
 from packpass.leaks.compiled import Following
-from packpass.leaks.documents import PADDING, Documents, Hit
-from packpass.leaks.inputs import Changes
 from packpass.leaks.records import Audit, Leak
 from packpass.leaks.trial import Trial, outputs_of
 from packpass.leaks.words import BACKWARD_ADVICE, distance
 from packpass.measuring.trees import clone_tree, leaves
-from packpass.semantics.mixing import is_slot_by_slot, mixing_kind, moves_slots
+from packpass.probing.documents import PADDING, Documents, Hit
+from packpass.probing.gradients import Recorded, cotangents, foreign_gradients, halves, outside
+from packpass.probing.tokens import Changes
+from packpass.semantics.mixing_by_name import is_slot_by_slot, mixing_kind, moves_slots
 
 
 class _Watch(TorchFunctionMode):
@@ -70,11 +71,10 @@ class _Watch(TorchFunctionMode):
 
 @dataclasses.dataclass
 class _Recorded:
-    """A forward whose gradients can be asked for."""
+    """A forward whose gradients can be asked for, and the calls that made it."""
 
     watch: _Watch
-    wanted: list[tuple[str, torch.Tensor]]
-    outputs: list[torch.Tensor]
+    values: Recorded
 
 
 def look(
@@ -102,16 +102,18 @@ def look(
 def _look(
     audit: Audit, recorded: _Recorded, documents: Documents, labels: tuple[int, ...], forward_dirty: bool
 ) -> None:
-    wanted = dict.fromkeys(name for name, _ in recorded.wanted)
+    wanted = dict.fromkeys(name for name, _ in recorded.values.wanted)
     found: dict[int, dict[str, Hit]] = {}
     try:
         # One backward of many documents at once says whether there is anything to say; only then one for each.
-        if not any(_foreign_gradients(recorded, halves, 1) for halves in _halves(documents)):
+        if not any(foreign_gradients(recorded.values, half, 1) for half in halves(documents)):
             pass
         elif forward_dirty:
             audit.leaks = [dataclasses.replace(leak, direction="forward and backward") for leak in audit.leaks]
         else:
-            found = {label: _foreign_gradients(recorded, documents, label) for label in labels if label != PADDING}
+            found = {
+                label: foreign_gradients(recorded.values, documents, label) for label in labels if label != PADDING
+            }
             found = {label: hits for label, hits in found.items() if hits} or _any_of(recorded, documents, labels)
     except RuntimeError as error:
         audit.not_covered.append(f"gradients: the backward raised: {str(error).splitlines()[0]}")
@@ -121,24 +123,10 @@ def _look(
         audit.leaks += _places(recorded, documents, found)
 
 
-def _halves(documents: Documents) -> list[Documents]:
-    """The documents in two classes: 1, whose outputs are asked, and 2. Of four documents in a row two neighbours are
-    asked, so that both a later and an earlier neighbour is in the other class; of fewer than four, each class is."""
-    numbers = documents.numbers
-    asked = [{n for k, n in enumerate(numbers) if k % 4 in (1, 2)}]
-    if len(numbers) < 4:
-        asked = [set(numbers[::2]), set(numbers[1::2])]
-    made = []
-    for these in filter(None, asked):
-        labels = torch.where(torch.isin(documents.labels, torch.tensor(sorted(these))), 1, 2)
-        made.append(Documents(labels.masked_fill(documents.labels == PADDING, PADDING), documents.source))
-    return made
-
-
 def _any_of(recorded: _Recorded, documents: Documents, labels: tuple[int, ...]) -> dict[int, dict[str, Hit]]:
     """The first document that gradients leave, where none of those that were probed is one."""
     for label in documents.numbers:
-        if label not in labels and (hits := _foreign_gradients(recorded, documents, label)):
+        if label not in labels and (hits := foreign_gradients(recorded.values, documents, label)):
             return {label: hits}
     return {}
 
@@ -170,44 +158,7 @@ def _record(trial: Trial, follow: Following | None, changes: Changes, documents:
         return "no output with a value per token requires one"
     if not wanted:
         return "no floating-point input, and no embedding of the tokens that was seen"
-    return _Recorded(watch, wanted, outputs)
-
-
-def _cotangents(outputs: list[torch.Tensor], documents: Documents, label: int) -> list[torch.Tensor]:
-    """Random numbers at one document's slots, 0 elsewhere."""
-    generator = torch.Generator().manual_seed(2)
-    made = []
-    for output in outputs:
-        foreign = documents.foreign(output.shape, label)
-        assert foreign is not None
-        own = torch.ones((), dtype=torch.bool)
-        for dims in documents.placements(output.shape):
-            own = own & (documents.laid(output.shape, dims) == label)
-        noise = torch.randn(output.shape, generator=generator) * own
-        made.append(noise.to(output.device, output.dtype))
-    return made
-
-
-def _foreign_gradients(recorded: _Recorded, documents: Documents, label: int) -> dict[str, Hit]:
-    """Inputs at which a gradient of one document's outputs is found at other documents."""
-    cotangents = _cotangents(recorded.outputs, documents, label)
-    wanted = [tensor for _, tensor in recorded.wanted]
-    found = torch.autograd.grad(recorded.outputs, wanted, cotangents, retain_graph=True, allow_unused=True)
-    hits: dict[str, Hit] = {}
-    for (name, _), gradient in zip(recorded.wanted, found, strict=True):
-        hit = None if gradient is None else _outside(gradient, documents, label)
-        if hit is not None:
-            hits.setdefault(name, hit)
-    return hits
-
-
-def _outside(gradient: torch.Tensor, documents: Documents, label: int) -> Hit | None:
-    """Where a gradient is not 0 outside its document; rounding is measured by its largest value."""
-    if not gradient.numel() or not documents.placements(gradient.shape):
-        return None
-    largest = float(gradient.abs().max())
-    noise = 8 * torch.finfo(gradient.dtype).eps * largest
-    return documents.hit(torch.zeros_like(gradient), gradient, label, noise)
+    return _Recorded(watch, Recorded(wanted, outputs))
 
 
 def _places(recorded: _Recorded, documents: Documents, found: dict[int, dict[str, Hit]]) -> list[Leak]:
@@ -217,12 +168,12 @@ def _places(recorded: _Recorded, documents: Documents, found: dict[int, dict[str
     read = {id(t): t for _, operands, _ in recorded.watch.readers for t in operands}
     values = list(read.values())
     for label, hits in found.items():
-        cotangents = _cotangents(recorded.outputs, documents, label)
-        gradients = torch.autograd.grad(recorded.outputs, values, cotangents, retain_graph=True, allow_unused=True)
+        given = cotangents(recorded.values, documents, label)
+        gradients = torch.autograd.grad(recorded.values.outputs, values, given, retain_graph=True, allow_unused=True)
         outside = {
             id(value): hit
             for value, gradient in zip(values, gradients, strict=True)
-            if gradient is not None and (hit := _outside(gradient, documents, label)) is not None
+            if gradient is not None and (hit := outside(gradient, documents, label)) is not None
         }
         first: list[tuple[Site, Hit]] = []
         for site, operands, results in recorded.watch.readers:

@@ -1,8 +1,7 @@
-"""The tensors that a model is called with: which hold tokens, and a copy in which one document's tokens are others."""
+"""The arguments of a model by the names that its signature gives them."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
@@ -10,19 +9,8 @@ from typing import Any
 
 import torch
 
-from packpass.leaks.documents import Documents
-from packpass.measuring.trees import clone_tree, leaves
-
-_NUMBERS = ("seq_idx", "segment_id", "document_id", "doc_id", "sequence_id")
-
-
-@dataclasses.dataclass(frozen=True)
-class Input:
-    """A tensor among the arguments: its name in the signature, or its path, and where it is among the leaves."""
-
-    name: str
-    path: str
-    value: torch.Tensor
+from packpass.measuring.trees import leaves
+from packpass.probing.tokens import Input
 
 
 def inputs_of(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Input]:
@@ -51,112 +39,3 @@ def _inputs(args: tuple[Any, ...], kwargs: dict[str, Any], positional: list[str]
         else:
             name = re.sub(r"^\[1\]\['([^']*)'\]", r"\1", path)
         yield Input(name, path, value)
-
-
-def name_has(name: str, *parts: str) -> bool:
-    """Does the last word of a name contain any of these?"""
-    words = re.findall(r"[A-Za-z_]\w*", name)
-    return bool(words) and any(part in words[-1].lower() for part in parts)
-
-
-def is_mask(entry: Input) -> bool:
-    """Is this a mask of real tokens: by its type, or by a name and values of 0 and 1?"""
-    value = entry.value
-    if value.dtype == torch.bool:
-        return True
-    if not name_has(entry.name, "mask"):
-        return False
-    return bool(((value == 0) | (value == 1)).all()) or (value.is_floating_point() and bool((value <= 0).all()))
-
-
-def restarting(rows: torch.Tensor) -> bool:
-    """Are these positions that go up by one, or start again at 0?"""
-    step = rows[:, 1:] - rows[:, :-1]
-    return bool(((step == 1) | (rows[:, 1:] == 0)).all()) and bool((rows[:, 0] == 0).all())
-
-
-def numbers_documents(entry: Input) -> bool:
-    """Does this tensor say for every slot to which document it belongs?"""
-    return name_has(entry.name, *_NUMBERS) and not entry.value.is_floating_point()
-
-
-@dataclasses.dataclass(frozen=True)
-class Changes:
-    """Which arguments are changed, and which stay as they are, with the reason."""
-
-    changed: tuple[Input, ...]
-    held: tuple[tuple[str, str], ...]
-
-    def others(
-        self, tree: tuple[tuple[Any, ...], dict[str, Any]], documents: Documents, label: int
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A copy of the arguments in which the tokens of one document are others: integers are exchanged for others of
-        the same tensor, floating-point numbers get noise of their own size added."""
-        copy = clone_tree(tree)
-        at = {path: value for path, value in leaves(copy) if isinstance(value, torch.Tensor)}
-        with torch.no_grad():
-            for entry in self.changed:
-                value = at[entry.path]
-                mask = documents.own(value.shape, label)
-                if mask is not None:
-                    mask = mask.to(value.device).expand(value.shape)
-                    value.detach().copy_(torch.where(mask, _other_values(value), value))
-        return copy
-
-
-def plan(inputs: list[Input], documents: Documents) -> Changes:
-    """What can be changed in a call."""
-    changed, held = [], []
-    for entry in inputs:
-        if not documents.placements(entry.value.shape):
-            continue
-        reason = _structural(entry, documents)
-        if not reason and len(documents.placements(entry.value.shape)) > 1:
-            reason = "several of its dimensions could be the row"
-        if not reason and not entry.value.is_floating_point() and len(_pool(entry.value)) < 2:
-            reason = "it holds one token only, so there is none to exchange it for"
-        if reason:
-            held.append((entry.name, reason))
-        else:
-            changed.append(entry)
-    return Changes(tuple(changed), tuple(held))
-
-
-def _structural(entry: Input, documents: Documents) -> str:
-    """Why a tensor says where documents are rather than what is in them, or ""."""
-    value = entry.value
-    if is_mask(entry):
-        return "a mask"
-    if value.is_complex():
-        return "complex numbers"
-    if value.is_floating_point():
-        return ""
-    if name_has(entry.name, "position", "pos_ids") or numbers_documents(entry):
-        return "positions or numbers of documents"
-    rows = value.reshape(-1, value.shape[-1]).cpu()
-    if value.numel() > 1 and restarting(rows):
-        return "positions"
-    labels = documents.labels_of(value.shape)
-    if labels is not None and documents.numbers:
-        shift = value.cpu().long() - labels
-        if len(shift.unique()) == 1:
-            return "numbers of documents"
-    return ""
-
-
-def _pool(value: torch.Tensor) -> torch.Tensor:
-    """Tokens that occur; negative ones mark what is ignored."""
-    known = value.unique()
-    return known[known >= 0]
-
-
-def _other_values(value: torch.Tensor) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1)
-    if value.is_floating_point():
-        spread = float(value.detach().float().std()) if value.numel() > 1 else 0.0
-        noise = torch.randn(value.shape, generator=generator).to(value.device)
-        return value.detach() + (noise * (spread or 1.0)).to(value.dtype)
-    pool = _pool(value)
-    rank = torch.searchsorted(pool, value.contiguous().clamp(min=0))
-    step = torch.randint(1, max(2, len(pool)), value.shape, generator=generator).to(value.device)
-    return torch.where(value < 0, value, pool[(rank + step) % len(pool)])

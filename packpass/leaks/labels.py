@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from packpass.leaks.calls import tensors_in, with_tensors
-from packpass.semantics.mixing import copies, is_slot_by_slot, joins_operands, moves_slots, pads
+from packpass.semantics.mixing_by_name import copies, is_slot_by_slot, joins_operands, moves_slots, pads
 
 LabelsOf = Callable[[torch.Tensor], "torch.Tensor | None"]
 

@@ -10,13 +10,14 @@ import torch
 
 from packpass.leaks.calls import Site
 from packpass.leaks.compiled import Following
-from packpass.leaks.documents import EVERY, PADDING, Documents, Hit, differing
 from packpass.leaks.lockstep import Lockstep, Mixing
 from packpass.leaks.records import PADDING_NAME, Audit, Leak
-from packpass.leaks.trial import Progress, Tree, Trial, Verdict, hits, outputs_of
+from packpass.leaks.trial import Progress, Tree, Trial, outputs_of
 from packpass.leaks.words import NOT_LOCATED, advice, distance
 from packpass.measuring.trees import clone_tree, tensors
-from packpass.semantics.mixing import mixes_on_purpose, mixing_kind
+from packpass.probing.compare import Verdict, hits
+from packpass.probing.documents import EVERY, PADDING, Documents, Hit, differing
+from packpass.semantics.mixing_by_name import mixes_on_purpose, mixing_kind
 
 MOST_CONFIRMED = 24
 """Sites that are looked at one by one; each costs a run."""

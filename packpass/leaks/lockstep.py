@@ -28,9 +28,9 @@ from packpass.leaks.calls import (
     with_tensors,
     writes_first,
 )
-from packpass.leaks.documents import PADDING, Documents, Hit, differing
 from packpass.leaks.labels import labels_after
-from packpass.semantics.mixing import (
+from packpass.probing.documents import PADDING, Documents, Hit, differing
+from packpass.semantics.mixing_by_name import (
     addresses,
     is_slot_by_slot,
     looks_at_form,

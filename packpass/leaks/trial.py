@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from packpass.leaks.documents import EVERY, Documents, Hit, differing
 from packpass.measuring.measure import same_randomness
 from packpass.measuring.trees import clone_tree, leaves
 
@@ -101,109 +99,3 @@ def _modules_of(model: Any) -> list[torch.nn.Module]:
 def outputs_of(result: Any) -> dict[str, Any]:
     """Everything in a result that is not a container, by path."""
     return {path or "output": value for path, value in leaves(result)}
-
-
-def placed(value: Any, documents: Documents) -> bool:
-    """Has an output a value per token, or per document?"""
-    return isinstance(value, torch.Tensor) and (
-        bool(documents.placements(value.shape)) or per_document(value, documents) is not None
-    )
-
-
-def per_document(value: torch.Tensor, documents: Documents) -> torch.Tensor | None:
-    """Labels of an output with a slot for every document in its first dimension, broadcastable to it."""
-    count = len(documents.numbers)
-    if documents.placements(value.shape) or value.dim() == 0 or value.shape[0] != count or count < 2:
-        return None
-    return torch.tensor(documents.numbers).reshape(-1, *[1] * (value.dim() - 1))
-
-
-def hits(
-    base: Mapping[str, Any], other: Mapping[str, Any], documents: Documents, label: int, noise: float
-) -> dict[str, Hit]:
-    """Outputs that differ at other documents than ``label``."""
-    found: dict[str, Hit] = {}
-    for path, value in base.items():
-        changed = other.get(path)
-        if not isinstance(value, torch.Tensor) or not isinstance(changed, torch.Tensor):
-            continue
-        if value.shape != changed.shape or value.dtype != changed.dtype:
-            continue
-        rows = per_document(value, documents)
-        if rows is None:
-            hit = documents.hit(value, changed, label, noise)
-        else:
-            mask, size = differing(value, changed, (rows != label).to(value.device), noise)
-            numbers = () if mask is None else tuple(rows[mask.cpu().expand(rows.shape)].tolist())
-            hit = None if mask is None else Hit(mask, numbers, torch.empty(0, dtype=torch.long), size)
-        if hit is not None:
-            found[path] = hit
-    return found
-
-
-def noise_between(one: Mapping[str, Any], two: Mapping[str, Any]) -> float:
-    """The largest finite difference of two equal runs."""
-    largest = 0.0
-    for path, value in one.items():
-        other = two.get(path)
-        if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor) and value.shape == other.shape:
-            if value.is_floating_point() and value.numel():
-                distance = (value.double() - other.double()).abs().nan_to_num(0.0, posinf=0.0)
-                largest = max(largest, float(distance.max()))
-    return largest
-
-
-def unequal(one: Any, two: Any) -> bool:
-    """Do two outputs differ at all?"""
-    if not isinstance(one, torch.Tensor) or not isinstance(two, torch.Tensor):
-        return False
-    if one.shape != two.shape:
-        return True
-    return not bool(((one == two) | ((one != one) & (two != two))).all())
-
-
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    """What runs of the model alone say: for each document that was changed, the outputs that differ elsewhere."""
-
-    noise: float
-    dirty: dict[int, dict[str, Hit]]
-    outputs: dict[int, dict[str, Any]]
-    """What those runs returned."""
-
-
-def compare(
-    trial: Trial, others: Callable[[int], Tree], documents: Documents, probes: tuple[int, ...], progress: Progress
-) -> tuple[Verdict, dict[str, Any], dict[str, bool], list[str]]:
-    """Run the model as it is, and once for each document with other tokens there; as it is once more if anything
-    differs that should not.
-
-    Returns the verdict, the base's outputs, which outputs differ between any two runs, and what to tell the reader.
-    """
-    total = len(probes) + 1
-    progress.step(0, total, "as it is")
-    base = trial.run()
-    state = trial.state_after
-    noise: float | None = None
-    dirty: dict[int, dict[str, Hit]] = {}
-    outputs: dict[int, dict[str, Any]] = {}
-    moved = dict.fromkeys(base, False)
-    told: list[str] = []
-    for k, label in enumerate(probes):
-        progress.step(k + 1, total, f"other tokens, document {label - 1}" if label else "other padding")
-        other = trial.run(others(label))
-        if state is not None and trial.state_after is not None and not torch.equal(state, trial.state_after):
-            told.append("how many random numbers are drawn depends on the tokens, so differences may be random ones")
-        for path in base:
-            moved[path] = moved[path] or unequal(base[path], other.get(path))
-        if noise is None:
-            if not hits(base, other, documents, label, EVERY):
-                continue  # equal to the last bit: how far two equal runs are apart does not matter
-            noise = noise_between(base, trial.run())
-        found = hits(base, other, documents, label, noise)
-        if found:
-            dirty[label], outputs[label] = found, other
-        elif rounding := hits(base, other, documents, label, EVERY):
-            size = max(hit.size for hit in rounding.values())
-            told.append(f"differences of at most {size:.1g} at other documents are rounding, and were not counted")
-    return Verdict(noise or 0.0, dirty, outputs), base, moved, list(dict.fromkeys(told))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from packpass.leaks.documents import PADDING, Documents, Hit
+from packpass.probing.documents import PADDING, Documents, Hit
 
 ADVICE: dict[str, str] = {
     "convolution": "give the convolution the boundaries (a causal convolution that takes seq_idx or cu_seqlens), or "

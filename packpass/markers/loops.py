@@ -10,7 +10,8 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
     loop_end(i1, id=1, it=1)
     parts = list_collect(y0, y1, id=1)   # one per Python list the body appends to
     z = ragged_cat(parts, dim)           # torch.cat of that list; list_join where every part has the same size,
-                                         # list_stack for torch.stack, list_pad for pad_sequence
+                                         # list_stack for torch.stack, list_pad for pad_sequence,
+                                         # list_diagonal for torch.block_diag
 
 ``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``. The markers never
 execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
@@ -38,19 +39,31 @@ _lib.define("loop_skip(SymBool cond, bool skip_when, int id, int it) -> ()", tag
 _lib.define("loop_skip.Tensor(Tensor cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_check(SymBool cond, str message, int id, int it) -> ()", tags=_TAGS)
 _lib.define("list_collect(Tensor first, Tensor second, int id) -> Tensor", tags=_TAGS)
+_lib.define("list_last(SymInt index, int id, int it, int number) -> SymInt", tags=_TAGS)
+_lib.define(
+    "list_continue(Tensor first, Tensor second, int id, SymInt last_first, SymInt last_second, int start) -> Tensor",
+    tags=_TAGS,
+)
 _lib.define("list_get(Tensor collected, SymInt index) -> Tensor", tags=_TAGS)
 _lib.define("ragged_cat(Tensor collected, int dim) -> Tensor", tags=_TAGS)
 _lib.define("list_stack(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("list_join(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("list_pad(Tensor collected, SymInt length, bool batch_first, float value, str side) -> Tensor", tags=_TAGS)
+_lib.define("list_diagonal(Tensor collected) -> Tensor", tags=_TAGS)
 _lib.define("split_get(Tensor x, Tensor lengths, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("segment(Tensor x, Tensor boundaries, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("roll(Tensor x, int[] shifts, int[] dims) -> Tensor", tags=_TAGS)
 
+_lib.define("masked(Tensor row, Tensor mask, Tensor? all, Tensor? lengths) -> Tensor", tags=_TAGS)
+_lib.define(
+    "masked_put(Tensor(a!) row, Tensor mask, Tensor value, Tensor? all, Tensor? lengths) -> ()",
+    tags=_TAGS,
+)
 _lib.define("chunk(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
 _lib.define("reshape(Tensor x, SymInt[] sizes) -> Tensor", tags=_TAGS)
 _lib.define("pad(Tensor x, SymInt[] pad, str mode, Scalar? value, SymInt width) -> Tensor", tags=_TAGS)
 _lib.define("boundaries(Tensor cu_seqlens) -> ()", tags=_TAGS)
+_lib.define("last_boundary(Tensor cu_seqlens, SymInt size, bool outcome) -> ()", tags=_TAGS)
 _lib.define("logsumexp(Tensor x, int[] dims, bool keepdim) -> Tensor", tags=_TAGS)
 _lib.define("cummax(Tensor x, int dim) -> (Tensor values, Tensor indices)", tags=_TAGS)
 _lib.define("cummin(Tensor x, int dim) -> (Tensor values, Tensor indices)", tags=_TAGS)
@@ -88,14 +101,21 @@ LOOP_END = _ns.loop_end.default
 LOOP_SKIP = (_ns.loop_skip.default, _ns.loop_skip.Tensor)
 LOOP_CHECK = _ns.loop_check.default
 LIST_COLLECT = _ns.list_collect.default
+LIST_LAST = _ns.list_last.default
+"""The last entry of a list of numbers, before a document adds its own."""
+LIST_CONTINUE = _ns.list_continue.default
+"""`LIST_COLLECT` of such a list; ``start``: the last entry before the loop."""
 LIST_GET = _ns.list_get.default
 RAGGED_CAT = _ns.ragged_cat.default
 LIST_STACK = _ns.list_stack.default
 LIST_JOIN = _ns.list_join.default
 LIST_PAD = _ns.list_pad.default
+LIST_DIAGONAL = _ns.list_diagonal.default
 SPLIT_GET = _ns.split_get.default
 SEGMENT = _ns.segment.default
 """Put in by passes: ``x`` between two neighbouring boundaries, a view."""
+MASKED, MASKED_PUT = _ns.masked.default, _ns.masked_put.default
+"""``row[mask]`` and ``row[mask] = value`` of a padded row; passes add the mask of ``all`` rows and its ``lengths``."""
 ROLL = _ns.roll.default
 LOGSUMEXP, CUMMAX, CUMMIN = _ns.logsumexp.default, _ns.cummax.default, _ns.cummin.default
 ATTENTION = _ns.attention.default
@@ -114,11 +134,16 @@ SHADOWS: dict[Any, Callable[..., Any]] = {
 """Marker -> what it stands for; with the same positional arguments."""
 BOUNDARIES = _ns.boundaries.default
 """Keeps an input that only the passes will use."""
-LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD)
-MARKERS = frozenset({LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, *LIST_USES, SPLIT_GET, SEGMENT})
+LAST_BOUNDARY = _ns.last_boundary.default
+"""``cu_seqlens[-1] == size`` is taken to have this outcome; a loop whose documents fill a row proves it."""
+LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD, LIST_DIAGONAL)
+MARKERS = frozenset(
+    {LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, LIST_LAST, LIST_CONTINUE, *LIST_USES}
+    | {SPLIT_GET, SEGMENT, LAST_BOUNDARY, MASKED, MASKED_PUT}
+)
 
 # Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
-for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, BOUNDARIES):
+for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, BOUNDARIES, LAST_BOUNDARY, MASKED_PUT):
     has_side_effect(_op)
 
 
@@ -135,13 +160,19 @@ for _name in (
     "loop_skip.Tensor",
     "loop_check",
     "list_collect",
+    "list_last",
+    "list_continue",
     "list_get",
     "ragged_cat",
     "list_stack",
     "list_join",
     "list_pad",
+    "list_diagonal",
     "split_get",
     "segment",
+    "last_boundary",
+    "masked",
+    "masked_put",
 ):
     _lib.impl(_name, _never, "CompositeExplicitAutograd")
 for _shadow, _original in SHADOWS.items():
@@ -180,12 +211,23 @@ def _ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = (), other: torch.T
 
 _lib.impl("boundaries", lambda cu_seqlens: None, "CompositeExplicitAutograd")
 torch.library.register_fake("packpass_capture::boundaries", lambda cu_seqlens: None, lib=_lib)
+torch.library.register_fake("packpass_capture::last_boundary", lambda cu_seqlens, size, outcome: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_end", lambda index, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_skip", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_skip.Tensor", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_check", lambda cond, message, id, it: None, lib=_lib)
 torch.library.register_fake(
     "packpass_capture::list_collect", lambda first, second, id: _ragged_like(first, (), second), lib=_lib
+)
+torch.library.register_fake(
+    "packpass_capture::list_last",
+    lambda index, id, it, number: current_shape_env().create_unbacked_symint(),
+    lib=_lib,
+)
+torch.library.register_fake(
+    "packpass_capture::list_continue",
+    lambda first, second, id, last_first, last_second, start: _ragged_like(first, (), second),
+    lib=_lib,
 )
 torch.library.register_fake("packpass_capture::list_get", lambda collected, index: _ragged_like(collected), lib=_lib)
 torch.library.register_fake(
@@ -212,9 +254,21 @@ def _(collected: torch.Tensor, length: int, batch_first: bool, value: float, sid
     return collected.new_empty([*sizes, *collected.shape[1:]])
 
 
+@torch.library.register_fake("packpass_capture::list_diagonal", lib=_lib)
+def _(collected: torch.Tensor) -> torch.Tensor:
+    size = _fresh_size()
+    return collected.new_empty((size, size))
+
+
 torch.library.register_fake(
     "packpass_capture::split_get", lambda x, lengths, index, dim: _ragged_like(x, (dim % x.dim(),)), lib=_lib
 )
+torch.library.register_fake(
+    "packpass_capture::masked",
+    lambda row, mask, all, lengths: row.new_empty([_fresh_size(), *row.shape[1:]]),
+    lib=_lib,
+)
+torch.library.register_fake("packpass_capture::masked_put", lambda row, mask, value, all, lengths: None, lib=_lib)
 
 
 @torch.library.register_fake("packpass_capture::chunk", lib=_lib)

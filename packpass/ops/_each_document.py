@@ -4,22 +4,23 @@
         outs[d] = function(*[x[cu[d] : cu[d + 1]] for x in rows], *others)
     return cat(outs)                                       # along the row of every result
 
-Documents become a batch ``[N, L]``, as long as the longest, and the function runs once for all of them
-(``torch.func.vmap``); what it makes of slots behind a document's end is dropped. It must therefore give every real slot
-the same whatever these hold, which is what `passes.isolate` tries before it uses this.
+Documents become a batch ``[N, L]``, as long as the longest (or a few batches of documents of similar lengths), and the
+function runs once for all of them (``torch.func.vmap``); what it makes of slots behind a document's end is dropped. It
+must therefore give every real slot the same whatever these hold, which is what `passes.isolate` tries before it uses
+this.
 
 It is plain Python, which AOTAutograd traces through: the moves are `pack` and `unpack`, each the other's backward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from packpass.ops._pack_plan import pack_plan_op
+from packpass.ops._document_plans import Plan
 from packpass.ops._pack_rows import pack_op, unpack_op
 
 
@@ -28,9 +29,7 @@ def each_document(
     given: tuple[int, ...],
     fills: tuple[float, ...],
     returned: tuple[int, ...],
-    source: Tensor,
-    slots: Tensor,
-    cu_seqlens: Tensor,
+    plans: Sequence[Plan],
     *values: Any,
 ) -> tuple[Tensor, ...]:
     """Apply ``function`` to every document.
@@ -40,47 +39,48 @@ def each_document(
             returns a tuple of rows of that document.
         given, returned: the packed dimension of every row that the function takes and returns.
         fills: what each of the first holds behind a document's end.
-        source: int64 ``[T]``: the slot of ``[N, L]`` where a token goes, -1 for none.
-        slots: int64 ``[N, L]``, its inverse; -1 behind a document's end.
-        cu_seqlens: boundaries of the N documents, as `unpack` takes them.
+        plans: of every batch of documents (`packpass.ops._document_plans`); every slot of the row is in one. That the
+            length of a batch is a multiple of m is a fact of the shape of ``slots``: the sizes of code that divides it
+            by m are then products, not remainders.
         values: the rows, then the other values.
     """
     count = len(given)
-    rows, others = values[:count], values[count:]
-    fronts = [x.movedim(dim, 0) for x, dim in zip(rows, given, strict=True)]
-    documents = unpack_op(fronts, source, slots, cu_seqlens, cu_seqlens, list(fills))
+    fronts = [x.movedim(dim, 0) for x, dim in zip(values[:count], given, strict=True)]
+    rows: list[Tensor] = []
+    for plan in plans:
+        part = _batch(function, given, fills, returned, plan, fronts, values[count:])
+        rows = [_placed(plan[0] >= 0, x, y) for x, y in zip(part, rows, strict=True)] if rows else part
+    return tuple(x.movedim(0, dim) for x, dim in zip(rows, returned, strict=True))
+
+
+def _placed(own: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """``x`` at its own slots, else ``y``."""
+    return torch.where(own.view(-1, *[1] * (x.dim() - 1)), x, y)
+
+
+def _batch(
+    function: Callable[..., Any],
+    given: tuple[int, ...],
+    fills: tuple[float, ...],
+    returned: tuple[int, ...],
+    plan: Plan,
+    fronts: list[Tensor],
+    others: Sequence[Any],
+) -> list[Tensor]:
+    """The results at the documents of one batch, 0 elsewhere, each with the row in front."""
+    source, slots, *boundaries = plan
+    slots = slots.flatten(1)
+    documents = unpack_op(fronts, source, slots, *boundaries, list(fills))
     documents = [x.movedim(1, dim + 1) for x, dim in zip(documents, given, strict=True)]
     results = torch.func.vmap(
-        function, in_dims=(0,) * count + (None,) * len(others), out_dims=0, randomness="different"
+        function, in_dims=(0,) * len(given) + (None,) * len(others), out_dims=0, randomness="different"
     )(*documents, *others)
     backs = [x.movedim(dim + 1, 1) for x, dim in zip(results, returned, strict=True)]
-    packed = pack_op(backs, source, slots, cu_seqlens, cu_seqlens, [0] * len(backs))
-    return tuple(x.movedim(0, dim) for x, dim in zip(packed, returned, strict=True))
+    packed: list[Tensor] = pack_op(backs, source, slots, *boundaries, [0] * len(backs))
+    return packed
 
 
 def own_memory(x: Tensor, document: Tensor) -> Tensor:
     """A copy of ``x`` for every document, that results of ``document`` can be written to."""
     zero = document.new_zeros((), dtype=x.dtype)
     return x | zero if x.dtype is torch.bool else x + zero
-
-
-def fit(cu_seqlens: Tensor, total: int) -> bool:
-    """Can these be boundaries of a row of so many slots? Reads them on the host."""
-    values = cu_seqlens.tolist()
-    return bool(values) and values[0] >= 0 and values[-1] <= total and values == sorted(values)
-
-
-def plan_of(cu_seqlens: Tensor, total: int, longest: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """``(source, slots, cu_seqlens)`` of `each_document` for a row of ``total`` slots; the host reads the boundaries.
-
-    The stretches before the first boundary and after the last one are documents, too: every slot of the row is in one.
-    Empty ones keep the number of documents above 1, where compiled code is general, as the length is kept.
-    ``longest``: L, for a function that is good for one length only.
-    """
-    cu = torch.nn.functional.pad(cu_seqlens.detach().long(), (1, 1))
-    cu[-1] = total
-    lengths = cu.diff()
-    longest = max(int(lengths.max()), 2) if longest is None else longest
-    keep = torch.arange(longest, device=cu.device) < lengths.unsqueeze(1)
-    boundaries, _, source, slots, *_ = pack_plan_op(keep, 1, total)
-    return source, slots, boundaries

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from packpass.ops._library import define, differentiable
-from packpass.ops._segment_geometry import along, slots_of, spread
+from packpass.ops._segment_geometry import along, documents_of, slots_of, spread
 
 
 def _places_kernel(cu_seqlens: Tensor, begins: Tensor, total: int) -> Tensor:
@@ -37,6 +37,47 @@ segment_places_op = define(
     kernel=_places_kernel,
     decomposition=_places_kernel,
 )
+
+
+def _mask_kernel(mask: Tensor, cu_seqlens: Tensor, total: int) -> Tensor:
+    slots, counts = slots_of(cu_seqlens, total), mask.sum(1)
+    # One entry more than documents; a row without one is not read.
+    before = torch.nn.functional.pad(counts.cumsum(0), (1, 0))[: cu_seqlens.shape[0]]
+    own = torch.nn.functional.pad(counts, (0, 1))[: cu_seqlens.shape[0]]
+    here = torch.arange(total, device=cu_seqlens.device) - spread(cu_seqlens.long(), slots)
+    # A row with one true place alone broadcasts, as in eager.
+    number = spread(before, slots) + torch.minimum(here, (spread(own, slots) - 1).clamp(min=0))
+    found = torch.searchsorted(mask.flatten().long().cumsum(0), number + 1)
+    return torch.where(slots.inside, found, -1)
+
+
+mask_places_op = define(
+    "mask_places(Tensor mask, Tensor cu_seqlens, SymInt total) -> Tensor",
+    fake=lambda mask, cu_seqlens, total: cu_seqlens.new_empty([total], dtype=torch.int64),
+    kernel=_mask_kernel,
+    decomposition=_mask_kernel,
+)
+"""For every slot of the row, where in the flat ``mask [N, S]`` the true place lies that has its number within the
+document; -1 outside of documents."""
+
+
+def _interleaved_kernel(cu_seqlens: Tensor, pieces: int, total: int) -> Tensor:
+    slots = slots_of(cu_seqlens * pieces, total * pieces)
+    starts, lengths = cu_seqlens.long(), documents_of(cu_seqlens).lengths
+    own = torch.arange(total * pieces, device=cu_seqlens.device) - spread(starts * pieces, slots)
+    length = spread(lengths, slots).clamp(min=1)
+    found = own // length * total + spread(starts, slots) + own % length
+    return torch.where(slots.inside, found, -1)
+
+
+interleaved_places_op = define(
+    "interleaved_places(Tensor cu_seqlens, int pieces, SymInt total) -> Tensor",
+    fake=lambda cu_seqlens, pieces, total: cu_seqlens.new_empty([total * pieces], dtype=torch.int64),
+    kernel=_interleaved_kernel,
+    decomposition=_interleaved_kernel,
+)
+"""Of ``pieces`` rows of one length, one behind the other, the slots in the order of documents: all pieces of the first,
+then all of the second."""
 
 
 def _resized(x: Tensor, dim: int, size: int) -> Tensor:
@@ -94,6 +135,26 @@ sources_of_places_op = define(
     fake=lambda places, size: places.new_empty([size]),
     kernel=_sources_kernel,
 )
+
+
+def _not_overwritten_kernel(places: Tensor, before: Tensor, cu_seqlens: Tensor, size: int) -> Tensor:
+    if guard_or_false(size == 0):
+        return places.clone()
+    slots = slots_of(cu_seqlens, places.shape[0])
+    sources = sources_of_places_op(before, size)
+    # One entry more, so that there is one to be looked up where there are no slots.
+    entries = torch.nn.functional.pad(slots.entry, (0, 1))
+    last = torch.where(sources >= 0, entries.index_select(0, sources.clamp(min=0)), -1)
+    return torch.where(last.index_select(0, places.clamp(0, size - 1)) > slots.entry, -1, places)
+
+
+not_overwritten_places_op = define(
+    "not_overwritten_places(Tensor places, Tensor before, Tensor cu_seqlens, SymInt size) -> Tensor",
+    fake=lambda places, before, cu_seqlens, size: places.new_empty(places.shape),
+    kernel=_not_overwritten_kernel,
+    decomposition=_not_overwritten_kernel,
+)
+"""``places`` but for those to which a later document went ``before``: in eager that one writes after this."""
 
 
 def _scatter_kernel(x: Tensor, rows: Tensor, places: Tensor, dim: int) -> Tensor:

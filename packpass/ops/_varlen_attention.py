@@ -4,15 +4,17 @@
     for d in range(N):
         rows, keys = slice(cu_q[d], cu_q[d + 1]), slice(cu_k[d], cu_k[d + 1])
         scores = q[rows] @ k[keys].T * scale                      # per head; scale defaults to 1 / sqrt(D)
-        visible = i + len(keys) - len(rows) >= j if is_causal else True     # query i, key j of the document
+        ahead = j - (i + len(keys) - len(rows))                   # query i, key j of the document
+        visible = (not is_causal or ahead <= 0) and (left < 0 or -ahead <= left) and (right < 0 or ahead <= right)
         out[rows] = softmax(where(visible, scores, -inf)) @ v[keys]
 
 With as many queries as keys that is the usual causal mask; otherwise the last query sees all keys (bottom right), as
 the flash kernels have it.
 
-On the CPU boundaries are host memory, so the kernel calls torch's flash kernel once per document: six times faster,
-forward and backward, than one call on padded rows or with a block-diagonal mask. On a GPU it is torch's flash kernel
-for packed rows, one call, which reads the boundaries on the device. For Inductor it is an op of its own.
+On the CPU boundaries are host memory, so the kernel calls torch's flash kernel once per document (small ones of one
+length share a call): six times faster, forward and backward, than one call on padded rows or with a block-diagonal
+mask. On a GPU it is torch's flash kernel for packed rows, one call, which reads the boundaries on the device. For
+Inductor it is an op of its own.
 
 ``varlen_attention`` is what graphs from Dynamo contain; below autograd it is ``varlen_attention_forward``, which also
 returns what the backward needs. Forward and backward must be of one kernel family (they share the log-sum-exp), which
@@ -21,140 +23,23 @@ is why they call the pair of aten ops and not ``torch.nn.attention.varlen``, who
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from packpass.ops import _varlen_attention_cpu
 from packpass.ops._arguments import check_boundaries, check_tensor
 from packpass.ops._boundaries_passed import search
 from packpass.ops._check_cu_seqlens import check_cu_seqlens_op
 from packpass.ops._library import LIBRARY, Op, define, differentiable
+from packpass.ops._varlen_attention_cpu import lse_like, unit_stride
 
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 
-# q, k, v, cu_seqlens_q, cu_seqlens_k, is_causal, scale
-_ARGUMENTS = "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, bool is_causal, float? scale"
-
-
-# === CPU: one call of torch's kernel per document ===============================================================
-
-
-def _documents(
-    cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, dtype: torch.dtype
-) -> Iterator[tuple[slice, slice, bool, Tensor | None]]:
-    """Per document with something to attend to: its queries, its keys, and the mask as torch's kernel takes it (its own
-    causal mask, or one to add)."""
-    for (start, stop), (first, last) in zip(
-        pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True
-    ):
-        queries, keys = stop - start, last - first
-        if is_causal and queries > keys:
-            start, queries = stop - keys, keys  # the queries before see no key
-        if queries <= 0 or keys <= 0:
-            continue
-        mask = None
-        if is_causal and queries < keys:
-            hidden = torch.ones(queries, keys, dtype=torch.bool).triu_(keys - queries + 1)
-            mask = torch.zeros(queries, keys, dtype=dtype).masked_fill_(hidden, -torch.inf)
-        yield slice(start, stop), slice(first, last), is_causal and mask is None, mask
-
-
-def _query_heads(x: Tensor, key_heads: int) -> Tensor:
-    """View ``[L, Hq, D]`` as ``[Hq / Hk, Hk, L, D]``: the queries that share a key head are a batch."""
-    return x.unflatten(1, (key_heads, -1)).permute(2, 1, 0, 3)
-
-
-def _key_heads(x: Tensor, groups: int) -> Tensor:
-    """View ``[L, Hk, D]`` as ``[groups, Hk, L, D]``, the same keys for every group."""
-    return x.transpose(0, 1).expand(groups, -1, -1, -1)
-
-
-def _unit_stride(*tensors: Tensor) -> Iterator[Tensor]:
-    """torch's flash kernels take any strides but that of the last dimension."""
-    return (x if x.stride(-1) == 1 else x.contiguous() for x in tensors)
-
-
-def _zero_outside(covered: Sequence[slice], *tensors: Tensor) -> None:
-    """Rows that no document writes; most often there are none, and filling all of them would be one more pass."""
-    for x in tensors:
-        at = 0
-        for rows in (*covered, slice(x.shape[0], x.shape[0])):
-            if rows.start > at:
-                x[at : rows.start] = 0
-            at = rows.stop
-
-
-def _of_groups(x: Tensor) -> Tensor:
-    """Sum ``[groups, Hk, L, D]`` to ``[L, Hk, D]``."""
-    return (x[0] if x.shape[0] == 1 else x.sum(0)).transpose(0, 1)
-
-
-def _lse_like(q: Tensor) -> Tensor:
-    return q.new_zeros((q.shape[1], q.shape[0]), dtype=torch.float64 if q.dtype is torch.float64 else torch.float32)
-
-
-def _cpu_forward(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    q, k, v = _unit_stride(q, k, v)
-    heads, groups = k.shape[1], q.shape[1] // k.shape[1]
-    out, lse = q.new_empty(q.shape), _lse_like(q)
-    documents = list(_documents(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype))
-    _zero_outside([rows for rows, *_ in documents], out)
-    for rows, keys, causal, mask in documents:
-        of_document, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            _query_heads(q[rows], heads),
-            _key_heads(k[keys], groups),
-            _key_heads(v[keys], groups),
-            0.0,
-            causal,
-            attn_mask=mask,
-            scale=scale,
-        )
-        _query_heads(out[rows], heads).copy_(of_document)
-        lse.unflatten(0, (heads, groups))[:, :, rows].copy_(logsumexp.transpose(0, 1))
-    return out, lse
-
-
-def _cpu_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    is_causal: bool,
-    scale: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    grad, q, k, v = _unit_stride(grad, q, k, v)
-    heads, groups = k.shape[1], q.shape[1] // k.shape[1]
-    grad_q, grad_k, grad_v = (x.new_empty(x.shape) for x in (q, k, v))
-    documents = list(_documents(cu_seqlens_q, cu_seqlens_k, is_causal, q.dtype))
-    _zero_outside([rows for rows, *_ in documents], grad_q)
-    _zero_outside([keys for _, keys, *_ in documents], grad_k, grad_v)
-    for rows, keys, causal, mask in documents:
-        of_q, of_k, of_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            _query_heads(grad[rows], heads),
-            _query_heads(q[rows], heads),
-            _key_heads(k[keys], groups),
-            _key_heads(v[keys], groups),
-            _query_heads(out[rows], heads),
-            lse.unflatten(0, (heads, groups))[:, :, rows].transpose(0, 1),
-            0.0,
-            causal,
-            attn_mask=mask,
-            scale=scale,
-        )
-        _query_heads(grad_q[rows], heads).copy_(of_q)
-        grad_k[keys] = _of_groups(of_k)
-        grad_v[keys] = _of_groups(of_v)
-    return grad_q, grad_k, grad_v
+_SETTINGS = "bool is_causal, float? scale, int left=-1, int right=-1"
+_ARGUMENTS = f"Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, {_SETTINGS}"
 
 
 # === GPU: torch's kernel for packed rows ========================================================================
@@ -170,20 +55,30 @@ def _attended(cu_seqlens: Tensor, other: Tensor, total: int) -> Tensor:
     return ((passed > 0) & (passed <= last) & (partners > 0)).view(-1, 1, 1)
 
 
+def _window(is_causal: bool, left: int, right: int) -> tuple[bool, dict[str, int]]:
+    """``is_causal`` and the window as torch's kernels take them: with a window, causal is one of no slot behind."""
+    if left < 0 and (right < 0 or is_causal):
+        return is_causal, {}
+    return False, {"window_size_left": left, "window_size_right": 0 if is_causal else right}
+
+
 def _gpu_forward(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, scale: float | None
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
+    is_causal: bool, scale: float | None, left: int = -1, right: int = -1,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    causal, window = _window(is_causal, left, right)
     # The longest document is known on the device only; T bounds it. Blocks of the launch beyond a document end at once.
     out, lse, *_ = torch.ops.aten._flash_attention_forward(
-        *_unit_stride(q, k, v),
+        *unit_stride(q, k, v),
         cu_seqlens_q.int(),
         cu_seqlens_k.int(),
         q.shape[0],
         k.shape[0],
         0.0,
-        is_causal,
+        causal,
         False,
         scale=scale,
+        **window,
     )
     inside = _attended(cu_seqlens_q, cu_seqlens_k, q.shape[0])
     return torch.where(inside, out, 0), lse.contiguous()
@@ -200,11 +95,14 @@ def _gpu_backward(
     cu_seqlens_k: Tensor,
     is_causal: bool,
     scale: float | None,
+    left: int = -1,
+    right: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    causal, window = _window(is_causal, left, right)
     nothing = torch.empty(0, device=q.device)
     random_state = torch.zeros(2, dtype=torch.uint64, device=q.device)
     grad_q, grad_k, grad_v = torch.ops.aten._flash_attention_backward(
-        *_unit_stride(grad, q, k, v),
+        *unit_stride(grad, q, k, v),
         out,
         lse,
         cu_seqlens_q.int(),
@@ -212,10 +110,11 @@ def _gpu_backward(
         q.shape[0],
         k.shape[0],
         0.0,
-        is_causal,
+        causal,
         random_state,
         nothing,
         scale=scale,
+        **window,
     )
     queries = _attended(cu_seqlens_q, cu_seqlens_k, q.shape[0])
     keys = _attended(cu_seqlens_k, cu_seqlens_q, k.shape[0])
@@ -231,21 +130,21 @@ def _contiguous_like(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 forward_op = define(
     f"varlen_attention_forward({_ARGUMENTS}) -> (Tensor, Tensor)",
-    fake=lambda q, *_: (q.new_empty(q.shape), _lse_like(q)),
+    fake=lambda q, *_: (q.new_empty(q.shape), lse_like(q)),
     kernel=_gpu_forward,
-    cpu_kernel=_cpu_forward,
+    cpu_kernel=_varlen_attention_cpu.forward,
 )
 backward_op = define(
     "varlen_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor cu_seqlens_q, "
-    "Tensor cu_seqlens_k, bool is_causal, float? scale) -> (Tensor, Tensor, Tensor)",
+    f"Tensor cu_seqlens_k, {_SETTINGS}) -> (Tensor, Tensor, Tensor)",
     fake=lambda grad, q, k, v, *_: _contiguous_like(q, k, v),
     kernel=_gpu_backward,
-    cpu_kernel=_cpu_backward,
+    cpu_kernel=_varlen_attention_cpu.backward,
 )
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.is_causal, ctx.scale = inputs
+    tensors, ctx.settings = inputs[:5], inputs[5:]
     out, lse = output
     ctx.mark_non_differentiable(lse)
     ctx.save_for_backward(*tensors, out, lse)
@@ -253,8 +152,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse = ctx.saved_tensors
-    grads = backward_op(grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, ctx.is_causal, ctx.scale)
-    return *grads, None, None, None, None
+    grads = backward_op(grad, q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k, *ctx.settings)
+    return *grads, *[None] * (2 + len(ctx.settings))
 
 
 def _no_second_backward(ctx: Any, *_: Tensor) -> NoReturn:
@@ -268,9 +167,10 @@ differentiable("varlen_attention_backward", _no_second_backward, lambda ctx, inp
 
 
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool, scale: float | None
-) -> Tensor:
-    out: Tensor = forward_op(q, k, v, cu_seqlens_q, cu_seqlens_k, is_causal, scale)[0]
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
+    is_causal: bool, scale: float | None, left: int = -1, right: int = -1,
+) -> Tensor:  # fmt: skip
+    out: Tensor = forward_op(q, k, v, cu_seqlens_q, cu_seqlens_k, is_causal, scale, left, right)[0]
     return out
 
 
@@ -309,6 +209,7 @@ def varlen_attention(
     *,
     is_causal: bool = False,
     scale: float | None = None,
+    window: tuple[int, int] = (-1, -1),
 ) -> Tensor:
     """Attention inside every document of packed rows: no query sees a key of another document.
 
@@ -324,6 +225,7 @@ def varlen_attention(
         is_causal: a query sees no later key. Where a document has other numbers of queries and keys, its last query
             sees all of its keys.
         scale: factor of the scores; by default ``1 / sqrt(D)``.
+        window: how many slots before its own, and behind it, a query sees; -1 for no limit.
 
     Returns:
         A new contiguous tensor like q. Queries that see no key are 0, and so is the tail (slots of no document).
@@ -345,5 +247,5 @@ def varlen_attention(
     check_cu_seqlens_op(cu_seqlens_q, q.shape[0])
     if cu_seqlens_k is not cu_seqlens_q or not statically_known_true(k.shape[0] == q.shape[0]):
         check_cu_seqlens_op(cu_seqlens_k, k.shape[0])
-    out: Tensor = varlen_attention_op(q, k, v, cu_seqlens_q, cu_seqlens_k, bool(is_causal), scale)
+    out: Tensor = varlen_attention_op(q, k, v, cu_seqlens_q, cu_seqlens_k, bool(is_causal), scale, *window)
     return out

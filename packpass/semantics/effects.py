@@ -179,7 +179,7 @@ def written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
     if not name or node.kwargs.get("out") is not None:
         return _operands(node)
     if "::" in name or name.startswith("torch.distributed."):
-        return _operands(node) if _mutable(target) else ()
+        return _declared(node) if _mutable(target) else ()
     call = call_of(node)
     if call is None:
         return _operands(node) if is_in_place(name) else ()
@@ -206,6 +206,20 @@ def _mutable(target: Any) -> bool:
     overloads = [getattr(target, name) for name in target.overloads()] if several else [target]
     schemas = [getattr(overload, "_schema", None) for overload in overloads]
     return any(schema is None or schema.is_mutable for schema in schemas)
+
+
+def _declared(node: fx.Node) -> tuple[fx.Node, ...]:
+    """What a custom operator's schema says that it writes; of a packet of several, all operands."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return _operands(node)
+    places = [i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    names = {schema.arguments[i].name for i in places}
+    given = [node.args[i] for i in places if i < len(node.args)]
+    given += [value for name, value in node.kwargs.items() if name in names]
+    found: list[fx.Node] = []
+    fx.node.map_arg(given, found.append)
+    return tuple(n for n in found if _holds_tensors(example(n)))
 
 
 def _written_inside(node: fx.Node) -> tuple[fx.Node, ...]:

@@ -107,6 +107,27 @@ def _bound(at: Any, size: Any, default: Any) -> Any:
     return None
 
 
+def selection(call: Call) -> tuple[int, int] | None:
+    """``(operand, condition)`` of ``x[condition]`` and ``masked_select(x, condition)``, by their places among the
+    operands: the slots of the operand, in order, at which the condition holds. The condition has the operand's first
+    axes, or all of them."""
+    if call.several or len(call.operands) != 2 or call.op not in ("getitem", "masked_select"):
+        return None
+    argument = "index" if call.op == "getitem" else "mask"
+    found = {o.argument: k for k, o in enumerate(call.operands)}
+    if "input" not in found or argument not in found:
+        return None
+    x, mask = (call.operands[found[name]] for name in ("input", argument))
+    index = call.arguments[argument]
+    alone = not isinstance(index, tuple) or len(index) == 1
+    if not alone or mask.value.dtype != torch.bool or not 0 < mask.rank <= x.rank:
+        return None
+    if call.op == "masked_select" and mask.rank != x.rank:
+        return None
+    same = all(same_size(a, b) for a, b in zip(mask.value.shape, x.value.shape, strict=False))
+    return (found["input"], found[argument]) if same else None
+
+
 def _read(call: Call) -> Meaning | None:
     """``x[...]``: each axis is kept, cut, selected, or looked up by a tensor of integers."""
     if not isinstance(example(call.arguments["input"]), torch.Tensor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import torch
@@ -43,6 +44,10 @@ MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "n
 """``a < b`` is ``b > a``."""
 NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 """``a < b`` is not ``a >= b``."""
+OF_INTEGERS: dict[str, Any] = {
+    "floor_divide": operator.floordiv, "remainder": operator.mod, "minimum": min, "maximum": max
+}  # fmt: skip
+"""Operations of two integers that are not sums -> Python's functions."""
 ARITHMETIC = frozenset(_words("add sub mul div floor_divide remainder neg pow sqrt maximum minimum"))
 """What Python and torch do in the same way on numbers and on tensors of them."""
 DIFFERENCES = frozenset(_words("sub rsub bitwise_xor logical_xor"))

@@ -150,6 +150,31 @@ def words_of(call: Call) -> list[str] | None:
     return [*left.split(","), out]
 
 
+def product_of(call: Call) -> tuple[list[list[str]], list[str]] | None:
+    """A product of two operands in letters: one for every axis of each operand and of the result; None for any other
+    call. Letters that the result lacks are summed over; an axis of one slot meets all of a longer one."""
+    if len(call.operands) != 2 or len(call.results) != 1 or call.in_place:
+        return None
+    if call.op == "einsum":
+        words = words_of(call)
+    elif call.op in MATMULS:
+        a, b = (operand.rank for operand in call.operands)
+        left, right = "k" if a == 1 else "...ik", "k" if b == 1 else ("kj" if b == 2 else "...kj")
+        left = "ik" if a == 2 else left
+        dots = "..." if max(a, b) > 2 else ""
+        words = [left, right, dots + ("i" if a > 1 else "") + ("j" if b > 1 else "")]
+    else:
+        return None
+    if words is None or len(words) != 3:
+        return None
+    ranks = (*(operand.rank for operand in call.operands), call.results[0].dim())
+    found = [letters_of(word, rank) for word, rank in zip(words, ranks, strict=True)]
+    if any(word is None or len(set(word)) != len(word) for word in found):
+        return None
+    left_letters, right_letters, out = (word or [] for word in found)
+    return [left_letters, right_letters], out
+
+
 def _einsum(call: Call) -> Meaning | None:
     """``einsum``: its own formula."""
     words = words_of(call)

@@ -17,6 +17,8 @@ TAKING_SIZES = frozenset(_WORDS.split())
 """Operations that read their sizes from tensors of one integer, too."""
 OF_SIZES_ALONE = frozenset(["expand", "repeat", "reshape", "view", "new_zeros", "new_ones", "new_empty"])
 """Methods of tensors that are given sizes, alone or as one tuple."""
+DISTINCT = frozenset(["unique", "unique_consecutive"])
+"""Operations that give distinct values: at least one, if they are given any."""
 
 
 class Renamed:

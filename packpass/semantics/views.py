@@ -30,6 +30,8 @@ from packpass.semantics.meaning import (
 FAMILY = "views"
 TRANSPOSING = frozenset({"permute", "transpose", "t", "numpy_T", "mT", "movedim"})
 """The same numbers, with the axes in another order."""
+PERMUTING = TRANSPOSING | {"unsqueeze", "squeeze", "getattr"}
+"""Calls of which `permutation` may know where every axis goes."""
 _CONJUGATING = ("mH", "matrix_H", "adjoint")
 REGROUPING = frozenset({"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "ravel"})
 """The same numbers in the same order, with other sizes."""

@@ -47,6 +47,21 @@ def separate_inputs(graph: fx.Graph, decided: Decided) -> list[str]:
     return found if len(found) > 1 else []
 
 
+def only_overwritten(decided: Decided, node: fx.Node) -> bool:
+    """Does the loop, each time once, write parts of a tensor one after the other, and never read it?"""
+    written = [(row, store) for row, store in decided.writes if row.node is node]
+    rows = [row for row, _ in written if isinstance(row, Elsewhere)]
+    alike = {(row.index, row.dim, row.per_row) for row in rows}
+    if len(rows) < len(written) or len(alike) != 1 or any(store.version != 1 for _, store in written):
+        return False
+    values = [overwriting(store.term, row) for row, store in decided.writes]
+    if any(overwriting(store.term, row) is store.term for row, store in written):
+        return False
+    appended = [term for term in decided.terms if all(term is not store.term for _, store in decided.writes)]
+    found = [t for value in (*values, *appended) for t in walk(value)]
+    return all(getattr(t, "node", None) is not node for t in found)
+
+
 def no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
     """A tensor that the loop writes may be read only as the very same row, and never holds the boundaries."""
     boundaries = decided.boundaries
@@ -76,7 +91,9 @@ def no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
                     "aliasing", "the loop writes a tensor that shares memory with another tensor it uses", node
                 )
         for other in parts:
-            if other is not target and other.node is target.node and not _disjoint(target, other):
+            if other is target or other.node is not target.node or _disjoint(target, other):
+                continue
+            if not only_overwritten(decided, target.node):
                 raise Refused("aliasing", "the loop reads and writes overlapping parts of one tensor", target.node)
         fake = example(target.node)
         if any(isinstance(s, int) and s == 0 and n != 1 for s, n in zip(fake.stride(), fake.shape, strict=True)):

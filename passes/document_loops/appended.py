@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
+from passes.document_loops.blocks import diagonal
 from passes.document_loops.documents import as_term, document, document_view, is_per_document
 from passes.document_loops.machine import Document, Machine, Slot
 from passes.document_loops.terms import Outside, Term
@@ -34,6 +35,9 @@ class Common(Term):
 def appended_value(machine: Machine, source: fx.Node, collect: fx.Node) -> Any:
     """The value that is appended; slots, integers and what all documents share as the documents' values they are."""
     value = machine.value(source)
+    square = diagonal(value, source)
+    if square is not None:
+        return document(machine, square)
     common = isinstance(value, Outside) and isinstance(example(source), torch.Tensor)
     if not common and not is_per_document(value):
         return value

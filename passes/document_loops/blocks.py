@@ -5,8 +5,8 @@
     for s, e in spans:
         mask[..., s:e, s:e] = 0                          # True, a bias, any one number
 
-becomes a comparison of the documents of rows and columns. What is written must be the same for all documents, so that
-it is read nowhere and once is enough.
+becomes a comparison of the documents of rows and columns. What is written must be the same for all documents (a number,
+or numbers by the distance of two slots), so that it is read nowhere and once is enough.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
+from passes.document_loops.dense_masks import Cells, outside_of
+from passes.document_loops.emit import stored
 from passes.document_loops.integers import FULL, Affine
 from passes.document_loops.machine import OPAQUE, Machine, Store, selection
+from passes.document_loops.pairs import Band, Pairs, constant
 from passes.document_loops.terms import Assign, Outside, Term
 from passes.document_loops.windows import constant_entry, expand_index, window_of
 from passes.refused import Refused
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from passes.document_loops.emit import Emitter
 
 _ops = torch.ops.packpass
+_MOST = 64
+"""Distances that a square of numbers may tell apart."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,7 +58,76 @@ class Block(Term):
             emitter.call(operator.eq, rows, columns),
             emitter.along(emitter.mask(FULL), self.dim),
         )
-        return emitter.call(torch.where, same, emitter.fitted(value, base), base)
+        new = _by_distance(emitter, self, value, base) if isinstance(value, Banded) else emitter.fitted(value, base)
+        return emitter.call(torch.where, same, new, base)
+
+    def cells(self, value: Any) -> Cells | None:
+        """What the mask holds after the loop; None if that is not the same for all slots alike."""
+        outside, dtype = outside_of(self.node), example(self.node).dtype
+        if outside is None or not isinstance(value, (bool, int, float, Banded)):
+            return None
+        inside = Band(torch.tensor(value.numbers, dtype=dtype)) if isinstance(value, Banded) else constant(value, dtype)
+        turned = self.dim > self.columns
+        return Cells(inside.turned() if turned else inside, outside)
+
+
+@dataclasses.dataclass(frozen=True)
+class Banded:
+    """A square that holds the same number for all slots of the same distance; as `Band` has them."""
+
+    numbers: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Diagonal(Term):
+    """Squares of the documents one behind the other, as ``block_diag`` puts them together; 0 beside them."""
+
+    square: Banded
+    dtype: torch.dtype
+    dim: int = 0
+
+    def emit(self, emitter: Emitter) -> fx.Node:
+        """[T, T], where T is how many slots the documents have."""
+        ids = emitter.call(_ops.segment_ids.default, emitter.cu, emitter.total)
+        same = emitter.call(operator.eq, emitter.along(ids, -2), ids)
+        held = _distances(emitter, -2, -1, self.square, self.dtype)
+        return emitter.call(torch.where, same, held, stored(0, self.dtype))
+
+
+def diagonal(value: Any, node: fx.Node) -> Diagonal | None:
+    """What a document appends to a list of squares; None if it is none of a known kind."""
+    if not isinstance(value, Pairs) or value.rank != 2:
+        return None
+    square = _banded(value, node)
+    return Diagonal(square, example(node).dtype) if isinstance(square, Banded) else None
+
+
+def _by_distance(emitter: Emitter, block: Block, value: Banded, base: fx.Node) -> fx.Node:
+    return _distances(emitter, block.dim, block.columns, value, example(base).dtype)
+
+
+def _distances(emitter: Emitter, dim: int, other: int, value: Banded, dtype: torch.dtype) -> fx.Node:
+    """[T, T]: the numbers, by how far slots are apart."""
+    slots = emitter.call(torch.arange, emitter.total, device=emitter.device)
+    rows, columns = (emitter.along(slots, d) for d in (dim, other))
+    distance = emitter.call(torch.sub, rows, columns)
+    reach = len(value.numbers) // 2
+    made = emitter.call(torch.full_like, distance, stored(value.numbers[0], dtype), dtype=dtype)
+    for i in range(1, len(value.numbers)):
+        if value.numbers[i] != value.numbers[i - 1]:
+            beyond = emitter.call(operator.ge, distance, i - reach)
+            made = emitter.call(torch.where, beyond, stored(value.numbers[i], dtype), made)
+    if example(made).dtype != dtype:
+        made = emitter.call("to", made, dtype, method=True)
+    return made
+
+
+def _banded(value: Pairs, node: fx.Node) -> Any:
+    """A mask of the document's slots as what is written; anything else as it is, which is refused."""
+    what = value.read(node)
+    if not isinstance(what, Band) or value.dims != (-2, -1) or what.values.shape[0] > _MOST:
+        return value
+    return Banded(tuple(what.values.tolist()))
 
 
 def write_block(machine: Machine, node: fx.Node, base: fx.Node, index: Any, value: Any) -> bool:
@@ -71,7 +145,11 @@ def write_block(machine: Machine, node: fx.Node, base: fx.Node, index: Any, valu
         raise Refused("two-packed-dims", "two dimensions are cut by boundaries in different ways in one index", node)
     if isinstance(value, Affine) and value.is_const:
         value = value.const
-    scalar = isinstance(value, (bool, int, float)) or (isinstance(value, Outside) and not machine.fake(value).dim())
+    if isinstance(value, Pairs):
+        value = _banded(value, node)
+    scalar = isinstance(value, (bool, int, float, Banded)) or (
+        isinstance(value, Outside) and not machine.fake(value).dim()
+    )
     if value is OPAQUE or not scalar:
         raise Refused("two-packed-dims", "a square of each document is set to something else than one number", node)
     frozen, (dim, columns), _ = selection(entries, *cuts)

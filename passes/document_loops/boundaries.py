@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import example, op_name
+from packpass._compat import statically_known_true
+from packpass.semantics import call_of, contents_of, example, op_name
 from packpass.semantics.effects import mutated_after
+from packpass.semantics.meaning import Uniform
 from packpass.semantics.memory import copied
+from packpass.semantics.names import name_of_target
 from passes.document_loops.integers import Affine, Bound, Boundaries, Index
 from passes.document_loops.machine import Machine
 
@@ -37,6 +40,9 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
         if kept and unchanged(source, node) and unchanged(node, node.next):
             node = source
             continue
+        if _divided_by_one(node) and unchanged(source, node) and unchanged(node, node.next):
+            node = source
+            continue
         if op_name(node) == "getitem" and isinstance(node.args[1], slice):
             cut = node.args[1]
             start_ok = cut.start is None or (isinstance(cut.start, int) and cut.start >= 0)
@@ -47,6 +53,16 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
                 continue
         break
     return node, offset, lengths_of(node) is not None
+
+
+def _divided_by_one(node: fx.Node) -> bool:
+    """Lengths on each of the ranks of a group that has only one."""
+    return (
+        op_name(node) in ("floor_divide", "mul")
+        and len(node.args) == 2
+        and type(node.args[1]) is int
+        and (node.args[1] == 1 and not node.kwargs)
+    )
 
 
 def lengths_of(node: fx.Node) -> fx.Node | None:
@@ -103,6 +119,107 @@ def summed(call: Callable[..., fx.Node], lengths: fx.Node) -> fx.Node:
     return call(torch.cumsum, each, 0)
 
 
+def taken_apart(machine: Machine, value: Affine, node: fx.Node) -> Affine:
+    """The same number, with entries of sums and differences of vectors as those of the vectors."""
+    total = Affine(const=value.const)
+    for atom, count in value.atoms:
+        parts = _summands(atom, node) if isinstance(atom, Bound) and not atom.of.lengths else ()
+        if not parts:
+            total = total.plus(Affine(frozenset({(atom, count)})))
+        for part, sign in parts:
+            number = Affine.of(part) if isinstance(part, int) else None
+            if isinstance(part, fx.Node):
+                number = element(machine, part, Affine.of(Index()).plus(Affine.of(atom.k)), node)  # type: ignore[union-attr]
+            if number is None:
+                return value
+            total = total.plus(taken_apart(machine, number.times(sign * count), node))
+    return total
+
+
+def _summands(bound: Bound, node: fx.Node) -> tuple[tuple[Any, int], ...]:
+    """``((vector or number, sign), ...)`` that a vector, unchanged up to ``node``, is the sum of; empty if it is no
+    sum."""
+    vector = bound.of.node
+    fake = example(vector)
+    if mutated_after(vector.graph, vector, vector.next, node):
+        return ()
+    filled = contents_of(vector)
+    if isinstance(filled, Uniform) and type(filled.value) is int:
+        return ((filled.value, 1),)
+    name = name_of_target(vector.target)
+    call = call_of(vector) if name in ("add", "sub") else None
+    if call is None or call.arguments.get("alpha", 1) != 1:
+        return ()
+    sides = [call.arguments.get(name) for name in ("input", "other")]
+    for side in sides:
+        if isinstance(side, fx.Node):
+            own = example(side)
+            same = (
+                isinstance(own, torch.Tensor)
+                and own.dim() == 1
+                and statically_known_true(own.shape[0] == fake.shape[0])
+            )
+            if not same or own.dtype != fake.dtype or mutated_after(vector.graph, side, vector, node):
+                return ()
+        elif type(side) is not int:
+            return ()
+    return ((sides[0], 1), (sides[1], 1 if name == "add" else -1))
+
+
+def documents_of_lengths(machine: Machine, lengths: fx.Node, node: fx.Node) -> tuple[Boundaries, int]:
+    """The boundaries that a vector of lengths, looked at by ``node``, was made from or summed up to; or itself."""
+    root, _, _ = boundary_vector(lengths)
+    cu = lengths_of(root) or summed_up(machine, root, node)
+    return (Boundaries(cu), 0) if cu is not None else (Boundaries(root, lengths=True), 0)
+
+
+def summed_up(machine: Machine, lengths: fx.Node, node: fx.Node) -> fx.Node | None:
+    """``cu`` if a program has summed up lengths, from 0 on, to the boundaries of documents before the loop: padded in
+    front, joined to a 0, or written behind the first entry of zeros."""
+    for sums in lengths.users:
+        if name_of_target(sums.target) != "cumsum" or sums in machine.inside or not sums < node:
+            continue
+        call = call_of(sums)
+        if call is None or call.arguments.get("dim") not in (0, -1) or not _is_copy(lengths, sums):
+            continue
+        for user in sums.users:
+            cu = _from_zero(user, sums)
+            if cu is not None and cu not in machine.inside and user < node and _is_copy(lengths, sums):
+                changed = [mutated_after(cu.graph, *of, node) for of in ((cu, user.next), (lengths, sums))]
+                if not any(changed):
+                    return cu
+    return None
+
+
+def _is_copy(lengths: fx.Node, sums: fx.Node) -> bool:
+    return example(sums).dtype in (torch.int32, torch.int64) and example(lengths).dim() == 1
+
+
+def _from_zero(user: fx.Node, sums: fx.Node) -> fx.Node | None:
+    """The vector in which a 0 stands in front of the sums."""
+    name = name_of_target(user.target)
+    if name == "setitem":
+        parts: Any = user.args
+        cu, at, value = parts
+        whole = isinstance(at, slice) and (at.start, at.stop, at.step) in ((1, None, None), (1, None, 1))
+        known = isinstance(cu, fx.Node) and value is sums and whole and contents_of(cu) == Uniform(0)
+        return cu if known and example(cu).dim() == 1 and not mutated_after(cu.graph, cu, cu.next, user) else None
+    call = call_of(user)
+    if call is None:
+        return None
+    given = call.arguments
+    if name == "pad":
+        zero = given.get("value") in (None, 0) and given.get("mode", "constant") == "constant"
+        return user if given.get("input") is sums and tuple(given.get("pad", ())) == (1, 0) and zero else None
+    if name in ("cat", "concat", "concatenate"):
+        tensors: Any = given.get("tensors")
+        first: Any = tensors[0] if isinstance(tensors, (tuple, list)) and len(tensors) == 2 else None
+        one = isinstance(first, fx.Node) and tuple(example(first).shape) == (1,) and contents_of(first) == Uniform(0)
+        one = one and tensors[1] is sums
+        return user if one and unchanged(first, first.next) else None
+    return None
+
+
 def _ends_at(node: fx.Node) -> int | None:
     """The stop of the outermost slice of a boundary vector (None: to the end)."""
     while isinstance(node, fx.Node) and node.args and isinstance(node.args[0], fx.Node):
@@ -122,9 +239,8 @@ def element(machine: Machine, vector: fx.Node, position: Affine, node: fx.Node) 
     root, offset, lengths = boundary_vector(vector)
     machine.vectors.update((root, vector))
     k = at[1] + offset
-    if lengths:
-        cu = lengths_of(root)
-        assert cu is not None
+    cu = lengths_of(root) if lengths else summed_up(machine, root, node)
+    if cu is not None:
         whole = Boundaries(cu)
         return Affine.of(Bound(whole, k + 1)).plus(Affine.of(Bound(whole, k)), -1)
     return Affine.of(Bound(Boundaries(root), k))

@@ -34,6 +34,7 @@ from packpass.semantics.memory import aliases_of, writes_of
 from packpass.semantics.registry import meaning_of
 from passes.document_loops.integers import Window
 from passes.document_loops.machine import Machine, Segment, Store, frozen_args
+from passes.document_loops.operands import differentiated, operand
 from passes.document_loops.terms import Apply, Outside, Term, map_args
 from passes.refused import Refused
 
@@ -87,8 +88,8 @@ def why_not(machine: Machine, node: fx.Node) -> str:
     call = call_of(node)
     means = meaning_of(call)
     for relation in means.relations if call is not None and means is not None else ():
-        for k, operand in enumerate(call.operands):  # type: ignore[union-attr]
-            value = machine.value(operand.node)
+        for k, given in enumerate(call.operands):  # type: ignore[union-attr]
+            value = machine.value(given.node)
             if isinstance(value, Segment) and relation.operands[k] is not None:
                 fate = relation.fate(k, value.rank + value.dim)
                 if isinstance(fate, Role):
@@ -109,13 +110,13 @@ def _fills(call: Call, means: Meaning) -> dict[fx.Node, Any] | None:
     """What operands hold in slots that nobody asked for, so that the call does not raise there; None if that is not
     known."""
     fills: dict[fx.Node, Any] = {}
-    for operand in call.operands:
-        if operand.argument not in means.traits.raises:
+    for given in call.operands:
+        if given.argument not in means.traits.raises:
             continue
         if means.family == "matrices":
-            fills[operand.node] = IDENTITY
-        elif operand.argument in ("index", "indices") and not operand.value.is_floating_point():
-            fills[operand.node] = 0
+            fills[given.node] = IDENTITY
+        elif given.argument in ("index", "indices") and not given.value.is_floating_point():
+            fills[given.node] = 0
         else:
             return None
     return fills
@@ -179,8 +180,6 @@ def _memory(call: Call, values: list[Any]) -> list[Segment | None] | None:
 
 def _whole(machine: Machine, node: fx.Node, like: Segment, linear: bool, dim: int, fills: dict[fx.Node, Any]) -> Any:
     """The call on whole rows."""
-    from passes.document_loops.rules_tokenwise import differentiated, operand
-
     fill = 1 if differentiated(node) and not linear else None
 
     def leaf(arg: Any) -> Any:

@@ -21,7 +21,9 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example
-from passes.document_loops.integers import FULL, Affine, Index, Invariant
+from passes.document_loops.boundaries import taken_apart
+from passes.document_loops.inequalities import counts_from_the_start
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Index, Invariant
 from passes.document_loops.machine import Machine, Segment, Store, selection
 from passes.document_loops.terms import Term
 
@@ -57,7 +59,9 @@ class Elsewhere(Term):
 
     def flat(self, emitter: Emitter) -> fx.Node:
         """The outer tensor with its packed dimension, rows one behind the other, at ``dim``."""
-        node = emitter.selected(self)
+        return self._rows_joined(emitter, emitter.selected(self))
+
+    def _rows_joined(self, emitter: Emitter, node: fx.Node) -> fx.Node:
         if not self.per_row:
             return node
         at = example(node).dim() + self.dim
@@ -101,13 +105,22 @@ class Elsewhere(Term):
         size = fake.shape[at]
         return size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, self.node, at)
 
-    def written(self, emitter: Emitter, rows: fx.Node) -> fx.Node:
-        """The outer tensor (as ``index`` selects it) with every document's slots replaced by those of ``rows``."""
-        flat = self.flat(emitter)
-        out = emitter.call(_ops.scatter_places.default, flat, rows, self.places(emitter), self.dim)
+    def written(self, emitter: Emitter, rows: fx.Node, before: list[tuple[Elsewhere, fx.Node]]) -> fx.Node:
+        """The outer tensor (as ``index`` selects it) with every document's slots replaced by those of ``rows``.
+
+        ``before``: what the loop has written for the same document before, each with the tensor as it was then.
+        """
+        whole = before[-1][1] if before else emitter.selected(self)
+        flat = self._rows_joined(emitter, whole)
+        places = self.places(emitter)
+        for other, _ in before:
+            # What a later document has written before is later than what this one writes now.
+            size = emitter.call(torch.ops.aten.sym_size.int, flat, example(flat).dim() + self.dim)
+            earlier = other.places(emitter)
+            places = emitter.call(_ops.not_overwritten_places.default, places, earlier, emitter.cu, size)
+        out = emitter.call(_ops.scatter_places.default, flat, rows, places, self.dim)
         if not self.per_row:
             return out
-        whole = emitter.selected(self)
         sizes = [
             size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, whole, d)
             for d, size in enumerate(example(whole).shape)
@@ -143,14 +156,39 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
         return None
     counted = begin if entries[cut].stop is not None else _from_end(begin, example(base).shape[cut])
     at_end = entries[cut].stop is None and counted == begin
-    length = end.plus(counted, -1).length_of()
-    if length is None or length[1] or (row is None and _is_own(machine, begin, length[0])):
+    length = end.plus(counted, -1)
+    if length.length_of() is None:
+        length = taken_apart(machine, length, machine.here or base)
+    documents = own_documents(length)
+    if documents is None:
+        return None
+    if documents.made is not None and (at_end or not all(map(counts_from_the_start, (begin, end)))):
+        return None
+    if row is None and _is_own(machine, begin, documents):
         return None
     if machine.boundaries is None:
-        machine.use((length[0], 0), base)
-    if machine.boundaries != (length[0], 0):
+        machine.use((documents, 0), base)
+    if machine.boundaries != (documents, 0):
         return None
     return _segment(machine, base, entries, cut, row, begin, at_end)
+
+
+def own_documents(length: Affine) -> Boundaries | None:
+    """The documents that are as long as a number says."""
+    known = length.length_of()
+    if known is not None:
+        return None if known[1] else known[0]
+    bounds = length.bounds()
+    if len({bound.of for bound in bounds}) == 1 and all(isinstance(atom, Bound) for atom, _ in length.atoms):
+        return None  # more than one document
+    if not bounds or any(isinstance(atom, Index) for atom, _ in length.atoms) or any(b.of.lengths for b in bounds):
+        return None
+    return Boundaries(bounds[0].of.node, lengths=True, made=length)
+
+
+def moved_segment(machine: Machine, base: fx.Node, entries: list[Any], at: int, begin: Affine) -> Segment:
+    """Slots of a tensor, as many as the documents have, from a number on."""
+    return _segment(machine, base, entries, at, None, begin, False)
 
 
 def _from_end(begin: Affine, extent: Any) -> Affine:

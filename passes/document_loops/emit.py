@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from packpass.semantics import example
 from packpass.semantics.build import Builder, NotBuilt
 from passes.document_loops import emit_documents
 from passes.document_loops.boundaries import summed
-from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Index, Window
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived, Invariant, Window
 from passes.document_loops.terms import (
     ANY,
     LENGTH,
@@ -45,7 +46,7 @@ class Emitter:
         self.graph, self.total, self.rule, self.before, self.keep = graph, total, rule, before, keep
         self._builder = Builder(graph, like=like, rule=rule)
         self.device = example(like).device
-        self._nodes: dict[int, fx.Node] = {}
+        self._nodes: dict[int, tuple[Any, fx.Node]] = {}
         self._masks: dict[Window, fx.Node] = {}
         self._reaches: dict[int, fx.Node] = {}
         self._counts: dict[str, fx.Node] = {}
@@ -76,7 +77,9 @@ class Emitter:
 
     def _boundary_node(self, boundaries: Boundaries) -> fx.Node:
         node = boundaries.node
-        if boundaries.lengths:
+        if boundaries.made is not None:
+            node = summed(self.call, self.call(torch.clamp, self._each(boundaries.made), min=0))
+        elif boundaries.lengths:
             node = summed(self.call, node)
         elif self.keep:
             node = snapshot_of(node, self.before, self.call)
@@ -120,8 +123,9 @@ class Emitter:
         """The node of a term or outside tensor, made once."""
         key = id(value)
         if key not in self._nodes:
-            self._nodes[key] = self._make(value)
-        return self._nodes[key]
+            # With the value itself: another that is made later must not get the place in memory that is its name here.
+            self._nodes[key] = value, self._make(value)
+        return self._nodes[key][1]
 
     def _leaf(self, value: Any) -> Any:
         if isinstance(value, (Term, Outside)):
@@ -254,27 +258,51 @@ class Emitter:
             return self.call(_ops.packed_roll.default, source, self.cu, rolled.shift, rolled.dim, number, None)
         return None
 
+    def _each(self, value: Affine) -> Any:
+        """An integer of every document, which there are no boundaries for yet: [N]."""
+        documents = self.before.args[0]
+
+        def entries(bound: Bound) -> fx.Node:
+            return self.call("long", self.call(torch.narrow, bound.of.node, 0, bound.k, documents), method=True)
+
+        return self._total(value, entries)
+
+    def _total(self, value: Affine, entries: Callable[[Any], Any]) -> Any:
+        """The sum that a number is; ``entries`` makes those of a vector."""
+        total: Any = value.const
+        for atom, c in sorted(value.atoms, key=repr):
+            part: Any
+            if isinstance(atom, Derived):
+                part = self._derived(atom.function, [self._total(arg, entries) for arg in atom.args])
+            else:
+                part = atom.node if isinstance(atom, Invariant) else entries(atom)
+            part = self.call(operator.mul, part, c) if c != 1 else part
+            total = self.call(operator.add, part, total) if isinstance(total, fx.Node) or total else part
+        return total
+
+    def _derived(self, function: Any, args: list[Any]) -> fx.Node:
+        """A quotient or remainder, or the smaller or larger of two numbers of every document."""
+        if function not in (min, max):
+            return self.call(function, *args)
+        args.sort(key=lambda arg: not (isinstance(arg, fx.Node) and isinstance(example(arg), torch.Tensor)))
+        if all(isinstance(arg, fx.Node) and isinstance(example(arg), torch.Tensor) for arg in args):
+            return self.call(torch.minimum if function is min else torch.maximum, *args)
+        return self.call(torch.clamp, args[0], **{"max" if function is min else "min": args[1]})
+
     # --- integers as vectors, for checks --------------------------------------------------------------------
 
     def vector(self, value: Affine, boundaries: Boundaries) -> Any:
         """One entry per document, and one more that means nothing: vectors of N entries, such as ``cu[:-1]``, make
         torch ask whether N is 1, which would cost a graph of its own."""
-        total: Any = value.const
-        for atom, c in sorted(value.atoms, key=repr):
-            part: Any
-            if isinstance(atom, Bound):
-                part = self._bound(atom, boundaries)
-            elif isinstance(atom, Index):
-                part = self.entries()
-            else:
-                part = atom.node
-            part = self.call(operator.mul, part, c) if c != 1 else part
-            total = self.call(operator.add, part, total) if isinstance(total, fx.Node) or total else part
-        return total
+
+        def entries(atom: Any) -> fx.Node:
+            return self._bound(atom, boundaries) if isinstance(atom, Bound) else self.entries()
+
+        return self._total(value, entries)
 
     def _bound(self, atom: Bound, boundaries: Boundaries) -> fx.Node:
         """``boundaries[i + k]``, or the same of another vector of integers."""
-        if atom.of == boundaries and not boundaries.lengths and atom.k in (0, 1):
+        if atom.of == boundaries and atom.k in (0, 1):
             return self.given if atom.k == 0 else self.following()
         if boundaries == Boundaries(atom.of.node, lengths=True) and atom.k == 0:
             return self.lengths()

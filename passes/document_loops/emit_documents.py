@@ -78,7 +78,9 @@ def attention(emitter: Emitter, value: Attention) -> fx.Node:
     if value.rank == 4:
         rows = [emitter.call(torch.select, row, 0, 0) for row in rows]
     q, k, v = (emitter.call(torch.transpose, row, 0, 1) for row in rows)
-    out = emitter.call(_ops.varlen_attention.default, q, k, v, emitter.cu, emitter.cu, value.causal, value.scale)
+    window = () if value.window == (-1, -1) else value.window
+    given = (q, k, v, emitter.cu, emitter.cu, value.causal, value.scale, *window)
+    out = emitter.call(_ops.varlen_attention.default, *given)
     out = emitter.call(torch.transpose, out, 0, 1)
     return emitter.call(torch.unsqueeze, out, 0) if value.rank == 4 else out
 

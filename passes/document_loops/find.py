@@ -13,6 +13,8 @@ from packpass._compat import hint_of, statically_known_true
 from packpass.semantics import example
 from packpass.semantics.effects import mutated_after
 from passes.document_loops import (  # noqa: F401  (fills the rule table)
+    masked,
+    rules_convolution,
     rules_created,
     rules_cuts,
     rules_documents,
@@ -23,6 +25,7 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
     rules_norms,
     rules_orders,
     rules_packed,
+    rules_pairs,
     rules_places,
     rules_reductions,
     rules_scans,
@@ -33,7 +36,7 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
 )
 from passes.document_loops.aliasing import Outer, no_aliasing, outside_nodes
 from passes.document_loops.appended import Common, appended_value
-from passes.document_loops.blocks import Block
+from passes.document_loops.blocks import Block, Diagonal
 from passes.document_loops.documents import read_cell
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import Affine, Boundaries, Index
@@ -45,7 +48,8 @@ from passes.document_loops.machine import (
     Store,
 )
 from passes.document_loops.op_names import label
-from passes.document_loops.rules import step
+from passes.document_loops.parts import OtherDocuments, Pieces
+from passes.document_loops.step import step
 from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.refused import Refused
@@ -60,7 +64,7 @@ class Decided:
     writes: tuple[tuple[Outer, Store], ...]
     rows: tuple[tuple[DocRow, Term], ...]
     """Outer tensors with one row per document, and what is written there."""
-    appended: tuple[tuple[fx.Node, Segment | Document], ...]
+    appended: tuple[tuple[fx.Node, Segment | Document | Pieces], ...]
     checks: tuple[Check, ...]
     covers_row: bool
     """Splitting by lengths: eager itself requires that the documents fill the row."""
@@ -78,17 +82,21 @@ class Decided:
         return contents + [content(value) for _, value in self.appended]
 
 
-def content(value: Segment | Document) -> Term:
+def content(value: Segment | Document | Pieces) -> Term:
     """The term of what is appended to a list."""
+    if isinstance(value, Pieces):
+        return value.term
     return value.store.term if isinstance(value, Segment) else value.cell.term
 
 
 def interpret(
-    loop: LoopFound, which: int, intern: Interner, fakes: dict[int, Any]
+    loop: LoopFound, which: int, intern: Interner, fakes: dict[int, Any], documents: Boundaries | None = None
 ) -> tuple[Machine, dict[fx.Node, Any]]:
-    """Run one traced iteration on the abstract machine."""
+    """Run one traced iteration on the abstract machine; ``documents``: by what it is known that the loop goes."""
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, loop.nodes, fakes)
+    if documents is not None:
+        machine.boundaries, machine.parts_of_documents = (documents, 0), True
     machine.values[begin] = Affine.of(Index())
     for node in body:
         step(machine, node)
@@ -113,7 +121,15 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     loop = LoopFound(
         loop.id, tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations), loop.collects
     )
-    (first, appended), (second, appended_again) = (interpret(loop, i, intern, fakes) for i in (0, 1))
+    try:
+        (first, appended), (second, appended_again) = (interpret(loop, i, intern, fakes) for i in (0, 1))
+    except OtherDocuments as refused:
+        intern, fakes = Interner(), {}
+        try:
+            both = [interpret(loop, i, intern, fakes, refused.documents) for i in (0, 1)]
+        except Refused:
+            raise refused from None
+        (first, appended), (second, appended_again) = both
     _same_effects(first, appended, second, appended_again)
     return conclude(graph, loop, first, appended, all_documents(first, loop), hoisted)
 
@@ -127,13 +143,18 @@ def conclude(
     hoisted: tuple[fx.Node, ...],
 ) -> Decided:
     """The conditions on what a generic iteration does, whatever form the loop was found in; raises `Refused`."""
-    writes = tuple((store.outer, store) for store in first.outer.values() if store.version and store.outer is not None)
+    written = sorted(first.outer.values(), key=lambda store: store.turn)
+    writes = tuple((store.outer, store) for store in written if store.version and store.outer is not None)
     doc_rows = tuple((cell.outer, cell.term) for cell in first.rows.values() if cell.version and cell.outer is not None)
     if not writes and not doc_rows and not loop.collects and not first.checks:
         raise Refused("no-effect", "the loop over documents changes nothing")
     appends = []
     sizes = list_sizes(loop)
     for collect, value in appended.items():
+        if isinstance(value, Pieces):
+            _check_pieces(graph, loop, collect, value, sizes)
+            appends.append((collect, value))
+            continue
         (_check_segment if isinstance(value, Segment) else _check_document)(graph, loop, first, collect, value, sizes)
         appends.append((collect, value))
     found = Decided(
@@ -184,6 +205,22 @@ def _check_segment(
             raise Refused("list-use", "the per-document tensors are concatenated along another dimension", user)
 
 
+def _check_pieces(
+    graph: fx.Graph, loop: LoopFound, collect: fx.Node, value: Pieces, sizes: tuple[fx.Node, ...]
+) -> None:
+    """A list of several parts of each document may be concatenated along their packed dimension."""
+    begin = loop.iterations[0][0]
+    parts = [term for term in walk(value.term) if isinstance(term, Elsewhere)]
+    if any(mutated_after(graph, part.node, begin) for part in parts):
+        raise Refused(
+            "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
+        )
+    for user in collect.users:
+        joins = user.target is markers.RAGGED_CAT and int(user.args[1]) % value.rank == value.rank + value.term.dim  # type: ignore[arg-type]
+        if user not in sizes and not joins:
+            raise Refused("list-use", "several parts of each document are used by something else than torch.cat", user)
+
+
 def _check_document(
     graph: fx.Graph, loop: LoopFound, machine: Machine, collect: fx.Node, value: Any, sizes: tuple[fx.Node, ...]
 ) -> None:
@@ -201,8 +238,13 @@ def _check_document(
         raise Refused("aliasing", "a list holds a tensor that is changed before they are stacked", collect)
     if memory.outer is not None and (memory.version or mutated_after(graph, memory.outer.node, loop.iterations[0][0])):
         raise Refused("aliasing", "a list holds views of a tensor that is changed before they are stacked", collect)
+    squares = isinstance(value.cell.term, Diagonal)
+    if squares and machine.skips_empty:
+        raise Refused("skip-condition", "a list has no entry for the documents that are skipped", collect)
     for user in collect.users:
-        if user not in sizes and user.target not in (markers.LIST_STACK, markers.LIST_JOIN):
+        if user not in sizes and squares and user.target is not markers.LIST_DIAGONAL:
+            raise Refused("list-use", "squares of documents are used by something else than block_diag", user)
+        if user not in sizes and not squares and user.target not in (markers.LIST_STACK, markers.LIST_JOIN):
             raise Refused("list-use", "a list of per-document values is used by something else than stack or cat", user)
 
 
@@ -246,6 +288,10 @@ def _same_effects(first: Machine, appended: dict[Any, Any], second: Machine, aga
             raise differs
     for collect, value in appended.items():
         other = again[collect]
+        if isinstance(value, Pieces) and isinstance(other, Pieces):
+            if value.term is not other.term:
+                raise differs
+            continue
         if isinstance(value, Document) and isinstance(other, Document):
             if value.cell.term is not other.cell.term:
                 raise differs
@@ -261,13 +307,19 @@ def all_documents(machine: Machine, loop: LoopFound) -> Boundaries:
     if machine.boundaries is None:
         raise Refused("no-segments", "the loop does not cut anything by boundaries")
     boundaries, k = machine.boundaries
+    trips = loop.iterations[0][0].args[0]
+    count = example(trips) if isinstance(trips, fx.Node) else trips
+    if boundaries.made is not None:
+        for bound in boundaries.made.bounds():
+            spare = example(bound.of.node).shape[0] - bound.k
+            if bound.of.lengths or bound.k < 0 or not any(same_length(spare - more, count) for more in (0, 1)):
+                raise Refused("partial-coverage", "the loop does not visit every document", bound.of.node)
+        return boundaries
     vector = example(boundaries.node)
     if vector.dtype not in (torch.int32, torch.int64) or vector.dim() != 1:
         raise Refused("boundary-dtype", f"boundaries of dtype {vector.dtype}", boundaries.node)
     documents = vector.shape[0] if boundaries.lengths else vector.shape[0] - 1
-    trips = loop.iterations[0][0].args[0]
-    count = example(trips) if isinstance(trips, fx.Node) else trips
-    if k != 0 or not statically_known_true(count == documents):
+    if k != 0 or not same_length(count, documents):
         raise Refused("partial-coverage", "the loop does not visit every document", boundaries.node)
     return boundaries
 
@@ -278,7 +330,10 @@ def _rows(decided: Decided, machine: Machine) -> list[Row]:
         rows.update({t: None for t in walk(term) if isinstance(t, Row)})
     if not rows:
         rows.update({store.outer: None for store in machine.outer.values() if isinstance(store.outer, Row)})
-    segments = any(isinstance(value, Segment) for _, value in decided.appended)
-    if not rows and not segments and not any(isinstance(row, (Elsewhere, Block)) for row, _ in decided.writes):
+    segments = any(isinstance(value, (Segment, Pieces)) for _, value in decided.appended)
+    others = [row for row, _ in decided.writes] + [t for term in decided.terms for t in walk(term)]
+    squares = any(isinstance(row, (Elsewhere, Block)) for row in others)
+    squares = squares or any(isinstance(content(value), Diagonal) for _, value in decided.appended)
+    if not rows and not segments and not squares:
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")
     return list(rows)

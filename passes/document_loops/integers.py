@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from torch import fx
 
 
 @dataclasses.dataclass(frozen=True)
 class Boundaries:
-    """N+1 document boundaries: the tensor itself, or the running sum of N lengths (``lengths=True``)."""
+    """N+1 document boundaries: the tensor itself, or the running sum of N lengths (``lengths=True``).
+
+    ``made``: how the lengths are made, if no vector of the program holds them; ``node`` is one that they are made of.
+    """
 
     node: fx.Node
     lengths: bool = False
+    made: Affine | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +40,16 @@ class Invariant:
     node: fx.Node
 
 
-Atom = Bound | Index | Invariant
+@dataclasses.dataclass(frozen=True)
+class Derived:
+    """``function(*args)`` of integers of the document: a quotient or remainder by a positive constant, the smaller or
+    larger of two."""
+
+    function: Any
+    args: tuple[Affine, ...]
+
+
+Atom = Bound | Index | Invariant | Derived
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +75,24 @@ class Affine:
     def shared(self) -> Affine:
         """The part that is the same for every document."""
         return Affine(frozenset((a, c) for a, c in self.atoms if isinstance(a, Invariant)), self.const)
+
+    def bounds(self) -> list[Bound]:
+        """Every entry of a vector that this is made of, and in the order that they are written down."""
+        found: list[Bound] = []
+        for atom, _ in sorted(self.atoms, key=repr):
+            if isinstance(atom, Bound):
+                found.append(atom)
+            elif isinstance(atom, Derived):
+                found += [bound for arg in atom.args for bound in arg.bounds()]
+        return found
+
+    @property
+    def is_shared(self) -> bool:
+        """Is this the same for every document?"""
+        return all(
+            all(arg.is_shared for arg in atom.args) if isinstance(atom, Derived) else isinstance(atom, Invariant)
+            for atom, _ in self.atoms
+        )
 
     @property
     def is_const(self) -> bool:

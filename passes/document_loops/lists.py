@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from passes.document_loops import emit_documents
 from passes.document_loops.emit import Emitter
 from passes.document_loops.find import Decided
 from passes.document_loops.machine import Segment
+from passes.document_loops.parts import Pieces
 
 _ops = torch.ops.packpass
 
@@ -26,6 +28,10 @@ def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> f
     dim = int(cat.args[1]) % fake.dim()  # type: ignore[arg-type]
     if decided.row_node is None:
         return row  # made for the documents alone
+    for collect, value in decided.appended:
+        if collect is cat.args[0] and isinstance(value, Pieces):
+            times = emitter.call(operator.mul, emitter.cu, len(value.term.parts))
+            return row if decided.covers_row else emitter.call(_ops.documents_only.default, row, times, dim)
     if decided.covers_row or statically_known_true(example(cat).shape[dim] == fake.shape[dim]):
         # Eager needs the documents to fill the row here, or fails.
         return emitter.call(torch.clone, row) if not row.meta.get("packpass") else row
@@ -68,10 +74,19 @@ def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Nod
     return segment
 
 
+def _diagonal(emitter: Emitter, decided: Decided, whole: fx.Node, diagonal: fx.Node) -> fx.Node:
+    """``block_diag`` of the documents' squares."""
+    if decided.row_node is None:
+        return whole  # made for the documents alone
+    inside = emitter.call(_ops.documents_only.default, whole, emitter.cu, 0)
+    return emitter.call(_ops.documents_only.default, inside, emitter.cu, 1)
+
+
 MADE_OF_LISTS: dict[Any, Callable[[Emitter, Decided, fx.Node, fx.Node], fx.Node]] = {
     markers.RAGGED_CAT: _joined,
     markers.LIST_STACK: _stacked,
     markers.LIST_JOIN: _side_by_side,
     markers.LIST_PAD: _padded,
+    markers.LIST_DIAGONAL: _diagonal,
     markers.LIST_GET: _looped_over,
 }

@@ -56,6 +56,8 @@ class Store:
     parent: tuple[Store | Cell, int] | None = None
     """Set for a view with another shape, or a result that may alias: may be read while the parent is unchanged."""
     version: int = 0
+    turn: int = 0
+    """Which write of the body the last one was."""
     exact: bool = True
     """Is it as long as the document? (A cat that refills what it cut off is longer for shorter documents.)"""
     point_fill: tuple[str, Any] | None = None
@@ -83,6 +85,14 @@ class Padded:
     left: int
     right: int
     fill: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Longer:
+    """A document with ``behind`` more slots at its end, of which only that they are cut off again is understood."""
+
+    segment: Segment
+    behind: int
 
 
 @dataclasses.dataclass(eq=False)
@@ -155,6 +165,12 @@ class Machine:
         """Rows of outer tensors that have one row per document."""
         self.vectors: set[fx.Node] = set()
         """Vectors of integers whose elements are known as such."""
+        self.turns = 0
+        """How many writes there have been."""
+        self.here: fx.Node | None = None
+        """The call of the body that is being interpreted."""
+        self.parts_of_documents = False
+        """Are the slots that the body works on parts of other documents, which it cuts first?"""
         self.least = 0
         """Slots that a document must have to get as far as this point of the body."""
         self.skips_empty = False
@@ -284,6 +300,8 @@ class Machine:
             )
         store.term = self.intern(Assign(store.term, window, value, store.term.dim))
         store.version += 1
+        self.turns += 1
+        store.turn = self.turns
 
     def finish(self) -> None:
         """End of the body: what happened after a skip happened only in documents that were not skipped."""

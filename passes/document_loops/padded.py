@@ -12,8 +12,8 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.documents import document
 from passes.document_loops.emit import stored
-from passes.document_loops.integers import FULL, Affine
-from passes.document_loops.machine import Document, Machine, Segment
+from passes.document_loops.integers import FULL, Affine, Bound
+from passes.document_loops.machine import Check, Document, Machine, Segment
 from passes.document_loops.terms import Term
 
 if TYPE_CHECKING:
@@ -60,6 +60,52 @@ class PaddedTo(Term):
         for _ in range(rank + self.along):
             inside = emitter.call(torch.unsqueeze, inside, 1)
         return emitter.call(torch.where, inside, out, self.fill)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Filler:
+    """What a document lacks of a width that all have, filled with a number: to be joined to the document."""
+
+    width: Affine
+    fill: Any
+    along: int
+
+
+def filler(machine: Machine, node: fx.Node, sizes: Any, fill: Any) -> Filler | None:
+    """``zeros(width - n, ...)``; None if no size is what a document lacks of a width."""
+    found: Filler | None = None
+    for d, size in enumerate(sizes):
+        value = machine.affine(size) if isinstance(size, fx.Node) else None
+        if value is None or value.is_shared:
+            continue
+        width = value.shared()
+        length = width.plus(value, -1).length_of()
+        fits = machine.boundaries is not None and length is not None and (*length, machine.boundaries[1]) == (
+            machine.boundaries[0], 0, 0
+        )  # fmt: skip
+        if found is not None or not fits or not isinstance(fill, (int, float, bool)):
+            return None
+        found = Filler(width, stored(fill, example(node).dtype), d - len(sizes))
+    return found
+
+
+def joined_to_width(machine: Machine, node: fx.Node, tensors: Any, values: list[Any]) -> Document | None:
+    """``cat((x[s:e], zeros(width - (e - s))))``; None for anything else."""
+    if len(values) != 2 or sum(isinstance(value, Filler) for value in values) != 1:
+        return None
+    left = isinstance(values[0], Filler)
+    lacking, value = values if left else values[::-1]
+    if not isinstance(value, Segment) or value.window != FULL or not value.store.exact or value.dim != lacking.along:
+        return None
+    if any(example(tensor).dtype != example(node).dtype for tensor in tensors):
+        return None
+    length = Affine.of(Bound(machine.boundaries[0], machine.boundaries[1] + 1))
+    length = length.plus(Affine.of(Bound(*machine.boundaries)), -1)
+    message = "packpass: a document is longer than the width that it is padded to"
+    check = Check(lacking.width, "ge", length, message, machine.least)
+    if check not in machine.checks:
+        machine.checks.append(check)
+    return document(machine, PaddedTo(machine.read(value, node), value.dim, lacking.width, left, lacking.fill))
 
 
 def padded_to_width(machine: Machine, node: fx.Node, value: Any, pad: Any, mode: Any, fill: Any) -> Document | None:

@@ -17,8 +17,9 @@ from packpass.semantics.effects import grad_mode_changes, mutated_after
 from packpass.semantics.meaning import Uninitialised
 from packpass.semantics.registry import reorders
 from passes.document_loops import emit_documents
-from passes.document_loops.aliasing import Outer, overwriting, separate_inputs
+from passes.document_loops.aliasing import Outer, only_overwritten, overwriting, separate_inputs
 from passes.document_loops.blocks import Block
+from passes.document_loops.dense_masks import Squares, attend_within_documents
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.emit import Emitter
 from passes.document_loops.find import Decided, content
@@ -91,10 +92,29 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
     facts: dict[str, Any] = {"in_place": in_place, "lists": len(made.rows)}
     if separate:
         facts["separate_inputs"] = separate
-    reordered = any(_adds_up(t) for term in decided.terms for t in walk(term))
+    attentions = _without_dense_masks(graph, decided, emitter, functional, rule)
+    if attentions:
+        facts["attentions"] = attentions
+    reordered = bool(attentions) or any(_adds_up(t) for term in decided.terms for t in walk(term))
     if reordered:
         facts["numerics"] = "sums in another order"
     return Made(facts, Claims(captured_loop=True, separate_inputs=tuple(separate), reordered=reordered))
+
+
+def _without_dense_masks(
+    graph: fx.Graph, decided: Decided, emitter: Emitter, functional: list[tuple[Outer, fx.Node]], rule: str
+) -> int:
+    """Attentions that no longer need the mask of squares which the loop has made."""
+    found = 0
+    for row, store in decided.writes:
+        new = next((n for r, n in functional if r is row), None)
+        if not isinstance(row, Block) or new is None or row.index or {row.dim, row.columns} != {-1, -2}:
+            continue
+        cells = row.cells(overwriting(store.term, row))
+        if cells is not None:
+            squares = Squares(new, cells, emitter.cu, emitter.mask(FULL), rule)
+            found += attend_within_documents(graph, squares)
+    return found
 
 
 def _emitted(graph: fx.Graph, decided: Decided, rule: str) -> _Emitted:
@@ -113,7 +133,7 @@ def _emitted(graph: fx.Graph, decided: Decided, rule: str) -> _Emitted:
                 total = emitter.only_documents()
             _emit_checks(emitter, decided, total)
             filled = [(row, emitter.node(term)) for row, term in decided.rows]
-            news = [(row, _content(emitter, graph, decided, row, store)) for row, store in decided.writes]
+            news = list(_contents(emitter, graph, decided).items())
             # The lists are laid out last: every read of an outer tensor comes before the first write.
             rows = {collect: emitter.node(content(value)) for collect, value in decided.appended}
     except Refused:
@@ -200,6 +220,31 @@ def _cats(decided: Decided) -> list[fx.Node]:
 # === What the loop leaves in its tensors =====================================================================
 
 
+def _contents(emitter: Emitter, graph: fx.Graph, decided: Decided) -> dict[Outer, fx.Node]:
+    """Outer tensors and what is in them after the loop, once where parts of one are written one after the other."""
+    found: dict[Outer, fx.Node] = {}
+    before: dict[fx.Node, list[tuple[Elsewhere, fx.Node]]] = {}
+    for row, store in decided.writes:
+        if not isinstance(row, Elsewhere):
+            found[row] = _content(emitter, graph, decided, row, store)
+            continue
+        parts = before.setdefault(row.node, []) if only_overwritten(decided, row.node) else []
+        if parts:
+            found.pop(parts[-1][0])
+        new = _written(emitter, row, store, parts)
+        parts.append((row, new))
+        found[row] = new
+    return found
+
+
+def _written(emitter: Emitter, row: Elsewhere, store: Store, before: list[tuple[Elsewhere, fx.Node]]) -> fx.Node:
+    """The whole of a tensor of which documents have a part each."""
+    base = emitter.node(row)
+    new = emitter.fitted(overwriting(store.term, row), base)
+    rows = new if isinstance(new, fx.Node) else emitter.call(torch.full_like, base, new)
+    return row.written(emitter, rows, before)
+
+
 def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Outer, store: Store) -> fx.Node:
     """The whole new content of an outer row, its tail included."""
     value = overwriting(store.term, row)
@@ -208,9 +253,7 @@ def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Outer, st
             raise Refused("two-packed-dims", "squares of some documents only have no rule", row.node)
         return row.written(emitter, value)
     base = emitter.node(row)
-    if isinstance(row, Elsewhere):
-        new = emitter.fitted(value, base)
-        return row.written(emitter, new if isinstance(new, fx.Node) else emitter.call(torch.full_like, base, new))
+    assert isinstance(row, Row)
     if isinstance(value, (Term, Outside)):
         new = emitter.node(value)
         if store.point_fill is None and _keeps_tail(emitter, graph, decided, row, value, new, base):

@@ -17,20 +17,18 @@ from packpass._registry import registrar
 from packpass.semantics import call_of, example, meaning_of
 from packpass.semantics.effects import AS_NUMBERS, effects_of
 from packpass.semantics.memory import aliases_of, copied
-from packpass.semantics.names import base_name, is_in_place
-from packpass.semantics.pointwise import slot_by_slot
-from passes.document_loops.by_meaning import by_meaning, why_not
-from passes.document_loops.integers import Affine
+from packpass.semantics.names import base_name
+from packpass.semantics.pointwise import OF_INTEGERS, slot_by_slot
+from passes.document_loops.inequalities import at_most, length_in
+from passes.document_loops.integers import Affine, Derived
 from passes.document_loops.machine import (
     OPAQUE,
-    PER_DOCUMENT,
     Machine,
     Rule,
     Segment,
     frozen_args,
 )
 from passes.document_loops.op_names import label, name_of
-from passes.document_loops.taken_apart import shared, taken_apart
 from passes.document_loops.terms import Apply, Guard, Outside, map_args
 from passes.refused import Refused
 
@@ -41,6 +39,10 @@ rule in `RULES` decides. Both tables may know one op: a sum over features is her
 
 DOCUMENTS: dict[str, Rule] = {}
 """Rules for ops on values that documents have one of each (`PER_DOCUMENT`); no other rule sees such a value."""
+
+
+PAIRS: dict[str, Rule] = {}
+"""Rules for ops on values of every two slots of a document; "*" is asked before all others, and may decline."""
 
 
 rule = registrar(RULES)
@@ -55,46 +57,8 @@ documents = registrar(DOCUMENTS)
 """Registers a rule for ops on per-document values; see `DOCUMENTS`."""
 
 
-def step(machine: Machine, node: fx.Node) -> None:
-    """Interpret one node of the body."""
-    if node.op == "get_attr":
-        machine.values[node] = machine.intern(Outside(node))
-        return
-    before = machine.state()
-    try:
-        machine.values[node] = _by_rule(machine, node)
-    except Refused as refused:
-        if refused.code != "no-rule":
-            raise
-        machine.restore(before)
-        value = shared(machine, node)
-        value = by_meaning(machine, node) if value is NotImplemented else value
-        machine.values[node] = taken_apart(machine, node, refused) if value is NotImplemented else value
-
-
-def _by_rule(machine: Machine, node: fx.Node) -> Any:
-    """The value of a node, by the first rule that knows it; `Refused` if there is none."""
-    name = name_of(node)
-    if any(isinstance(machine.value(a), PER_DOCUMENT) for a in node.all_input_nodes):
-        return DOCUMENTS["*"](machine, node)
-    if name in TOKENWISE:
-        value = TOKENWISE[name](machine, node)
-        if value is not NotImplemented:
-            return value
-    fn = RULES.get(name)
-    if fn is None and is_elementwise(node):
-        fn = in_place if is_in_place(name) else elementwise
-    if (
-        fn is None
-        and node.op == "call_function"
-        and isinstance(example(node), (int, torch.SymInt, torch.SymBool, torch.SymFloat))
-    ):
-        fn = _opaque  # size arithmetic of Dynamo's own; refused where its result is used for anything else
-    if fn is None:
-        why = why_not(machine, node)
-        reason = f"there is no rule for {label(node)} in a loop over documents{': ' if why else ''}{why}"
-        raise Refused("no-rule", reason, node)
-    return fn(machine, node)
+pairs = registrar(PAIRS)
+"""Registers a rule for ops on values of every two slots; see `PAIRS`."""
 
 
 def is_elementwise(node: fx.Node) -> bool:
@@ -136,11 +100,28 @@ def _int_op(machine: Machine, node: fx.Node, name: str) -> Any:
         for a, b in (known, known[::-1]):
             if b.is_const:
                 return a.times(b.const)
+    derived = _derived(name, known) if len(known) == 2 else None
+    if derived is not None:
+        return derived
     if name == "neg" and len(known) == 1:
         return known[0].times(-1)
     if name == "positive":
         return known[0]
     return OPAQUE
+
+
+def _derived(name: str, args: list[Affine]) -> Affine | None:
+    """Quotients and remainders by positive constants, and the smaller or larger of two numbers of a document."""
+    function: Any = OF_INTEGERS.get(name)
+    if function is None or all(arg.is_shared for arg in args):
+        return None
+    if function in (min, max):
+        for one, other in (args, args[::-1]):
+            length = length_in(one.plus(other))
+            if length is not None and at_most(one, other, length):
+                return one if function is min else other
+        return Affine.of(Derived(function, tuple(args)))
+    return Affine.of(Derived(function, tuple(args))) if args[1].is_const and args[1].const > 0 else None
 
 
 @rule("sym_sum")
@@ -172,7 +153,7 @@ def _assert_scalar(machine: Machine, node: fx.Node) -> Any:
 
 
 @rule("sym_storage_offset", "sym_stride")
-def _opaque(machine: Machine, node: fx.Node) -> Any:
+def opaque(machine: Machine, node: fx.Node) -> Any:
     if any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes):
         return DOCUMENTS["*"](machine, node)  # a root of the length, say
     return OPAQUE

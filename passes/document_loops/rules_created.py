@@ -8,11 +8,12 @@ import torch
 from torch import fx
 
 from packpass.semantics import example, op_name
-from packpass.semantics.creation import LENT, SIZED
+from packpass.semantics.creation import LENT, SIZED, uniform
 from passes.document_loops.documents import as_term, is_per_document, spread
 from passes.document_loops.integers import Affine, Bound
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.op_names import label
+from passes.document_loops.padded import filler
 from passes.document_loops.rules import documents, outside_call, rule
 from passes.document_loops.rules_views import first_bound, shape_with_length
 from passes.document_loops.terms import Apply, Outside, Positions
@@ -74,6 +75,10 @@ def _create(machine: Machine, node: fx.Node) -> Any:
             )
             return machine.computed((*call, tuple(sorted(kwargs.items()))), fake)
         return outside_call(machine, node)
+    fill = uniform(name, (None, *args) if lent else args, dict(node.kwargs))
+    lacking = filler(machine, node, sizes, fill)
+    if lacking is not None:
+        return lacking
     shape, dim = shape_with_length(machine, sizes, node)
     shape = tuple(machine.intern(s) if isinstance(s, Outside) else s for s in shape)
     head: tuple[Any, ...] = ()

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import argument, example
-from passes.document_loops.boundaries import boundary_vector, element, lengths_of
+from passes.document_loops.boundaries import boundary_vector, documents_of_lengths, element
 from passes.document_loops.integers import FULL, Affine, Boundaries, Index, Window
 from passes.document_loops.machine import (
     Machine,
@@ -126,8 +126,7 @@ def _split_get(machine: Machine, node: fx.Node) -> Any:
     ):
         raise Refused("no-rule", "this split has no rule", node)
     rank = example(x).dim()
-    cu = lengths_of(root)
-    machine.use((Boundaries(cu), 0) if cu is not None else (Boundaries(root, lengths=True), 0), node)
+    machine.use(documents_of_lengths(machine, root, node), node)
     segment = machine.outer_segment(value.node, (), dim % rank - rank, FULL, rank)
     if x not in machine.split_of:
         machine.split_of.append(x)

@@ -23,6 +23,7 @@ from passes.document_loops.machine import (
     frozen_args,
 )
 from passes.document_loops.op_names import label
+from passes.document_loops.parts import Cut, cut, part_of
 from passes.document_loops.rules import documents, rule
 from passes.document_loops.rules_documents import assign_document, part_of_row
 from passes.document_loops.terms import Apply, Outside
@@ -50,8 +51,19 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", f"what {label(base)} returns has no rule", node)
     if index is None or (isinstance(index, tuple) and any(entry is None for entry in index)):
         return _with_new_dims(machine, node, base, index)
+    if machine.parts_of_documents:
+        part = _of_documents(machine, node, base, index)
+        if part is not None:
+            return part
     owned = outer_row(machine, base, index, node) or outer_slot(machine, base, index, node)
     return owned if owned is not None else _part(machine, node, base, index, example(node).dim())
+
+
+def _of_documents(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
+    """A document of which the loop looks at parts, or such a part of it."""
+    value = machine.value(base)
+    entries = expand_index(index, example(base).dim(), node)
+    return part_of(machine, value, entries, node) if isinstance(value, Cut) else cut(machine, base, entries)
 
 
 def _part(machine: Machine, node: fx.Node, base: fx.Node, index: Any, rank: int) -> Any:

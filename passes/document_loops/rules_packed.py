@@ -16,7 +16,8 @@ from passes.document_loops.emit_documents import _flattened
 from passes.document_loops.integers import FULL, Affine, Window
 from passes.document_loops.machine import OPAQUE, Check, Machine, Padded, Segment
 from passes.document_loops.op_names import label
-from passes.document_loops.padded import padded_to_width
+from passes.document_loops.padded import joined_to_width, padded_to_width
+from passes.document_loops.parts import chunks_of, pieces
 from passes.document_loops.rules import documents, outside_call, rule
 from passes.document_loops.rules_views import first_bound
 from passes.document_loops.terms import ANY, Apply, Assign, Flip, Outside, Roll, Term
@@ -145,6 +146,10 @@ def _cat(machine: Machine, node: fx.Node) -> Any:
     tensors, dim = argument(node, 0, "tensors"), argument(node, 1, "dim", node.kwargs.get("axis", 0))
     values = [machine.value(t) for t in tensors]
     segments = [v for v in values if isinstance(v, Segment)]
+    if segments and dim % example(node).dim() == segments[0].rank + segments[0].dim:
+        to_width = joined_to_width(machine, node, tensors, values)
+        if to_width is not None:
+            return to_width
     if not segments:
         return outside_call(machine, node)
     first = segments[0]
@@ -161,6 +166,9 @@ def _cat(machine: Machine, node: fx.Node) -> Any:
         found = _cat_shift(machine, node, values, first.dim)
         if found is not None:
             return found
+    several = pieces(machine, node, values, first.dim)
+    if several is not None and {example(t).dtype for t in tensors} == {example(node).dtype}:
+        return several
     raise Refused(
         "no-rule",
         "cat of parts of a document along its own dimension: only a shift by k with k fill slots has a rule",
@@ -230,6 +238,15 @@ def _pad(machine: Machine, node: fx.Node) -> Any:
     if w == FULL and min(left, right) == 0 and max(left, right) > 0:
         return Padded(value, left, right, number)
     raise Refused("no-rule", "pad changes the length of a document", node)
+
+
+@rule("chunk")
+def _chunk(machine: Machine, node: fx.Node) -> Any:
+    """Equal parts of a document."""
+    count, dim = argument(node, 1, "chunks"), argument(node, 2, "dim", 0)
+    if type(count) is not int or type(dim) is not int or count < 1:
+        raise Refused("no-rule", f"this {label(node)} has no rule", node)
+    return chunks_of(machine, node, machine.value(node.args[0]), count, dim)
 
 
 # === Checks and skips ========================================================================================

@@ -24,11 +24,11 @@ from packpass.semantics.call import op_of_name
 from packpass.semantics.names import name_of_target
 from packpass.semantics.registry import FAMILIES, reorders
 from passes.document_loops.by_meaning import by_meaning
-from passes.document_loops.integers import Affine, Invariant, Window
 from passes.document_loops.machine import Machine, Segment, Store, frozen_args
 from passes.document_loops.op_names import label, unshadowed
+from passes.document_loops.operands import differentiated, operand
 from passes.document_loops.rules import TOKENWISE, outside_call, tokenwise
-from passes.document_loops.terms import Apply, Guard, Outside, map_args
+from passes.document_loops.terms import Apply, Outside, map_args
 from passes.refused import Refused
 
 # === The whole-row form of a call ============================================================================
@@ -49,33 +49,6 @@ def known_keywords(node: fx.Node, *names: str) -> None:
     unknown = sorted(set(node.kwargs) - set(names))
     if unknown:
         raise Refused("no-rule", f"{label(node)} with {', '.join(unknown)} has no rule", node)
-
-
-def differentiated(node: fx.Node) -> bool:
-    """May a gradient flow through the result?"""
-    fake = example(node)
-    return any(isinstance(t, torch.Tensor) and t.requires_grad for t in (fake if isinstance(fake, tuple) else (fake,)))
-
-
-def operand(machine: Machine, arg: Any, window: Window, node: fx.Node, fill: int | None = None) -> Any:
-    """An argument in the whole-row form. ``fill`` is what slots outside ``window`` hold (None: whatever they hold)."""
-    if not isinstance(arg, fx.Node):
-        return arg
-    value = machine.value(arg)
-    if isinstance(value, Segment):
-        term = machine.aligned(value, window, node)
-        return term if fill is None else machine.intern(Guard(term, window, term.dim, fill))
-    if isinstance(value, Outside):
-        return value
-    if isinstance(value, Affine):
-        single = value.single()
-        if value.is_const:
-            return value.const
-        if single is not None and isinstance(single[0], Invariant) and not single[1]:
-            return machine.intern(Outside(single[0].node))
-    raise Refused(
-        "index-as-number", f"{label(node)} uses a boundary, a length or the document's number as a value", node
-    )
 
 
 def whole_row(

@@ -13,6 +13,7 @@ from packpass.semantics.views import TRANSPOSING, permutation_of
 from passes.document_loops.integers import FULL, Affine, Bound, Invariant
 from passes.document_loops.machine import OPAQUE, Machine, Segment, frozen_args
 from passes.document_loops.op_names import label, name_of
+from passes.document_loops.parts import Cut, sizes_of
 from passes.document_loops.rules import bound_arguments, documents, outside_call, rule
 from passes.document_loops.terms import LENGTH, Apply, Outside
 from passes.refused import Refused
@@ -26,6 +27,8 @@ def _size(machine: Machine, node: fx.Node) -> Any:
         if dim % value.rank == value.rank + value.dim and machine.boundaries is not None:
             of, k = machine.boundaries
             return Affine.of(Bound(of, k + 1)).plus(Affine.of(Bound(of, k)), -1)
+    if isinstance(value, Cut) and isinstance(dim, int) and sizes_of(value, dim) is not None:
+        return sizes_of(value, dim)
     fake = example(node)
     return Affine.of(fake) if isinstance(fake, int) and not isinstance(fake, bool) else OPAQUE
 
@@ -87,12 +90,25 @@ def _reshape(machine: Machine, node: fx.Node) -> Any:
         for d in range(after.dim())
         if _same(after.shape[d], length) and _same(_product(after.shape[:d]), _product(before.shape[:at]))
     ]
+    candidates = candidates or _by_argument(machine, value, list(sizes), before, after)
     if not candidates or (any(isinstance(s, int) and s == -1 for s in sizes) and len(candidates) != 1):
         raise Refused("no-rule", f"{label(node)} merges or splits the packed dimension", node)
     to = candidates[0]
     new = tuple(LENGTH if d == to else _static(after.shape[d], node) for d in range(after.dim()))
     term = Apply("reshape", True, (machine.read(value, node), *new), (), to - after.dim())
     return machine.view(term, after.dim(), value)
+
+
+def _by_argument(machine: Machine, value: Any, sizes: list[Any], before: Any, after: Any) -> list[int]:
+    """The dimension that is given the document's length, where torch has another expression for that of a slice."""
+    at = value.rank + value.dim
+    own = [d for d, s in enumerate(sizes) if isinstance(s, fx.Node) and takes_length(machine, s)]
+    if len(own) != 1 or len(sizes) != after.dim() or not value.store.exact:
+        return []
+    (to,) = own
+    sides = ((before.shape[:at], after.shape[:to]), (before.shape[at + 1 :], after.shape[to + 1 :]))
+    fixed = all(isinstance(n, int) for pair in sides for shape in pair for n in shape)
+    return own if fixed and all(_product(a) == _product(b) for a, b in sides) else []
 
 
 def _static(size: Any, node: fx.Node) -> int:

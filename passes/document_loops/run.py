@@ -12,6 +12,7 @@ from torch import fx
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
 from passes.context import PassContext
+from passes.document_loops import last_boundary
 from passes.document_loops.find import Decided, decide
 from passes.document_loops.rewrite import rewrite
 from passes.loops import LoopFound, find
@@ -42,8 +43,10 @@ def run_one(graph: fx.Graph, decision: Callable[[], Decided], location: str) -> 
     """Decide about one loop, then rewrite it or say why not."""
     try:
         decided = decision()
+        branches = last_boundary.unproven(graph, decided)
         before = set(graph.nodes)
         made = rewrite(graph, decided, NAME)
+        last_boundary.check(graph, branches, NAME)
     except Refused as refused:
         reason = str(refused)
         line = location_of_node(refused.node)

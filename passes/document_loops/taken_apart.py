@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,17 +27,24 @@ from packpass.semantics import example
 from packpass.semantics.effects import open_autocasts
 from packpass.semantics.expand import Pieces, expand, fails_when_empty, plain_overload
 from packpass.semantics.names import op_name
+from passes.document_loops.documents import require_slots
 from passes.document_loops.integers import FULL
 from passes.document_loops.machine import PER_DOCUMENT, Machine, Segment, Store, frozen_args
 from passes.document_loops.op_names import label
+from passes.document_loops.operands import differentiated, operand
 from passes.document_loops.terms import Apply, Assign, Guard, Outside, Positions, Row, Term, children, map_args
 from passes.refused import Refused
 
 log = logging.getLogger("packpass.passes.document_loops")
 
+Step = Callable[[Machine, fx.Node], None]
+"""Interprets one node."""
 
-def taken_apart(machine: Machine, node: fx.Node, refused: Refused) -> Any:
-    """The value of a call that no rule understands; raises ``refused`` if its pieces are not understood either."""
+
+def taken_apart(machine: Machine, node: fx.Node, refused: Refused, step: Step) -> Any:
+    """The value of a call that no rule understands; raises ``refused`` if its pieces are not understood either.
+
+    ``step`` interprets one piece."""
     if node.target in machine.taken_apart or node.target in markers.MARKERS or node.target in markers.SHADOWS:
         raise refused  # or torch's definition leads back to the call
     grads = _differentiated(node)
@@ -45,8 +53,8 @@ def taken_apart(machine: Machine, node: fx.Node, refused: Refused) -> Any:
         raise refused
     machine.taken_apart.append(node.target)
     try:
-        whole = _as_whole(machine, node)
-        return whole if whole is not None else _as_pieces(machine, node, grads, refused)
+        whole = _as_whole(machine, node, step)
+        return whole if whole is not None else _as_pieces(machine, node, grads, refused, step)
     finally:
         machine.taken_apart.pop()
 
@@ -81,19 +89,17 @@ def _slots(machine: Machine, node: fx.Node) -> list[tuple[fx.Node, int]]:
     return [(arg, v.dim) for arg, v in found if v.window == found[0][1].window and v.store.exact]
 
 
-def _as_whole(machine: Machine, node: fx.Node) -> Any:
+def _as_whole(machine: Machine, node: fx.Node, step: Step) -> Any:
     """The call on whole rows; None if its pieces do not treat slots alike.
 
     A document without slots has no part in the result, so that the pieces may be those of longer ones.
     """
-    from passes.document_loops.documents import require_slots
-
     slots = _slots(machine, node)
     pieces = expand(node, False, slots, least=1) if slots else None
     if pieces is None:
         return None
     before, defined = machine.state(), machine.defined
-    results = _tried(machine, node, pieces)
+    results = _tried(machine, node, pieces, step)
     fails = fails_when_empty(node, slots) if results is not None and _slotwise(machine, node, results) else None
     if results is None or fails is None:
         log.debug("%s: its pieces do not treat slots alike", node)
@@ -106,10 +112,8 @@ def _as_whole(machine: Machine, node: fx.Node) -> Any:
     return _whole_call(machine, node, pieces, results, machine.defined != defined)
 
 
-def _as_pieces(machine: Machine, node: fx.Node, grads: bool, refused: Refused) -> Any:
+def _as_pieces(machine: Machine, node: fx.Node, grads: bool, refused: Refused, step: Step) -> Any:
     """What the pieces make in place of the call."""
-    from passes.document_loops.documents import require_slots
-
     slots = _slots(machine, node)
     pieces = expand(node, True, slots)
     if pieces is None and slots and fails_when_empty(node, slots):
@@ -118,31 +122,29 @@ def _as_pieces(machine: Machine, node: fx.Node, grads: bool, refused: Refused) -
     if pieces is None or (grads and not pieces.composite) or open_autocasts(node.graph, node):
         log.debug("%s: no pieces with a gradient of their own", node)
         raise refused
-    results = _tried(machine, node, pieces)
+    results = _tried(machine, node, pieces, step)
     if results is None:
         raise refused
     return results if pieces.several else results[0]
 
 
-def _tried(machine: Machine, node: fx.Node, pieces: Pieces) -> tuple[Any, ...] | None:
+def _tried(machine: Machine, node: fx.Node, pieces: Pieces, step: Step) -> tuple[Any, ...] | None:
     """The values of the results; None, and nothing learned, if a piece is refused."""
     before = machine.state()
     try:
-        return _run(machine, pieces)
+        return _run(machine, pieces, step)
     except Refused as why:
         log.debug("%s: a piece is refused: %s", node, why)
         machine.restore(before)
         return None
 
 
-def _run(machine: Machine, pieces: Pieces) -> tuple[Any, ...]:
+def _run(machine: Machine, pieces: Pieces, step: Step) -> tuple[Any, ...]:
     """Run the pieces on the machine, with the values of the call's operands."""
-    from passes.document_loops.rules import step
-
-    for placeholder, operand in pieces.inputs:
-        machine.values[placeholder] = machine.value(operand)
+    for placeholder, given in pieces.inputs:
+        machine.values[placeholder] = machine.value(given)
     # Torch's trace runs below autograd: which operands and results need a gradient is written down here.
-    gradients = {p for p, operand in pieces.inputs if _requires(example(operand))}
+    gradients = {p for p, given in pieces.inputs if _requires(example(given))}
     for placeholder in gradients:
         _require(example(placeholder))
     for piece in pieces.nodes:
@@ -216,8 +218,6 @@ def _only_rows(term: Term, given: set[Any]) -> bool:
 def _whole_call(machine: Machine, node: fx.Node, pieces: Pieces, results: tuple[Any, ...], by_definition: bool) -> Any:
     """``by_definition``: torch's definition stood for a kernel, which may look at numbers that the definition does not
     mind: slots that nobody asked for hold numbers that are probabilities and indices."""
-    from passes.document_loops.rules_tokenwise import differentiated, operand
-
     window = _operands(machine, node)[0].window
     fill = 1 if differentiated(node) or by_definition else None
 

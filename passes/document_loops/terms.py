@@ -268,6 +268,8 @@ class Attention(Term):
     scale: float | None
     rank: int
     dim: int = -2
+    window: tuple[int, int] = (-1, -1)
+    """How many slots before its own, and behind it, a query sees; -1: all."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

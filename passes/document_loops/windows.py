@@ -15,6 +15,7 @@ from passes.document_loops.integers import FULL, Affine, Index, Invariant, Windo
 from passes.document_loops.machine import (
     Cell,
     Document,
+    Longer,
     Machine,
     Padded,
     Segment,
@@ -22,6 +23,7 @@ from passes.document_loops.machine import (
     selection,
 )
 from passes.document_loops.op_names import label
+from passes.document_loops.parts import wanted
 from passes.document_loops.terms import DocRow, Outside, Roll, Slice
 from passes.refused import Refused
 
@@ -127,8 +129,15 @@ def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
     entries = expand_index(index, fake.dim(), node)
     if isinstance(value, Padded):
         return _sliced_padding(machine, value, entries, node)
+    if isinstance(value, Longer):
+        return _cut_to_length(machine, value, entries, node)
     if isinstance(value, Segment):
         return _of_segment(machine, value, entries, node)
+    if isinstance(value, Outside) and value.node is None:
+        through = _through_constants(machine, base, entries)
+        if through is not None:
+            moved = elsewhere(machine, *through)
+            return _of_row(machine, *through, node) if moved is None else (moved, FULL)
     if not isinstance(value, Outside) or value.node is None:
         raise Refused("no-rule", f"{label(node)} of this value has no rule", node)
     moved = elsewhere(machine, value.node, entries)
@@ -143,7 +152,10 @@ def _of_segment(machine: Machine, value: Segment, entries: list[Any], node: fx.N
         if packed.step not in (None, 1):
             raise Refused("strided-slice", "a slice with a step over documents", node)
         whole = packed == slice(None)
-        window = value.window if whole else sub_window(machine, value, packed.start, packed.stop, node)
+        try:
+            window = value.window if whole else sub_window(machine, value, packed.start, packed.stop, node)
+        except Refused as refused:
+            raise wanted(machine, value, packed, refused) from None
     else:
         window = point(machine, value, packed, node)
     if any(e != slice(None) for d, e in enumerate(entries) if d != at):
@@ -198,6 +210,22 @@ def _sliced_padding(machine: Machine, padded: Padded, entries: list[Any], node: 
         raise Refused("no-rule", "this part of a padded document has no rule", node)
     term = Roll(machine.read(segment, node), -k if left else k, padded.fill, segment.dim)
     return machine.fresh(term, segment.rank), FULL
+
+
+def _cut_to_length(machine: Machine, longer: Longer, entries: list[Any], node: fx.Node) -> tuple[Segment, Window]:
+    """``longer[..., :n]`` for a document of n slots, and ``longer[..., :-k]`` where it has k more."""
+    segment = longer.segment
+    at = segment.rank + segment.dim
+    cut = entries[at]
+    others = all(e == slice(None) for d, e in enumerate(entries) if d != at)
+    if not others or not isinstance(cut, slice) or cut.start not in (None, 0) or cut.step not in (None, 1):
+        raise Refused("no-rule", "this part of a convolution of a document has no rule", node)
+    stop = machine.affine(cut.stop) if cut.stop is not None else None
+    length = stop.length_of() if stop is not None and not stop.is_const else None
+    own = length is not None and machine.boundaries is not None and length == (machine.boundaries[0], 0)
+    if not own and not (stop is not None and stop.is_const and stop.const == -longer.behind):
+        raise Refused("no-rule", "this part of a convolution of a document has no rule", node)
+    return segment, FULL
 
 
 def point(machine: Machine, segment: Segment, entry: Any, node: fx.Node) -> Window:

@@ -15,7 +15,7 @@ from packpass.semantics.pointwise import whole_divisor
 from passes.document_loops.integers import Affine, Bound, Boundaries, Index
 from passes.document_loops.machine import Machine
 from passes.document_loops.op_names import name_of
-from passes.document_loops.rules import step
+from passes.document_loops.step import step
 from passes.document_loops.terms import Interner
 from passes.loops import LoopFound
 from passes.refused import Refused

@@ -15,7 +15,7 @@ One idea covers most of it: wherever tokens are mixed, documents become a batch 
 the part does (convolutions, scans, recurrences, running sums, attention that is written out). Work on single tokens
 stays on the packed row. The parts are found by the meaning of operations (`reading`, `regions`); that a document may be
 padded there is tried on the numbers of the example, forward and backward, for several lengths (`trial`); and the
-rewritten graph is audited with the example before it is kept (`audit`). All or nothing: if one part cannot be made to
+rewritten graph is audited with the example before it is kept (`proof`). All or nothing: if one part cannot be made to
 stop at documents, the graph stays as it is and every such part is refused by name.
 
 Does not handle: boundaries that are computed inside a subgraph, or padded or sharded ones; two sets of boundaries;
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,16 +36,18 @@ from packpass.decisions.document_form import DocumentForm
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import Layouts, Packing, analyze
-from packpass.ops._each_document import fit, plan_of
+from packpass.ops._document_plans import fit, one_batch, stretches
 from packpass.semantics import example, op_name
 from packpass.semantics.overview import operations as known_operations
+from packpass.semantics.unbatched import unbatch
 from passes.context import PassContext
 from passes.declared import remove_declarations
 from passes.isolate import attention, convolution, positions, rewrite
-from passes.isolate.audit import audit_graph
 from passes.isolate.boundaries import Boundaries
 from passes.isolate.build import Body, body_of
 from passes.isolate.convolution import Taps, taps_of
+from passes.isolate.lengths import Lengths, lengths_of
+from passes.isolate.proof import leak_of
 from passes.isolate.reading import Aligned, Reading, Row
 from passes.isolate.regions import regions
 from passes.isolate.trial import Example, example_inputs, fill_of
@@ -65,6 +66,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     # Dynamo goes on with the inputs of its own graph, which must not get any more.
     work = fx.GraphModule(gm, copy_of(gm.graph))
     try:
+        unbatch(work.graph)
         layouts = analyze(work)
         packing = _packing(work, layouts, context)
         results = [] if packing is None else _isolate(work, context, layouts, packing)
@@ -133,6 +135,20 @@ def _floats(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 1
 
 
+def _length(gm: fx.GraphModule, layouts: Layouts, packing: Packing) -> Any:
+    """The number of slots of the row: of the ways to write it the plainest, as guards are about that."""
+    sizes = []
+    for axis, found in layouts.packings.items():
+        if found is packing:
+            value = example(axis.node)
+            sizes.append((value if axis.item is None else value[axis.item]).shape[axis.dim])
+    for node in gm.graph.nodes:
+        packed = layouts.packed_dim(node) if isinstance(example(node), torch.Tensor) else None
+        if packed is not None and packed[1] is packing:
+            sizes.append(example(node).shape[packed[0]])
+    return min(sizes, key=lambda size: len(str(size)))
+
+
 @dataclasses.dataclass
 class _Found:
     """What is to be rewritten in a graph, decided before anything is changed."""
@@ -145,17 +161,13 @@ class _Found:
 
 
 def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing: Packing) -> list[Rewrite | Refusal]:
-    axis = next(a for a, p in layouts.packings.items() if p is packing)
-    length = (
-        example(axis.node)[axis.item].shape[axis.dim] if axis.item is not None else example(axis.node).shape[axis.dim]
-    )
-    found = _found(gm, layouts, packing, length)
+    length = _length(gm, layouts, packing)
+    found, lengths = _with_lengths(gm, layouts, packing, length)
     if not (found.attentions or found.taps or found.bodies or found.tables):
         return []
     boundaries = Boundaries(gm.graph, packing, found.reading)
     boundaries.check()
     inputs = example_inputs(gm)
-    returned = _rows_returned(gm, found.reading)
     # === Transform ===
     results: list[Rewrite | Refusal] = _reports(found, packing)
     positions.rewrite(gm.graph, found.tables, boundaries)
@@ -168,10 +180,10 @@ def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing
     alone = boundaries.alone(gm)
     if found.bodies:
         rewrite.rewrite(gm, found.bodies, moved)
-        form = DocumentForm(gm, alone, packing.kind == "declared", _only(found.reading))
+        form = DocumentForm(gm, alone, packing.kind == "declared", lengths.at_least, lengths.multiple)
     remove_declarations(gm)
     gm.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or not _removable(n))
-    _audit(gm, found.reading, alone, inputs, returned, planned=form is not None)
+    _prove(gm, found.reading, alone, inputs, moved, lengths)
     context.products.documents = form
     return results
 
@@ -182,7 +194,18 @@ def _removable(node: fx.Node) -> bool:
     return node.op == "get_attr" or effects_of(node).repeatable
 
 
-def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) -> _Found:
+def _with_lengths(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) -> tuple[_Found, Lengths]:
+    """What is found with the first way to choose the length of documents that does."""
+    *better, last = lengths_of(length)
+    for lengths in better:
+        try:
+            return _found(gm, layouts, packing, length, lengths), lengths
+        except Refused as refused:
+            log.debug("not with multiples of %d: %s", lengths.multiple, refused)
+    return _found(gm, layouts, packing, length, last), last
+
+
+def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, lengths: Lengths) -> _Found:
     """Find what mixes, and try what is to be done about it. Raises `Refused` with everything that cannot be done."""
     inside: frozenset[fx.Node] = frozenset()
     failed: list[Refused] = []
@@ -207,7 +230,7 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) 
         done, failed, first = [], [], None
         for body in bodies:
             try:
-                done.append((body, fill_of(body, values, length)))
+                done.append((body, fill_of(body, values, lengths)))
             except Refused as refused:
                 failed.append(refused)
                 first = first or body.region
@@ -225,45 +248,43 @@ def _together(failed: list[Refused]) -> Refused:
     return Refused("mixes-documents", reasons, failed[0].node)
 
 
-def _only(reading: Reading) -> int | None:
-    """The one length of a row that the code is good for."""
-    return reading.length if isinstance(reading.length, int) else None
-
-
-def _rows_returned(gm: fx.GraphModule, reading: Reading) -> dict[int, int]:
+def _compared(gm: fx.GraphModule, rows: dict[fx.Node, int], moved: dict[fx.Node, fx.Node]) -> dict[fx.Node, int]:
+    """The rows that must not show other documents: those that are returned; of a model that returns none (a loss) what
+    was made to stop at documents, and the last row that there is."""
     (results,) = next(n for n in reversed(gm.graph.nodes) if n.op == "output").args
-    found = {}
-    for i, node in enumerate(results if isinstance(results, (tuple, list)) else [results]):
-        kind = reading.kinds.get(node) if isinstance(node, fx.Node) else None
-        if isinstance(kind, Row):
-            found[i] = kind.dim
-    return found
+    returned = {n: rows[n] for n in (results if isinstance(results, (tuple, list)) else [results]) if n in rows}
+    if returned:
+        return returned
+    last = next((n for n in reversed(gm.graph.nodes) if n in rows and n.op != "placeholder" and _floats(n)), None)
+    return {n: rows[n] for n in (*moved.values(), last) if n in rows}
 
 
-def _audit(
+def _prove(
     gm: fx.GraphModule,
     reading: Reading,
     alone: fx.GraphModule,
     inputs: list[Any],
-    returned: dict[int, int],
-    planned: bool,
+    moved: dict[fx.Node, fx.Node],
+    lengths: Lengths,
 ) -> None:
     """Raises `Refused` if a document of the example still sees another."""
-    places = [n for n in gm.graph.nodes if n.op == "placeholder"][: len(inputs)]
-    given = {i: reading.kinds[n].dim for i, n in enumerate(places) if isinstance(reading.kinds[n], Row)}
+    places = [n for n in gm.graph.nodes if n.op == "placeholder"]
     cu, total = alone(*inputs)
     if not fit(cu, int(total)):
         return  # the call itself says so
-    plan = plan_of(cu, int(total), _only(reading)) if planned else ()
+    documents = stretches(cu, int(total))
+    plan = one_batch(documents, int(total), cu.device, lengths.at_least, lengths.multiple)
+    plan = plan if len(places) > len(inputs) else ()
+    whole = torch.tensor([*(start for start, _ in documents), int(total)])
+    alive = set(gm.graph.nodes)
+    rows = {moved.get(n, n): kind.dim for n, kind in reading.kinds.items() if isinstance(kind, Row)}
+    rows = {n: dim for n, dim in rows.items() if n in alive}
     gm.recompile()
-    calling: Callable[[Any], Any] = lambda x: gm.forward(*x, *plan)  # noqa: E731
-    leaks = audit_graph(calling, inputs, given, returned, cu)
-    if leaks:
-        result, changed, other = leaks[0]
+    leak = leak_of(gm, [*inputs, *plan], rows, _compared(gm, rows, moved), whole)
+    if leak:
         raise Refused(
             "mixes-documents",
-            f"the rewritten graph was audited and result {result} of document {other} still changes with document "
-            f"{changed}; please report the program",
+            f"the rewritten graph was audited and {leak}; please report the program",
         )
 
 

@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass.ops._varlen_attention import FLASH_DTYPES
 from packpass.semantics import example
-from packpass.semantics.mixers import Attention, attention_of
+from packpass.semantics.bound_mixers import Attention, attention_of
 from passes.isolate.positions import order_of_mask
 from passes.isolate.reading import Reading, Row
 

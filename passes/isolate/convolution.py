@@ -14,8 +14,8 @@ from torch import fx
 
 from packpass.ops._document_taps import document_taps
 from packpass.semantics import call_of, example, meaning_of
+from packpass.semantics.bound_mixers import Convolution, convolution_of, pad_of
 from packpass.semantics.meaning import KEPT, Cut
-from packpass.semantics.mixers import Convolution, convolution_of, pad_of
 from passes.isolate.boundaries import Boundaries
 from passes.isolate.reading import Reading, Row
 from passes.isolate.regions import Region

@@ -32,10 +32,8 @@ def varying(reading: Reading, tables: list[Aligned], values: dict[fx.Node, Any])
         here = values[t.table]
         if here.shape[t.dim] and torch.equal(here, here.narrow(t.dim, 0, 1).expand_as(here)):
             continue
-        if not reading.symbols:
-            raise Refused("mixes-documents", "positions of a row whose length is a constant of the code", t.table)
         for other in {max(length // 2, 1), max(length - 1, 1)}:
-            if not torch.equal(_value(reading, t.table, values, other), here.narrow(t.dim, 0, other)):
+            if not _starts_with(reading, t.table, values, other, here.narrow(t.dim, 0, other)):
                 raise Refused(
                     "mixes-documents",
                     f"{op_name(t.table)} gives positions that depend on how long the whole row is; "
@@ -44,6 +42,16 @@ def varying(reading: Reading, tables: list[Aligned], values: dict[fx.Node, Any])
                 )
         found.append(t)
     return found
+
+
+def _starts_with(reading: Reading, table: fx.Node, values: dict[fx.Node, Any], length: int, start: Tensor) -> bool:
+    """Does a table of a shorter row have these values?"""
+    try:
+        return torch.equal(_value(reading, table, values, length), start)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise Refused(
+            "mixes-documents", f"positions of a row of another length cannot be computed: {error}", table
+        ) from error
 
 
 def rewrite(graph: fx.Graph, tables: list[Aligned], boundaries: Boundaries) -> None:
@@ -93,12 +101,25 @@ def _value(reading: Reading, table: fx.Node, values: dict[fx.Node, Any], length:
         if known[n] is None:
             raise Refused("mixes-documents", f"positions depend on {n.name}, which holds tokens", table)
     for n in inner:
-        args, kwargs = fx.map_arg((n.args, dict(n.kwargs)), lambda x: known[x])
+        args, kwargs = _of_length(reading, fx.map_arg((n.args, dict(n.kwargs)), lambda x: known[x]), length)
         target: Any = n.target
         known[n] = getattr(args[0], target)(*args[1:], **kwargs) if n.op == "call_method" else target(*args, **kwargs)
     result = known[table]
     assert isinstance(result, Tensor)
     return result
+
+
+def _of_length(reading: Reading, arguments: Any, length: int) -> Any:
+    """Arguments of a call for a row of another length, where the row's length is a number in the code."""
+    if isinstance(arguments, (tuple, list)):
+        return type(arguments)(_of_length(reading, item, length) for item in arguments)
+    if isinstance(arguments, dict):
+        return {key: _of_length(reading, item, length) for key, item in arguments.items()}
+    if isinstance(arguments, slice):
+        parts = (arguments.start, arguments.stop, arguments.step)
+        return slice(*(_of_length(reading, part, length) for part in parts))
+    constant = isinstance(arguments, int) and not isinstance(arguments, bool) and not reading.symbols
+    return length if constant and arguments == reading.length else arguments
 
 
 LONGEST = 1024

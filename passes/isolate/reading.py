@@ -23,6 +23,7 @@ from packpass.semantics import blank, call_of, example, meaning_of, op_name, rea
 from packpass.semantics.effects import written_inputs
 from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.meaning import KEPT, Cut, Looked, Relation, same_size
+from passes.isolate.lengths import Lengths, lengths_of, settled
 from passes.refused import Refused
 
 
@@ -52,13 +53,6 @@ class Aligned:
     dim: int
 
 
-def settled(size: Any) -> Any:
-    """A size, as a number if a guard has fixed it."""
-    if isinstance(size, torch.SymInt) and not size.node.expr.free_symbols:
-        return int(size.node.expr)
-    return size
-
-
 class Restart(Exception):
     """Memory turned out to be written with tokens: read the graph again with that known."""
 
@@ -86,6 +80,8 @@ class Reading:
         self.gm, self.handed = gm, handed or {}
         self.inside, self.by_document = inside, by_document or {}
         self.memory: set[Any] = set()
+        self._lengths: Lengths | None = None
+        self._equal: dict[str, bool] = {}
         self.symbols = length.node.expr.free_symbols if isinstance(length, torch.SymInt) else frozenset()
         self._clear()
 
@@ -111,7 +107,15 @@ class Reading:
 
     def of_length(self, size: Any) -> bool:
         """Is a size the row's length?"""
-        return same_size(size, self.length)
+        size = settled(size)
+        if same_size(size, self.length):
+            return True
+        if not (isinstance(size, torch.SymInt) and self.symbols and self.touches(size)):
+            return False
+        if str(size) not in self._equal:
+            self._lengths = self._lengths or lengths_of(self.length)[-1]
+            self._equal[str(size)] = self._lengths.equal(size)
+        return self._equal[str(size)]
 
     def touches(self, size: Any) -> bool:
         """Does a size, or one of a shape, depend on the row's length?"""

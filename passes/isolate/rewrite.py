@@ -13,7 +13,7 @@ from packpass.semantics.effects import effects_of
 from passes.isolate.build import Body
 from passes.refused import Refused
 
-PLAN = ("packpass_source", "packpass_slots", "packpass_cu_seqlens")
+PLAN = ("packpass_source", "packpass_slots", "packpass_cu_seqlens", "packpass_cu_seqlens_padded")
 
 
 def add_plan(graph: fx.Graph) -> list[fx.Node]:
@@ -40,7 +40,7 @@ def rewrite(gm: fx.GraphModule, bodies: Sequence[tuple[Body, float]], new: dict[
         with graph.inserting_before(before):
             function = graph.get_attr(name)
             layout = (body.given, body.fills(fill), body.returned)
-            call = graph.call_function(each_document, (function, *layout, *plan, *given))
+            call = graph.call_function(each_document, (function, *layout, (tuple(plan),), *given))
             call.meta["stack_trace"] = body.region.mixing[0].meta.get("stack_trace", "")
             results = [graph.call_function(operator.getitem, (call, k)) for k in range(len(body.returned))]
         members = set(body.region.nodes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from packpass.decisions.location import location_of_node
 from packpass.semantics import example, op_name
 from packpass.semantics.effects import effects_of
 from passes.isolate.build import Body
-from passes.isolate.reading import settled
+from passes.isolate.lengths import Lengths
 from passes.refused import Refused
 
 FILLS = (0.0, -math.inf, math.inf, 1.0)
@@ -80,7 +80,7 @@ def _shape(value: Tensor) -> torch.Size:
     return torch.Size([size if isinstance(size, int) else (hint_of(size) or 2) for size in value.shape])
 
 
-def fill_of(body: Body, values: dict[fx.Node, Any], length: Any) -> float:
+def fill_of(body: Body, values: dict[fx.Node, Any], lengths: Lengths) -> float:
     """What slots behind a document's end hold. Raises `Refused` if nothing makes the region stop there."""
     for node in body.region.nodes:
         if effects_of(node).random:
@@ -88,7 +88,7 @@ def fill_of(body: Body, values: dict[fx.Node, Any], length: Any) -> float:
     floats = any(example(n).dtype.is_floating_point for n in body.region.entries)
     reason = ""
     for fill in FILLS if floats else FILLS[:1]:
-        reason = _difference(body, values, length, fill)
+        reason = _difference(body, values, lengths, fill)
         if not reason:
             return fill
     names = ", ".join(f"{op_name(n)} at {location_of_node(n) or '?'}" for n in body.region.mixing[:6])
@@ -100,16 +100,19 @@ def fill_of(body: Body, values: dict[fx.Node, Any], length: Any) -> float:
     )
 
 
-def _difference(body: Body, values: dict[fx.Node, Any], length: Any, fill: float) -> str:
+def _difference(body: Body, values: dict[fx.Node, Any], lengths: Lengths, fill: float) -> str:
     """What differs between documents alone and padded ones; empty if nothing does."""
-    length, device = settled(length), example(body.region.entries[0]).device.type
+    device = example(body.region.entries[0]).device.type
     wide = dataclasses.replace(body, function=_widened(body.function))
     values = {n: _wide(x) for n, x in values.items()}
     try:
         with torch.autocast(device, enabled=False):
-            if isinstance(length, int):
-                return _of_one_length(wide, values, length, fill)
-            return next(filter(None, (_compare(wide, values, n, fill, alone=True) for n in LENGTHS)), "")
+            if lengths.constant:
+                return _of_one_length(wide, values, lengths, fill)
+            tried = dict.fromkeys(lengths.trial(n) for n in LENGTHS)
+            if not any(lengths.fits(m) for n in tried for m in _tried(n)):
+                return "the code is good for no length that is tried"
+            return next(filter(None, (_compare(wide, values, n, fill, lengths.fits) for n in tried)), "")
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
@@ -137,20 +140,26 @@ def _wide(x: Any) -> Any:
     return torch.float32 if isinstance(x, torch.dtype) and x in _HALF else x
 
 
-def _of_one_length(body: Body, values: dict[fx.Node, Any], length: int, fill: float) -> str:
+def _of_one_length(body: Body, values: dict[fx.Node, Any], lengths: Lengths, fill: float) -> str:
     """As `_difference`, for code that torch has traced for one length: it may run for others all the same."""
-    reason = _compare(body, values, length, fill, alone=False)
+    reason = _compare(body, values, lengths.example, fill, lengths.fits)
     if not reason:
         return ""
     try:
-        return _compare(body, values, length, fill, alone=True)
+        return _compare(body, values, lengths.example, fill, lambda number: True)
     except Exception:  # sizes are constants of the code
         return reason
 
 
-def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, alone: bool) -> str:
-    """``alone``: a document is tried by itself; else (the code is for one length only) as the start of a longer one."""
-    lengths = sorted({longest, longest - 1, longest // 2, 3, 1} & set(range(1, longest + 1)), reverse=True)
+def _tried(longest: int) -> list[int]:
+    """Slots of the documents of one trial."""
+    return sorted({longest, longest - 1, longest // 2, 3, 1} & set(range(1, longest + 1)), reverse=True)
+
+
+def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, fits: Callable[[int], bool]) -> str:
+    """A document of a length that the code is good for (``fits``) is tried by itself, another one as the start of a
+    longer one."""
+    lengths = _tried(longest)
     others = [_leaf(values[n], example(n)) for n in body.others]
     fills = body.fills(fill)
     wholes = [
@@ -159,7 +168,7 @@ def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, 
     ]
     want, want_grads = [], []
     for n, whole in zip(lengths, wholes, strict=True):
-        given = [_leaf(x.narrow(d, 0, n) if alone else x, x) for x, d in zip(whole, body.given, strict=True)]
+        given = [_leaf(x.narrow(d, 0, n) if fits(n) else x, x) for x, d in zip(whole, body.given, strict=True)]
         results = body.function.forward(*given, *others)
         results = [x.narrow(d, 0, n) for x, d in zip(results, body.returned, strict=True)]
         want.append([x.detach() for x in results])
@@ -181,22 +190,23 @@ def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, 
         got = [g[i].narrow(d, 0, n) for g, d in zip(row_grads, body.given, strict=True)]
         if not all(_same(x, y) for x, y in zip(want_grads[i][0], got, strict=True)):
             return "gradients change with what follows"
-    if alone:
-        for k, g in enumerate(other_grads):
-            if not _same(sum((grads[1][k] for grads in want_grads), torch.zeros_like(g)), g):
-                return "gradients of weights change with what follows"
+    for k, g in enumerate(other_grads):
+        if not _same(sum((grads[1][k] for grads in want_grads), torch.zeros_like(g)), g):
+            return "gradients of weights change with what follows"
     return ""
 
 
 def _window(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     """So many slots of a row from one on, around its end."""
-    slots = (torch.arange(length, device=x.device) + start) % x.shape[dim]
-    row = x.index_select(dim, slots)
+    places = torch.arange(length, device=x.device) + start
+    row = x.index_select(dim, places % x.shape[dim])
     if not x.dtype.is_floating_point:
         return row
-    # No number twice where the row goes on from its start: equal numbers may be ordered in any way.
-    noise = torch.rand(row.shape, generator=torch.Generator().manual_seed(start), dtype=torch.float32)
-    return row * (1 + 1e-2 * noise.to(row.device)).to(row.dtype)
+    # No number twice where the row goes on from its start (equal numbers may be ordered in any way): each round has
+    # factors of its own.
+    rounds = (places // x.shape[dim]).view([-1, *[1] * (x.dim() - 1 - dim)])
+    noise = torch.rand(row.shape, generator=torch.Generator().manual_seed(start), dtype=torch.float32).to(row.device)
+    return row * (1 + 1e-2 * (rounds + 0.5 * noise) / (rounds.max() + 1)).to(row.dtype)
 
 
 def _padded(x: Tensor, dim: int, length: int, fill: float) -> Tensor:

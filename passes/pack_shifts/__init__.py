@@ -55,13 +55,13 @@ from passes.declared import remove_declarations
 from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
 from passes.pack_shifts import choosing, structural, writing  # noqa: F401  (they register their rules)
-from passes.pack_shifts.decide import check, chooses, corrected, point
+from passes.pack_shifts.decide import check, chooses, corrected, first_reader, point
 from passes.pack_shifts.interpret import Found, Interpreter, ignored
 from passes.pack_shifts.losses import LossFound, check_loss, find_losses, rewrite_loss
 from passes.pack_shifts.registry import operations as operations
 from passes.pack_shifts.rewrite import Boundaries, Rewriter
 from passes.pack_shifts.shards import shards_of
-from passes.pack_shifts.together import add_masked_together, with_all_they_need
+from passes.pack_shifts.together import add_masked_together, need_copies, with_all_they_need
 from passes.pack_shifts.values import Left
 
 NAME = "pack_shifts"
@@ -222,6 +222,7 @@ def find(gm: Any, layouts: Layouts) -> Interpreter:
     run = Interpreter(gm.graph, layouts)
     run.run()
     add_masked_together(run)
+    need_copies(run)
     return run
 
 
@@ -229,16 +230,9 @@ def run_graph(gm: fx.GraphModule, layouts: Layouts, boundaries: Boundaries) -> l
     """Decide about every shift of one graph, then rewrite; then the graphs it calls."""
     results: list[Rewrite | Refusal] = []
     run = find(gm, layouts)
-    left: dict[Found, Left] = {}
-    for found in run.found:
-        refused = check(found, run, layouts) or boundaries.refused(found, gm.graph)
-        if refused is None and point(found, run) is None:
-            refused = Left("source-written", "the shifted tensor is changed before the result is used")
-        if refused is not None:
-            left[found] = refused
-    accepted = with_all_they_need(run.found, left)
-    for found, refused in left.items():
-        results.append(Refusal(NAME, *refused, location_of_node(found.origin) or "<unknown>"))
+    accepted, left = decided(run, layouts, boundaries, gm.graph)
+    for found, why in left.items():
+        results.append(Refusal(NAME, *why, location_of_node(found.origin) or "<unknown>"))
     results += _wrapping(run)
     losses: list[LossFound] = []
     for loss in find_losses(run, layouts):
@@ -265,6 +259,30 @@ def run_graph(gm: fx.GraphModule, layouts: Layouts, boundaries: Boundaries) -> l
                 inner = boundaries.inside(node, sub)
                 results += run_graph(sub, layouts, inner)
     return results
+
+
+def decided(
+    run: Interpreter, layouts: Layouts, boundaries: Boundaries, graph: fx.Graph
+) -> tuple[list[Found], dict[Found, Left]]:
+    """The shifts to rewrite, and why the others are left alone."""
+    left: dict[Found, Left] = {}
+    for found in run.found:
+        unfit = check(found, run, layouts)
+        if unfit is not None:
+            left[found] = unfit
+    accepted = with_all_they_need(run.found, left)
+    while True:
+        for found in reversed(accepted):  # who reads a shift comes behind it
+            found.user = first_reader(found, accepted)
+            refused = boundaries.refused(found, graph)
+            if refused is None and point(found, run) is None:
+                refused = Left("source-written", "the shifted tensor is changed before the result is used")
+            if refused is not None:
+                left[found] = refused
+        remaining = with_all_they_need(accepted, left)
+        if len(remaining) == len(accepted):
+            return remaining, left
+        accepted = remaining
 
 
 def _rewrite(rewriter: Rewriter, found: Found, at: fx.Node, boundaries: Boundaries) -> Rewrite:

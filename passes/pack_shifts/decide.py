@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import fx
 from packpass.layout import Layouts, Packing
 from packpass.layout.axes import Axes, Axis
 from packpass.layout.rules import apply
-from packpass.semantics import argument, contents_of, example, family_of, op_name, scans
+from packpass.semantics import argument, contents_of, example, family_of, op_name, scans, storage
 from packpass.semantics.effects import grad_mode_changes, mutated_after
 from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.lookups import SEARCHES
@@ -67,7 +68,8 @@ def _one(size: Any) -> bool:
 
 
 def _only_compared(found: Found) -> bool:
-    return bool(found.uses) and all(_compares(user, view, found) for user, view in found.uses)
+    uses = [use for copy in (found, *found.copies) for use in copy.uses]
+    return bool(uses) and all(_compares(user, view, found) for user, view in uses)
 
 
 def _compares(user: fx.Node, view: View, found: Found) -> bool:
@@ -202,7 +204,7 @@ def made_from(boundaries: fx.Node) -> set[fx.Node]:
                     reached += [inner for outer, inner in inputs if outer is node]
                     for item, inner in outputs:
                         handed_out.setdefault(inner, []).extend(u for u in after.users if u.args[1:] == (item,))
-            elif op_name(after) != "packpass::packed" or after.args[0] in dependent:
+            elif not _says_nothing_of_slots(after, dependent):
                 reached.append(after)
         for after in reached:
             fake = example(after)
@@ -210,6 +212,13 @@ def made_from(boundaries: fx.Node) -> set[fx.Node]:
                 dependent.add(after)
                 stack.append(after)
     return dependent
+
+
+def _says_nothing_of_slots(node: fx.Node, dependent: set[fx.Node]) -> bool:
+    """Is a call that takes boundaries a declaration of another row, or a mask of every slot that has a document?"""
+    if op_name(node) == "packpass::packed":
+        return node.args[0] not in dependent
+    return op_name(node) == "packpass::window_mask" and node.args[2:] == (0, 0)
 
 
 def _scores_start_at_row(found: Found, run: Interpreter, layouts: Layouts) -> bool:
@@ -285,3 +294,30 @@ def _complete(found: Found) -> fx.Node:
     if found.is_cut:
         return found.view.chain[0]
     return max([found.store.root, *(w for w in found.store.writes if w < found.user)])
+
+
+def first_reader(found: Found, accepted: Sequence[Found]) -> fx.Node:
+    """Who sees the shifted tensor first: a call that looks at it, one that moves its slots on and stays as it is, or
+    one that sees a shift of it, among those that are ``accepted``.
+
+    A shift of a shift that is left alone must read what the first one becomes, or the program would hold both rows.
+    """
+    if found.is_cut:
+        return found.user
+    memory, writes = storage(found.store.root), set(found.store.writes)
+    replaced = {node for other in accepted for node in (other.store.root, *other.store.writes)}
+    complete = _complete(found)
+    later = [o.user for o in accepted if storage(o.shift.source.node) == memory and complete < o.user]
+    first = min([found.user, *later])
+    for node in _between(complete, first):
+        reads = any(storage(n) == memory for n in node.all_input_nodes)
+        if reads and node not in writes and node not in replaced and storage(node) != memory:
+            return node
+    return first
+
+
+def _between(after: fx.Node, before: fx.Node) -> Iterator[fx.Node]:
+    node = after.next
+    while node is not before and node.op != "output":
+        yield node
+        node = node.next

@@ -41,6 +41,8 @@ class Found:
     """Of the memory that is the shift: what was read of it before is something else."""
     needs: list[Found] = dataclasses.field(default_factory=list)
     """Shifts without which this one must not be rewritten: one of tokens, the other of their mask."""
+    copies: list[Found] = dataclasses.field(default_factory=list)
+    """The same shift in other memory."""
 
     def __post_init__(self) -> None:
         self.version = self.view.store.version

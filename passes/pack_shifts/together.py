@@ -55,6 +55,17 @@ def add_masked_together(run: Interpreter) -> None:
     run.found = with_all_they_need(run.found, alone)
 
 
+def need_copies(run: Interpreter) -> None:
+    """Whoever looks at copies of one shifted row sees one row: all of them stop at documents, or none does."""
+    copies: dict[tuple[fx.Node, Any], list[Found]] = {}
+    for found in run.found:
+        copies.setdefault((found.origin, found.packing), []).append(found)
+    for family in copies.values():
+        for found in family:
+            found.copies = [other for other in family if other is not found]
+            found.needs += found.copies
+
+
 def with_all_they_need(found: Sequence[Found], left: dict[Found, Any]) -> list[Found]:
     """The shifts to rewrite: those that are not left, nor need one that is; the latter are added to ``left``."""
     accepted = [f for f in found if f not in left]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 
@@ -12,11 +14,27 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
+from packpass.semantics.names import name_of_target
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.ragged_grids.machine import Check, Machine, label
-from passes.ragged_grids.sizes import DOCUMENT, Names
+from passes.ragged_grids.sizes import DOCUMENT, LAST, Names, coordinates
 from passes.ragged_grids.steps import finish, step
-from passes.ragged_grids.terms import Chosen, Input, Interner, Padded, Piece, Term, walk
+from passes.ragged_grids.terms import (
+    Applied,
+    Chosen,
+    Count,
+    Filled,
+    Input,
+    Interner,
+    Number,
+    Padded,
+    Piece,
+    Read,
+    Term,
+    Value,
+    reads,
+    walk,
+)
 from passes.refused import Refused
 
 _INTEGERS = (torch.int32, torch.int64)
@@ -56,6 +74,8 @@ def _is_row_number(node: fx.Node) -> bool:
             return False
         seen.append(inputs[0])
         fake = example(inputs[0])
+        if name_of_target(seen[-2].target) == "sum":
+            return False  # of a mask: a length, for which the places in the row do not matter
         if fake.dim() == 2:
             return fake.dtype in _INTEGERS
     return False
@@ -76,9 +96,13 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     appended = []
     for collect in loop.collects:
         terms = [machine.term(_source(collect, i), collect) for i, machine in enumerate((first, second))]
+        if collect.target is markers.LIST_CONTINUE:
+            terms = [counted_on(machine, term, collect) for machine, term in zip((first, second), terms, strict=True)]
         if terms[0] is not terms[1]:
             raise Refused("not-generic", "two iterations of the loop do different things", collect)
         appended.append((collect, terms[0]))
+    if any(_mentions_last(term) for _, term in appended):
+        raise Refused("no-rule", "the last entry of a list is used otherwise than to count on from it")
     if first.checks != second.checks:
         raise Refused("not-generic", "two iterations of the loop do different things")
     dead = list_sizes(loop)
@@ -106,6 +130,41 @@ def _interpret(loop: LoopFound, which: int, intern: Interner, names: Names) -> M
     return machine
 
 
+def counted_on(machine: Machine, term: Term, node: fx.Node) -> Term:
+    """What a document adds to a list of integers, if it is something plus the last entry before it: that something."""
+    while isinstance(term, Applied) and term.copies and term.dtype in _INTEGERS:
+        (read,) = [arg for arg in term.args if isinstance(arg, Read)]
+        if read.at != coordinates(term.dims):
+            break
+        term = read.of
+    found = [arg for arg in term.args if isinstance(arg, Value) and arg.value == LAST] if _is_sum(term) else []
+    rest = [arg for arg in getattr(term, "args", ()) if isinstance(arg, Read)]
+    if len(found) != 1 or len(rest) != 1 or rest[0].at != coordinates(term.dims) or len(term.dims) != 1:
+        raise Refused("no-rule", "what is added to a list does not count on from its last entry", node)
+    if rest[0].of.dtype not in _INTEGERS:
+        raise Refused("no-rule", "what is added to a list of integers is none", node)
+    return rest[0].of
+
+
+def _is_sum(term: Term) -> bool:
+    return isinstance(term, Applied) and term.target is operator.add and len(term.args) == 2 and not term.kwargs
+
+
+def _mentions_last(term: Term) -> bool:
+    held = [size for part in walk(term) for size in part.dims]
+    held += [part.value for part in walk(term) if isinstance(part, (Number, Filled))]
+    held += [part.start for part in walk(term) if isinstance(part, Count)]
+    held += [at for part in walk(term) for read in reads(part) for at in read.at]
+    held += [arg.value for part in walk(term) if isinstance(part, Applied) for arg in _values(part.args)]
+    return any(isinstance(e, sympy.Basic) and LAST in e.free_symbols for e in held)
+
+
+def _values(args: Any) -> list[Value]:
+    if isinstance(args, tuple):
+        return [value for arg in args for value in _values(arg)]
+    return [args] if isinstance(args, Value) else []
+
+
 def _concatenated(decided: Decided, collect: fx.Node, term: Term) -> None:
     """The list may be concatenated along a dimension; the others must be the same for all documents."""
     for user in collect.users:
@@ -115,7 +174,7 @@ def _concatenated(decided: Decided, collect: fx.Node, term: Term) -> None:
             raise Refused("list-use", "the list of per-document tensors is used by something else than torch.cat", user)
         dim = joined_dim(user, term)
         own = [size for d, size in enumerate(term.dims) if d != dim]
-        if any(size.free_symbols & {*decided.names.columns, DOCUMENT} for size in own):
+        if any(size.free_symbols & decided.names.own for size in own):
             raise Refused("list-use", "documents of different shapes are concatenated along another dimension", user)
     for part in walk(term):
         if part.device != term.device:

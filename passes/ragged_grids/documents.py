@@ -86,6 +86,10 @@ class Documents:
             rest = rest if number == (1 if op is operator.mul else 0) and rest else [*rest, number]
         return functools.reduce(lambda a, b: self.call(op, a, b), rest)
 
+    def note(self, name: Any, vector: fx.Node) -> None:
+        """What a name stands for that is no number of a row."""
+        self._vectors[name] = vector
+
     def begin(self, length: Any) -> Any:
         """Where every document begins, if they are that long, and lie one behind the other: a new name."""
         name = sympy.Symbol(f"begin_{length}", integer=True)

@@ -30,6 +30,11 @@ class Check:
     right: Any
     message: str
 
+    @property
+    def about(self) -> set[Any]:
+        """The numbers that are compared."""
+        return {*self.left.free_symbols, *self.right.free_symbols}
+
 
 class Machine:
     """State while one iteration is interpreted."""

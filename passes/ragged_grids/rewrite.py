@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from packpass.semantics import example
 from passes.prune import prune
 from passes.ragged_grids.decide import Decided, joined_dim
 from passes.ragged_grids.documents import Documents
-from passes.ragged_grids.row import Row, Slots
+from passes.ragged_grids.row import KeptSlots, Row, Slots
 from passes.ragged_grids.terms import Piece, Term, walk
 from passes.refused import Refused
 
@@ -50,10 +51,20 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
 
 def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
     """The concatenated rows, by what concatenates them in the graph."""
-    for check in decided.checks:
-        documents.check(check)
-    _check_splits(documents, decided)
     slots: dict[Any, Slots] = {}
+    kept = decided.names.kept
+    later = [check for check in decided.checks if check.about & kept.keys()]
+    for check in decided.checks:
+        if check not in later:
+            documents.check(check)
+    _check_splits(documents, decided)
+    parts = list(walk(*(term for _, term in decided.appended)))
+    used = {name for part in parts for size in part.dims for name in size.free_symbols}
+    used.update(*(check.about for check in later))
+    for name in (name for name in kept if name in used):
+        slots[name] = KeptSlots(documents, name, kept[name])
+    for check in later:
+        documents.check(check)
     made = {}
     for collect, term in decided.appended:
         for user in collect.users:
@@ -64,7 +75,22 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
                 if term.device != documents.device:
                     raise Refused("no-rule", "a document's tensors are on another device than its sizes", user)
                 made[user] = Row(documents, slots[length], term, dim).made()
+                if collect.target is markers.LIST_CONTINUE:
+                    made[user] = _counted_on(documents, slots[length], made[user], int(str(collect.args[5])))
     return made
+
+
+def _counted_on(documents: Documents, slots: Slots, row: fx.Node, start: int) -> fx.Node:
+    """Every document's numbers plus the last one of the documents before, which is ``start`` for the first. A document
+    without numbers leaves the last as it is."""
+    call = documents.call
+    ends = call(operator.getitem, slots.cu, slice(1, None))
+    some = call(operator.gt, call(torch.diff, slots.cu), 0)
+    with_zero = call(torch.cat, (call("new_zeros", row, (1,), method=True), row))
+    lasts = call(torch.index_select, with_zero, 0, call(torch.where, some, ends, 0))
+    before = call(torch.add, call(torch.sub, call(torch.cumsum, lasts, 0), lasts), start)
+    of_slots = call(torch.index_select, before, 0, slots.ids)
+    return call(torch.add, row, call("to", of_slots, example(row).dtype, method=True))
 
 
 def _check_splits(documents: Documents, decided: Decided) -> None:

@@ -24,11 +24,14 @@ from passes.ragged_grids.terms import (
     Filled,
     Index,
     Input,
+    Kept,
     Moved,
     Number,
     Padded,
     Piece,
     Read,
+    Reduced,
+    Scanned,
     Term,
     Value,
 )
@@ -42,6 +45,7 @@ class Slots:
 
     def __init__(self, documents: Documents, length: Any) -> None:
         call = documents.call
+        self.length = length
         sums = call(torch.cumsum, documents.full(length), 0)
         self.cu = call(torch.cat, (call("new_zeros", sums, (1,), method=True), sums))
         self.total = call(_ops.covered_length.default, self.cu)
@@ -49,12 +53,34 @@ class Slots:
         self.numbers = call(_ops.position_ids.default, self.cu, self.total)
 
 
+class KeptSlots(Slots):
+    """Those slots of documents at which a condition holds."""
+
+    def __init__(self, documents: Documents, name: Any, mask: Term) -> None:
+        call = documents.call
+        every = Slots(documents, mask.dims[0])
+        sums = call(torch.cumsum, Row(documents, every, mask, 0).made(), 0)
+        sums = call(torch.cat, (call("new_zeros", sums, (1,), method=True), sums))
+        self.length = name
+        self.cu = call(torch.index_select, sums, 0, every.cu)
+        self.total = call(_ops.covered_length.default, self.cu)
+        wanted = call(torch.arange, self.total, device=documents.device)
+        places = call(torch.searchsorted, sums, wanted, right=True)
+        places = call(torch.sub, places, 1)
+        self.ids = call(torch.index_select, every.ids, 0, places)
+        self.numbers = call(torch.sub, wanted, call(torch.index_select, self.cu, 0, self.ids))
+        self.before = call(torch.index_select, every.numbers, 0, places)
+        """The number of the slot among all of its document's."""
+        documents.note(name, call(torch.diff, self.cu))
+
+
 class Row:
     """One tensor per document, concatenated along ``dim``."""
 
-    def __init__(self, documents: Documents, slots: Slots, term: Term, dim: int) -> None:
+    def __init__(self, documents: Documents, slots: Slots, term: Term, dim: int, rank: int | None = None) -> None:
+        """``rank``: dimensions of the row, if it has more than ``term``."""
         self.documents, self.slots, self.term, self.dim = documents, slots, term, dim
-        self.call, self.rank = documents.call, len(term.dims)
+        self.call, self.rank = documents.call, len(term.dims) if rank is None else rank
         self._numbers: dict[Any, Any] = {}
         self._nodes: dict[Any, fx.Node] = {}
         self._looked: dict[Any, fx.Node] = {}
@@ -153,6 +179,12 @@ class Row:
             begin = self.documents.begin(term.length)
             at = (*at[: term.dim], at[term.dim] + begin, *at[term.dim + 1 :])
             return self._gathered(term.node, (*term.dims[: term.dim], None, *term.dims[term.dim + 1 :]), at)
+        if isinstance(term, Kept):
+            return self._kept(term, at)
+        if isinstance(term, Reduced):
+            return self._reduced(term, at)
+        if isinstance(term, Scanned):
+            return self._scanned(term, at)
         if isinstance(term, Chosen):
             return self._chosen(term, at)
         if isinstance(term, Padded):
@@ -188,6 +220,35 @@ class Row:
             self._looked[name] = index
             places.append(name)
         return self.node(read.of, tuple(places))
+
+    def _kept(self, term: Kept, at: tuple[Any, ...]) -> fx.Node:
+        if at[0] != SLOT or not isinstance(self.slots, KeptSlots) or self.slots.length != term.dims[0]:
+            raise Refused("no-rule", "slots that were selected are not used in their order")
+        name = sympy.Symbol(f"before_{self.slots.length}", integer=True)
+        self._looked[name] = self._behind(self.slots.before)
+        return self.read(term.read, (term.read.of.dims[0], *term.dims[1:]), (name, *at[1:]))
+
+    def _reduced(self, term: Reduced, at: tuple[Any, ...]) -> fx.Node:
+        inner = Row(self.documents, self.slots, term.read.of, 0, self.rank + len(term.over))
+        for name, node in self._looked.items():
+            for _ in term.over:
+                node = self.call(torch.unsqueeze, node, -1)
+            inner._looked[name] = node
+        gone = [Free(self.rank + i, size) for i, size in enumerate(term.over)]
+        made = inner.read(term.read, (*term.dims, *term.over), (*at, *gone))
+        sizes = [self.documents.vector(size) for size in term.over]
+        made = self.call("expand", made, (*[-1] * self.rank, *sizes), method=True)
+        made = self.call(torch.flatten, made, self.rank)
+        return self.call(getattr(torch, term.op), made, -1)
+
+    def _scanned(self, term: Scanned, at: tuple[Any, ...]) -> fx.Node:
+        if at != (SLOT,) or self.slots.length != term.dims[0]:
+            raise Refused("no-rule", "running sums of a document are not used in their order")
+        made = self.call("expand", self.read(term.read, term.dims, at), (self.slots.total,), method=True)
+        sums = self.call(torch.cumsum, made, 0)
+        before = self.call(torch.cat, (self.call("new_zeros", sums, (1,), method=True), sums))
+        starts = self.call(torch.index_select, before, 0, self.slots.cu)
+        return self.call(torch.sub, sums, self.call(torch.index_select, starts, 0, self.slots.ids))
 
     def _chosen(self, term: Chosen, at: tuple[Any, ...]) -> fx.Node:
         last, *others = reversed(term.parts)

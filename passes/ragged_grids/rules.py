@@ -13,6 +13,7 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import Call, call_of, example, meaning, meaning_of
 from packpass.semantics.pointwise import COPIES, PROMOTING
+from passes.ragged_grids import rules_slots
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import (
     Coordinate,
@@ -37,6 +38,8 @@ def apply(machine: Machine, node: fx.Node, call: Call | None) -> None:
         return
     if node.target is markers.RESHAPE:
         _reshape(machine, node)
+        return
+    if rules_slots.apply(machine, node, call):
         return
     call, means = _understood(node, call)
     if call is None or means is None:

@@ -22,6 +22,10 @@ SLOT = sympy.Symbol("slot", integer=True)
 """Number of a slot of what the document appends, along the dimension in which the list is concatenated."""
 
 
+LAST = sympy.Symbol("last", integer=True)
+"""The last entry of a list of numbers, before the document adds its own."""
+
+
 class Coordinate(sympy.Function):
     """``Coordinate(d, size)``: where something is along dimension d of a tensor, ``0 <= it < size``."""
 
@@ -114,6 +118,8 @@ class Names:
         self._symbols: dict[Column, Any] = {}
         self.outer: set[Any] = set()
         """Sizes from outside the loop that its expressions hold."""
+        self.kept: dict[Any, Any] = {}
+        """Number of slots of a document at which a condition holds -> the condition, a term of one dimension."""
 
     def column(self, node: fx.Node, column: int | None) -> Any:
         key = Column(node, column)
@@ -122,6 +128,20 @@ class Names:
             symbol = self._symbols[key] = sympy.Symbol(f"{node.name}{at}", integer=True)
             self.columns[symbol] = key
         return self._symbols[key]
+
+    def count(self, mask: Any) -> Any:
+        """The number of a document's slots at which a condition holds."""
+        for symbol, known in self.kept.items():
+            if known is mask:
+                return symbol
+        symbol = sympy.Symbol(f"kept_{len(self.kept)}", integer=True)
+        self.kept[symbol] = mask
+        return symbol
+
+    @property
+    def own(self) -> set[Any]:
+        """What is another number for every document."""
+        return {DOCUMENT, LAST, *self.columns, *self.kept}
 
 
 class Unknown(Exception):

@@ -14,7 +14,7 @@ from packpass.semantics import Call, call_of, effects, example
 from packpass.semantics.pointwise import DIVIDING
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.rules import apply
-from passes.ragged_grids.sizes import DOCUMENT, Quotient, Remainder, Unknown, placed
+from passes.ragged_grids.sizes import DOCUMENT, LAST, Quotient, Remainder, Unknown, placed
 from passes.ragged_grids.terms import Applied, Index, Input, Moved, Number, Piece, Read, Term, Value
 from passes.refused import Refused
 
@@ -26,6 +26,9 @@ def step(machine: Machine, node: fx.Node) -> None:
     if node.target in (*markers.LOOP_SKIP, markers.LOOP_CHECK):
         code = "check" if node.target is markers.LOOP_CHECK else "skip-condition"
         raise Refused(code, "a loop over rows of sizes that checks or skips documents has no rule", node)
+    if node.target is markers.LIST_LAST:
+        machine.size.bind(example(node), LAST)
+        return
     if node.target is torch.ops.aten._assert_scalar.default:
         machine.assumed.append(node)
         return
@@ -152,13 +155,35 @@ def _assume(machine: Machine, node: fx.Node) -> None:
         raise Refused("no-rule", "a size that depends on values of tensors is checked", node) from None
     if holds == sympy.true:
         return
-    if not machine.names.columns.keys() & holds.free_symbols:
+    if not {*machine.names.columns, *machine.names.kept} & holds.free_symbols:
         return  # it is there in front of the loop, too
     if isinstance(holds, sympy.Eq) and machine.follows(*holds.args):
         return
-    if not isinstance(holds, sympy.Ge) or not holds.rhs.is_Integer or holds.rhs > 0:
+    if _is_count(machine, holds):
+        return
+    size, least = _at_least(holds)
+    if least is None or least > 0:
         raise Refused("length-mismatch", f"sizes of a document are taken to fulfil {holds}", node)
-    machine.check(holds.lhs, ">=", holds.rhs, node, "a size is negative")
+    machine.check(size, ">=", least, node, "a size is negative")
+
+
+def _at_least(holds: Any) -> tuple[Any, Any]:
+    """``(size, number)`` if it is asked whether a size is at least that number; None for the number otherwise."""
+    if not isinstance(holds, (sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)):
+        return None, None
+    if isinstance(holds, sympy.Ge) and holds.rhs.is_Integer and holds.rhs <= 0:
+        return holds.lhs, holds.rhs
+    more = sympy.expand(holds.gts - holds.lts - (1 if isinstance(holds, (sympy.Gt, sympy.Lt)) else 0))
+    number, size = more.as_coeff_Add()
+    return (size, -number) if number.is_Integer else (None, None)
+
+
+def _is_count(machine: Machine, holds: Any) -> bool:
+    """Is it asked of the number of selected slots whether it is one: not negative, and not larger than all?"""
+    if isinstance(holds, sympy.Ge) and holds.lhs in machine.names.kept:
+        return bool(holds.rhs.is_Integer and holds.rhs <= 0)
+    mask = machine.names.kept.get(holds.lhs) if isinstance(holds, sympy.Le) else None
+    return mask is not None and machine.same(holds.rhs, mask.dims[0])
 
 
 def _piece(machine: Machine, node: fx.Node) -> None:

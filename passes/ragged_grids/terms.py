@@ -128,6 +128,31 @@ class Applied(Term):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Kept(Term):
+    """The slots of another term, along its first dimension, at which a condition holds: ``x[mask]``."""
+
+    read: Read
+    mask: Read
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reduced(Term):
+    """What ``op`` makes of the slots along dimensions that all documents share. ``read`` is written for the dimensions
+    of this term and, behind them, those that are gone (``over``)."""
+
+    op: str
+    read: Read
+    over: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scanned(Term):
+    """Sums of integers of the document up to each slot of its only dimension."""
+
+    read: Read
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Value:
     """A number of the document as an argument, of the dtype that an operation promotes it to."""
 
@@ -162,8 +187,11 @@ def reads(value: Any) -> Iterator[Read]:
         yield value
         for at in value.at:
             yield from reads(at)
-    elif isinstance(value, (Moved, Padded, Index)):
+    elif isinstance(value, (Moved, Padded, Index, Reduced, Scanned)):
         yield from reads(value.read)
+    elif isinstance(value, Kept):
+        yield from reads(value.read)
+        yield from reads(value.mask)
     elif isinstance(value, Chosen):
         yield from reads(value.parts)
     elif isinstance(value, Applied):

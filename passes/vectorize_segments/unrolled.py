@@ -23,7 +23,7 @@ from passes.document_loops.find import Decided, _same_effects, conclude
 from passes.document_loops.integers import FULL, Affine, Bound, Boundaries
 from passes.document_loops.machine import Document, Machine
 from passes.document_loops.op_names import name_of
-from passes.document_loops.rules import step
+from passes.document_loops.step import step
 from passes.document_loops.terms import Interner
 from passes.loops import LoopFound
 from passes.prune import prune
@@ -242,6 +242,8 @@ def find_unrolled(graph: fx.Graph) -> Copies | None:
         if first.boundaries is None:
             raise Refused("no-segments", "the unrolled loop does not cut anything by boundaries")
         boundaries: Boundaries = first.boundaries[0]
+        if boundaries.made is not None:
+            raise Refused("partial-coverage", "parts of documents in an unrolled loop have no rule", boundaries.node)
         count = example(boundaries.node).shape[0] - (0 if boundaries.lengths else 1)
         if not isinstance(count, int) or sorted(group.machines) != list(range(count)):
             raise Refused("partial-coverage", "the unrolled loop does not visit every document", boundaries.node)

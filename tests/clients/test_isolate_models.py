@@ -46,6 +46,7 @@ MODELS: dict[str, dict[str, Any]] = {
 OF_ONE_LENGTH: dict[str, dict[str, Any]] = {
     "mamba": {"state_size": 4, "use_associative_scan": False},
     "rwkv": {"attention_hidden_size": 32, "context_length": 256},
+    "recurrent_gemma": {**HEADS, "num_key_value_heads": 1, "head_dim": 8, "lru_width": 32, "num_hidden_layers": 1},
 }
 """Python loops over tokens: torch compiles them for one length of the row."""
 ON: dict[str, Any] = {"packpass.isolate": True, "packpass.inner_backend": "eager"}
@@ -76,7 +77,7 @@ class Step(nn.Module):
 
 def model_of(name: str, **settings: Any) -> Step:
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(name, **SIZES, **settings)
+    config = transformers.AutoConfig.for_model(name, **{**SIZES, **settings})
     return Step(transformers.AutoModelForCausalLM.from_config(config)).train()
 
 
@@ -112,6 +113,17 @@ def test_loops_over_tokens(name: str) -> None:
     compiled = torch.compile(model, backend=packpass.backend, options=ON)
     check(model, compiled, BATCHES[0])
     assert counters["packpass"]["rewrite:isolate"]
+
+
+def test_a_row_that_is_a_multiple_of_the_chunk_pads_documents_to_multiples() -> None:
+    """Code that was traced for such a row has no padding of its own."""
+    model = model_of("mamba2", **MODELS["mamba2"], num_hidden_layers=1)
+    compiled = torch.compile(model, backend=packpass.backend, options=ON)
+    for bounds in ((0, 7, 64), (0, 30, 31, 96)):
+        check(model, compiled, bounds)
+    assert counters["packpass"]["rewrite:isolate"]
+    assert not [key for key in counters["packpass"] if key.startswith("refusal")]
+    assert counters["stats"]["unique_graphs"] <= 2
 
 
 @pytest.mark.parametrize("name", ["llama", "lfm2"])

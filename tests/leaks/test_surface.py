@@ -40,9 +40,7 @@ EAGER = {"options": {"packpass.inner_backend": "eager"}}
         (lambda x, a, b: x, None, (row(), CU, CU), "no boundaries"),
     ],
 )
-def test_an_error_says_what_to_give(
-    model: Callable[..., Any], given: Any, args: tuple[Any, ...], words: str
-) -> None:
+def test_an_error_says_what_to_give(model: Callable[..., Any], given: Any, args: tuple[Any, ...], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         packpass.audit(model, given)(*args)
 

@@ -108,3 +108,38 @@ def condition_as_a_factor(x: Tensor, cu: Tensor) -> Tensor:
         part = x[:, s:e].flip(1) if long else x[:, s:e].flip(-1)
         out[:, s:e] = part * (1 + long)
     return out
+
+
+@leave("f[T,4] cu")
+def does_the_last_document_end_the_row(x: Tensor, cu: Tensor) -> Tensor:
+    """Nothing says that it does: there may be a tail."""
+    out = x.clone()
+    if x.size(0) == cu[-1]:
+        for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+            out[s:e] = x[s:e].flip(0)
+    else:
+        for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+            out[s:e] = x[s:e].flip(0) * 2
+    return out
+
+
+@leave("f[T,4] f[T,4] cu", tail=False)
+def other_boundaries_end_elsewhere(x: Tensor, y: Tensor, cu: Tensor) -> Tensor:
+    """The branch is on other boundaries than those that split the row."""
+    other = cu + 1
+    parts = torch.split(x, (cu[1:] - cu[:-1]).tolist())
+    if y.size(0) == other[-1]:
+        return torch.cat([part.flip(0) for part in parts])
+    return torch.cat([part.flip(0) * 2 for part in parts])
+
+
+@leave("f[T,4] cu")
+def boundaries_listed_before_the_branch(x: Tensor, cu: Tensor) -> Tensor:
+    out, bounds = x.clone(), cu.tolist()
+    if x.size(0) == cu[-1]:
+        for s, e in zip(bounds[:-1], bounds[1:]):
+            out[s:e] = x[s:e].flip(0)
+    else:
+        for s, e in zip(bounds[:-1], bounds[1:]):
+            out[s:e] = x[s:e].flip(0) * 2
+    return out

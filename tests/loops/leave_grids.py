@@ -29,12 +29,56 @@ grids: Any = functools.partial(
 )
 
 
-@grids("i[N,3]", why="how many are left depends on what is compared")
-def selected_by_a_mask(grid: Tensor) -> Tensor:
+@grids("i[N,3]", why="what is selected twice is not known by where it was")
+def selected_twice(grid: Tensor) -> Tensor:
     out = []
     for t, h, w in grid.tolist():
         index = torch.arange(t * h * w)
-        out.append(index[index % 3 != 0])
+        index = index[index % 3 != 0]
+        out.append(index[index % 2 != 0])
+    return torch.cat(out)
+
+
+@grids("i[N,3]", why="slots that were selected change places")
+def selected_and_turned_around(grid: Tensor) -> Tensor:
+    out = []
+    for t, h, w in grid.tolist():
+        index = torch.arange(t * h * w)
+        out.append(index[index % 3 != 0].flip(0))
+    return torch.cat(out)
+
+
+@grids("i[N,3]", why="what is added is no sum with the last entry")
+def multiples_of_the_last(grid: Tensor) -> Tensor:
+    bounds = [1]
+    for _, h, w in grid.tolist():
+        bounds.extend((torch.arange(h) % w + 1 + bounds[-1] * 2).tolist())
+    return torch.tensor(bounds)
+
+
+@grids("i[N,3]", why="the last entry is used by another list, too")
+def the_last_elsewhere(grid: Tensor) -> tuple[Tensor, Tensor]:
+    bounds, out = [0], []
+    for _, h, w in grid.tolist():
+        last = bounds[-1]
+        out.append(torch.arange(w) + last)
+        bounds.extend((torch.arange(h) + last).tolist())
+    return torch.tensor(bounds), torch.cat(out)
+
+
+@grids("i[N,3]", why="entries of the list are used beside it")
+def entries_of_a_running_list(grid: Tensor) -> Tensor:
+    bounds = [0]
+    for _, h, w in grid.tolist():
+        bounds.extend((torch.arange(h) * w + bounds[-1]).tolist())
+    return torch.tensor(bounds) + bounds[1]
+
+
+@grids("i[N,3]", why="a sum over sizes of the image")
+def sums_of_rows(grid: Tensor) -> Tensor:
+    out = []
+    for _, h, w in grid.tolist():
+        out.append(torch.arange(h * w).reshape(h, w).sum(1))
     return torch.cat(out)
 
 
@@ -111,3 +155,12 @@ def negative_offsets(grid: Tensor) -> Tensor:
     for t, h, offset in grid.tolist():
         out.append(torch.arange(h).repeat(t) + offset)
     return torch.cat(out)
+
+
+@leave("cu", tail=False)
+def a_running_list_of_documents(cu: Tensor) -> Tensor:
+    """Numbers that go on from document to document, without rows of sizes."""
+    bounds = [0]
+    for n in (cu[1:] - cu[:-1]).tolist():
+        bounds.extend((torch.arange(n) + bounds[-1]).tolist())
+    return torch.tensor(bounds)

@@ -543,3 +543,21 @@ def cat_of_two_lists(x: Tensor, cu: Tensor) -> Tensor:
     a = [x[:, s:e].roll(-1, -1) for s, e in zip(cu[:-1], cu[1:])]
     b = [seg.flip(-1) for seg in a]
     return torch.cat(a + b, -1)
+
+
+@leave("f[T,4] cu", tail=False, min_len=1, lead_empty=False, must_refuse=True)
+def nothing_per_document_is_looked_at(x: Tensor, cu: Tensor) -> Tensor:
+    outputs, weights = [], []
+    for start, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        outputs.append(x[start:end].cumsum(0))
+        weights.append(None)
+    return torch.cat(outputs) * (2 if weights[0] is None else 1)
+
+
+@leave("f[T,4] cu", tail=False, min_len=1, lead_empty=False, must_refuse=True)
+def nothing_for_some_documents(x: Tensor, cu: Tensor) -> Tensor:
+    outputs = []
+    for start, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        outputs.append(x[start:end].cumsum(0))
+        outputs.append(None)
+    return torch.cat([output for output in outputs if output is not None])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from . import (
+    leave_attention,
     leave_blocks,
     leave_branches,
+    leave_convolution,
     leave_counts,
     leave_edges,
     leave_elsewhere,
@@ -22,7 +24,8 @@ from .harness import LEAVE, Program
 
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
-    "PROGRAMS", "leave_blocks", "leave_branches", "leave_counts", "leave_edges", "leave_elsewhere", "leave_grids",
-    "leave_index",
+    "PROGRAMS", "leave_attention", "leave_blocks", "leave_branches", "leave_convolution", "leave_counts",
+    "leave_edges", "leave_elsewhere",
+    "leave_grids", "leave_index",
     "leave_iteration", "leave_memory", "leave_offsets", "leave_python", "leave_state", "leave_totals", "leave_windows",
 ]  # fmt: skip

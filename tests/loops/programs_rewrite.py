@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from . import (
+    rewrite_attention,
     rewrite_blocks,
     rewrite_bodies,
     rewrite_branches,
+    rewrite_convolution,
     rewrite_counts,
     rewrite_elsewhere,
     rewrite_forms,
@@ -18,6 +20,7 @@ from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
-    "PROGRAMS", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_counts", "rewrite_elsewhere",
-    "rewrite_forms", "rewrite_grids", "rewrite_offsets", "rewrite_outputs", "rewrite_totals",
+    "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_convolution",
+    "rewrite_counts",
+    "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_offsets", "rewrite_outputs", "rewrite_totals",
 ]  # fmt: skip

@@ -95,3 +95,25 @@ def first_document_is_like_all(x: Tensor, cu: Tensor) -> Tensor:
         begin = 0 if i == 0 else cu[i] - cu[i]
         out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]].flip(0) + begin
     return out
+
+
+def rotated(x: Tensor, cu: Tensor, freqs: Tensor, ranks: int = 1) -> Tensor:
+    """megatron-core since 0.15: frequencies are those of the row, or those of a longest document."""
+    lengths = ((cu[1:] - cu[:-1]) // ranks).tolist()
+    if freqs.dim() >= 1 and freqs.size(0) == cu[-1]:
+        parts = []
+        for i, part in enumerate(torch.split(x, lengths)):
+            start = cu[i].item()
+            parts.append(freqs[start : start + part.size(0)])
+        return x * torch.cat(parts)
+    return x * torch.cat([freqs[: part.size(0)] for part in torch.split(x, lengths)])
+
+
+@program("f[T,4] f[T,4] cu", where=(rotated,), tail=False)
+def frequencies_of_the_row(x: Tensor, freqs: Tensor, cu: Tensor) -> Tensor:
+    return rotated(x, cu, freqs)
+
+
+@program("f[T,4] f[500,4] cu", where=(rotated,), tail=False)
+def frequencies_of_the_longest(x: Tensor, freqs: Tensor, cu: Tensor) -> Tensor:
+    return rotated(x, cu, freqs)

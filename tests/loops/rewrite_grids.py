@@ -140,3 +140,81 @@ def a_class_token_in_front(grid: Tensor) -> Tensor:
     for _, h, w in grid.tolist():
         out.append(torch.cat([torch.zeros(1, dtype=torch.int64), torch.arange(h * w) + 1]))
     return torch.cat(out)
+
+
+@grids("i[N,3]")
+def selected_by_a_mask(grid: Tensor) -> Tensor:
+    out = []
+    for t, h, w in grid.tolist():
+        index = torch.arange(t * h * w)
+        out.append(index[index % 3 != 0] * w)
+    return torch.cat(out)
+
+
+@grids("i[N,3] f[64,4]", wrap=_table)
+def rows_of_a_table_selected(grid: Tensor, table: Tensor) -> Tensor:
+    """A condition on two dimensions, and a gradient through what is selected."""
+    out = []
+    for t, h, w in grid.tolist():
+        places = (torch.arange(h)[:, None] * 7 + torch.arange(w)[None, :]) % 64
+        rows = F.embedding(places, table) * t
+        out.append(rows[places % 2 == 0])
+    return torch.cat(out)
+
+
+@grids("i[N,3]")
+def counts_of_windows(grid: Tensor) -> Tensor:
+    """Sums over dimensions that all images share."""
+    out = []
+    for t, h, w in grid.tolist():
+        inside = torch.arange(h * w * 6).reshape(h, 2, w, 3) % (t + 2) == 0
+        out.append(inside.sum([1, 3]).reshape(-1) + inside.any(3).amax(1).flatten())
+    return torch.cat(out)
+
+
+@grids("i[N,3]")
+def a_list_that_counts_on(grid: Tensor) -> Tensor:
+    """Numbers of 0 of some images: a document that adds none leaves the last as it is."""
+    bounds = [5, 3]
+    for t, h, w in grid.tolist():
+        ends = torch.full((h * (t % 2),), w).cumsum(0) * 2 + bounds[-1]
+        bounds.extend(ends.tolist())
+    return torch.tensor(bounds, dtype=torch.int32)
+
+
+@grids("i[N,3]")
+def numbers_of_all_images(grid: Tensor) -> Tensor:
+    """Nothing goes on from the last entry."""
+    numbers = [-1]
+    for _, h, w in grid.tolist():
+        numbers.extend((torch.arange(h) * w).tolist())
+    return torch.tensor(numbers)
+
+
+@grids("i[N,3]")
+def window_order(grid: Tensor) -> tuple[Tensor, Tensor]:
+    """``get_window_index`` of Qwen2.5-VL: padding to whole windows, marked and taken out again; boundaries of the
+    windows, of which those without patches go."""
+    order, bounds, start = [], [0], 0
+    for t, h, w in grid.tolist():
+        h, w = h // 2, w // 2
+        index = torch.arange(t * h * w).reshape(t, h, w)
+        below, beside = 2 - h % 2, 2 - w % 2
+        high, wide = (h + below) // 2, (w + beside) // 2
+        index = F.pad(index, (0, beside, 0, below), "constant", -100)
+        index = index.reshape(t, high, 2, wide, 2).permute(0, 1, 3, 2, 4).reshape(t, high * wide, 2, 2)
+        lengths = (index != -100).sum([2, 3]).reshape(-1)
+        index = index.reshape(-1)
+        order.append(index[index != -100] + start)
+        bounds.extend((lengths.cumsum(0) * 4 + bounds[-1]).tolist())
+        start += t * h * w
+    return torch.cat(order), torch.unique_consecutive(torch.tensor(bounds, device=grid.device, dtype=torch.int32))
+
+
+@grids("i[N,3]")
+def a_list_of_small_numbers(grid: Tensor) -> Tensor:
+    """What `torch.tensor` makes of a list of numbers has 64 bits, whatever they came from."""
+    bounds = [1, 1]
+    for _, h, w in grid.tolist():
+        bounds.extend((torch.arange(h - 1, dtype=torch.int32) * w + bounds[-1]).tolist())
+    return torch.tensor(bounds)

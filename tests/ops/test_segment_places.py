@@ -113,3 +113,58 @@ def test_inductor() -> None:
         fn(x, rows, cu, begins).square().sum().backward()
         results.append((x.grad, rows.grad))
     torch.testing.assert_close(results[1], results[0])
+
+
+# === What rows of padded batches, and several parts of each document, need ===================================
+
+MASKS = {
+    "left": ([[0, 1, 1], [1, 1, 1], [0, 0, 1]], [0, 2, 5, 6], 6),
+    "scattered": ([[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]], [1, 3, 3, 6], 8),
+    "one for many": ([[0, 1, 0], [1, 1, 0]], [0, 3, 5], 5),
+    "nothing": ([[0, 0], [0, 0]], [0, 0, 0], 0),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_places_of_masks(name: str) -> None:
+    mask, cu, total = MASKS[name]
+    want = [-1] * total
+    for d, row in enumerate(mask):
+        true = [d * len(row) + c for c, value in enumerate(row) if value]
+        for i, p in enumerate(range(cu[d], cu[d + 1])):
+            want[p] = true[min(i, len(true) - 1)]
+    args = (torch.tensor(mask, dtype=torch.bool), torch.tensor(cu), total)
+    assert _ops.mask_places(*args).tolist() == want
+    torch.library.opcheck(_ops.mask_places.default, args)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+@pytest.mark.parametrize(("cu", "total"), [([0, 2, 5], 5), ([1, 3, 3, 4], 6), ([0, 0], 0)])
+def test_interleaved_places(cu: list[int], total: int, pieces: int) -> None:
+    want = [-1] * (total * pieces)
+    for start, stop in zip(cu[:-1], cu[1:], strict=True):
+        slots = [piece * total + p for piece in range(pieces) for p in range(start, stop)]
+        want[start * pieces : stop * pieces] = slots
+    args = (torch.tensor(cu), pieces, total)
+    assert _ops.interleaved_places(*args).tolist() == want
+    torch.library.opcheck(_ops.interleaved_places.default, args)
+
+
+@pytest.mark.parametrize(("cu", "total"), [([0, 2, 5], 5), ([0, 1, 2, 3], 4), ([0, 0], 0)])
+def test_not_overwritten_places(cu: list[int], total: int) -> None:
+    """Two writes per document, in eager's order: the second must not undo what a later document's first one wrote."""
+    size, documents = 6, len(cu) - 1
+    first, second = [-1] * total, [-1] * total
+    for d in range(documents):
+        for i, p in enumerate(range(cu[d], cu[d + 1])):
+            first[p], second[p] = (d + i) % size, (d + 1 + i) % size
+    want = torch.zeros(size, dtype=torch.int64)
+    for d in range(documents):
+        for places, base in ((first, 10), (second, 20)):
+            for p in range(cu[d], cu[d + 1]):
+                want[places[p]] = base + p
+    one, two, boundaries = torch.tensor(first).long(), torch.tensor(second).long(), torch.tensor(cu)
+    kept = _ops.not_overwritten_places(two, one, boundaries, size)
+    out = _ops.scatter_places(torch.zeros(size, dtype=torch.int64), 10 + torch.arange(total), one, 0)
+    assert torch.equal(_ops.scatter_places(out, 20 + torch.arange(total), kept, 0), want)
+    torch.library.opcheck(_ops.not_overwritten_places.default, (two, one, boundaries, size))

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import gradcheck
 
-from packpass.ops import varlen_attention
+from packpass.ops import _varlen_attention_cpu, varlen_attention
 from packpass.ops._varlen_attention import _attended
 
 OPS = torch.ops.packpass
@@ -22,18 +22,21 @@ TOTAL_Q, TOTAL_K = 20, 19
 
 
 def reference(
-    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, causal: bool, scale: float | None = None
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, causal: bool, scale: float | None = None,
+    window: tuple[int, int] = (-1, -1),
+) -> Tensor:  # fmt: skip
     groups = q.shape[1] // k.shape[1]
     out = torch.zeros_like(q)
     for (start, stop), (first, last) in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist()), strict=True):
         for p in range(start, stop):
-            seen = last if not causal else last - (stop - 1 - p)
-            if seen <= first:
+            own = last - 1 - (stop - 1 - p)
+            seen = min(last, own + 1 + (0 if causal else window[1])) if causal or window[1] >= 0 else last
+            begin = max(first, own - window[0]) if window[0] >= 0 else first
+            if seen <= begin:
                 continue
             for head in range(q.shape[1]):
-                scores = k[first:seen, head // groups] @ q[p, head] * (scale or q.shape[2] ** -0.5)
-                out[p, head] = torch.softmax(scores, 0) @ v[first:seen, head // groups]
+                scores = k[begin:seen, head // groups] @ q[p, head] * (scale or q.shape[2] ** -0.5)
+                out[p, head] = torch.softmax(scores, 0) @ v[begin:seen, head // groups]
     return out
 
 
@@ -59,6 +62,23 @@ def test_values(causal: bool, key_heads: int, scale: float | None) -> None:
     tail = [0, 18, 19]
     assert (result[tail] == 0).all()
     assert (result[1:5] == 0).all()  # a document without keys
+
+
+WINDOWS = [(2, -1), (0, 0), (-1, 1), (1, 2), (30, 30), (3, 0)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_windows(causal: bool, window: tuple[int, int]) -> None:
+    q, k, v = rows(grad=True)
+    result = varlen_attention(q, k, v, CU_Q, CU_K, is_causal=causal, window=window)
+    expected = reference(q, k, v, CU_Q, CU_K, causal, None, window)
+    assert torch.allclose(result, expected, atol=1e-12)
+    weights = torch.randn_like(expected)
+    for a, b in zip(*(torch.autograd.grad(x, (q, k, v), weights) for x in (result, expected)), strict=True):
+        assert torch.allclose(a, b, atol=1e-12)
+    arguments = (q, k, v, CU_Q, CU_K, causal, None, *window)
+    torch.library.opcheck(OPS.varlen_attention_forward.default, arguments)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +110,23 @@ def test_layouts(boundaries: list[int], causal: bool) -> None:
     assert torch.allclose(
         varlen_attention(q, k, v, cu, is_causal=causal), reference(q, k, v, cu, cu, causal), atol=1e-12
     )
+
+
+@pytest.mark.parametrize("key_heads", [1, 4])
+@pytest.mark.parametrize("causal", [False, True])
+def test_documents_of_one_length(causal: bool, key_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side by side and apart, with as many keys and with more: small ones share a call, bit for bit as one by one."""
+    cu_q = torch.tensor([0, 3, 6, 8, 11, 11, 13, 16, 19])
+    cu_k = torch.tensor([0, 3, 6, 8, 13, 13, 15, 18, 19])
+    seen = []
+    for few in (_varlen_attention_cpu.FEW_BYTES, 0):
+        monkeypatch.setattr(_varlen_attention_cpu, "FEW_BYTES", few)
+        q, k, v = rows(key_heads=key_heads, grad=True)
+        out = varlen_attention(q, k, v, cu_q, cu_k, is_causal=causal)
+        torch.manual_seed(1)
+        seen.append((out, *torch.autograd.grad(out, (q, k, v), torch.randn_like(out))))
+    assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+    assert torch.allclose(seen[0][0], reference(q, k, v, cu_q, cu_k, causal), atol=1e-12)
 
 
 def test_strides() -> None:
@@ -174,7 +211,7 @@ def test_ops_are_compliant() -> None:
         assert torch.Tag.pt2_compliant_tag in getattr(OPS, name).default.tags
     assert str(OPS.varlen_attention.default._schema) == (
         "packpass::varlen_attention(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
-        "bool is_causal, float? scale) -> Tensor"
+        "bool is_causal, float? scale, int left=-1, int right=-1) -> Tensor"
     )
 
 

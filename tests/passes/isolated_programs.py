@@ -123,6 +123,49 @@ def written_step_by_step(x: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
+def loop_over_chunks(x: Tensor, weight: Tensor) -> Tensor:
+    """As `chunks`, in a Python loop: the code is good for one number of chunks."""
+    length = x.shape[1]
+    padded = F.pad(x, (0, 0, 0, (16 - length % 16) % 16)).unflatten(1, (-1, 16))
+    state, out = x.new_zeros(1, 1, WIDTH), torch.zeros_like(padded)
+    for i in range(padded.shape[1]):
+        out[:, i] = padded[:, i].cumsum(1) @ weight[..., 0] + state
+        state = state + padded[:, i].sum(1, keepdim=True)
+    return out.flatten(1, 2)[:, :length]
+
+
+def chunks_of_multiples(x: Tensor, weight: Tensor) -> Tensor:
+    """As `chunks`, with another way for a row that needs no padding."""
+    length = x.shape[1]
+    if length % 16:
+        return chunks(x, weight)
+    padded = x.unflatten(1, (-1, 16))
+    k, v = padded @ weight[..., 0], padded @ weight[..., 1]
+    states = (k.mT @ v).cumsum(1)
+    before = F.pad(states, (0, 0, 0, 0, 1, 0))[:, :-1]
+    return ((padded @ k.mT).tril() @ v + padded @ before).flatten(1, 2)
+
+
+def doubled_associatively(x: Tensor, weight: Tensor) -> Tensor:
+    """``h[t] = a[t] * h[t - 1] + x[t]`` in as many steps as the row's length has bits, each under ``torch.vmap``."""
+    a, h, step = (x @ weight[..., 0]).sigmoid(), x, 1
+
+    def combined(a: Tensor, h: Tensor, a_before: Tensor, h_before: Tensor) -> tuple[Tensor, Tensor]:
+        return a * a_before, a * h_before + h
+
+    while step < x.shape[1]:
+        before = F.pad(a, (0, 0, step, 0), value=1.0)[:, : x.shape[1]], F.pad(h, (0, 0, step, 0))[:, : x.shape[1]]
+        a, h = torch.vmap(combined, in_dims=1, out_dims=1)(a, h, *before)
+        step *= 2
+    return h
+
+
+def steps_with_positions(x: Tensor, weight: Tensor) -> Tensor:
+    """Positions of a row whose length is a number in the code, as the loop makes it one."""
+    places = torch.arange(x.shape[1], device=x.device)
+    return step_by_step(x * (places[:, None] + 1).float().rsqrt(), weight)
+
+
 def learned_positions(x: Tensor, weight: Tensor) -> Tensor:
     table = weight.reshape(32, 8)
     return x + table[: x.shape[1]]
@@ -163,12 +206,15 @@ REWRITTEN: tuple[Program, ...] = (
     windowed_attention,
     written_out_attention,
     chunks,
+    loop_over_chunks,
+    doubled_associatively,
     step_by_step,
     written_step_by_step,
+    steps_with_positions,
     learned_positions,
     sines,
     rows_without_a_batch,
     several_parts,
 )
-ONE_LENGTH = (step_by_step, written_step_by_step, largest_neighbour)
+ONE_LENGTH = (step_by_step, written_step_by_step, steps_with_positions, largest_neighbour)
 """Torch compiles these for one length: Python loops over tokens are unrolled, some kernels read sizes as numbers."""

@@ -13,6 +13,7 @@ from torch._dynamo.utils import counters
 
 import packpass
 from packpass.engine import unpadded
+from packpass.ops._document_plans import several_batches, stretches
 
 from . import isolated_programs as programs
 
@@ -77,6 +78,21 @@ def test_what_lies_outside_of_the_boundaries_is_a_document(program: programs.Pro
 @pytest.mark.parametrize("program", [programs.depthwise, programs.running_sum])
 def test_one_document_is_the_row(program: programs.Program) -> None:
     check(compiled_with(program), program, (0, 12))
+
+
+def test_code_for_multiples_gets_multiples() -> None:
+    compiled = compiled_with(programs.chunks_of_multiples)
+    for bounds in ((0, 7, 32), (0, 3, 3, 9, 48), (0, 48, 64)):
+        check(compiled, programs.chunks_of_multiples, bounds)
+    assert counters["packpass"]["rewrite:isolate"]
+    assert counters["stats"]["unique_graphs"] <= 2
+
+
+def test_documents_of_more_chunks_than_the_loop_was_traced_for() -> None:
+    compiled = compiled_with(programs.loop_over_chunks)
+    for bounds in ((0, 7, 16), (0, 3, 32), (0, 20, 31), (0, 17, 50), (0, 40, 64)):
+        check(compiled, programs.loop_over_chunks, bounds)
+    assert counters["packpass"]["rewrite:isolate"]
 
 
 def test_boundaries_by_their_name() -> None:
@@ -147,6 +163,30 @@ def test_what_the_inner_backend_cannot_compile_runs_as_it_was(monkeypatch: pytes
         out = compiled(x, weight, cu)
     torch.testing.assert_close(out, programs.dense(x, weight))
     torch.testing.assert_close(compiled(x, weight, cu), out)
+
+
+SKEWED = (0, 3, 3, 63, *range(64, 90), 92, 95, 101)
+"""One long document among many short ones."""
+
+
+@pytest.mark.parametrize("program", [programs.dense, programs.running_largest, programs.chunks, programs.sorted_row])
+def test_documents_of_very_different_lengths_are_several_batches(program: programs.Program) -> None:
+    compiled = compiled_with(program)
+    for bounds in (BATCHES[1], SKEWED, (*SKEWED, 190, 191, 192), BATCHES[1]):
+        check(compiled, program, bounds)
+    check(compiled, program, SKEWED[1:], total=105)
+    assert not [key for key in counters["packpass"] if key.startswith("refusal")]
+    assert counters["stats"]["unique_graphs"] <= 2
+
+
+def test_batches_hold_every_document_once_and_cost_little() -> None:
+    documents = stretches(torch.tensor(SKEWED), 105)
+    parts = several_batches(documents, 105, lambda longest, total: longest)
+    assert parts is not None
+    assert sorted(d for part in parts for d in part) == documents
+    assert sum(len(part) * max(n for _, n in part) for part in parts) < 2 * 105
+    assert several_batches(stretches(torch.tensor([0, 30, 60, 100]), 105), 105, lambda longest, total: longest) is None
+    assert several_batches(documents, 105, lambda longest, total: total) is None  # code for one length
 
 
 class Block(nn.Module):

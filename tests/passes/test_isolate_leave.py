@@ -144,6 +144,19 @@ def mean_of_neighbours(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
     return F.avg_pool1d(packpass.packed(x, cu_seqlens, dim=1).mT, 3, 1, 1, count_include_pad=False)
 
 
+def table_of_the_whole_length(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Positions as shares of a row whose length is a number in the code."""
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    places = torch.arange(x.shape[1]) / x.shape[1]
+    return programs.step_by_step(x * places[:, None], weight)
+
+
+def batched_and_mixing(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Inside of ``torch.vmap`` is what no batch of documents can be put around."""
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    return torch.vmap(lambda t: t - t.mean(0), in_dims=2, out_dims=2)(x[0].unsqueeze(0))
+
+
 def one_good_one_bad(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
     x = packpass.packed(x, cu_seqlens, dim=1)
     y = programs.dense(x, weight)
@@ -189,6 +202,8 @@ REFUSED: tuple[tuple[Forward, str], ...] = (
     (too_many_slots, "mixes-documents"),
     (drawn_while_mixed, "mixes-documents"),
     (positions_of_the_whole, "mixes-documents"),
+    (table_of_the_whole_length, "mixes-documents"),
+    (batched_and_mixing, "mixes-documents"),
     (written_to_the_row, "in-place"),
 )
 

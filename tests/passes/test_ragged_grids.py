@@ -15,7 +15,12 @@ from tests.loops.compiling import compiled, explained, fresh, hold_against_eager
 from tests.loops.harness import LEAVE, REWRITE
 
 CODES = {
-    leave_grids.selected_by_a_mask: ("ragged_grids", "no-rule"),
+    leave_grids.selected_twice: ("ragged_grids", "no-rule"),
+    leave_grids.selected_and_turned_around: ("ragged_grids", "no-rule"),
+    leave_grids.multiples_of_the_last: ("ragged_grids", "no-rule"),
+    leave_grids.the_last_elsewhere: ("ragged_grids", "no-rule"),
+    leave_grids.entries_of_a_running_list: ("capture", "list-use"),
+    leave_grids.sums_of_rows: ("ragged_grids", "no-rule"),
     leave_grids.centres_of_images: ("ragged_grids", "no-rule"),
     leave_grids.largest_so_far: ("capture", "carried-state"),
     leave_grids.noise_of_each_image: ("ragged_grids", "no-rule"),
@@ -151,7 +156,7 @@ def test_verified() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["merge_sizes_of_each", "rows_of_a_table", "padded_to_windows"])
+@pytest.mark.parametrize("name", ["merge_sizes_of_each", "rows_of_a_table", "padded_to_windows", "window_order"])
 def test_through_inductor(name: str) -> None:
     fresh()
     prog = REWRITE[name]

@@ -20,14 +20,7 @@ def _areal(name: str) -> Any:
     return sources.lenient(name)
 
 
-@case(
-    "areal",
-    Verdict.REFUSED,
-    graphs=4,
-    breaks=4,
-    codes=["frame-not-compiled"],
-    why="lengths are sums of a mask, and the longest is read in front of a loop over fields",
-)
+@case("areal")
 def areal_pack_tensor_dict() -> Program:
     pack = _areal("areal.utils.data").pack_tensor_dict
 

@@ -27,8 +27,8 @@ def _row(lengths: Sequence[int], *widths: tuple[int, int]) -> list[Tensor]:
     "fla-core",
     Verdict.REFUSED,
     breaks=2,
-    codes=["not-a-segment"],
-    why="the query of a document is a slice by the document's number",
+    codes=["length-branch"],
+    why="a document without keys gets zeros by a branch on its length",
 )
 def fla_attention_decoding() -> Program:
     """One query per document against the document's keys."""
@@ -47,8 +47,8 @@ def fla_attention_decoding() -> Program:
     "fla-core",
     Verdict.REFUSED,
     breaks=2,
-    codes=["not-a-segment"],
-    why="the query of a document is a slice by the document's number",
+    codes=["dim-mismatch", "no-rule"],
+    why="the last slot of a document, with its dimension kept, meets all of its slots along another dimension",
 )
 def fla_attention_decoding_with_gates() -> Program:
     """Gates summed up within the document."""
@@ -63,7 +63,7 @@ def fla_attention_decoding_with_gates() -> Program:
     return Program(call, over(batch))
 
 
-@case("fla-core", Verdict.REFUSED, graphs=8, breaks=2, codes=["no-rule"], why="an einsum pairs the slots of a document")
+@case("fla-core", Verdict.REFUSED, graphs=8, breaks=2, codes=["no-rule"], why="scores are summed over heads and sorted")
 def fla_sparse_attention_indexer() -> Program:
     """The best keys of every query within its document."""
     naive = _fla("fla.ops.dsa.naive").naive_dsa_indexer

@@ -46,13 +46,7 @@ def llamafactory_lengths_of_packed_rows() -> Program:
     return Program(lengths_of, over(batch))
 
 
-@case(
-    "ms-swift",
-    Verdict.REFUSED,
-    breaks=2,
-    codes=["no-rule"],
-    why="chunk cuts documents in parts of lengths that need not be equal",
-)
+@case("ms-swift")
 def swift_zigzag_shard() -> Program:
     """The first and the last part but so many of every document."""
     root = sources.use("ms-swift")
@@ -66,12 +60,7 @@ def swift_zigzag_shard() -> Program:
     return Program(call, over(lambda n: (floats(1, sum(n), 6, grad=True), boundaries(n)), EVEN))
 
 
-@case(
-    "ring-flash-attn",
-    Verdict.REFUSED,
-    codes=["host-read"],
-    why="documents are cut in the middle, at a number read from a tensor",
-)
+@case("ring-flash-attn")
 def ring_halves() -> Program:
     """A mask of the first halves of documents."""
     sources.bare(sources.use("ring-flash-attn"), "ring_flash_attn")
@@ -125,14 +114,7 @@ def _nemo(name: str) -> Any:
     return sources.lenient(name)
 
 
-@case(
-    "nemo-toolkit",
-    Verdict.REFUSED,
-    graphs=8,
-    breaks=6,
-    codes=["unequal-lengths"],
-    why="rows of a padded batch are zipped with lengths, in a number that is a constant",
-)
+@case("nemo-toolkit")
 def nemo_unpadded_recordings() -> Program:
     """Embeddings of padded recordings, each cut to its length."""
     cut = _nemo("nemo.collections.speechlm2.parts.encoder_chunking")._unpad_audio_embeddings
@@ -143,14 +125,7 @@ def nemo_unpadded_recordings() -> Program:
     return Program(call, over(lambda n: (floats(len(n), max(n), 4, grad=True), torch.tensor(n))))
 
 
-@case(
-    "nemo-toolkit",
-    Verdict.REFUSED,
-    graphs=5,
-    breaks=4,
-    codes=["partial-write"],
-    why="rows are written at places that move from one batch to the next",
-)
+@case("nemo-toolkit")
 def nemo_joined_and_padded() -> Program:
     """Two batches of recordings, each padded, joined per recording and padded again."""
     joined = _nemo("nemo.collections.asr.modules.sortformer_modules").SortformerModules.concat_and_pad

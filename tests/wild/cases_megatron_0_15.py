@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from tests.wild import megatron
-from tests.wild.case import Program, Verdict, case
+from tests.wild.case import Program, case
 
 VERSION = "0.15"
 
 
-@case(
-    "megatron-core==0.15.3",
-    Verdict.REFUSED,
-    graphs=10,
-    breaks=4,
-    codes=["sequence-use"],
-    why="a branch on the last boundary ends the graph behind the list of lengths",
-)
+@case("megatron-core==0.15.3")
 def megatron_0_15_rope() -> Program:
     return megatron.rope(VERSION)
 
 
-@case(
-    "megatron-core==0.15.3",
-    Verdict.REFUSED,
-    graphs=10,
-    breaks=4,
-    codes=["sequence-use"],
-    why="a branch on the last boundary ends the graph behind the list of lengths",
-)
+@case("megatron-core==0.15.3")
 def megatron_0_15_rope_of_latent_attention() -> Program:
     return megatron.rope(VERSION, multi_latent_attention=True)

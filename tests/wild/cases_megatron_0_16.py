@@ -10,31 +10,17 @@ import torch
 
 from tests.wild import megatron
 from tests.wild.batches import boundaries, floats, ids, over
-from tests.wild.case import Program, Verdict, case
+from tests.wild.case import Program, case
 
 VERSION = "0.16"
 
 
-@case(
-    "megatron-core==0.16.1",
-    Verdict.REFUSED,
-    graphs=10,
-    breaks=4,
-    codes=["sequence-use"],
-    why="a branch on the last boundary ends the graph behind the list of lengths",
-)
+@case("megatron-core==0.16.1")
 def megatron_0_16_rope() -> Program:
     return megatron.rope(VERSION)
 
 
-@case(
-    "megatron-core==0.16.1",
-    Verdict.REFUSED,
-    graphs=11,
-    breaks=4,
-    codes=["sequence-use"],
-    why="a branch on the last boundary ends the graph behind the list of lengths",
-)
+@case("megatron-core==0.16.1")
 def megatron_0_16_rope_of_the_whole_row() -> Program:
     """Frequencies for every slot of the row: the other side of the branch on the last boundary."""
     group = megatron.megatron(VERSION)

@@ -9,7 +9,7 @@ import torch
 
 from tests.wild import sources
 from tests.wild.batches import ids, over
-from tests.wild.case import Program, Verdict, case
+from tests.wild.case import Program, case
 
 
 def _torchtune(name: str) -> Any:
@@ -28,7 +28,7 @@ def torchtune_document_ids() -> Program:
     return Program(module._get_document_ids_from_seq_lens, over(_lengths))
 
 
-@case("torchtune", Verdict.REFUSED, codes=["list-use"], why="squares of several sizes are joined by block_diag")
+@case("torchtune")
 def torchtune_block_causal_mask() -> Program:
     return Program(_torchtune("torchtune.modules.attention_utils").create_block_causal_mask, over(_lengths))
 

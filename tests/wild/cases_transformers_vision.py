@@ -38,14 +38,7 @@ def tower(family: str, config: str, model: str, attention: str = "sdpa", **setti
     return getattr(importlib.import_module(f"{folder}.modeling_{family}"), model)(made).train()
 
 
-@case(
-    "transformers",
-    Verdict.PART,
-    graphs=8,
-    breaks=8,
-    codes=["lengths-unknown", "unequal-lengths"],
-    why="positions of patches come from a loop over the rows of a matrix of sizes",
-)
+@case("transformers")
 def qwen2_vl_tower() -> Program:
     settings = dict(depth=2, embed_dim=64, hidden_size=48, num_heads=4, patch_size=4, mlp_ratio=2)
     model = tower("qwen2_vl", "Qwen2VLVisionConfig", "Qwen2VisionTransformerPretrainedModel", **settings)
@@ -75,14 +68,7 @@ def with_positions(batches: Sequence[Callable[[], Arguments]]) -> list[Callable[
     return [one(make) for make in batches]
 
 
-@case(
-    "transformers",
-    Verdict.PART,
-    graphs=12,
-    breaks=18,
-    codes=["lengths-unknown", "unequal-lengths"],
-    why="positions and windows of patches come from loops over the rows of a matrix of sizes",
-)
+@case("transformers")
 def qwen2_5_vl_tower() -> Program:
     settings = dict(
         depth=2, hidden_size=64, intermediate_size=96, num_heads=4, patch_size=4, out_hidden_size=48, window_size=32,
@@ -92,7 +78,7 @@ def qwen2_5_vl_tower() -> Program:
     return Program(model, patches(3 * 2 * 4 * 4))
 
 
-@case("transformers", graphs=4)
+@case("transformers")
 def qwen3_vl_tower() -> Program:
     settings = dict(
         depth=2, hidden_size=64, intermediate_size=96, num_heads=4, patch_size=4, out_hidden_size=48,
@@ -102,14 +88,7 @@ def qwen3_vl_tower() -> Program:
     return Program(model, patches(3 * 2 * 4 * 4))
 
 
-@case(
-    "transformers",
-    Verdict.PART,
-    graphs=8,
-    breaks=8,
-    codes=["lengths-unknown", "unequal-lengths"],
-    why="positions of patches come from a loop over the rows of a matrix of sizes",
-)
+@case("transformers")
 def glm4v_tower() -> Program:
     settings = dict(
         depth=2, hidden_size=64, intermediate_size=96, num_heads=4, patch_size=4, out_hidden_size=48, image_size=32
@@ -118,13 +97,64 @@ def glm4v_tower() -> Program:
     return Program(model, patches(3 * 2 * 4 * 4, [[(1, h, w) for _, h, w in images] for images in GRIDS]))
 
 
+NARROW = dict(depth=2, hidden_size=64, num_heads=4, patch_size=4)
+STILL = [[(1, h, w) for _, h, w in images] for images in GRIDS]
+"""Images, no videos."""
+
+
+@case("transformers")
+def exaone4_5_tower() -> Program:
+    """Windows, with fewer heads of keys than of queries."""
+    settings = dict(
+        intermediate_size=96, out_hidden_size=48, window_size=32, fullatt_block_indexes=[1], num_key_value_heads=2
+    )
+    model = tower("exaone4_5", "Exaone4_5_VisionConfig", "Exaone4_5_VisionModel", **NARROW, **settings)
+    return Program(model, patches(3 * 2 * 4 * 4))
+
+
+@case("transformers")
+def ernie4_5_vl_tower() -> Program:
+    family, config = "ernie4_5_vl_moe", "Ernie4_5_VLMoeVisionConfig"
+    model = tower(family, config, "Ernie4_5_VLMoeVisionTransformerPretrainedModel", **NARROW, intermediate_size=96)
+    return Program(model, patches(3 * 4 * 4))
+
+
+@case("transformers")
+def qwen3_5_tower() -> Program:
+    settings = dict(intermediate_size=96, out_hidden_size=48, num_position_embeddings=64)
+    model = tower("qwen3_5", "Qwen3_5VisionConfig", "Qwen3_5VisionModel", **NARROW, **settings)
+    return Program(model, patches(3 * 2 * 4 * 4))
+
+
+@case("transformers")
+def glm_ocr_tower() -> Program:
+    settings = dict(intermediate_size=96, out_hidden_size=48, image_size=32)
+    model = tower("glm_ocr", "GlmOcrVisionConfig", "GlmOcrVisionModel", **NARROW, **settings)
+    return Program(model, patches(3 * 2 * 4 * 4, STILL))
+
+
+@case("transformers")
+def paddleocr_vl_tower() -> Program:
+    """Learned positions interpolated for every image; a list of weights that are None beside that of the outputs."""
+    settings = dict(
+        hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=96, patch_size=4, image_size=32
+    )
+    model = tower("paddleocr_vl", "PaddleOCRVisionConfig", "PaddleOCRVisionTransformer", **settings)
+
+    def one(grids: Sequence[tuple[int, int, int]]) -> Callable[[], Arguments]:
+        total = sum(t * h * w for t, h, w in grids)
+        return lambda: ((floats(1, total, 3, 4, 4),), {"grid_thw": torch.tensor(grids)})
+
+    return Program(model, [one(grids) for grids in STILL])
+
+
 @case(
     "transformers",
     Verdict.REFUSED,
     graphs=8,
     breaks=4,
-    codes=["lengths-unknown"],
-    why="images are cut by the rows of a matrix of sizes, in a comprehension",
+    codes=["unequal-lengths"],
+    why="a padded batch of images is gone through beside the rows of a matrix of sizes",
 )
 def pixtral_tower() -> Program:
     """Images of several sizes padded to one: cut, made a row, attended under a mask of squares."""

@@ -40,8 +40,8 @@ def trl_pad_documents() -> Program:
     Verdict.REFUSED,
     graphs=15,
     breaks=8,
-    codes=["lengths-unknown"],
-    why="lengths are products of the rows of a matrix of sizes",
+    codes=["sequence-use"],
+    why="a list of lengths is sliced by numbers that the program has, one sample after the other",
 )
 def trl_split_pixel_values() -> Program:
     """Pixel values per sample by grids, joined again."""

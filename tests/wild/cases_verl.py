@@ -24,13 +24,7 @@ def _verl(name: str) -> Any:
     return sources.lenient(name)
 
 
-@case(
-    "verl",
-    Verdict.REFUSED,
-    breaks=12,
-    codes=["frame-not-compiled", "lengths-unknown"],
-    why="rows are picked by a mask, and lengths are its sums",
-)
+@case("verl")
 def verl_preprocess_packed_seqs() -> Program:
     """Left-padded ids [B, S] to a packed row."""
     preprocess = _verl("verl.models.mcore.util").preprocess_packed_seqs
@@ -42,14 +36,7 @@ def verl_preprocess_packed_seqs() -> Program:
     return Program(call, over(lambda n: (ids(len(n), max(n)), mask(n, "left"))))
 
 
-@case(
-    "verl",
-    Verdict.REFUSED,
-    graphs=9,
-    breaks=8,
-    codes=["lengths-unknown", "sequence-use"],
-    why="a loop over a constant number of rows reads lists with one entry per document",
-)
+@case("verl")
 def verl_postprocess_packed_seqs() -> Program:
     """A packed row [1, T, H] to left-padded rows."""
     postprocess = _verl("verl.models.mcore.util").postprocess_packed_seqs
@@ -64,13 +51,7 @@ def verl_postprocess_packed_seqs() -> Program:
     return Program(call, over(batch))
 
 
-@case(
-    "verl",
-    Verdict.REFUSED,
-    breaks=2,
-    codes=["lengths-unknown"],
-    why="rows are picked by a mask, and lengths are its sums",
-)
+@case("verl")
 def verl_preprocess_bshd() -> Program:
     """Left-padded rows to right-padded ones of the longest length."""
     preprocess = _verl("verl.models.mcore.util").preprocess_bshd
@@ -82,7 +63,7 @@ def verl_preprocess_bshd() -> Program:
     return Program(preprocess, over(batch))
 
 
-@case("verl", Verdict.REFUSED, breaks=2, codes=["lengths-unknown"], why="rows are picked and set by masks")
+@case("verl")
 def verl_postprocess_bshd() -> Program:
     """Right-padded rows back to left-padded ones."""
     postprocess = _verl("verl.models.mcore.util").postprocess_bshd
@@ -118,7 +99,7 @@ def verl_preprocess_thd_engine() -> Program:
     return Program(call, over(batch))
 
 
-@case("verl", Verdict.REFUSED, codes=["lengths-unknown"], why="documents are those of a jagged tensor")
+@case("verl", Verdict.REFUSED, codes=["list-use"], why="a jagged tensor is made of a list with one entry per document")
 def verl_response_from_nested() -> Program:
     """The window of the response, one slot to the left, of every row of a packed batch."""
     response = _verl("verl.workers.utils.padding").response_from_nested

@@ -102,14 +102,16 @@ class Documents:
             found = other if found is None else found & other
         return found
 
-    def own(self, shape: Sequence[int], label: int) -> torch.Tensor | None:
-        """The elements of document ``label``, if there is one way to lay the grid only."""
-        labels = self.labels_of(shape)
+    def own(self, shape: Sequence[int], label: int, along: tuple[int, ...] = ()) -> torch.Tensor | None:
+        """The elements of document ``label``, if there is one way to lay the grid only, or it is known (``along``)."""
+        labels = self.laid(shape, along) if along else self.labels_of(shape)
         return None if labels is None else labels == label
 
-    def hit(self, base: torch.Tensor, other: torch.Tensor, label: int, noise: float = 0.0) -> Hit | None:
+    def hit(
+        self, base: torch.Tensor, other: torch.Tensor, label: int, noise: float = 0.0, along: tuple[int, ...] = ()
+    ) -> Hit | None:
         """Where two values differ outside document ``label`` beyond rounding, or None."""
-        foreign = self.foreign(base.shape, label)
+        foreign = self.foreign(base.shape, label, along)
         if foreign is None or not base.numel():
             return None
         mask, size = differing(base, other, foreign.to(base.device), noise)
@@ -117,7 +119,7 @@ class Documents:
             return None
         best: tuple[torch.Tensor, tuple[int, ...]] | None = None
         mask = mask.cpu()
-        for dims in self.placements(base.shape):
+        for dims in [along] if along else self.placements(base.shape):
             slots = self._slots_of(mask, base.shape, dims)
             if best is None or len(slots) < len(best[0]):
                 best = slots, dims

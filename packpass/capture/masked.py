@@ -1,0 +1,105 @@
+"""The tokens of a padded row that a mask picks: ``row[mask]``, ``rows[i, mask[i]]``, and what is written there.
+
+How many there are is data, of which torch makes a size that nothing else has. In a loop over documents marker ops stand
+in; what they pick is a document as long as the mask's sum says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from packpass import markers
+from packpass.capture.dynamo import TensorVariable, TupleVariable, constant, emit, example
+from packpass.capture.state import active
+from packpass.capture.watch import is_unknown, watch_mask
+from packpass.semantics.effects import mutated_after, written_inputs
+from packpass.semantics.pointwise import slot_by_slot
+
+
+def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
+    """``tensor[key]`` and ``tensor[key] = value`` through a marker; None if the key is not, or does not end with, the
+    mask of a row."""
+    entries = _picking(tensor, args[0].realize())
+    if not active.regions or entries is None:
+        return None
+    mask = entries[-1]
+    row = tensor if len(entries) == 1 else tensor.call_method(tx, "select", [constant(0), entries[0]], {})
+    fake = example(row)
+    if not isinstance(fake, torch.Tensor) or not fake.dim() or is_unknown(fake.shape[0]):
+        return None
+    proxies = (row.as_proxy(), mask.as_proxy())
+    if name == "__getitem__":
+        return emit(tx, markers.MASKED, *proxies, None, None)
+    value = args[1].realize()
+    if (
+        not isinstance(value, TensorVariable)
+        or not isinstance(example(value), torch.Tensor)
+        or not example(value).dim()
+    ):
+        return None  # one value for all: no size is asked for
+    tx.output.create_proxy("call_function", markers.MASKED_PUT, (*proxies, value.as_proxy(), None, None), {})
+    return constant(None)
+
+
+def count(tx: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """``mask[i].sum()``: an entry of the sums of all rows, made before the loop; None for any other sum."""
+    fake = example(tensor) if isinstance(tensor, TensorVariable) else None
+    if not active.regions or args or kwargs or not isinstance(fake, torch.Tensor) or fake.dim() != 1:
+        return None
+    if fake.dtype.is_floating_point or fake.dtype.is_complex:
+        return None
+    region = active.regions[-1]
+    begin, node = region.indices[0], tensor.as_proxy().node
+    with begin.graph.inserting_before(begin):
+        rows = _all_rows(tx, region, node)
+        if rows is None:
+            return None
+        if ("sums", rows) not in region.rows:
+            region.rows["sums", rows] = emit(tx, "sum", tx.output.current_tracer.proxy(rows), 1, method=True)
+    return region.rows["sums", rows].call_method(tx, "__getitem__", [region.index], {})
+
+
+def _all_rows(tx: Any, region: Any, row: Any) -> Any:
+    """The node of the rows of all documents, of which ``row`` is the one at the index; None if it is not known."""
+    begin, index = region.indices[0], region.indices[-1]
+    if row.target in (torch.select, "select") and row.args[1:] == (0, index):
+        source = row.args[0]
+        known = source < begin and not mutated_after(source.graph, source, begin)
+        return source if known and source.meta["example_value"].dim() == 2 else None
+    if row < begin or row.all_input_nodes != row.all_input_nodes[:1] or not row.all_input_nodes:
+        return None
+    value = row.all_input_nodes[0].meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or value.dim() != 1 or not slot_by_slot(row) or written_inputs(row):
+        return None
+    source = _all_rows(tx, region, row.all_input_nodes[0])
+    if source is None:
+        return None
+    key = (row.op, row.target, source, repr(row.args[1:]), repr(row.kwargs))
+    if key not in region.rows:
+        args = [tx.output.current_tracer.proxy(source) if arg is row.all_input_nodes[0] else arg for arg in row.args]
+        if row.kwargs or args[0] is row.args[0]:
+            return None
+        region.rows[key] = emit(tx, row.target, *args, method=row.op == "call_method")
+    return region.rows[key].as_proxy().node
+
+
+def watch(tx: Any, tensor: Any, key: Any) -> None:
+    """Before a loop is looked for: does the program pick from rows by masks?"""
+    entries = _picking(tensor, key.realize())
+    if entries is not None:
+        watch_mask(tx, entries[-1])
+
+
+def _picking(tensor: Any, key: Any) -> list[Any] | None:
+    """The entries of a key that is, or ends with, the mask of a row."""
+    entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
+    known = 1 <= len(entries) <= 2 and _is_mask(entries[-1]) and isinstance(example(tensor), torch.Tensor)
+    return entries if known else None
+
+
+def _is_mask(value: Any) -> bool:
+    fake: Any = example(value) if isinstance(value, TensorVariable) else None
+    is_row = isinstance(fake, torch.Tensor) and fake.dtype is torch.bool and fake.dim() == 1
+    return is_row and not is_unknown(fake.shape[0])

@@ -1,0 +1,165 @@
+"""A Python list of numbers to which every document adds some of its own, counting on from the last one.
+
+::
+
+    bounds = [0]
+    for t, h, w in grid.tolist():
+        ends = lengths_of_windows(t, h, w).cumsum(0) + bounds[-1]
+        bounds.extend(ends.tolist())
+    torch.tensor(bounds)
+
+The first trace finds such a list by its ``extend`` and the frame is traced again. Then the last entry is a number that
+nobody knows (`markers.LIST_LAST`), what every document adds is collected as a list of tensors would be, and the list as
+a whole can be made a tensor, nothing else. The passes must prove how the documents' numbers go on from each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from packpass import markers
+from packpass.capture import plain
+from packpass.capture.dynamo import (
+    ListVariable,
+    TensorVariable,
+    UserDefinedObjectVariable,
+    ValueMutationNew,
+    attribute,
+    constant,
+    emit,
+    example,
+)
+from packpass.capture.lists import CollectedItems, items_of
+from packpass.capture.state import active, current_frame, restart
+
+if TYPE_CHECKING:
+    from packpass.capture.region import Region
+
+
+class RunningItems(CollectedItems):
+    """Stands in for the entries of such a list."""
+
+    def __init__(self, region: Region, first: list[int]) -> None:
+        super().__init__(region)
+        self.first = first
+        """The entries before the loop."""
+        self._lasts: dict[int, Any] = {}
+        """Iteration -> the last entry before the document."""
+        self._whole: Any = None
+
+    def last(self) -> Any:
+        """``numbers[-1]``, before the document has added its own."""
+        region = self.region
+        if not active.regions or active.regions[-1] is not region or self.holds(region.iteration):
+            raise self.refusal()
+        if region.iteration not in self._lasts:
+            args = (region.index.as_proxy(), region.id, region.iteration, region.lists.index(self))
+            self._lasts[region.iteration] = emit(region.tx, markers.LIST_LAST, *args)
+        return self._lasts[region.iteration]
+
+    def append(self, value: Any) -> None:
+        raise self.refusal()
+
+    def go_on(self, numbers: Any) -> None:
+        """``extend`` by the numbers that a tensor holds."""
+        if self.holds(self.region.iteration):
+            raise self._refuse_count()
+        self.values.append([numbers])
+
+    def close(self) -> None:
+        made = [values[0].as_proxy() for values in self.values]
+        lasts = [last.as_proxy() for last in self._lasts.values()]
+        if lasts and len(lasts) != len(made):
+            raise self.refusal()
+        if lasts:
+            args = (*made, self.region.id, *lasts, self.first[-1])
+            self._whole = emit(self.region.tx, markers.LIST_CONTINUE, *args)
+        else:
+            self._whole = emit(self.region.tx, markers.LIST_COLLECT, *made, self.region.id)
+
+    def collected(self) -> Any:
+        raise self.refusal()
+
+    def joined(self, function: Any, dim: int) -> Any:
+        raise self.refusal()
+
+    def tensor(self) -> Any:
+        """All numbers, those before the loop included, as a vector of 64 bits."""
+        if self._whole is None:
+            raise self.refusal()
+        tx = self.region.tx
+        row = emit(tx, markers.RAGGED_CAT, self._whole.as_proxy(), 0)
+        head = emit(tx, "new_tensor", row.as_proxy(), self.first, method=True)
+        return emit(tx, torch.cat, [head.as_proxy(), row.as_proxy()])
+
+
+def extend(items: Any, more: Any) -> Any:
+    """``numbers.extend(tensor.tolist())`` in a loop over documents; None if it is none."""
+    origin = _numbers(more)
+    if origin is None:
+        return None
+    if isinstance(items.items, RunningItems):
+        if items.items.region is not active.regions[-1]:
+            raise items.items.refusal()
+        items.items.go_on(origin)
+        return constant(None)
+    region = active.regions[-1]
+    place = region.place_of(items)
+    known = current_frame().running.setdefault(region.key, set())
+    if _first(items) is None or place is None or place in known:
+        return None
+    known.add(place)
+    raise restart(f"{place[1]} is a list of numbers that goes on from document to document")
+
+
+def _numbers(more: Any) -> Any:
+    """The tensor whose ``tolist()`` a sequence is."""
+    if not isinstance(more, UserDefinedObjectVariable) or not issubclass(more.python_type(), plain.Documents):
+        return None
+    origin = attribute(active.regions[-1].tx, more, "origin")
+    return origin if isinstance(origin, TensorVariable) else None
+
+
+def _first(items: Any) -> list[int] | None:
+    """The numbers in a list of the traced program."""
+    if type(items) is not ListVariable or type(items.items) is not list or items.source is not None:
+        return None
+    if not isinstance(items.mutation_type, ValueMutationNew) or not items.items:
+        return None
+    known = [v.as_python_constant() if v.is_python_constant() else None for v in (i.realize() for i in items.items)]
+    return known if all(type(v) is int for v in known) else None
+
+
+def adopt(region: Region, value: Any) -> None:
+    """A list that was found to be such a one, where its loop begins."""
+    items = value.realize() if value is not None else None
+    first = _first(items) if items is not None else None
+    if first is not None:
+        current_frame().not_replayable = "a list of numbers goes on from document to document"
+        items.items = RunningItems(region, first)
+        region.lists.append(items.items)
+
+
+def last_of(value: Any, key: Any) -> Any:
+    """``numbers[-1]`` of such a list; None if it is none."""
+    items = items_of(value)
+    if not isinstance(items, RunningItems):
+        return None
+    at = key.realize()
+    if not at.is_python_constant() or at.as_python_constant() != -1:
+        raise items.refusal()
+    return items.last()
+
+
+def as_tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
+    """``torch.tensor(numbers, dtype=..., device=...)`` of such a list; None if it is none."""
+    items = items_of(data.realize()) if data is not None else None
+    if not isinstance(items, RunningItems) or active.regions or set(kwargs) - {"dtype", "device"}:
+        return None
+    out = items.tensor()
+    given = {"dtype": constant(torch.int64), **kwargs}
+    if "device" not in given and example(out).device.type != "cpu":
+        given["device"] = constant(torch.device("cpu"))
+    return out.call_method(tx, "to", [], given)

@@ -1,0 +1,200 @@
+"""Parts of documents whose lengths are numbers of their own: halves, chunks for context parallelism, replies.
+
+::
+
+    d = x[cu[i] : cu[i + 1]]
+    half = lengths[i] // 4
+    out[cu[i] // 2 : cu[i] // 2 + half] = d[half * rank : half * (rank + 1)]
+
+Such parts are documents as well, with lengths that are made from those of the others. A first look at a body finds what
+these are (`OtherDocuments`); in a second one what they are cut from is known by its place alone (`Cut`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from packpass.semantics import example
+from passes.document_loops.elsewhere import moved_segment, own_documents
+from passes.document_loops.inequalities import at_most
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived
+from passes.document_loops.machine import Check, Machine, Segment
+from passes.document_loops.terms import Outside, Row, Term
+from passes.refused import Refused
+
+if TYPE_CHECKING:
+    from passes.document_loops.emit import Emitter
+
+_ops = torch.ops.packpass
+
+
+class OtherDocuments(Refused):
+    """A part of a document is no window that all documents have: the loop may go by the lengths of these parts."""
+
+    def __init__(self, refused: Refused, documents: Boundaries) -> None:
+        super().__init__(refused.code, str(refused), refused.node)
+        self.documents = documents
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cut:
+    """A document of which only parts are looked at: ``entries`` of an outer tensor, cut along ``at``."""
+
+    node: fx.Node
+    entries: tuple[Any, ...]
+    at: int
+    begin: Affine
+    length: Affine
+
+
+def cut(machine: Machine, base: fx.Node, entries: list[Any]) -> Cut | None:
+    """``base[entries]`` where one slice is a document, by other boundaries than those of the loop."""
+    value = machine.value(base)
+    if not isinstance(value, Outside) or value.node is None:
+        return None
+    found = None
+    for d, entry in enumerate(entries):
+        if isinstance(entry, slice) and isinstance(entry.start, fx.Node) and isinstance(entry.stop, fx.Node):
+            begin, end = machine.affine(entry.start), machine.affine(entry.stop)
+            if found is not None or begin is None or end is None or entry.step not in (None, 1):
+                return None
+            found = d, begin, end.plus(begin, -1)
+        elif entry != slice(None):
+            return None
+    if found is None:
+        return None
+    at, begin, length = found
+    known = length.length_of()
+    if known is None or known[1] or (known[0], 0) == machine.boundaries or begin.bound() is None:
+        return None
+    machine.vectors.add(known[0].node)
+    return Cut(value.node, tuple(entries), at, begin, length)
+
+
+def own_length(machine: Machine) -> Affine:
+    """Slots of the iteration's document."""
+    of, k = machine.boundaries
+    if of.lengths:
+        return Affine.of(Bound(Boundaries(of.node), k))
+    return Affine.of(Bound(of, k + 1)).plus(Affine.of(Bound(of, k)), -1)
+
+
+def chunks_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int) -> tuple[Segment, ...]:
+    """``document.chunk(count)`` of documents that can be cut in so many equal parts."""
+    refused = Refused(
+        "no-rule", "chunk of a document that the loop has changed, or cuts in other ways, has no rule", node
+    )
+    document = value if isinstance(value, Cut) else as_cut(value) if isinstance(value, Segment) else None
+    if document is None or dim % len(document.entries) != document.at:
+        raise refused
+    known = isinstance(value, Cut)
+    length = document.length if known else own_length(machine)
+    part = Affine.of(Derived(operator.floordiv, (length, Affine.of(count))))
+    documents = own_documents(part)
+    if documents is None or not known or machine.boundaries != (documents, 0):
+        raise (
+            refused if known or documents is None or machine.parts_of_documents else OtherDocuments(refused, documents)
+        )
+    rest = Affine.of(Derived(operator.mod, (length, Affine.of(count))))
+    message = f"packpass: a document cannot be cut in {count} equal parts"
+    check = Check(rest, "eq", Affine(), message, machine.least)
+    if check not in machine.checks:
+        machine.checks.append(check)
+    entries = list(document.entries)
+    begins = [document.begin.plus(part.times(j)) for j in range(count)]
+    return tuple(moved_segment(machine, document.node, entries, document.at, begin) for begin in begins)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Joined(Term):
+    """Every document's ``parts``, all as long as the document, one behind the other."""
+
+    parts: tuple[Term, ...]
+    dim: int
+
+    def emit(self, emitter: Emitter) -> fx.Node:
+        """The row of all documents, so many times as long."""
+        rows = emitter.call(torch.cat, tuple(emitter.node(part) for part in self.parts), self.dim)
+        places = emitter.call(_ops.interleaved_places.default, emitter.cu, len(self.parts), emitter.total)
+        made: fx.Node = emitter.call(_ops.gather_places.default, rows, places, self.dim)
+        return made
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pieces:
+    """What a document gives to a list that is joined in the end: `Joined`."""
+
+    term: Joined
+    rank: int
+
+
+def pieces(machine: Machine, node: fx.Node, values: list[Any], dim: int) -> Pieces | None:
+    """``cat`` of several parts of a document, of one length, along their slots."""
+    whole = [v for v in values if isinstance(v, Segment) and v.window == FULL and v.store.exact]
+    if len(whole) < len(values) or len(whole) < 2:
+        return None
+    terms = tuple(machine.read(segment, node) for segment in whole)
+    return Pieces(machine.intern(Joined(terms, dim)), whole[0].rank)
+
+
+def as_cut(segment: Segment) -> Cut | None:
+    """A whole document of an outer row that nothing has written yet."""
+    row = segment.store.outer
+    if not isinstance(row, Row) or segment.store.version or row.index or segment.window != FULL:
+        return None
+    return Cut(row.node, (slice(None),) * segment.rank, segment.rank + row.dim, Affine(), Affine())
+
+
+def part_of(machine: Machine, document: Cut, entries: list[Any], node: fx.Node) -> Segment | None:
+    """``document[entries]``: slots from one number of the document on up to another."""
+    others = [entry for d, entry in enumerate(entries) if d != document.at]
+    inner = entries[document.at]
+    if not isinstance(inner, slice) or inner.step not in (None, 1) or any(e != slice(None) for e in others):
+        return None
+    low, high = _ends(machine, document, inner)
+    if low is None or high is None or not _within(document, low, high):
+        return None
+    begin = document.begin.plus(low)
+    documents = own_documents(high.plus(low, -1))
+    if documents is None:
+        return None
+    if machine.boundaries != (documents, 0):
+        raise Refused("two-boundaries", "parts of documents of several lengths are cut in one loop", node)
+    return moved_segment(machine, document.node, list(document.entries), document.at, begin)
+
+
+def _ends(machine: Machine, document: Cut, inner: slice) -> tuple[Affine | None, Affine | None]:
+    low = machine.affine(inner.start) if inner.start is not None else Affine()
+    high = machine.affine(inner.stop) if inner.stop is not None else document.length
+    return low, high
+
+
+def _within(document: Cut, low: Affine, high: Affine) -> bool:
+    """Does Python take both for what they are: neither from the end, nor beyond it?"""
+    length = document.length
+    return all(at_most(*pair, length) for pair in ((Affine(), low), (Affine(), high), (low, length), (high, length)))
+
+
+def wanted(machine: Machine, segment: Segment, entry: Any, refused: Refused) -> Refused:
+    """What is to be done about a part of a document that has no window: the loop may go by such parts."""
+    document = as_cut(segment)
+    if document is None or machine.parts_of_documents or not isinstance(entry, slice) or machine.boundaries is None:
+        return refused
+    document = dataclasses.replace(document, length=own_length(machine))
+    low, high = _ends(machine, document, entry)
+    if low is None or high is None or not _within(document, low, high):
+        return refused
+    documents = own_documents(high.plus(low, -1))
+    return refused if documents is None else OtherDocuments(refused, documents)
+
+
+def sizes_of(document: Cut, dim: int) -> Any:
+    """The size of a document that is only cut, along a dimension; None where it is that of the outer tensor."""
+    fake = example(document.node)
+    assert isinstance(fake, torch.Tensor)
+    return document.length if dim % fake.dim() == document.at else None

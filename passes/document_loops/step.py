@@ -1,0 +1,72 @@
+"""One node of a loop's body: by its rule, by what the call means, or by its pieces, in this order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.semantics import example
+from packpass.semantics.names import is_in_place
+from passes.document_loops.by_meaning import by_meaning, why_not
+from passes.document_loops.machine import PER_DOCUMENT, Machine
+from passes.document_loops.op_names import label, name_of
+from passes.document_loops.rules import (
+    DOCUMENTS,
+    PAIRS,
+    RULES,
+    TOKENWISE,
+    elementwise,
+    in_place,
+    is_elementwise,
+    opaque,
+)
+from passes.document_loops.taken_apart import shared, taken_apart
+from passes.document_loops.terms import Outside
+from passes.refused import Refused
+
+
+def step(machine: Machine, node: fx.Node) -> None:
+    """Interpret one node of the body."""
+    if node.op == "get_attr":
+        machine.values[node] = machine.intern(Outside(node))
+        return
+    before, machine.here = machine.state(), node
+    try:
+        machine.values[node] = _by_rule(machine, node)
+    except Refused as refused:
+        if refused.code != "no-rule":
+            raise
+        machine.restore(before)
+        value = shared(machine, node)
+        value = by_meaning(machine, node) if value is NotImplemented else value
+        machine.values[node] = taken_apart(machine, node, refused, step) if value is NotImplemented else value
+
+
+def _by_rule(machine: Machine, node: fx.Node) -> Any:
+    """The value of a node, by the first rule that knows it; `Refused` if there is none."""
+    name = name_of(node)
+    between = PAIRS["*"](machine, node)
+    if between is not NotImplemented:
+        return between
+    if any(isinstance(machine.value(a), PER_DOCUMENT) for a in node.all_input_nodes):
+        return DOCUMENTS["*"](machine, node)
+    if name in TOKENWISE:
+        value = TOKENWISE[name](machine, node)
+        if value is not NotImplemented:
+            return value
+    fn = RULES.get(name)
+    if fn is None and is_elementwise(node):
+        fn = in_place if is_in_place(name) else elementwise
+    if (
+        fn is None
+        and node.op == "call_function"
+        and isinstance(example(node), (int, torch.SymInt, torch.SymBool, torch.SymFloat))
+    ):
+        fn = opaque  # size arithmetic of Dynamo's own; refused where its result is used for anything else
+    if fn is None:
+        why = why_not(machine, node)
+        reason = f"there is no rule for {label(node)} in a loop over documents{': ' if why else ''}{why}"
+        raise Refused("no-rule", reason, node)
+    return fn(machine, node)
