@@ -10,7 +10,7 @@ from packpass.measuring.compare_render import bytes_text
 from packpass.reports.render import html_table, text_table
 from perf.results import CaseResult, Figures, Gain
 
-HEADERS = ["workload", "of eager", "of torch.compile", "graphs", "collectives", "peak memory", "error"]
+HEADERS = ["workload", "faster than eager", "than torch.compile", "graphs", "collectives", "peak memory", "error"]
 ORDER = (
     "megatron-core rolls",
     "MTP step",
@@ -23,14 +23,14 @@ ORDER = (
 WIDTH = 44
 """Characters of the longest bar in a terminal."""
 
+# Name, bar and figure have columns of their own, so that nothing is wider than a phone.
 STYLE = """
 .gains { list-style: none; padding: 0; max-width: 46rem; } .gains li { margin: .7rem 0; break-inside: avoid; }
-.gains .bar { display: grid; grid-template-columns: 7rem 1fr; gap: .5rem; align-items: center; font-size: .85rem; }
-.gains .track { position: relative; height: 1.25rem; background: var(--stripe); }
+.gains .bar { display: grid; grid-template-columns: 7em minmax(0, 1fr) 7.5em; gap: .5rem; align-items: center;
+font-size: .85rem; margin: .15rem 0; } .gains .track { position: relative; height: 1.1rem; background: var(--stripe); }
 .gains .track i { position: absolute; top: 0; bottom: 0; background: var(--quiet); }
 .gains .track i.ours { background: var(--accent); } .gains .track b { position: absolute; top: 0; bottom: 0;
-width: 1px; background: var(--text); } .gains .track span { position: absolute; line-height: 1.25rem; padding: 0 .3rem;
-white-space: nowrap; }
+width: 1px; background: var(--text); }
 """
 
 
@@ -116,18 +116,18 @@ def _ways(gain: Gain) -> list[tuple[str, Figures]]:
     return [("eager", gain.eager), ("torch.compile", gain.stock), ("packpass", gain.packpass)]
 
 
-def _bars(gain: Gain) -> list[tuple[str, float | None, float, str]]:
-    """Name, times as fast as eager, spread, and why there is no bar."""
+def _bars(gain: Gain) -> list[tuple[str, float | None, float]]:
+    """Name, times as fast as eager, spread."""
     bars = []
     for name, figures in _ways(gain)[1:]:
         speed = gain.eager.ratio / figures.ratio if gain.eager.ratio and figures.ratio else None
-        bars.append((name, speed, figures.spread, figures.note))
+        bars.append((name, speed, figures.spread))
     return bars
 
 
 def _ends(gains: Sequence[Gain]) -> tuple[float, float]:
     """Logarithms of the least and the largest of the axis, 1 among them."""
-    values = [math.log10(speed) for gain in gains for _, speed, _, _ in _bars(gain) if speed]
+    values = [math.log10(speed) for gain in gains for _, speed, _ in _bars(gain) if speed]
     low, high = min([0.0, *values]), max([0.0, *values])
     return (low - 0.15 if low else low, high + 0.05) if high > low else (low, low + 1)
 
@@ -141,8 +141,8 @@ def gains_text(gains: Sequence[Gain]) -> str:
     several = len({gain.device for gain in gains}) > 1
     for gain in gains:
         name = gain.workload + (f" ({gain.device})" if several else "")
-        for way, speed, _, note in _bars(gain):
-            bar = _text_bar(speed, low, high) if speed else f"{' ' * _column(0.0, low, high)}| {note or 'not timed'}"
+        for way, speed, _ in _bars(gain):
+            bar = _text_bar(speed, low, high) if speed else f"{' ' * _column(0.0, low, high)}| not timed"
             lines.append(f"{name:28.28}{way:14}{bar}")
             name = ""
     return "\n".join(lines)
@@ -179,25 +179,22 @@ def gains_html(gains: Sequence[Gain]) -> str:
     )
 
 
-def _html_bar(name: str, speed: float | None, spread: float, note: str, low: float, high: float) -> str:
+def _html_bar(name: str, speed: float | None, spread: float, low: float, high: float) -> str:
     def at(value: float) -> float:
-        # A fifth of the track is left for the figure behind the longest bar.
-        return 80 * (value - low) / (high - low)
+        return 100 * (value - low) / (high - low)
 
     one = at(0.0)
+    line = f'<b style="left:{one:.1f}%"></b>'
     if speed is None:
-        inside = (
-            f'<b style="left:{one:.1f}%"></b><span style="left:{one:.1f}%">{html.escape(note or "not timed")}</span>'
-        )
+        track, figure = line, "not timed"
     else:
         end = at(math.log10(speed))
-        left, width = min(one, end), abs(end - one)
         kind = ' class="ours"' if name == "packpass" else ""
-        inside = (
-            f'<i{kind} style="left:{left:.1f}%;width:{width:.1f}%"></i><b style="left:{one:.1f}%"></b>'
-            f'<span style="left:{max(one, end):.1f}%">{speed:.3g}x ±{spread:.0%}</span>'
-        )
-    return f'<div class="bar"><span>{html.escape(name)}</span><div class="track">{inside}</div></div>'
+        track = f'<i{kind} style="left:{min(one, end):.1f}%;width:{abs(end - one):.1f}%"></i>{line}'
+        figure = f"{speed:.3g}x ±{spread:.0%}"
+    return (
+        f'<div class="bar"><span>{html.escape(name)}</span><div class="track">{track}</div><span>{figure}</span></div>'
+    )
 
 
 def headline_text(gains: Sequence[Gain]) -> str:

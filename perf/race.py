@@ -84,14 +84,14 @@ class Race:
             return self.target(f"{title}: over a compiled clone", 1.5, over=CALL, reason=SHORT_CALL)
         return self.target(f"{title}: over roll + index_fill_ (5 % noise allowed)", 1.05, over=HAND)
 
-    def gain(self, workload: str, detail: str, device: str, *, eager: str, stock: str = "torch.compile") -> Gain:
-        """The race as a line of the headline."""
+    def gain(self, workload: str, detail: str, device: str, *, eager: str, not_run: str = "not run") -> Gain:
+        """The race as a line of the headline; ``not_run`` says why stock torch.compile is missing, where it is."""
 
         def figures(name: str) -> Figures:
             row = self.rows.get(name)
-            return figures_of(row, self.timings.quotient(name, eager)) if row else Figures(note="not run")
+            return figures_of(row, self.timings.quotient(name, eager)) if row else Figures(note=not_run)
 
-        return Gain(workload, detail, figures(eager), figures(stock), figures(PACKPASS), device=device)
+        return Gain(workload, detail, figures(eager), figures(STOCK), figures(PACKPASS), device=device)
 
     def code(self, name: str = PACKPASS) -> CodeCount | None:
         """What was generated for a way; None where nothing was compiled."""

@@ -56,8 +56,8 @@ def test_a_row_says_what_is_gained() -> None:
     row = dict(zip(HEADERS, gain_rows([gain()])[0], strict=True))
     assert row == {
         "workload": "megatron-core rolls",
-        "of eager": "100x ±4%",
-        "of torch.compile": "200x ±5%",
+        "faster than eager": "100x ±4%",
+        "than torch.compile": "200x ±5%",
         "graphs": "0 -> 1",
         "collectives": "4 -> 1",
         "peak memory": "1.0 MiB -> 512.0 KiB",
