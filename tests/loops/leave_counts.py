@@ -8,11 +8,6 @@ from torch import Tensor
 from .harness import leave
 
 
-@leave("f[T] cu", must_refuse=True, why="a square of every document is a matrix of its own size", tail=False)
-def squares_joined(x: Tensor, cu: Tensor) -> Tensor:
-    return torch.block_diag(*[torch.tril(torch.ones(n, n)) for n in cu[1:] - cu[:-1]])
-
-
 @leave("f[T] cu", must_refuse=True, why="the lengths are numbers in a matrix, of which nobody knows what they are")
 def lengths_in_a_matrix(x: Tensor, cu: Tensor) -> Tensor:
     sizes = torch.stack([cu[:-1], cu[1:]], 1)

@@ -50,3 +50,8 @@ def starts_that_are_found(x: Tensor, cu: Tensor) -> Tensor:
     for i in range(len(bounds) - 1):
         out[bounds[i] : bounds[i + 1]] = x[bounds[i] : bounds[i + 1]].flip(0)
     return out
+
+
+@program("f[T] cu", tail=False)
+def squares_joined(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.block_diag(*[torch.tril(torch.ones(n, n)) for n in cu[1:] - cu[:-1]])
