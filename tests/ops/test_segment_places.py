@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -142,7 +143,7 @@ def test_places_of_masks(name: str) -> None:
 @pytest.mark.parametrize(("cu", "total"), [([0, 2, 5], 5), ([1, 3, 3, 4], 6), ([0, 0], 0)])
 def test_interleaved_places(cu: list[int], total: int, pieces: int) -> None:
     want = [-1] * (total * pieces)
-    for start, stop in zip(cu[:-1], cu[1:], strict=True):
+    for start, stop in itertools.pairwise(cu):
         slots = [piece * total + p for piece in range(pieces) for p in range(start, stop)]
         want[start * pieces : stop * pieces] = slots
     args = (torch.tensor(cu), pieces, total)
