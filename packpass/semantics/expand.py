@@ -135,6 +135,8 @@ def fails_when_empty(node: fx.Node, equal: Axes) -> bool | None:
     What torch's fakes say is tried on real tensors before it is believed.
     """
     operands = list(dict.fromkeys(node.all_input_nodes))
+    if any("example_value" not in operand.meta for operand in operands):
+        return None  # the function of a higher-order operator
     values = [operand.meta["example_value"] for operand in operands]
     sizes = [operand.meta["example_value"].shape[dim] for operand, dim in equal]
     with sizes_of_nobody() as (_, size):

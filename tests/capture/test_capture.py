@@ -587,7 +587,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
     "nested-loops": (nested_loops,),
     "early-exit": (early_exit, early_return),
     "unequal-lengths": (unequal_lengths,),
-    "lengths-unknown": (lengths_in_a_matrix, lengths_found_in_the_row, lengths_in_a_comprehension),
+    "lengths-unknown": (lengths_in_a_matrix,),
     "list-use": (list_use, list_added),
     "list-append": (list_append, list_of_numbers),
     "carried-state": (carried_state, carried_in_a_cell),
@@ -613,6 +613,15 @@ def test_refused_and_equal_to_eager(case: tuple[str, Callable[..., Any]]) -> Non
     equal(fn(row(), boundaries(4)), report.result)
     assert current_scope_id() == 1
     # what differs only from the third document on must not be missed either
+    hold(fn, compiled(fn), [5, 3, 2], least=1)
+
+
+@pytest.mark.parametrize("fn", [lengths_found_in_the_row, lengths_in_a_comprehension])
+def test_lengths_found_in_the_rows_of_a_batch(fn: Callable[..., Any]) -> None:
+    """What is counted in a row says how long its document is."""
+    report = reported(fn, row(), boundaries(4))
+    assert [r.rule for r in report.rewrites] == ["vectorize_segments"] and not report.refusals
+    equal(fn(row(), boundaries(4)), report.result)
     hold(fn, compiled(fn), [5, 3, 2], least=1)
 
 
