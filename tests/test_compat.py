@@ -338,3 +338,26 @@ def test_values_inside_vmap_are_known() -> None:
     torch.vmap(lambda y: (seen.append(_compat.in_functorch(y)), y)[1])(x)
     assert seen == [True]
     assert not _compat.in_functorch(x)
+
+
+def test_what_is_assumed_of_a_size() -> None:
+    """Guards of a row that was found to be a multiple of 16."""
+    found: list[Any] = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        values = [node.meta["example_value"] for node in gm.graph.nodes if node.op == "placeholder"]
+        (x,) = (value for value in values if isinstance(value, torch.Tensor))
+        found.append(_compat.assumed_of(x.shape[0]))
+        return gm.forward
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.shape[0] % 16 == 0 else x
+
+    torch._dynamo.reset()
+    x = torch.randn(64)
+    torch._dynamo.maybe_mark_dynamic(x, 0)
+    torch.compile(function, backend=backend, dynamic=True)(x)
+    (assumed,) = found
+    assert [n for n in range(2, 50) if assumed.holds(n)] == [16, 32, 48]
+    assert assumed.divisors == {16}
+    assert all(guard(32) for guard in assumed.guards)

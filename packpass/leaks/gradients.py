@@ -170,15 +170,15 @@ def _places(recorded: _Recorded, documents: Documents, found: dict[int, dict[str
     for label, hits in found.items():
         given = cotangents(recorded.values, documents, label)
         gradients = torch.autograd.grad(recorded.values.outputs, values, given, retain_graph=True, allow_unused=True)
-        outside = {
+        strayed = {
             id(value): hit
             for value, gradient in zip(values, gradients, strict=True)
             if gradient is not None and (hit := outside(gradient, documents, label)) is not None
         }
         first: list[tuple[Site, Hit]] = []
         for site, operands, results in recorded.watch.readers:
-            hit = next((outside[id(t)] for t in operands if id(t) in outside), None)
-            if hit is not None and not any(id(t) in outside for t in results):
+            hit = next((strayed[id(t)] for t in operands if id(t) in strayed), None)
+            if hit is not None and not any(id(t) in strayed for t in results):
                 first.append((site, hit))
         # A value with several readers gets the sum of their gradients: those that only move slots are not to blame.
         mixing = [(s, h) for s, h in first if not (moves_slots(s.operation) or is_slot_by_slot(s.operation))]
