@@ -17,8 +17,9 @@ def lengths_in_a_matrix(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@leave("f[T] cu", must_refuse=True, why="an even number of starts is treated in another way", tail=False, min_len=1)
+@leave("f[T] cu", tail=False, min_len=1)
 def number_of_starts_decides(x: Tensor, cu: Tensor) -> Tensor:
+    """The branch is Python's, between two graphs."""
     starts = torch.zeros(x.shape[0], dtype=torch.int64).index_fill_(0, cu[:-1].long(), 1).nonzero().flatten()
     out = x * (2 if starts.shape[0] % 2 else 3)
     bounds = torch.cat([starts, torch.tensor([x.shape[0]])])
