@@ -15,14 +15,13 @@ import torch
 
 from packpass import markers
 from packpass._compat import native_pad, statically_known_true
-from packpass.capture import counts, divisible, masked, plain, running, shadows, widths
+from packpass.capture import counts, divisible, masked, plain, running, shadows, subscripts, widths
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
     ListVariable,
     LocalGeneratorObjectVariable,
     NumpyNdarrayVariable,
-    SliceVariable,
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
@@ -37,9 +36,8 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import CollectedItems, is_collected, items_of, numbers_of
 from packpass.capture.matrices import numbers_of_rows, with_numbers
 from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
-from packpass.capture.single_rows import single_row
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
-from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list, watch_row
+from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
 from packpass.semantics.sizes import TAKING_SIZES
 
@@ -289,80 +287,6 @@ def _call_roll(tx: Any, input: Any, shifts: Any = None, dims: Any = None) -> Any
     return emit(tx, markers.ROLL, *args)
 
 
-def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
-    """``x[:, e - 1]`` and ``x[:, e - 1] = v`` with a data-dependent ``e``: torch's indexing takes such an integer only
-    alone, so go through ``select``, which returns the same view."""
-    key = args[0].realize()
-    watch_row(tx, self, key.items[0].realize() if isinstance(key, TupleVariable) and key.items else key)
-    masked_part = masked.subscript(tx, self, name, args)
-    if masked_part is not None:
-        return masked_part
-    fake = example(self)
-    if not isinstance(fake, torch.Tensor):
-        return None
-    kept = single_row(tx, self, key) if name == "__getitem__" else None
-    if kept is not None:
-        return kept
-    entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
-    # An integer tensor of no dimensions indexes like the integer it holds.
-    scalars = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable) and is_scalar(entry)]
-    unknown = [i for i, e in enumerate(entries) if isinstance(e, SymNodeVariable) and is_unknown(e.sym_num)] + scalars
-    if len(unknown) != 1 or (name == "__getitem__" and not isinstance(key, TupleVariable) and not scalars):
-        return None
-    if scalars:
-        entries[scalars[0]] = entries[scalars[0]].call_method(tx, "item", [], {})
-    rest = [entry for i, entry in enumerate(entries) if i != unknown[0]]
-    # To ask a slice or a number that is data whether it is a constant is to make it one.
-    known = {i: e.as_python_constant() for i, e in enumerate(entries) if _is_constant(e)}
-    ellipsis = [i for i, value in known.items() if value is Ellipsis]
-    integers = [i for i, value in known.items() if type(value) is int]
-    understood = {*unknown, *ellipsis, *integers}
-    if not all(i in understood or isinstance(e, SliceVariable) for i, e in enumerate(entries)):
-        return None
-    dim = unknown[0] - sum(i < unknown[0] for i in integers)
-    if ellipsis and ellipsis[0] < unknown[0]:
-        dim += fake.dim() - (len(entries) - 1) - 1
-    if any(isinstance(e, SliceVariable) and not _is_constant_slice(e) for e in rest):
-        # The document's own row first, and then its slots.
-        at = unknown[0] + (fake.dim() - len(entries) if ellipsis and ellipsis[0] < unknown[0] else 0)
-        row = self.call_method(tx, "select", [ConstantVariable.create(at), entries[unknown[0]]], {})
-        index = TupleVariable(rest)
-        if name == "__getitem__":
-            return row.call_method(tx, "__getitem__", [index], {})
-        return row.call_method(tx, "__setitem__", [index, args[1]], {})
-    full = SliceVariable([ConstantVariable.create(None)] * 3, tx)
-    index = TupleVariable([full if i == unknown[0] else entry for i, entry in enumerate(entries)])
-    view = self
-    if integers or not all(_is_full_slice(r) for r in rest):
-        view = self.call_method(tx, "__getitem__", [index], {})
-    slot = view.call_method(tx, "select", [ConstantVariable.create(dim), entries[unknown[0]]], {})
-    if name == "__getitem__":
-        return slot
-    return slot.call_method(tx, "__setitem__", [ConstantVariable.create(Ellipsis), args[1]], {})
-
-
-def _is_constant(entry: Any) -> bool:
-    return not isinstance(entry, (SliceVariable, SymNodeVariable, TensorVariable)) and entry.is_python_constant()
-
-
-def _is_constant_slice(entry: Any) -> bool:
-    return all(isinstance(v, ConstantVariable) for v in entry.items)
-
-
-def _is_full_slice(entry: Any) -> bool:
-    if isinstance(entry, SliceVariable):
-        return all(isinstance(v, ConstantVariable) and v.as_python_constant() is None for v in entry.items)
-    return _is_constant(entry) and entry.as_python_constant() is Ellipsis
-
-
-def _get_item(tx: Any, self: Any, *args: Any) -> Any:
-    return index_by_number(tx, self, "__getitem__", args) if len(args) == 1 else None
-
-
-def _set_item(tx: Any, self: Any, *args: Any) -> Any:
-    return index_by_number(tx, self, "__setitem__", args) if len(args) == 2 else None
-
-
 def _shadowed(function: Any) -> Callable[..., Any]:
     return lambda tx, *args, **kwargs: shadows.call(tx, function, *args, **kwargs)
 
@@ -406,8 +330,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 """Function of torch or Python -> ``replacement(tx, *args, **kwargs)``."""
 
 _METHODS: dict[str, Callable[..., Any]] = {
-    "__getitem__": _get_item,
-    "__setitem__": _set_item,
+    "__getitem__": subscripts.get_item,
+    "__setitem__": subscripts.set_item,
     **dict.fromkeys(("split", "split_with_sizes"), _call_split),
     "roll": _call_roll,
     "sum": masked.count,

@@ -22,7 +22,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import calls, effects, last_boundary, late_reads, masked, running, sequences
+from packpass.capture import calls, effects, last_boundary, late_reads, masked, running, sequences, subscripts
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     LocalGeneratorObjectVariable,
@@ -197,7 +197,7 @@ def _indexed(original: Any, self: Any, instruction: Any, name: str, operands: in
     if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode in LOOP_MODES:
         args = [self.stack[-1]] if operands == 2 else [self.stack[-1], self.stack[-3]]
         try:
-            out = calls.index_by_number(self, base, name, args)
+            out = subscripts.index_by_number(self, base, name, args)
         except Unsupported:
             out = None  # the instruction itself will say so, where a graph break can be made
         if out is not None:
