@@ -159,13 +159,13 @@ def leave(cp: int, names: list[str]) -> dict[str, list[str]]:
     return codes
 
 
-def mixed(cp: int) -> int:
-    """A loop that is rewritten and messages that are not: exchanges of the whole."""
+def behind_a_break(cp: int, name: str) -> int:
+    """A loop that is rewritten and something that is not: exchanges of the whole."""
     torch._dynamo.reset()
-    group = group_of(cp)
+    group, program = group_of(cp), p2p_leave.BEHIND_A_BREAK[name]
     cu, size = boundaries(cp, 3, 7)
     x = naive.shard(whole_row((2, size), torch.int64, 1), cu.tolist(), cp, dist.get_rank(group), -1)
-    want = p2p_leave.mixed(x, cu, group)
-    report = packpass.explain(p2p_leave.mixed, options={"packpass.inner_backend": "eager"})(x, cu, group)
-    check(torch.equal(report.result, want), "mixed")
+    want = program(x, cu, group)
+    report = packpass.explain(program, options={"packpass.inner_backend": "eager"})(x, cu, group)
+    check(torch.equal(report.result, want), name)
     return len(report.rewrites)

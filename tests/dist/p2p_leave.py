@@ -311,5 +311,7 @@ LEAVE: dict[str, tuple[Callable[..., Tensor], str]] = {
     "not all": (not_all, "partial-coverage"),
     "counted": (counted, "no-rule"),
     "erased": (erased, "no-rule"),
-    "rounded": (rounded, "boundaries-written"),
 }
+
+BEHIND_A_BREAK: dict[str, Callable[..., Tensor]] = {"mixed": mixed, "rounded": rounded}
+"""What stands in the way of one graph ends it in front of the loop, or behind it; the loop is rewritten by itself."""

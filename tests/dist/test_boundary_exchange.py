@@ -51,5 +51,6 @@ def test_leaves_alone(ranks: Ranks) -> None:
             assert code in codes[name], name
 
 
-def test_messages_elsewhere_break_the_graph_there(ranks: Ranks) -> None:
-    assert ranks.call(p2p_checks.mixed, 2) == [1] * 4
+@pytest.mark.parametrize("name", p2p_leave.BEHIND_A_BREAK)
+def test_what_stands_in_the_way_breaks_the_graph_there(ranks: Ranks, name: str) -> None:
+    assert ranks.call(p2p_checks.behind_a_break, 2, name) == [1] * 4

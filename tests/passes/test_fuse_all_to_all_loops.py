@@ -166,7 +166,7 @@ def test_loop_that_remains_is_replayed() -> None:
             received = a2a_programs.functional(torch.stack(part.split(4, -1)), dist.group.WORLD)
             h = part.shape[0] // 2
             y = torch.cat([received[0, :h], received[1, :h], received[1, h:], received[0, h:]])
-            out.append(y @ (y.T @ y))
+            out.append(torch.fft.fft(y, dim=0).real)
         return torch.cat(out)
 
     x, cu = torch.randn(8, 8), torch.tensor([0, 4, 16], dtype=torch.int32)
