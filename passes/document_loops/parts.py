@@ -94,18 +94,18 @@ def chunks_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int)
         raise refused
     known = isinstance(value, Cut)
     length = document.length if known else own_length(machine)
-    part = Affine.of(Derived(operator.floordiv, (length, Affine.of(count))))
-    documents = own_documents(part)
-    if documents is None or not known or machine.boundaries != (documents, 0):
-        raise (
-            refused if known or documents is None or machine.parts_of_documents else OtherDocuments(refused, documents)
-        )
     if not _divides(machine, length, count):
         raise Refused(
             "no-rule",
             f"chunk cuts a document in {count} parts, which are not equal where its length is no multiple of {count}; "
             f"say that it is one in front of it: assert length % {count} == 0",
             node,
+        )
+    part = Affine.of(Derived(operator.floordiv, (length, Affine.of(count))))
+    documents = own_documents(part)
+    if documents is None or not known or machine.boundaries != (documents, 0):
+        raise (
+            refused if known or documents is None or machine.parts_of_documents else OtherDocuments(refused, documents)
         )
     entries = list(document.entries)
     begins = [document.begin.plus(part.times(j)) for j in range(count)]

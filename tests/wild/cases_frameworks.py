@@ -46,7 +46,14 @@ def llamafactory_lengths_of_packed_rows() -> Program:
     return Program(lengths_of, over(batch))
 
 
-@case("ms-swift")
+@case(
+    "ms-swift",
+    Verdict.REFUSED,
+    graphs=0,
+    breaks=2,
+    codes=["no-rule"],
+    why="chunk cuts documents in parts that need not be equal, and nothing says that they are",
+)
 def swift_zigzag_shard() -> Program:
     """The first and the last part but so many of every document."""
     root = sources.use("ms-swift")

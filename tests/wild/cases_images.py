@@ -62,8 +62,8 @@ def navit() -> Program:
     Verdict.REFUSED,
     graphs=6,
     breaks=2,
-    codes=["lengths-unknown"],
-    why="rows of a padded batch are numbered beside lists of lengths that come from a mask",
+    codes=["list-append", "sequence-use"],
+    why="numbers are appended per document, and lists of them leave the function",
 )
 def lumina2_positions() -> Program:
     """Positions of captions of several lengths in front of an image, per row."""
@@ -82,8 +82,8 @@ def lumina2_positions() -> Program:
     Verdict.REFUSED,
     graphs=12,
     breaks=6,
-    codes=["lengths-unknown"],
-    why="rows of a padded batch are numbered beside lists of lengths that come from a mask",
+    codes=["graph-break", "list-append", "sequence-use"],
+    why="numbers are appended per document, and lists of them leave the function",
 )
 def lumina2_transformer() -> Program:
     """A whole diffusion transformer: captions refined, joined with the image, attended under a mask."""

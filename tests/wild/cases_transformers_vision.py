@@ -153,8 +153,8 @@ def paddleocr_vl_tower() -> Program:
     Verdict.REFUSED,
     graphs=8,
     breaks=4,
-    codes=["unequal-lengths"],
-    why="a padded batch of images is gone through beside the rows of a matrix of sizes",
+    codes=["list-append"],
+    why="sizes of images, cut out of a padded batch, are appended as numbers",
 )
 def pixtral_tower() -> Program:
     """Images of several sizes padded to one: cut, made a row, attended under a mask of squares."""
@@ -208,9 +208,9 @@ def qwen2_5_omni_audio_layer() -> Program:
 @case(
     "transformers",
     Verdict.PART,
-    graphs=17,
-    breaks=15,
-    codes=["frame-not-compiled", "lengths-unknown"],
+    graphs=6,
+    breaks=4,
+    codes=["lengths-unknown"],
     why="windows of recordings are split off by lists of lengths that a loop makes",
 )
 def qwen2_5_omni_audio_tower() -> Program:

@@ -82,7 +82,7 @@ def verl_postprocess_bshd() -> Program:
     Verdict.REFUSED,
     graphs=4,
     breaks=14,
-    codes=["frame-not-compiled", "lengths-unknown"],
+    codes=["frame-not-compiled"],
     why="documents are those of a jagged tensor",
 )
 def verl_preprocess_thd_engine() -> Program:

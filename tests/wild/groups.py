@@ -58,7 +58,9 @@ def run(group: str) -> dict[str, Outcome]:
             outcomes[case.name] = Outcome(case.name, case.package, error="its process ended: " + " | ".join(last))
     RESULTS.mkdir(parents=True, exist_ok=True)
     text = json.dumps({name: dataclasses.asdict(one) for name, one in outcomes.items()}, indent=1)
-    (RESULTS / f"{group}.json").write_text(text + "\n", encoding="utf-8")
+    written = RESULTS / f"{group}.{os.getpid()}"
+    written.write_text(text + "\n", encoding="utf-8")
+    written.replace(RESULTS / f"{group}.json")  # whole, whoever else writes it
     return outcomes
 
 
