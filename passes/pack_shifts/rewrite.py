@@ -136,12 +136,16 @@ class Rewriter:
             return
         aliases = [n for n in self.graph.nodes if n is not root and storage(n) == storage(root) and n < settled]
         writes = {w for w in store.writes if w < settled}
+        wanted: set[fx.Node] = set()
+        for alias in reversed(aliases):  # views made before the last write, used after it, and views of which they are
+            later = any(u is settled or settled < u or u in wanted for u in alias.users)
+            if later and alias not in writes:
+                wanted.add(alias)
         renewed = {root: new}
         with self.graph.inserting_before(settled):
-            for alias in aliases:  # views made before the last write, used after it
-                if alias in writes or not any(u is settled or settled < u for u in alias.users):
-                    continue
-                renewed[alias] = self.copy_view(alias, renewed)
+            for alias in aliases:
+                if alias in wanted:
+                    renewed[alias] = self.copy_view(alias, renewed)
         for old, made in renewed.items():
             for user in list(old.users):
                 if user is settled or settled < user:

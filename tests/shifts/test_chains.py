@@ -41,6 +41,11 @@ def copy_that_a_loop_adds_to(ids: Tensor, cu: Tensor) -> Any:
     return labels, twice
 
 
+def view_of_a_view(ids: Tensor, cu: Tensor) -> Any:
+    labels = shifted(packpass.packed(ids, cu, 1))
+    return labels, labels.flatten().view(labels.shape)
+
+
 def copy_that_is_compared(ids: Tensor, cu: Tensor) -> Any:
     ids = packpass.packed(ids, cu, 1)
     labels = shifted(ids)
@@ -51,6 +56,7 @@ def copy_that_is_compared(ids: Tensor, cu: Tensor) -> Any:
     ("program", "meant"),
     [
         (copy_that_a_loop_adds_to, lambda labels, ids: (labels, labels * 2)),
+        (view_of_a_view, lambda labels, ids: (labels, labels)),
         (copy_that_is_compared, lambda labels, ids: (labels * 2, labels == ids)),
     ],
 )
