@@ -154,9 +154,7 @@ def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
     frame = current_frame()
     if free_unbacked_symbols(expr):
         return frame.mode is Mode.SYMBOLIC and (frame.row_sizes or is_size_of_a_vector(tx, expr))
-    names = {**vectors(tx), **(vectors(tx, rank=2) if frame.row_sizes else {}), **batches(tx)} | dict.fromkeys(
-        frame.batches
-    )
+    names = {*vectors(tx), *(vectors(tx, rank=2) if frame.row_sizes else ()), *batches(tx), *frame.batches}
     env = tx.output.shape_env
     for symbol in getattr(expr, "free_symbols", ()):
         for source in env.var_to_sources.get(symbol, ()):

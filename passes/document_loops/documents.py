@@ -38,7 +38,7 @@ from passes.document_loops.terms import (
     Take,
     Term,
 )
-from passes.refused import Refused
+from passes.refused import Refused, refuse_stale
 
 _LOW = (torch.bfloat16, torch.float16)
 
@@ -63,12 +63,7 @@ def is_per_document(value: Any) -> bool:
 
 def read_cell(cell: Cell, node: fx.Node) -> Term:
     """Current content; refuses a view of what has changed since."""
-    memory: Any = cell
-    while memory.parent is not None:
-        parent, version = memory.parent
-        if parent.version != version:
-            raise Refused("stale-view", "a view is used after the tensor it views was changed", node)
-        memory = parent
+    refuse_stale(cell, node)
     return cell.term
 
 

@@ -35,7 +35,7 @@ from passes.document_loops.terms import (
     Term,
     walk,
 )
-from passes.refused import Refused
+from passes.refused import Refused, refuse_stale
 
 if TYPE_CHECKING:
     from passes.document_loops.blocks import Block
@@ -250,16 +250,11 @@ class Machine:
 
     def read(self, segment: Segment, node: fx.Node) -> Term:
         """Current content of the store behind a segment."""
-        store: Store | Cell = segment.store
-        assert isinstance(store, Store)
+        store = segment.store
         if store.point_fill is not None:
             raise Refused("point-read", "a slot written at a boundary is read again in the same iteration", node)
-        while store.parent is not None:
-            parent, version = store.parent
-            if parent.version != version:
-                raise Refused("stale-view", "a view is used after the tensor it views was changed", node)
-            store = parent
-        return segment.store.term
+        refuse_stale(store, node)
+        return store.term
 
     def aligned(self, segment: Segment, window: Window, node: fx.Node) -> Term:
         """Content of ``segment`` moved so that it stands on the slots of ``window``."""

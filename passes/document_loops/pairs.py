@@ -23,7 +23,7 @@ from torch import Tensor, fx
 from packpass.ops._pack_mask import HIDDEN
 from packpass.semantics.pointwise import COPIES
 from passes.document_loops.terms import Apply, Positions, Slice, Term
-from passes.refused import Refused
+from passes.refused import Refused, refuse_stale
 
 _FARTHEST = 4096
 """Distances that are told apart."""
@@ -116,12 +116,7 @@ class Pairs:
 
     def read(self, node: fx.Node) -> What:
         """What it holds; refuses a view of what has changed since."""
-        at = self
-        while at.parent is not None:
-            parent, version = at.parent
-            if parent.version != version:
-                raise Refused("stale-view", "a view is used after the tensor it views was changed", node)
-            at = parent
+        refuse_stale(self, node)
         return self.what
 
     def write(self, what: What, node: fx.Node) -> None:

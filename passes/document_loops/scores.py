@@ -30,15 +30,16 @@ def number_of(machine: Machine, arg: Any) -> float | bool | int | None:
     if isinstance(value, Outside) and machine.fake(value).dim() == 0:
         if value.call is not None:
             target, _, args, kwargs = value.call
-            name = getattr(target, "__name__", str(target))
-            found = args[0] if name in ("tensor", "scalar_tensor") and args else uniform(name, args, dict(kwargs))
-            return found if isinstance(found, (bool, int, float)) else None
+            return _number_made(getattr(target, "__name__", str(target)), args, dict(kwargs))
         if value.node is not None and len(value.node.users) <= 2 and value.node.op == "call_function":
-            name = name_of(value.node)
-            args = value.node.args
-            found = args[0] if name in ("tensor", "scalar_tensor") and args else uniform(name, args, value.node.kwargs)
-            return found if isinstance(found, (bool, int, float)) else None
+            return _number_made(name_of(value.node), value.node.args, value.node.kwargs)
     return None
+
+
+def _number_made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | bool | int | None:
+    """The number that a call makes a tensor of."""
+    found = args[0] if name in ("tensor", "scalar_tensor") and args else uniform(name, args, kwargs)
+    return found if isinstance(found, (bool, int, float)) else None
 
 
 def on_scores(machine: Machine, node: fx.Node, name: str, found: list[Any], dims: tuple[int, int]) -> Scores | None:

@@ -37,7 +37,7 @@ from passes.fuse_boundary_exchange.values import (
     number,
     total,
 )
-from passes.refused import Refused
+from passes.refused import Refused, refuse_stale
 
 OPAQUE = object()
 """Value of an integer that only Dynamo's own assertions look at."""
@@ -217,11 +217,7 @@ class Machine:
         return View(memory, low, length, 0, dim, True)
 
     def read(self, view: View, node: fx.Node) -> tuple[Run, ...]:
-        memory = view.memory
-        while memory.parent is not None:
-            memory, version = memory.parent
-            if memory.version != version:
-                raise Refused("stale-view", "a view is used after the tensor it views was changed", node)
+        refuse_stale(view.memory, node)
         runs = normal(cut(view.memory.runs, view.start, view.start.plus(view.length), node))
         if any(isinstance(run.what, Pending) for run in runs):
             raise Refused("message-wait", "what is received is used before the message is waited for", node)

@@ -5,7 +5,6 @@ A model is right if its real tokens, what it makes of all of them, and the gradi
 
 from __future__ import annotations
 
-import linecache
 import random
 import warnings
 from typing import Any
@@ -15,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import packpass
+from tests.sources import defined
 
 from .families import collected
 from .found import UNDEFINED, Found
@@ -74,15 +74,6 @@ def text(seed: int) -> str:
     return f"def program(x, mask, ids, weight, bias, places):\n{body}\n    return {', '.join(shown)},\n"
 
 
-def built(source: str, name: str) -> Any:
-    """The function."""
-    file = f"<{name}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    scope: dict[str, Any] = {"torch": torch, "F": F}
-    exec(compile(source, file, "exec"), scope)
-    return scope["program"]
-
-
 def batch(lengths: tuple[int, ...], longest: int) -> list[Tensor]:
     """Arguments; padding holds numbers like any other."""
     rng = torch.Generator().manual_seed(sum(lengths))
@@ -112,7 +103,7 @@ def observed(fn: Any, given: tuple[tuple[int, ...], int]) -> list[Tensor]:
 def judge(seed: int) -> Found:
     """The program of one seed."""
     source = text(seed)
-    fn = built(source, f"padded-{seed}")
+    fn = defined(source, f"<padded-{seed}>", torch=torch, F=F)
     options = {"packpass.inner_backend": "eager", "packpass.eliminate_padding": True}
     compiled = torch.compile(fn, backend=packpass.backend, options=options)
     with collected() as report, warnings.catch_warnings():

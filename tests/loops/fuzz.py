@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import linecache
 import sys
 import time
 import warnings
@@ -15,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from tests.sources import defined
 
 from . import compiling
 from .generate import Generated, random_program
@@ -31,12 +32,9 @@ _CAT_ORDERS = tuple(tuple(s for s in order if s.kind in ("plain", "ones", "inner
 
 def as_program(case: Generated, name: str) -> Program:
     """Compile the source text into a registered-style program."""
-    filename = f"<{name}>"
-    linecache.cache[filename] = (len(case.source), None, case.source.splitlines(keepends=True), filename)
-    scope: dict[str, Any] = {"torch": torch}
-    exec(compile(case.source, filename, "exec"), scope)
+    target = defined(case.source, f"<{name}>", torch=torch)
     return Program(
-        name=name, target=scope["program"], args=case.args, wrap=None, where=(), demand=False, must_refuse=False,
+        name=name, target=target, args=case.args, wrap=None, where=(), demand=False, must_refuse=False,
         refusal=False, why="", min_len=0, lead_empty=True, tail=case.tail, exact=True, mutates=case.mutates,
         depends=False, observe=None, shapes=None,
     )  # fmt: skip

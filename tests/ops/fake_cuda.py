@@ -20,6 +20,8 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tests.sources import remember
+
 
 class Hopper:
     """The answers of ``torch.cuda.get_device_properties`` that Inductor reads."""
@@ -178,7 +180,7 @@ def to_ptx(kernel: Kernel) -> str:
     text = text.replace("triton_helpers.set_driver_to_gpu()", "")
     module = ModuleType(kernel.name)
     module.__file__ = kernel.name
-    _remember_source(kernel.name, text)
+    remember(text, kernel.name)  # Triton reads a kernel's source back through ``inspect``
     exec(compile(text, kernel.name, "exec"), module.__dict__)
     jitted = module.__dict__[kernel.name]
 
@@ -193,10 +195,3 @@ def to_ptx(kernel: Kernel) -> str:
     source = ASTSource(fn=jitted, signature=signature, constexprs=constants, attrs=attributes)
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"debug": True})
     return str(compiled.asm["ptx"])
-
-
-def _remember_source(filename: str, text: str) -> None:
-    """Triton reads a kernel's source back through ``inspect``."""
-    import linecache
-
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)

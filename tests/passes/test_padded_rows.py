@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 import packpass
-from packpass.decisions.records import Refusal, Rewrite, collecting
+from packpass.decisions.records import collecting
+from packpass.reports.report import Report
 from tests.passes.padded_rows import LOOK_ALIKES, PROGRAMS, boundaries, chunked, from_mask_to_mask, mask, rows
 
 BATCHES = ((4, 8), (16, 4, 8, 12), (8,) * 5, (12, 4, 4, 8, 20, 4))
@@ -22,17 +23,6 @@ def _fresh() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
-
-
-class Collected:
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-
-    def add(self, item: Any) -> None:
-        self.items.append(item)
-
-    def of(self, kind: type) -> list[Any]:
-        return [item for item in self.items if isinstance(item, kind)]
 
 
 def flat(value: Any) -> list[Tensor]:
@@ -52,10 +42,10 @@ def step(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Tensor | None]:
     return [t.detach() for t in out] + [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
 
 
-def run(fn: Callable[..., Any], make: Any, inner: str = "eager") -> Collected:
+def run(fn: Callable[..., Any], make: Any, inner: str = "eager") -> Report:
     """Every batch as eager has it; what packpass says about it."""
     compiled = torch.compile(fn, backend=packpass.backend, options={"packpass.inner_backend": inner})
-    with collecting(Collected()) as said:
+    with collecting(Report()) as said:
         for lengths in BATCHES:
             args = make(lengths)
             for got, want in zip(step(compiled, args), step(fn, args), strict=True):
@@ -70,7 +60,7 @@ def run(fn: Callable[..., Any], make: Any, inner: str = "eager") -> Collected:
 def test_rewritten(fn: Callable[..., Any]) -> None:
     torch._dynamo.utils.counters.clear()
     said = run(fn, PROGRAMS[fn])
-    assert said.of(Rewrite) and not said.of(Refusal)
+    assert said.rewrites and not said.refusals
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
     assert not torch._dynamo.utils.counters["graph_break"]
 
@@ -115,4 +105,4 @@ def test_inductor() -> None:
     for name in ("zipped", "packed_by_masks", "shard"):
         fn = next(fn for fn in PROGRAMS if fn.__name__ == name)
         torch._dynamo.reset()
-        assert run(fn, PROGRAMS[fn], "inductor").of(Rewrite)
+        assert run(fn, PROGRAMS[fn], "inductor").rewrites

@@ -13,7 +13,6 @@ token, and every gradient of one, is eager's.
 from __future__ import annotations
 
 import dataclasses
-import linecache
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +24,7 @@ from torch import Tensor
 import packpass
 from packpass.decisions.records import collecting
 from packpass.reports.report import Report
+from tests.sources import defined
 
 from .op_outcomes import UNINITIALISED, Outcome, difference, only_rounding, outcome
 from .op_samples import TOTAL, LeftOut, OpProgram, _leaves, _rows_of, _run, _tensors, _Writer, callable_of
@@ -48,10 +48,7 @@ class Found:
 
 
 def _compiled(name: str, lines: list[str], scope: dict[str, Any]) -> Callable[..., Any]:
-    source, file = "\n".join(lines) + "\n", f"<op program {name}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    exec(compile(source, file, "exec"), scope)
-    fn: Callable[..., Any] = scope["program"]
+    fn: Callable[..., Any] = defined("\n".join(lines) + "\n", f"<op program {name}>", **scope)
     return fn
 
 

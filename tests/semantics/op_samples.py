@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import linecache
 import math
 import operator
 import sys
@@ -33,6 +32,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
+
+from tests.sources import defined
 
 from .op_outcomes import outcome
 
@@ -212,11 +213,7 @@ def _written(sample: Any, rows: list[bool], results: int | None, join: list[str]
 
 
 def _function(name: str, source: str, op: Callable[..., Any], constants: dict[str, Any]) -> Callable[..., Any]:
-    file = f"<op program {name}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    scope: dict[str, Any] = {"torch": torch, "op": op, **constants}
-    exec(compile(source, file, "exec"), scope)
-    fn: Callable[..., Any] = scope["program"]
+    fn: Callable[..., Any] = defined(source, f"<op program {name}>", torch=torch, op=op, **constants)
     return fn
 
 

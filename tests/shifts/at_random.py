@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import random
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 import packpass
 from tests.fuzz.found import UNDEFINED, Found
 from tests.shifts.harness import EAGER, LONG, Row
+from tests.sources import defined
 
 FORMS = {"row": ("ids", 1), "flat": ("ids.view(-1)", 0), "column": ("ids.t()", 0), "copy": ("ids.t().contiguous()", 0)}
 
@@ -82,14 +82,6 @@ def program(rng: random.Random) -> str:
     return "def f(ids, cu_seqlens):\n    " + "\n    ".join(lines) + "\n"
 
 
-def built(code: str, name: str) -> Any:
-    """The function, with source lines that a report can name."""
-    linecache.cache[name] = (len(code), None, code.splitlines(True), name)
-    scope: dict[str, Any] = {"torch": torch, "F": F}
-    exec(compile(code, name, "exec"), scope)
-    return scope["f"]
-
-
 def documents(f: Any, ids: Tensor, row: Row) -> list[Tensor]:
     """The program on every document alone, put together."""
     parts = [f(ids[:, s:e].clone(), None) for s, e in zip(row.cuts, row.cuts[1:], strict=False)]
@@ -100,7 +92,7 @@ def judge(seed: int) -> Found:
     """The program of one seed, held against both that it may mean."""
     rng = random.Random(seed)
     code, row = program(rng), rng.choice(LONG)
-    f = built(code, f"shift_{seed}.py")
+    f = defined(code, f"shift_{seed}.py", "f", torch=torch, F=F)
     ids = torch.randint(10, 90, (1, row.total), generator=torch.Generator().manual_seed(seed))
     naive = f(ids.clone(), None)
     if any(row.total not in t.shape for t in naive):
