@@ -242,6 +242,8 @@ def _is_read(frame: Any, name: str) -> bool:
             continue
         seen.add(at)
         instruction = frame.instructions[at]
+        if instruction.exn_tab_entry is not None:
+            queue.append(frame.indexof[instruction.exn_tab_entry.target])  # it may raise
         named = instruction.argval == name or (isinstance(instruction.argval, tuple) and name in instruction.argval)
         if named and instruction.opname not in ("STORE_FAST", "STORE_FAST_STORE_FAST"):
             return True

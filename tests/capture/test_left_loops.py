@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from torch import Tensor
 
 import packpass
 from packpass.decisions.records import Refusal, Rewrite, collecting
+from packpass.reports.report import Report
 
 Fn = Callable[[Tensor, Tensor], Any]
 
@@ -23,15 +24,8 @@ def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-class Collected:
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-
-    def add(self, item: Any) -> None:
-        self.items.append(item)
-
-    def count(self, kind: type) -> int:
-        return len({item.location for item in self.items if isinstance(item, kind)})
+def locations(found: Sequence[Rewrite | Refusal]) -> int:
+    return len({item.location for item in found})
 
 
 def good(x: Tensor, cu: Tensor) -> Tensor:
@@ -127,11 +121,11 @@ def around_a_branch_on_the_last_boundary(x: Tensor, cu: Tensor) -> Tensor:
 def test_other_loops_stay(fn: Fn, rewritten: int, refused: int) -> None:
     sizes = ((8, [0, 3, 8]), (9, [0, 2, 5, 9]), (7, [0, 1, 2, 3, 7]))
     batches = [(torch.randn(n), torch.tensor(cu)) for n, cu in sizes]
-    with collecting(Collected()) as said:
+    with collecting(Report()) as said:
         compiled = torch.compile(fn, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
         for x, cu in batches:
             torch.testing.assert_close(compiled(x, cu), fn(x, cu))
-    assert (said.count(Rewrite), said.count(Refusal)) == (rewritten, refused)
+    assert (locations(said.rewrites), locations(said.refusals)) == (rewritten, refused)
     ours = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -177,3 +171,32 @@ def test_numbers_for_both_loops() -> None:
     for n, cu in ((8, [0, 3, 8]), (9, [0, 2, 5, 9])):
         x, boundaries = torch.randn(n), torch.tensor(cu)
         torch.testing.assert_close(compiled(x, boundaries), used_by_both(x, boundaries))
+
+
+def in_an_except(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    out = x.clone()
+    for i in range(len(cu) - 1):
+        last = x[cu[i] : cu[i + 1]].flip(0)
+        out[cu[i] : cu[i + 1]] = last
+    torch._dynamo.graph_break()
+    try:
+        last = short(x)
+    except ValueError:
+        return out, last
+    return out, last * 2
+
+
+@torch._dynamo.disable  # type: ignore[untyped-decorator]
+def short(x: Tensor) -> Tensor:
+    if x.shape[0] > 3:
+        raise ValueError("too long")
+    return x
+
+
+@pytest.mark.parametrize("n", [8, 3])
+def test_what_the_loop_has_assigned_is_read_after_an_error(n: int) -> None:
+    """A name that the code behind a graph break assigns again is still there where that assignment fails."""
+    x, cu = torch.randn(n), torch.tensor([0, 2, n])
+    compiled = torch.compile(in_an_except, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
+    for got, want in zip(compiled(x, cu), in_an_except(x, cu), strict=True):
+        assert torch.equal(got, want)
