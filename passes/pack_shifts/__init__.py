@@ -61,7 +61,13 @@ from passes.pack_shifts.losses import LossFound, check_loss, find_losses, rewrit
 from passes.pack_shifts.registry import operations as operations
 from passes.pack_shifts.rewrite import Boundaries, Rewriter
 from passes.pack_shifts.shards import shards_of
-from passes.pack_shifts.together import add_masked_together, need_copies, with_all_they_need
+from passes.pack_shifts.together import (
+    add_masked_together,
+    need_copies,
+    need_rows_between,
+    stays_between,
+    with_all_they_need,
+)
 from passes.pack_shifts.values import Left
 
 NAME = "pack_shifts"
@@ -179,7 +185,7 @@ def _outlook(gm: Any, layouts: Layouts) -> tuple[bool, list[Refusal]]:
     refusals = []
     wanted = False
     for found in run.found:
-        refused = check(found, run, layouts)
+        refused = check(found, run, layouts) or stays_between(run, found)
         wanted = wanted or refused is None
         if refused is not None:
             refusals.append(Refusal(NAME, *refused, location_of_node(found.origin) or "<unknown>"))
@@ -223,6 +229,7 @@ def find(gm: Any, layouts: Layouts) -> Interpreter:
     run.run()
     add_masked_together(run)
     need_copies(run)
+    need_rows_between(run)
     return run
 
 
@@ -267,7 +274,7 @@ def decided(
     """The shifts to rewrite, and why the others are left alone."""
     left: dict[Found, Left] = {}
     for found in run.found:
-        unfit = check(found, run, layouts)
+        unfit = check(found, run, layouts) or stays_between(run, found)
         if unfit is not None:
             left[found] = unfit
     accepted = with_all_they_need(run.found, left)

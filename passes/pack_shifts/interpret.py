@@ -71,6 +71,8 @@ class Interpreter:
         self.roots: dict[int, list[Store]] = {}
         """Stores by the identity of their memory."""
         self.cuts: dict[Any, Found] = {}
+        self.between: dict[fx.Node, list[tuple[Store, Shift]]] = {}
+        """Calls that move slots on of what was shifted before, and what that was."""
 
     def run(self) -> list[Found]:
         for node in self.graph.nodes:
@@ -121,6 +123,9 @@ class Interpreter:
         What was moved before and is complete is also offered as a row of its own: shifting a shifted row.
         """
         store = view.store
+        before = None if is_plain(store) else self.shift(store)
+        if before is not None:
+            self.between.setdefault(node, []).append((store, before))
         if not view.straight:
             # Its slots under another shape: only as a row of its own.
             if not is_plain(store):
@@ -130,7 +135,7 @@ class Interpreter:
         out = [crop(p, view.start, view.stop) for p in store.alternatives[:1]]
         if is_plain(store):
             return out
-        if self.shift(store) is not None:
+        if before is not None:
             out.append(crop(store.identity(), view.start, view.stop))
         elif view.chain and self.cut_shift(view) is not None:
             out.append(whole(view.stop - view.start, Read(Source(view.chain[-1], store.version), ZERO)))

@@ -16,13 +16,13 @@ from typing import Any
 
 from torch import fx
 
-from packpass.semantics import example, op_name
+from packpass.semantics import example, op_name, storage
 from packpass.semantics.memory import copied
 from packpass.semantics.pointwise import NEGATIONS
 from passes.pack_shifts.decide import chooses
 from passes.pack_shifts.interpret import Found, Interpreter
 from passes.pack_shifts.pieces import Shift
-from passes.pack_shifts.values import Store, view_of
+from passes.pack_shifts.values import Left, Store, view_of
 
 
 def _tests(node: fx.Node) -> bool:
@@ -64,6 +64,38 @@ def need_copies(run: Interpreter) -> None:
         for found in family:
             found.copies = [other for other in family if other is not found]
             found.needs += found.copies
+
+
+def need_rows_between(run: Interpreter) -> None:
+    """Slots that are moved more than once: whoever looks at the row between two moves sees it stop at documents too, or
+    the last one does not."""
+    for found in run.found:
+        found.needs += [store.found for store in rows_between(run, found) if store.found is not None]
+
+
+def stays_between(run: Interpreter, found: Found) -> Left | None:
+    """Is this a move of a row that somebody looks at, and that goes around at the row's end?"""
+    seen = {store for store, *_ in [*run.wrapping, *run.unfilled]}
+    if any(store.found is None and store in seen for store in rows_between(run, found)):
+        return Left("no-fill", "it moves on a row that is looked at, and that wraps around at the row's end")
+    return None
+
+
+def rows_between(run: Interpreter, found: Found) -> list[Store]:
+    """The rows between the source of a shift and its result that are shifts of their own."""
+    out: list[Store] = []
+    stack, seen, source = [found.store], {found.store}, storage(found.shift.source.node)
+    while stack:
+        store = stack.pop()
+        for node in (store.root, *store.writes):
+            for other, shift in run.between.get(node, ()):
+                if other in seen or storage(other.root) == source:
+                    continue
+                seen.add(other)
+                stack.append(other)
+                if (shift.source, shift.by) != (found.shift.source, found.shift.by):  # else: filled afterwards
+                    out.append(other)
+    return out
 
 
 def with_all_they_need(found: Sequence[Found], left: dict[Found, Any]) -> list[Found]:

@@ -186,7 +186,7 @@ def judge(seed: int) -> Found:
             except (RuntimeError, IndexError, ValueError, TypeError, NameError):
                 return UNDEFINED
             try:
-                got = outcome(compiled, build(naive, shape))
+                got = _with_gradients(outcome(compiled, build(naive, shape)))
             except pytest.skip.Exception:
                 return UNDEFINED
             except Exception as error:
@@ -204,8 +204,15 @@ class _Outcomes:
 
     def __call__(self, k: int) -> Outcome:
         if k not in self._known:
-            self._known[k] = outcome(self._meant[k].target, build(self._meant[k], self._shape))
+            self._known[k] = _with_gradients(outcome(self._meant[k].target, build(self._meant[k], self._shape)))
         return self._known[k]
+
+
+def _with_gradients(seen: Outcome) -> Outcome:
+    """Eager has zeros where what an argument went into is overwritten before it is read, and no gradient where it went
+    nowhere: a text may have one, the compiled program the other."""
+    zeros = [torch.zeros(()) if grad is None else grad for grad in seen.grads]
+    return dataclasses.replace(seen, grads=[grad if grad.any() else torch.zeros(()) for grad in zeros])
 
 
 def _none_of(wants: Callable[[int], Outcome], count: int, got: Outcome) -> str:

@@ -121,3 +121,41 @@ def test_a_shift_that_stays_reads_the_one_that_is_rewritten() -> None:
         assert any(r.rule == "pack_shifts" for r in report.rewrites), program
         for k, (a, b) in enumerate(zip(got, meant, strict=True)):
             assert torch.equal(a, b), (program, k)
+
+
+def moved_back(ids: Tensor, cu: Tensor) -> Any:
+    wrapped = torch.roll(shifted(packpass.packed(ids, cu, 1)), 1, 1)
+    return wrapped, torch.roll(wrapped, -1, 1)
+
+
+def beyond_a_look_ahead(ids: Tensor, cu: Tensor) -> Any:
+    ids = packpass.packed(ids, cu, 1)
+    first = shifted(ids)
+    return first != ids, shifted(first)
+
+
+@pytest.mark.parametrize("program", [moved_back, beyond_a_look_ahead])
+def test_a_shift_over_a_row_that_stays_is_left_alone(program: Callable[..., Any]) -> None:
+    """The last of two moves would stop at documents, and who looks at the row between them would see it cross them."""
+    got, report = compiled(program, rows(), CU)
+    assert not report.rewrites
+    assert {r.code for r in report.refusals} <= {"no-fill", "look-ahead"}
+    for a, b in zip(got, program(rows(), CU), strict=True):
+        assert torch.equal(a, b)
+
+
+def moved_back_unseen(ids: Tensor, cu: Tensor) -> Any:
+    return torch.roll(torch.roll(shifted(packpass.packed(ids, cu, 1)), 1, 1), -1, 1)
+
+
+def filled_afterwards(ids: Tensor, cu: Tensor) -> Any:
+    rolled = torch.roll(packpass.packed(ids, cu, 1), -1, 1)
+    return torch.cat((rolled[:, :-1], torch.full_like(rolled[:, :1], -100)), 1), rolled
+
+
+@pytest.mark.parametrize("program", [moved_back_unseen, filled_afterwards])
+def test_a_row_between_that_nobody_sees_or_that_is_filled_is_no_obstacle(program: Callable[..., Any]) -> None:
+    got, report = compiled(program, rows(), CU)
+    assert any(r.rule == "pack_shifts" for r in report.rewrites)
+    labels = got[0] if isinstance(got, tuple) else got
+    assert torch.equal(labels, packed_roll(rows(), CU, -1, 1, -100))
