@@ -75,8 +75,9 @@ def compile_graph(client: Client, original: Any, self: Any, tx: Any, rv: Any, *a
                 normalise([self.graph, *(m.graph for m in self.nn_modules.values() if isinstance(m, fx.GraphModule))])
             if found and _would_use(client, self, rv, found, options):
                 _add(self.root_tx, found, options)
-                with _with_output(self.graph, rv):
-                    _settled(client, GraphView(self.graph, self.nn_modules), None)
+                if len(found) > 1:  # sizes of boundaries and of their padded twins may be told apart only now
+                    with _with_output(self.graph, rv):
+                        _settled(client, GraphView(self.graph, self.nn_modules), None)
         except LayoutError as error:
             raise tracing_error(error) from None
         except RefusedError:
