@@ -107,9 +107,10 @@ def test_every_document_is_as_if_alone(name: str) -> None:
     assert counters["stats"]["unique_graphs"] <= 2
 
 
-@pytest.mark.parametrize("name", OF_ONE_LENGTH)
+@pytest.mark.parametrize("name", [*OF_ONE_LENGTH, "mamba with its associative scan"])
 def test_loops_over_tokens(name: str) -> None:
-    model = model_of(name, **OF_ONE_LENGTH[name])
+    kind, _, scanned = name.partition(" ")
+    model = model_of(kind, **{**OF_ONE_LENGTH[kind], **({"use_associative_scan": True} if scanned else {})})
     compiled = torch.compile(model, backend=packpass.backend, options=ON)
     check(model, compiled, BATCHES[0])
     assert counters["packpass"]["rewrite:isolate"]
