@@ -31,7 +31,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama": HEADS,
     "qwen3": MIXED_LAYERS,
     "lfm2": {**HEADS, "layer_types": ["conv", "full_attention"], "block_multiple_of": 16},
-    "mamba2": {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 2, "expand": 2, "chunk_size": 16},
+    "mamba2": {
+        "num_hidden_layers": 1,
+        "state_size": 8,
+        "num_heads": 8,
+        "head_dim": 8,
+        "n_groups": 2,
+        "expand": 2,
+        "chunk_size": 16,
+    },
     "qwen3_next": {
         **MIXED_LAYERS,
         "linear_num_key_heads": 2,
@@ -44,7 +52,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 OF_ONE_LENGTH: dict[str, dict[str, Any]] = {
-    "mamba": {"state_size": 4, "use_associative_scan": False},
+    "mamba": {"state_size": 4, "use_associative_scan": False, "num_hidden_layers": 1},
     "rwkv": {"attention_hidden_size": 32, "context_length": 256},
     "recurrent_gemma": {**HEADS, "num_key_value_heads": 1, "head_dim": 8, "lru_width": 32, "num_hidden_layers": 1},
 }
@@ -118,7 +126,7 @@ def test_loops_over_tokens(name: str) -> None:
 
 def test_a_row_that_is_a_multiple_of_the_chunk_pads_documents_to_multiples() -> None:
     """Code that was traced for such a row has no padding of its own."""
-    model = model_of("mamba2", **MODELS["mamba2"], num_hidden_layers=1)
+    model = model_of("mamba2", **MODELS["mamba2"])
     compiled = torch.compile(model, backend=packpass.backend, options=ON)
     for bounds in ((0, 7, 64), (0, 30, 31, 96)):
         check(model, compiled, bounds)
