@@ -78,6 +78,8 @@ def _drop_made_up_sizes(graph: fx.Graph, loops: dict[int, list[Iteration]]) -> N
         for node in reversed([begin, *body, end]):
             if node.graph is graph and node in set(graph.nodes):
                 graph.erase_node(node)
+    for node in graph.find_nodes(op="call_function", target=markers.LIST_COLLECT):
+        loops[node.args[2]][0][2].append(node)  # a list stands in one part with the loop that fills it
     made_up = (markers.LIST_COLLECT, *markers.LIST_USES, markers.SPLIT_GET, markers.LOOP_BEGIN)
     for node in reversed(list(graph.nodes)):
         if not node.users and (is_check(node) or is_symbolic(node)) and _depends_on(node, made_up):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import fx
 
-from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher
+from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher, statically_known_true
 from packpass.semantics.binding import example
 from packpass.semantics.effects import open_autocasts
 
@@ -81,6 +82,33 @@ class Builder:
             autocasts(self._regions),
         ):
             return getattr(given[0], target)(*given[1:], **keywords) if method else target(*given, **keywords)
+
+
+def memory_order(value: torch.Tensor) -> tuple[int, ...]:
+    """Its dimensions, from the outermost in memory to the innermost; as they are if it has gaps. Sets no guard."""
+    orders = itertools.permutations(range(value.dim())) if value.dim() <= 4 else ()
+    return next((order for order in orders if _fills(value, order)), tuple(range(value.dim())))
+
+
+def _fills(value: torch.Tensor, order: tuple[int, ...]) -> bool:
+    expected: Any = 1
+    for d in reversed(order):
+        if not statically_known_true(value.shape[d] == 1):
+            if not statically_known_true(value.stride(d) == expected):
+                return False
+            expected = expected * value.shape[d]
+    return True
+
+
+def laid_out(build: Builder, node: fx.Node, order: tuple[int, ...]) -> fx.Node:
+    """The same values with their dimensions in that order in memory: what stands for a call, where code behind it may
+    ask for a view that another order does not have."""
+    if _fills(example(node), order):
+        return node
+    if order == tuple(range(len(order))):
+        return build.call("contiguous", node, method=True)
+    dense = build.call("contiguous", build.call(torch.permute, node, order), method=True)
+    return build.call(torch.permute, dense, tuple(order.index(d) for d in range(len(order))))
 
 
 @contextlib.contextmanager

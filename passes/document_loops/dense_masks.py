@@ -29,7 +29,7 @@ from packpass._compat import statically_known_true
 from packpass.ops._varlen_attention import FLASH_DTYPES
 from packpass.semantics import call_of, contents_of, example
 from packpass.semantics.bound_mixers import Attention, attention_of
-from packpass.semantics.build import Builder, NotBuilt
+from packpass.semantics.build import Builder, NotBuilt, laid_out, memory_order
 from packpass.semantics.call import invoke
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.meaning import Uniform
@@ -272,6 +272,7 @@ def _replace(graph: fx.Graph, squares: Squares, node: fx.Node, parts: Attention,
             out = build.call(torch.unflatten, out, 0, tuple(fake.shape[:-2]))
         if tuple(example(out).shape) != tuple(fake.shape) or example(out).dtype != fake.dtype:
             raise NotBuilt(node.target, node, RuntimeError("another shape"))
+        out = laid_out(build, out, memory_order(fake))
     except NotBuilt:
         build.undo()
         return False

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass.semantics import example
+from packpass.semantics.effects import CHECKS
+from packpass.semantics.names import op_name
+from packpass.semantics.pointwise import slot_by_slot
 from passes.document_loops.boundaries import documents_of_lengths
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import FULL, Affine
@@ -60,12 +64,30 @@ def _segment(machine: Machine, node: fx.Node, exactly: bool) -> Segment:
     if store is None:
         mask, dim = machine.intern(Outside(all_rows)), 1 - fake.dim()
         own = sums_of(lengths) is all_rows
+        if not own and not exactly and not _only_put(node):
+            raise Refused("two-boundaries", "slots picked by two masks, of which nothing says that they are as many", node)
         term = MaskedRow(outer.node, (), dim, -dim, Affine(), True, False, machine.least, mask, own)
         interned = machine.intern(term)
         store = machine.outer[key] = Store(interned, outer=interned)
     if exactly and not store.outer.exactly:  # type: ignore[union-attr]
         raise Refused("two-boundaries", "slots are written by two masks", node)
     return Segment(store, FULL, -store.term.dim)
+
+
+def _only_put(node: fx.Node) -> bool:
+    """Is all that becomes of picked slots written to the places of a mask, where eager wants as many of them?"""
+    return all(
+        user.args[2] is node
+        if user.target is markers.MASKED_PUT
+        else _only_checked(user) or (slot_by_slot(user) and _only_put(user))
+        for user in node.users
+    )
+
+
+def _only_checked(node: fx.Node) -> bool:
+    """Is a node a number, or a check, that nothing but checks sees?"""
+    known = op_name(node) in CHECKS or not isinstance(example(node), torch.Tensor)
+    return known and node.target is not markers.MASKED_PUT and all(_only_checked(user) for user in node.users)
 
 
 def sums_of(lengths: fx.Node) -> Any:

@@ -232,11 +232,13 @@ def _copied(machine: Machine, node: fx.Node) -> Any:
     if not isinstance(value, Pairs):
         return NotImplemented
     what = value.read(node)
-    same = fake.dtype == example(node.args[0]).dtype
-    if same and op_of(node) != "clone":
+    same, call = fake.dtype == example(node.args[0]).dtype, call_of(node)
+    if call is None or (isinstance(what, (Scores, Sum)) and call.op == "detach"):
+        return NotImplemented  # attention has a gradient for its scores
+    if same and call.op != "clone" and not call.get("copy", default=False):
         return value  # perhaps the tensor itself
     if isinstance(what, Scores):
-        if op_of(node) == "detach" or not fake.is_floating_point():
+        if not fake.is_floating_point():
             return NotImplemented
         what = dataclasses.replace(what, dtype=torch.promote_types(what.dtype, fake.dtype))
     elif isinstance(what, Band):

@@ -66,6 +66,17 @@ def two_lists(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(sums, 1), torch.cat(firsts, 1)
 
 
+def list_and_total(x: Tensor, cu: Tensor) -> tuple[Tensor, Any]:
+    """Between the loop and the end of its list stands what the total is made of."""
+    parts: list[Tensor] = []
+    total: Any = 0.0
+    for i in range(len(cu) - 1):
+        d = x[cu[i] : cu[i + 1]]
+        parts.append(torch.cumprod(d, 0).flip(0))
+        total = total - torch.linalg.vector_norm(d, 3)
+    return torch.cat(parts), total
+
+
 def appends_what_is_outside(x: Tensor, cu: Tensor) -> Tensor:
     parts, one = [], x[:, :1] * 2
     for s, e in zip(cu[:-1], cu[1:]):
@@ -142,6 +153,7 @@ REPLAYED = [
     append_and_cat,
     two_lists,
     appends_what_is_outside,
+    list_and_total,
     list_looped_over_again,
     skip_empty,
     skip_and_append,

@@ -134,3 +134,19 @@ def the_query_of_the_next_document(q: Tensor, x: Tensor, cu: Tensor) -> Tensor:
         own = q[i + 1 : i + 2]
         out.append(((own @ x[cu[i] : cu[i + 1]].T).softmax(-1) @ x[cu[i] : cu[i + 1]]).sum(0))
     return torch.stack(out)
+
+
+@leave("d[T,4] cu", exact=False)
+def weights_without_a_gradient(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = (x[s:e] @ x[s:e].T).softmax(-1).detach() @ x[s:e]
+    return out
+
+
+@leave("d[T,4] cu", exact=False)
+def scores_without_a_gradient(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = (x[s:e] @ x[s:e].T).detach().softmax(-1) @ x[s:e]
+    return out

@@ -100,3 +100,12 @@ def joined_by_block_diag(x: Tensor, cu: Tensor) -> Tensor:
     """torchtune's masks of packed rows."""
     squares = [torch.tril(torch.ones(n, n, dtype=torch.bool, device=x.device)) for n in (cu[1:] - cu[:-1]).tolist()]
     return torch.block_diag(*squares)
+
+
+@program("d[1,2,T,4] cu", exact=False)
+def viewed_as_attention_leaves_it(x: Tensor, cu: Tensor) -> Tensor:
+    """Heads lie one behind the other in memory, and a view says so."""
+    mask = torch.zeros(x.shape[2], x.shape[2], dtype=torch.bool)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        mask[s:e, s:e] = True
+    return F.scaled_dot_product_attention(x, x, x * 2, attn_mask=mask).view(-1, 4)

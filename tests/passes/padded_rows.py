@@ -244,6 +244,11 @@ def changed_mask(ids: Tensor, attention_mask: Tensor) -> Tensor:
     return torch.cat(out)
 
 
+def two_masks(x: Tensor, chosen: Tensor, rejected: Tensor) -> Tensor:
+    """What two masks pick from a row need not be as many tokens."""
+    return torch.cat([torch.cat([row[a], row[b]]) for row, a, b in zip(x, chosen, rejected)])
+
+
 def weighted_mask(ids: Tensor, weights: Tensor) -> Tensor:
     """Sums of weights are no counts of true places: as many slots as their sum says."""
     return torch.cat([ids[i, : weights[i].sum()] for i in range(ids.shape[0])])
@@ -296,6 +301,7 @@ def rows_of_one_size(logits: Tensor, labels: Tensor) -> Tensor:
 LOOK_ALIKES: dict[Callable[..., Any], Make] = {
     other_mask: lambda n: (rows(n, 3), mask(n)),
     changed_mask: lambda n: (rows(n, 3), mask(n)),
+    two_masks: lambda n: (rows(n, 3), mask(n), mask([k // 2 for k in n], max(n))),
     weighted_mask: lambda n: (rows(n, 3), mask([k // 2 for k in n], max(n)).long() * 2),
     read_back: lambda n: (torch.randn(sum(n), requires_grad=True), boundaries(n)),
     two_lengths: lambda n: (torch.randn(sum(n), requires_grad=True), boundaries(n)),
