@@ -178,6 +178,24 @@ def _call_pad(
     return emit(tx, markers.LIST_PAD, *args)
 
 
+def _call_jagged(tx: Any, ts: Any = None, dtype: Any = None, device: Any = None, layout: Any = None) -> Any:
+    """``torch.nested.as_nested_tensor(parts, layout=torch.jagged)``: the row of the parts, and where each begins."""
+    items = _collected(tx, ts)
+    if items is None:
+        return None
+    given = [None if v is None else v.realize().as_python_constant() for v in (dtype, device, layout)]
+    collected = items.collected()
+    first = collected.as_proxy().node.args[0].meta["example_value"]
+    # Torch takes the dimension that differs for the jagged one: it must be the first whatever the lengths are.
+    jagged = first.dim() > 0 and is_unknown(first.shape[0]) and not any(is_unknown(size) for size in first.shape[1:])
+    if given != [None, None, torch.jagged] or not jagged:
+        raise items.refusal()
+    _needs_every_document(items)
+    row = emit(tx, markers.RAGGED_CAT, collected.as_proxy(), 0)
+    offsets = emit(tx, markers.LIST_BOUNDARIES, collected.as_proxy(), items.region.length.as_proxy())
+    return call(tx, torch.nested.nested_tensor_from_jagged, row, offsets)
+
+
 def _call_sum(tx: Any, items: Any = None, start: Any = None) -> Any:
     """``sum(losses)`` of a list with one entry per document, ``sum(lengths)`` of a list of numbers."""
     value = None if items is None else items.realize()
@@ -313,6 +331,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), _call_cat),
     torch.stack: _call_stack,
     torch._C._nn.pad_sequence: _call_pad,
+    torch.nested.as_nested_tensor: _call_jagged,
     **dict.fromkeys((torch.split, torch.functional.split), _call_split),
     builtins.sum: _call_sum,
     builtins.max: _call_extreme(plain.largest),

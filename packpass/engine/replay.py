@@ -307,6 +307,9 @@ class _Loops:
             return torch.stack(args[0], args[1])
         if node.target is markers.LIST_DIAGONAL:
             return torch.block_diag(*args[0])
+        if node.target is markers.LIST_BOUNDARIES:
+            lengths = [part.shape[0] for part in args[0]]
+            return torch.tensor([0, *lengths], device=args[0][0].device).cumsum(0)
         if node.target is markers.LIST_PAD:
             return pad_sequence(args[0], args[2], args[3], args[4])
         if node.op == "call_method":

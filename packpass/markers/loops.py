@@ -11,7 +11,8 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
     parts = list_collect(y0, y1, id=1)   # one per Python list the body appends to
     z = ragged_cat(parts, dim)           # torch.cat of that list; list_join where every part has the same size,
                                          # list_stack for torch.stack, list_pad for pad_sequence,
-                                         # list_diagonal for torch.block_diag
+                                         # list_diagonal for torch.block_diag, list_boundaries for the offsets of a
+                                         # jagged tensor
 
 ``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``. The markers never
 execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
@@ -50,6 +51,7 @@ _lib.define("list_stack(Tensor collected, int dim, SymInt length) -> Tensor", ta
 _lib.define("list_join(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("list_pad(Tensor collected, SymInt length, bool batch_first, float value, str side) -> Tensor", tags=_TAGS)
 _lib.define("list_diagonal(Tensor collected) -> Tensor", tags=_TAGS)
+_lib.define("list_boundaries(Tensor collected, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("split_get(Tensor x, Tensor lengths, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("segment(Tensor x, Tensor boundaries, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("roll(Tensor x, int[] shifts, int[] dims) -> Tensor", tags=_TAGS)
@@ -111,6 +113,8 @@ LIST_STACK = _ns.list_stack.default
 LIST_JOIN = _ns.list_join.default
 LIST_PAD = _ns.list_pad.default
 LIST_DIAGONAL = _ns.list_diagonal.default
+LIST_BOUNDARIES = _ns.list_boundaries.default
+"""Where each entry begins and ends in the row that the entries are together, from 0 on."""
 SPLIT_GET = _ns.split_get.default
 SEGMENT = _ns.segment.default
 """Put in by passes: ``x`` between two neighbouring boundaries, a view."""
@@ -136,7 +140,7 @@ BOUNDARIES = _ns.boundaries.default
 """Keeps an input that only the passes will use."""
 LAST_BOUNDARY = _ns.last_boundary.default
 """``cu_seqlens[-1] == size`` is taken to have this outcome; a loop whose documents fill a row proves it."""
-LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD, LIST_DIAGONAL)
+LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD, LIST_DIAGONAL, LIST_BOUNDARIES)
 MARKERS = frozenset(
     {LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, LIST_LAST, LIST_CONTINUE, *LIST_USES}
     | {SPLIT_GET, SEGMENT, LAST_BOUNDARY, MASKED, MASKED_PUT}
@@ -168,6 +172,7 @@ for _name in (
     "list_join",
     "list_pad",
     "list_diagonal",
+    "list_boundaries",
     "split_get",
     "segment",
     "last_boundary",
@@ -258,6 +263,11 @@ def _(collected: torch.Tensor, length: int, batch_first: bool, value: float, sid
 def _(collected: torch.Tensor) -> torch.Tensor:
     size = _fresh_size()
     return collected.new_empty((size, size))
+
+
+@torch.library.register_fake("packpass_capture::list_boundaries", lib=_lib)
+def _(collected: torch.Tensor, length: int) -> torch.Tensor:
+    return collected.new_empty((length + 1,), dtype=torch.int64)
 
 
 torch.library.register_fake(

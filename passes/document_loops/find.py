@@ -195,6 +195,10 @@ def _check_segment(
             if machine.skips_empty:
                 raise Refused("list-use", "a list that lacks the skipped documents is looped over again", user)
             continue
+        if user.target is markers.LIST_BOUNDARIES:
+            if machine.skips_empty:
+                raise Refused("list-use", "a jagged tensor lacks the skipped documents", user)
+            continue
         if user.target is markers.LIST_PAD:
             if value.dim != -value.rank:
                 raise Refused("list-use", "pad_sequence of segments whose slots are not their rows", user)
