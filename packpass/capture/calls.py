@@ -15,7 +15,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import native_pad, statically_known_true
-from packpass.capture import counts, divisible, masked, plain, running, shadows, subscripts, widths
+from packpass.capture import counts, divisible, lifted, masked, plain, running, shadows, subscripts, widths
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
@@ -65,6 +65,8 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if mode is Mode.PROBE:
         if name == "item" and is_scalar(tensor):
             watch_item(tx, tensor)
+        if name == "item":
+            lifted.watch(tx, tensor)
         if name == "tolist":
             if is_vector(tensor) or is_matrix(tensor):
                 documents_of(tx, tensor)  # for what it restarts
@@ -334,6 +336,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.nested.as_nested_tensor: _call_jagged,
     **dict.fromkeys((torch.split, torch.functional.split), _call_split),
     builtins.sum: _call_sum,
+    builtins.int: lifted.number,
     builtins.max: _call_extreme(plain.largest),
     builtins.min: _call_extreme(plain.smallest),
     builtins.len: _call_len,
@@ -352,6 +355,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": subscripts.get_item,
     "__setitem__": subscripts.set_item,
     **dict.fromkeys(("split", "split_with_sizes"), _call_split),
+    "item": lifted.number,
     "roll": _call_roll,
     "sum": masked.count,
     **{name: _shadowed(function) for name, function in shadows.METHODS.items()},
