@@ -46,9 +46,32 @@ def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any
     """A function of torch, in a frame with a loop over documents."""
     replacement = _FUNCTIONS.get(function)
     given = with_numbers(tx, args, kwargs) if name_of_target(function) in TAKING_SIZES else None
+    given = _with_arrays(tx, function, args, kwargs) if given is None else given
     args, kwargs = given or (args, kwargs)
     out = None if replacement is None else replacement(tx, *args, **kwargs)
     return variable(tx, function).call_function(tx, args, kwargs) if out is None and given is not None else out
+
+
+def _with_arrays(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The arguments of a function of numpy with the array that a list of numbers becomes in it; None if there is no
+    such list."""
+    if getattr(function, "__module__", "") != "numpy" or active.regions:
+        return None
+    made = [_array(tx, arg.realize()) for arg in args]
+    if not any(made):
+        return None
+    return [arg if own is None else own for arg, own in zip(args, made, strict=True)], kwargs
+
+
+def _array(tx: Any, value: Any) -> Any:
+    """The array of the numbers in a list that has one, or a row of them, per document; None if it is something else."""
+    tensor = None
+    if is_collected(value):
+        tensor = value.items.tensor()
+    elif is_documents(value):
+        origin = attribute(tx, value, "origin")
+        tensor = origin if isinstance(origin, TensorVariable) else None
+    return None if tensor is None else tensor.call_method(tx, "long", [], {}).call_method(tx, "numpy", [], {})
 
 
 def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -73,7 +96,9 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
             watch_list(tx, tensor)
         return None
     if name == "tolist" and is_vector(tensor):
-        return None if documents_of(tx, tensor) is None else call(tx, plain.of_tolist, tensor)
+        if documents_of(tx, tensor) is not None:
+            return call(tx, plain.of_tolist, tensor)
+        return tensor.call_method(tx, name, args, kwargs) if tensor is not method.obj.realize() else None
     if name == "tolist" and is_matrix(tensor):
         return numbers_of_rows(tx, tensor)
     replacement = _METHODS.get(name)

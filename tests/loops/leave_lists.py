@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,3 +76,26 @@ def parts_as_numbers(x: Tensor, parts: Tensor) -> Tensor:
     for i in range(x.shape[0]):
         out[i] = x[i] * int(torch.round(parts[i] * 10))
     return out
+
+
+# ---------------------------------------------------------------- rows of numbers
+
+
+@leave("f[T] cu", tail=False, min_len=1, why="numpy is told to look along the other side")
+def largest_of_each_row(x: Tensor, cu: Tensor) -> Tensor:
+    parts = x.split(cu.diff().tolist())
+    widths = np.max([(part.shape[0], 1) for part in parts], 1)
+    return x.new_zeros(int(widths.sum())) + x.sum()
+
+
+@leave("f[T] cu", tail=False, min_len=1, why="a row holds what is no number")
+def rows_of_numbers_and_names(x: Tensor, cu: Tensor) -> Tensor:
+    rows = [(f"document {i}", n) for i, n in enumerate(cu.diff().tolist())]
+    return torch.cat([x.new_full((n,), float(len(name))) for name, n in rows])
+
+
+@leave("f[T] cu", tail=False, min_len=1, why="the second entry of the list, which not every batch has")
+def second_part(x: Tensor, cu: Tensor) -> Any:
+    parts = x.split(cu.diff().tolist())
+    joined = torch.cat([part.flip(0) for part in parts])
+    return joined, parts[1] if len(parts) > 1 else joined

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,3 +81,53 @@ def parts_as_a_bound(x: Tensor, parts: Tensor) -> Tensor:
         n = (parts[i] * x.shape[1]).round().long()
         out.append(x[i, :n].sum())
     return torch.stack(out)
+
+
+# ---------------------------------------------------------------- rows of numbers, and numpy over them
+
+
+@program("f[T,2] cu", tail=False, demand=True, min_len=1, reads=2)
+def padded_to_the_largest_shape(x: Tensor, cu: Tensor) -> Tensor:
+    parts = list(x.split(cu.diff().tolist()))
+    shape = np.max([part.shape for part in parts], 0).tolist()
+    out = torch.full((len(parts), *shape), -1.0, dtype=parts[0].dtype)
+    for i, part in enumerate(parts):
+        out[i][slice(0, part.shape[0]), slice(0, part.shape[1])] = part
+    return out
+
+
+@program("f[T] cu", tail=False, demand=True, min_len=1)
+def padded_to_the_longest_by_numpy(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    out = x.new_zeros(len(lengths), int(np.max(lengths)))
+    for i, (part, n) in enumerate(zip(x.split(lengths), lengths)):
+        out[i, :n] = part
+    return out
+
+
+@program("f[T] cu", tail=False, demand=True)
+def spans_in_a_list(x: Tensor, cu: Tensor) -> Tensor:
+    """Pairs of numbers, looped over again."""
+    spans = [(s, e) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    out = x.clone()
+    for s, e in spans:
+        out[s:e] = x[s:e].flip(0)
+    return out
+
+
+# ---------------------------------------------------------------- single parts
+
+
+@program("f[T] cu", tail=False, demand=True)
+def dtype_of_the_first_part(x: Tensor, cu: Tensor) -> Tensor:
+    parts = x.split(cu.diff().tolist())
+    out = torch.zeros(x.shape[0], dtype=parts[0].dtype)
+    for i, part in enumerate(parts):
+        out[cu[i] : cu[i + 1]] = part.cumsum(0)
+    return out
+
+
+@program("f[T,2] cu", tail=False, demand=True, reads=3)
+def first_and_last_part(x: Tensor, cu: Tensor) -> Any:
+    parts = x.split(cu.diff().tolist())
+    return parts[0] * 2, parts[-1].sum(), torch.cat([part.flip(0) for part in parts])
