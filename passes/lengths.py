@@ -30,7 +30,7 @@ from passes.prune import prune
 from passes.single_parts import without_single_parts
 
 _COUNTING = frozenset(
-    {torch.select, torch.sym_sum, torch.ops.aten._assert_scalar.default, *STEPS}
+    {torch.select, torch.sym_sum, torch.ops.aten._assert_scalar.default, markers.LOOP_BRANCH, *STEPS}
     | {operator.add, operator.sub, operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.and_}
 )
 """What a loop that makes numbers from lengths consists of; nothing that anybody else could see."""
@@ -99,6 +99,7 @@ def _keep_check(graph: fx.Graph, node: fx.Node, loop: LoopFound) -> None:
     if node.target is not markers.SPLIT_GET:
         return
     x, lengths, _, dim = node.args
+    assert isinstance(lengths, fx.Node)
     others = [n for n in graph.nodes if n.target is markers.SPLIT_GET and n not in loop.nodes]
     if any(n.args[:2] == (x, lengths) for n in others):
         return

@@ -126,6 +126,9 @@ def _follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
     outcome = region.follow(condition.node.expr, location_of(tx))
     if outcome is None:
         return
+    whole = not isinstance(value.sym_num, torch.SymBool)
+    asked = call(tx, operator.ne, value, constant(0)) if whole else value
+    tx.output.create_proxy("call_function", markers.LOOP_BRANCH, (asked.as_proxy(), outcome), {})
     for at in range(len(tx.stack) - 1, max(len(tx.stack) - 3, -1), -1):
         if tx.stack[at].realize() is value:
             tx.stack[at] = constant(outcome)

@@ -14,7 +14,8 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
                                          # list_diagonal for torch.block_diag, list_boundaries for the offsets of a
                                          # jagged tensor
 
-``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``. The markers never
+``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``, and ``loop_branch`` stands where
+the first iteration has followed any other branch one way and the second the other. The markers never
 execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
 ``roll``, ``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop is traced, because the
 stock fakes guard on ``numel() == 0``, which no segment of unknown length can answer; ``chunk`` and ``reshape`` do
@@ -39,6 +40,7 @@ _lib.define("loop_end(SymInt index, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_skip(SymBool cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_skip.Tensor(Tensor cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_check(SymBool cond, str message, int id, int it) -> ()", tags=_TAGS)
+_lib.define("loop_branch(SymBool cond, bool outcome) -> ()", tags=_TAGS)
 _lib.define("list_collect(Tensor first, Tensor second, int id) -> Tensor", tags=_TAGS)
 _lib.define("list_last(SymInt index, int id, int it, int number) -> SymInt", tags=_TAGS)
 _lib.define(
@@ -102,6 +104,8 @@ LOOP_BEGIN = _ns.loop_begin.default
 LOOP_END = _ns.loop_end.default
 LOOP_SKIP = (_ns.loop_skip.default, _ns.loop_skip.Tensor)
 LOOP_CHECK = _ns.loop_check.default
+LOOP_BRANCH = _ns.loop_branch.default
+"""The condition of a branch, and which way this iteration goes: nothing for those who do not ask."""
 LIST_COLLECT = _ns.list_collect.default
 LIST_LAST = _ns.list_last.default
 """The last entry of a list of numbers, before a document adds its own."""
@@ -147,7 +151,7 @@ MARKERS = frozenset(
 )
 
 # Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
-for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, BOUNDARIES, LAST_BOUNDARY, MASKED_PUT):
+for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LOOP_BRANCH, BOUNDARIES, LAST_BOUNDARY, MASKED_PUT):
     has_side_effect(_op)
 
 
@@ -163,6 +167,7 @@ for _name in (
     "loop_skip",
     "loop_skip.Tensor",
     "loop_check",
+    "loop_branch",
     "list_collect",
     "list_last",
     "list_continue",
@@ -221,6 +226,7 @@ torch.library.register_fake("packpass_capture::loop_end", lambda index, id, it: 
 torch.library.register_fake("packpass_capture::loop_skip", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_skip.Tensor", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_check", lambda cond, message, id, it: None, lib=_lib)
+torch.library.register_fake("packpass_capture::loop_branch", lambda cond, outcome: None, lib=_lib)
 torch.library.register_fake(
     "packpass_capture::list_collect", lambda first, second, id: _ragged_like(first, (), second), lib=_lib
 )

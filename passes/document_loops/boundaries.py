@@ -36,7 +36,9 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
         if source is None or not isinstance(example(source), torch.Tensor) or example(source).dim() != 1:
             break
         own = example(source).dtype  # a copy of other numbers as integers lacks what is behind their points
-        kept = copied(node) is source and (fake.dtype is own or (fake.dtype is torch.int64 and not own.is_floating_point))
+        kept = copied(node) is source and (
+            fake.dtype is own or (fake.dtype is torch.int64 and not own.is_floating_point)
+        )
         # A copy that is written has boundaries of its own.
         if kept and unchanged(source, node) and unchanged(node, node.next):
             node = source
