@@ -21,15 +21,16 @@ from torch import fx
 
 from packpass import markers
 from packpass.markers.lengths import STEPS, Steps, length_of, unstepped
-from packpass.semantics.effects import mutated_after
+from packpass.semantics.effects import effects_of, mutated_after
 from passes.building import Builder
 from passes.document_loops.boundaries import summed
 from passes.loops import LoopFound, find
 from passes.masked_rows import with_whole_masks
 from passes.prune import prune
+from passes.single_parts import without_single_parts
 
 _COUNTING = frozenset(
-    {torch.select, torch.sym_sum, torch.ops.aten._assert_scalar.default, *STEPS}
+    {torch.select, torch.sym_sum, torch.ops.aten._assert_scalar.default, markers.LOOP_BRANCH, *STEPS}
     | {operator.add, operator.sub, operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.and_}
 )
 """What a loop that makes numbers from lengths consists of; nothing that anybody else could see."""
@@ -43,6 +44,7 @@ def prepare_lengths(graph: fx.Graph) -> None:
     unify_lengths(graph)
     without_entries(graph)
     drop_counting_loops(graph)
+    without_single_parts(graph)
 
 
 def unify_lengths(graph: fx.Graph) -> None:
@@ -73,15 +75,38 @@ def without_entries(graph: fx.Graph) -> None:
 
 
 def drop_counting_loops(graph: fx.Graph) -> None:
-    """Erase loops that make a list of numbers from lengths: capture reads these from a tensor instead."""
+    """Erase loops that make a list of numbers from lengths or shapes: capture reads these from a tensor instead."""
     for loop in find(graph):
-        if loop.collects or not all(node.target == "item" or node.target in _COUNTING for node in _bodies(loop)):
+        if loop.collects or not all(map(_counts, _bodies(loop))):
             continue
         nodes = loop.nodes
         if any(user not in nodes for node in nodes for user in node.users):
             continue
+        for node in loop.iterations[0][1]:
+            _keep_check(graph, node, loop)
         for node in sorted(nodes, reverse=True):
             graph.erase_node(node)
+
+
+def _counts(node: fx.Node) -> bool:
+    """Does nobody see that a node of such a loop is gone?"""
+    known = node.target == "item" or node.target in _COUNTING or node.target is markers.SPLIT_GET
+    return known or effects_of(node).repeatable
+
+
+def _keep_check(graph: fx.Graph, node: fx.Node, loop: LoopFound) -> None:
+    """Torch splits a tensor only where the lengths add up to its size, whoever looks at the parts."""
+    if node.target is not markers.SPLIT_GET:
+        return
+    x, lengths, _, dim = node.args
+    assert isinstance(lengths, fx.Node)
+    others = [n for n in graph.nodes if n.target is markers.SPLIT_GET and n not in loop.nodes]
+    if any(n.args[:2] == (x, lengths) for n in others):
+        return
+    build = Builder(graph, loop.iterations[0][0], lengths)
+    total = build.call(torch.sum, lengths)
+    holds = build.call(operator.eq, total, build.call(torch.ops.aten.sym_size.int, x, dim))
+    build.call(torch._assert_async, holds, "packpass: the lengths that a tensor is split by do not add up to its size")
 
 
 def _bodies(loop: LoopFound) -> list[fx.Node]:

@@ -78,6 +78,12 @@ def hoistable(graph: fx.Graph, loop: LoopFound) -> tuple[fx.Node, ...]:
 
 def list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
     """Nodes that only assert something about the size of a collected list (Dynamo's own), users after their inputs."""
+    found = [node for collect in loop.collects for node in only_asserted(collect)]
+    return tuple(dict.fromkeys(found))
+
+
+def only_asserted(tensor: fx.Node) -> list[fx.Node]:
+    """Nodes that only assert something about the sizes of a tensor, users before their inputs."""
     found: list[fx.Node] = []
 
     def only_asserts(node: fx.Node) -> bool:
@@ -90,13 +96,12 @@ def list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
         found.append(node)
         return ok
 
-    for collect in loop.collects:
-        for user in list(collect.users):
-            if user.target is torch.ops.aten.sym_size.int:
-                mark = len(found)
-                if not only_asserts(user):
-                    del found[mark:]
-    return tuple(dict.fromkeys(found))
+    for user in list(tensor.users):
+        if user.target is torch.ops.aten.sym_size.int:
+            mark = len(found)
+            if not only_asserts(user):
+                del found[mark:]
+    return list(dict.fromkeys(found))
 
 
 def no_escape(loop: LoopFound, said: Callable[[fx.Node], str]) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from packpass._compat import size_oblivious
-from packpass.capture import calls, effects, exchanges, fakes, inputs, opcodes, p2p, sequences
+from packpass.capture import calls, effects, exchanges, fakes, inputs, lifted, opcodes, p2p, sequences
 from packpass.capture.dynamo import (
     FunctoolsPartialVariable,
     GetAttrVariable,
@@ -274,6 +274,7 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
             return out
     if current_frame().mode is Mode.PROBE and function in _READING:
         watch_items(tx, args)
+        lifted.watch(tx, args[0] if args else None)
     if current_frame().mode in LOOP_MODES:
         out = calls.call_function(tx, function, args, kwargs)
         if out is not None:

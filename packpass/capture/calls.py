@@ -15,7 +15,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import native_pad, statically_known_true
-from packpass.capture import counts, divisible, masked, plain, running, shadows, subscripts, widths
+from packpass.capture import counts, divisible, lifted, masked, plain, running, shadows, subscripts, widths
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
@@ -46,9 +46,32 @@ def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any
     """A function of torch, in a frame with a loop over documents."""
     replacement = _FUNCTIONS.get(function)
     given = with_numbers(tx, args, kwargs) if name_of_target(function) in TAKING_SIZES else None
+    given = _with_arrays(tx, function, args, kwargs) if given is None else given
     args, kwargs = given or (args, kwargs)
     out = None if replacement is None else replacement(tx, *args, **kwargs)
     return variable(tx, function).call_function(tx, args, kwargs) if out is None and given is not None else out
+
+
+def _with_arrays(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The arguments of a function of numpy with the array that a list of numbers becomes in it; None if there is no
+    such list."""
+    if getattr(function, "__module__", "") != "numpy" or active.regions:
+        return None
+    made = [_array(tx, arg.realize()) for arg in args]
+    if not any(made):
+        return None
+    return [arg if own is None else own for arg, own in zip(args, made, strict=True)], kwargs
+
+
+def _array(tx: Any, value: Any) -> Any:
+    """The array of the numbers in a list that has one, or a row of them, per document; None if it is something else."""
+    tensor = None
+    if is_collected(value):
+        tensor = value.items.tensor()
+    elif is_documents(value):
+        origin = attribute(tx, value, "origin")
+        tensor = origin if isinstance(origin, TensorVariable) else None
+    return None if tensor is None else tensor.call_method(tx, "long", [], {}).call_method(tx, "numpy", [], {})
 
 
 def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -65,13 +88,17 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if mode is Mode.PROBE:
         if name == "item" and is_scalar(tensor):
             watch_item(tx, tensor)
+        if name == "item":
+            lifted.watch(tx, tensor)
         if name == "tolist":
             if is_vector(tensor) or is_matrix(tensor):
                 documents_of(tx, tensor)  # for what it restarts
             watch_list(tx, tensor)
         return None
     if name == "tolist" and is_vector(tensor):
-        return None if documents_of(tx, tensor) is None else call(tx, plain.of_tolist, tensor)
+        if documents_of(tx, tensor) is not None:
+            return call(tx, plain.of_tolist, tensor)
+        return tensor.call_method(tx, name, args, kwargs) if tensor is not method.obj.realize() else None
     if name == "tolist" and is_matrix(tensor):
         return numbers_of_rows(tx, tensor)
     replacement = _METHODS.get(name)
@@ -176,6 +203,24 @@ def _call_pad(
     first, number, side = constants
     args = (items.collected().as_proxy(), items.region.length.as_proxy(), first, float(number), side)
     return emit(tx, markers.LIST_PAD, *args)
+
+
+def _call_jagged(tx: Any, ts: Any = None, dtype: Any = None, device: Any = None, layout: Any = None) -> Any:
+    """``torch.nested.as_nested_tensor(parts, layout=torch.jagged)``: the row of the parts, and where each begins."""
+    items = _collected(tx, ts)
+    if items is None:
+        return None
+    given = [None if v is None else v.realize().as_python_constant() for v in (dtype, device, layout)]
+    collected = items.collected()
+    first = collected.as_proxy().node.args[0].meta["example_value"]
+    # Torch takes the dimension that differs for the jagged one: it must be the first whatever the lengths are.
+    jagged = first.dim() > 0 and is_unknown(first.shape[0]) and not any(is_unknown(size) for size in first.shape[1:])
+    if given != [None, None, torch.jagged] or not jagged:
+        raise items.refusal()
+    _needs_every_document(items)
+    row = emit(tx, markers.RAGGED_CAT, collected.as_proxy(), 0)
+    offsets = emit(tx, markers.LIST_BOUNDARIES, collected.as_proxy(), items.region.length.as_proxy())
+    return call(tx, torch.nested.nested_tensor_from_jagged, row, offsets)
 
 
 def _call_sum(tx: Any, items: Any = None, start: Any = None) -> Any:
@@ -313,8 +358,10 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), _call_cat),
     torch.stack: _call_stack,
     torch._C._nn.pad_sequence: _call_pad,
+    torch.nested.as_nested_tensor: _call_jagged,
     **dict.fromkeys((torch.split, torch.functional.split), _call_split),
     builtins.sum: _call_sum,
+    builtins.int: lifted.number,
     builtins.max: _call_extreme(plain.largest),
     builtins.min: _call_extreme(plain.smallest),
     builtins.len: _call_len,
@@ -333,6 +380,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": subscripts.get_item,
     "__setitem__": subscripts.set_item,
     **dict.fromkeys(("split", "split_with_sizes"), _call_split),
+    "item": lifted.number,
     "roll": _call_roll,
     "sum": masked.count,
     **{name: _shadowed(function) for name, function in shadows.METHODS.items()},

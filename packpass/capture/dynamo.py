@@ -67,6 +67,7 @@ from torch._dynamo.variables import (
     GetAttrVariable,
     ListVariable,
     NumpyNdarrayVariable,
+    NumpyVariable,
     SliceVariable,
     SymNodeVariable,
     TensorVariable,
@@ -99,6 +100,8 @@ def constant(value: Any) -> Any:
 
 def variable(tx: Any, value: Any) -> Any:
     """A function or class of ours as a value of the traced program; it brings no guard with it."""
+    if getattr(value, "__module__", "") == "numpy":
+        return NumpyVariable(value)
     return SourcelessBuilder.create(tx, value)
 
 

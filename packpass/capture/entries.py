@@ -70,7 +70,7 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     if read.target is torch.select:
         at = at[1:] if at[0] == 0 else []
     ahead = _ahead(at[0], index) if len(at) == 1 else None
-    if ahead is None or not isinstance(tensor, fx.Node) or not _is_vector(tensor) or not _is_constant(tensor, begin):
+    if ahead is None or not isinstance(tensor, fx.Node) or not _is_vector(tensor) or not is_constant(tensor, begin):
         return None
     return ("entry", tensor.name, ahead)
 
@@ -84,7 +84,7 @@ def _column(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None
         return None
     matrix: Any = row.args[0]
     column: Any = read.args[1]
-    known = isinstance(matrix, fx.Node) and _is_vector(matrix, rank=2) and _is_constant(matrix, begin)
+    known = isinstance(matrix, fx.Node) and _is_vector(matrix, rank=2) and is_constant(matrix, begin)
     return (matrix.name, column) if known else None
 
 
@@ -104,7 +104,7 @@ def _is_vector(tensor: fx.Node, rank: int = 1) -> bool:
     return isinstance(fake, torch.Tensor) and fake.dim() == rank and not fake.dtype.is_floating_point
 
 
-def _is_constant(tensor: fx.Node, begin: fx.Node) -> bool:
+def is_constant(tensor: fx.Node, begin: fx.Node) -> bool:
     """Was a tensor there before the loop, and does the body leave its memory alone?"""
     memory = storage(tensor)
     node: Any = begin

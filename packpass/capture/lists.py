@@ -13,9 +13,14 @@ from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,
     TensorVariable,
+    TupleVariable,
+    ValueMutationNew,
     VariableTracker,
+    attribute,
     call,
+    constant,
     emit,
+    variable,
 )
 from packpass.capture.entries import list_of
 from packpass.capture.state import Restart, active, current_frame, refuse
@@ -38,6 +43,8 @@ class CollectedItems(list[Any]):
         """What each traced iteration appends."""
         self.numbers: Any = None
         """The list, where its entries are no tensors but numbers made from lengths: ``[n // 2 for n in lengths]``."""
+        self.columns: list[Any] | None = None
+        """Where its entries are rows of numbers, the shapes of documents, say: for every column a tensor, or an int."""
         self._one: Any = None
         self._joined: dict[Any, Any] = {}
 
@@ -50,7 +57,7 @@ class CollectedItems(list[Any]):
         if not region.iteration <= len(self.values) <= region.iteration + 1:
             raise self._refuse_count()
         value = value.realize()
-        if not isinstance(value, (TensorVariable, SymNodeVariable)) and not _is_none(value):
+        if not isinstance(value, (TensorVariable, SymNodeVariable)) and not _is_none(value) and row_of(value) is None:
             raise self._refuse_entry(value)
         if not self.holds(region.iteration):
             self.values.append([])
@@ -83,10 +90,42 @@ class CollectedItems(list[Any]):
         if all(_is_none(value) for values in self.values for value in values):
             return  # weights of attention that nobody asked for, say: any use of the list needs its entries
         made = [values[0] for values in self.values]
+        rows = [row_of(value) for value in made]
+        if rows[0] is not None and self.each == 1 and not region.skips:
+            self._close_rows(made[0], rows)
+            return
         numbers = list_of(region, made) if self.each == 1 and not region.skips else None
         if numbers is None:
             raise self._refuse_entry(made[0])
         self.numbers = call(region.tx, plain.of_tolist, numbers)
+
+    def _close_rows(self, first: VariableTracker, rows: list[Any]) -> None:
+        """Each column is a list of numbers, or a number that all documents share."""
+        region, columns = self.region, []
+        if any(row is None or len(row) != len(rows[0]) for row in rows):
+            raise self._refuse_entry(first)
+        for column in zip(*rows, strict=True):
+            known = {number(value) for value in column}
+            made = list_of(region, list(column)) if known == {None} else None
+            if made is None and (None in known or len(known) > 1):
+                raise self._refuse_entry(first)
+            columns.append(constant(known.pop()) if made is None else made)
+        self.columns = columns
+        kind = variable(region.tx, list if first.python_type() is list else tuple)
+        entries = ListVariable(columns, mutation_type=ValueMutationNew())
+        self.numbers = call(region.tx, plain.of_columns, region.length, entries, kind)
+
+    def tensor(self) -> Any:
+        """All numbers as a tensor of integers, the entries of rows along its second dimension; None if there are
+        none."""
+        tx, origin = self.region.tx, None
+        if self.columns is None:
+            return None if self.numbers is None else attribute(tx, self.numbers, "origin")
+        origin = next((column for column in self.columns if isinstance(column, TensorVariable)), None)
+        if origin is None:
+            return None
+        whole = [c if isinstance(c, TensorVariable) else call(tx, torch.full_like, origin, c) for c in self.columns]
+        return call(tx, torch.stack, ListVariable(whole, mutation_type=ValueMutationNew()), constant(1))
 
     def _collect(self, values: list[Any]) -> Any:
         return emit(self.region.tx, markers.LIST_COLLECT, *(value.as_proxy() for value in values), self.region.id)
@@ -139,6 +178,20 @@ class CollectedItems(list[Any]):
         __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __add__ = __iadd__ = _refuse
         __bool__ = __reversed__ = __mul__ = __eq__ = insert = pop = clear = copy = reverse = _refuse
         remove = index = count = sort = _refuse
+
+
+def row_of(value: Any) -> list[Any] | None:
+    """The entries of a tuple, a list or a shape of numbers."""
+    if not isinstance(value, (ListVariable, TupleVariable)) or type(value.items) is not list or not value.items:
+        return None
+    entries = [entry.realize() for entry in value.items]
+    return entries if all(isinstance(e, SymNodeVariable) or number(e) is not None for e in entries) else None
+
+
+def number(value: Any) -> int | None:
+    """The integer that a value of the traced program is known to be."""
+    known = value.as_python_constant() if isinstance(value, ConstantVariable) else None
+    return known if type(known) is int else None
 
 
 def _is_none(value: Any) -> bool:

@@ -22,7 +22,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import calls, effects, last_boundary, late_reads, masked, running, sequences, subscripts
+from packpass.capture import calls, effects, last_boundary, late_reads, lifted, masked, running, sequences, subscripts
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     LocalGeneratorObjectVariable,
@@ -126,6 +126,9 @@ def _follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
     outcome = region.follow(condition.node.expr, location_of(tx))
     if outcome is None:
         return
+    whole = not isinstance(value.sym_num, torch.SymBool)
+    asked = call(tx, operator.ne, value, constant(0)) if whole else value
+    tx.output.create_proxy("call_function", markers.LOOP_BRANCH, (asked.as_proxy(), outcome), {})
     for at in range(len(tx.stack) - 1, max(len(tx.stack) - 3, -1), -1):
         if tx.stack[at].realize() is value:
             tx.stack[at] = constant(outcome)
@@ -227,8 +230,12 @@ def _slice(original: Any, self: Any, instruction: Any) -> None:
         self.pop()
         self.push(call(self, operator.getitem, found, SliceVariable([start, stop, constant(None)], self)))
         return
+    ends = range(-(instruction.argval if instruction.opname == "BUILD_SLICE" else 2), 0)
     if active.frame is not None and active.frame.mode is Mode.PROBE:
-        watch_items(self, self.stack[-3:] if instruction.opname == "BUILD_SLICE" else self.stack[-2:])
+        watch_items(self, [self.stack[at] for at in ends])
+    for at in ends:
+        lifted.watch(self, self.stack[at])
+        self.stack[at] = lifted.number(self, self.stack[at]) or self.stack[at]
     original(self, instruction)
 
 

@@ -105,6 +105,8 @@ class FrameState:
     """Is there a loop over rows of sizes? Where there is, the lengths of what else is made of them depend on values."""
     masks: bool = False
     """Are rows picked by a mask? Then documents are the rows of a batch also where no vector has their lengths."""
+    parts: bool = False
+    """Are lengths given as parts of the longest, in floating point?"""
     batches: set[str] = dataclasses.field(default_factory=set)
     """Inputs with one row for each document."""
     single_rows: bool = False

@@ -89,6 +89,8 @@ def watch_row(tx: Any, tensor: Any, first: Any) -> None:
 
 
 def _may_tell_lengths(value: Any) -> bool:
+    if current_frame().parts and isinstance(value, torch.Tensor) and value.dim() == 1:
+        return value.dtype.is_floating_point or _is_integers(value)
     return _is_integers(value) or (isinstance(value, torch.Tensor) and value.dtype is torch.bool and value.dim() == 2)
 
 

@@ -49,6 +49,8 @@ def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "") -> Callab
         raise NotReplayable("the loop is inside a higher-order operator")
     if any(changes_mode(node) for node in gm.graph.nodes):  # such a node must not move into a part of its own
         raise NotReplayable("the graph changes the grad mode, autocast or another global state")
+    for branch in [node for node in gm.graph.nodes if node.target is markers.LOOP_BRANCH]:
+        gm.graph.erase_node(branch)  # both ways are the same, or the two iterations are not
     hoist_sizes(gm.graph, regions(gm.graph))
     loops = regions(gm.graph)
     for iterations in loops.values():
@@ -309,6 +311,9 @@ class _Loops:
             return torch.stack(args[0], args[1])
         if node.target is markers.LIST_DIAGONAL:
             return torch.block_diag(*args[0])
+        if node.target is markers.LIST_BOUNDARIES:
+            lengths = [part.shape[0] for part in args[0]]
+            return torch.tensor([0, *lengths], device=args[0][0].device).cumsum(0)
         if node.target is markers.LIST_PAD:
             return pad_sequence(args[0], args[2], args[3], args[4])
         if node.op == "call_method":

@@ -11,9 +11,11 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
     parts = list_collect(y0, y1, id=1)   # one per Python list the body appends to
     z = ragged_cat(parts, dim)           # torch.cat of that list; list_join where every part has the same size,
                                          # list_stack for torch.stack, list_pad for pad_sequence,
-                                         # list_diagonal for torch.block_diag
+                                         # list_diagonal for torch.block_diag, list_boundaries for the offsets of a
+                                         # jagged tensor
 
-``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``. The markers never
+``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``, and ``loop_branch`` stands where
+the first iteration has followed any other branch one way and the second the other. The markers never
 execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
 ``roll``, ``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop is traced, because the
 stock fakes guard on ``numel() == 0``, which no segment of unknown length can answer; ``chunk`` and ``reshape`` do
@@ -38,6 +40,7 @@ _lib.define("loop_end(SymInt index, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_skip(SymBool cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_skip.Tensor(Tensor cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_check(SymBool cond, str message, int id, int it) -> ()", tags=_TAGS)
+_lib.define("loop_branch(SymBool cond, bool outcome) -> ()", tags=_TAGS)
 _lib.define("list_collect(Tensor first, Tensor second, int id) -> Tensor", tags=_TAGS)
 _lib.define("list_last(SymInt index, int id, int it, int number) -> SymInt", tags=_TAGS)
 _lib.define(
@@ -50,6 +53,7 @@ _lib.define("list_stack(Tensor collected, int dim, SymInt length) -> Tensor", ta
 _lib.define("list_join(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("list_pad(Tensor collected, SymInt length, bool batch_first, float value, str side) -> Tensor", tags=_TAGS)
 _lib.define("list_diagonal(Tensor collected) -> Tensor", tags=_TAGS)
+_lib.define("list_boundaries(Tensor collected, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("split_get(Tensor x, Tensor lengths, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("segment(Tensor x, Tensor boundaries, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("roll(Tensor x, int[] shifts, int[] dims) -> Tensor", tags=_TAGS)
@@ -100,6 +104,8 @@ LOOP_BEGIN = _ns.loop_begin.default
 LOOP_END = _ns.loop_end.default
 LOOP_SKIP = (_ns.loop_skip.default, _ns.loop_skip.Tensor)
 LOOP_CHECK = _ns.loop_check.default
+LOOP_BRANCH = _ns.loop_branch.default
+"""The condition of a branch, and which way this iteration goes: nothing for those who do not ask."""
 LIST_COLLECT = _ns.list_collect.default
 LIST_LAST = _ns.list_last.default
 """The last entry of a list of numbers, before a document adds its own."""
@@ -111,6 +117,8 @@ LIST_STACK = _ns.list_stack.default
 LIST_JOIN = _ns.list_join.default
 LIST_PAD = _ns.list_pad.default
 LIST_DIAGONAL = _ns.list_diagonal.default
+LIST_BOUNDARIES = _ns.list_boundaries.default
+"""Where each entry begins and ends in the row that the entries are together, from 0 on."""
 SPLIT_GET = _ns.split_get.default
 SEGMENT = _ns.segment.default
 """Put in by passes: ``x`` between two neighbouring boundaries, a view."""
@@ -136,14 +144,14 @@ BOUNDARIES = _ns.boundaries.default
 """Keeps an input that only the passes will use."""
 LAST_BOUNDARY = _ns.last_boundary.default
 """``cu_seqlens[-1] == size`` is taken to have this outcome; a loop whose documents fill a row proves it."""
-LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD, LIST_DIAGONAL)
+LIST_USES = (LIST_GET, RAGGED_CAT, LIST_STACK, LIST_JOIN, LIST_PAD, LIST_DIAGONAL, LIST_BOUNDARIES)
 MARKERS = frozenset(
     {LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LIST_COLLECT, LIST_LAST, LIST_CONTINUE, *LIST_USES}
     | {SPLIT_GET, SEGMENT, LAST_BOUNDARY, MASKED, MASKED_PUT}
 )
 
 # Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
-for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, BOUNDARIES, LAST_BOUNDARY, MASKED_PUT):
+for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LOOP_BRANCH, BOUNDARIES, LAST_BOUNDARY, MASKED_PUT):
     has_side_effect(_op)
 
 
@@ -159,6 +167,7 @@ for _name in (
     "loop_skip",
     "loop_skip.Tensor",
     "loop_check",
+    "loop_branch",
     "list_collect",
     "list_last",
     "list_continue",
@@ -168,6 +177,7 @@ for _name in (
     "list_join",
     "list_pad",
     "list_diagonal",
+    "list_boundaries",
     "split_get",
     "segment",
     "last_boundary",
@@ -216,6 +226,7 @@ torch.library.register_fake("packpass_capture::loop_end", lambda index, id, it: 
 torch.library.register_fake("packpass_capture::loop_skip", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_skip.Tensor", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_check", lambda cond, message, id, it: None, lib=_lib)
+torch.library.register_fake("packpass_capture::loop_branch", lambda cond, outcome: None, lib=_lib)
 torch.library.register_fake(
     "packpass_capture::list_collect", lambda first, second, id: _ragged_like(first, (), second), lib=_lib
 )
@@ -258,6 +269,11 @@ def _(collected: torch.Tensor, length: int, batch_first: bool, value: float, sid
 def _(collected: torch.Tensor) -> torch.Tensor:
     size = _fresh_size()
     return collected.new_empty((size, size))
+
+
+@torch.library.register_fake("packpass_capture::list_boundaries", lib=_lib)
+def _(collected: torch.Tensor, length: int) -> torch.Tensor:
+    return collected.new_empty((length + 1,), dtype=torch.int64)
 
 
 torch.library.register_fake(

@@ -35,7 +35,10 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
         source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
         if source is None or not isinstance(example(source), torch.Tensor) or example(source).dim() != 1:
             break
-        kept = copied(node) is source and fake.dtype in (torch.int64, example(source).dtype)
+        own = example(source).dtype  # a copy of other numbers as integers lacks what is behind their points
+        kept = copied(node) is source and (
+            fake.dtype is own or (fake.dtype is torch.int64 and not own.is_floating_point)
+        )
         # A copy that is written has boundaries of its own.
         if kept and unchanged(source, node) and unchanged(node, node.next):
             node = source

@@ -36,6 +36,7 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
 )
 from passes.document_loops.aliasing import Outer, no_aliasing, outside_nodes
 from passes.document_loops.appended import Common, appended_value
+from passes.document_loops.arms import joined
 from passes.document_loops.blocks import Block, Diagonal
 from passes.document_loops.documents import read_cell
 from passes.document_loops.elsewhere import Elsewhere
@@ -90,11 +91,18 @@ def content(value: Segment | Document | Pieces) -> Term:
 
 
 def interpret(
-    loop: LoopFound, which: int, intern: Interner, fakes: dict[int, Any], documents: Boundaries | None = None
+    loop: LoopFound,
+    which: int,
+    intern: Interner,
+    fakes: dict[int, Any],
+    documents: Boundaries | None = None,
+    arms: bool = False,
 ) -> tuple[Machine, dict[fx.Node, Any]]:
-    """Run one traced iteration on the abstract machine; ``documents``: by what it is known that the loop goes."""
+    """Run one traced iteration on the abstract machine; ``documents``: by what it is known that the loop goes;
+    ``arms``: for the documents that take the way of this iteration alone."""
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, loop.nodes, fakes)
+    machine.arms = arms
     if documents is not None:
         machine.boundaries, machine.parts_of_documents = (documents, 0), True
     machine.values[begin] = Affine.of(Index())
@@ -115,12 +123,28 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     """Check every condition; raises `Refused`."""
     if len(loop.iterations) != 2:
         raise Refused("not-captured", "the loop was not traced twice")
-    intern, fakes = Interner(), {}  # type: Interner, dict[int, Any]
     hoisted = hoistable(graph, loop)
     inside = loop.nodes - set(hoisted)
     loop = LoopFound(
         loop.id, tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations), loop.collects
     )
+    try:
+        first, appended = _generic(loop)
+    except Refused as refused:
+        if not any(node.target is markers.LOOP_BRANCH for node in loop.iterations[0][1]):
+            raise
+        try:
+            interner, made = Interner(), {}  # type: Interner, dict[int, Any]
+            both = [interpret(loop, i, interner, made, arms=True) for i in (0, 1)]
+            first, appended = joined(graph, loop, both)
+        except Refused as again:
+            raise refused if again.code == "not-generic" else again from None
+    return conclude(graph, loop, first, appended, all_documents(first, loop), hoisted)
+
+
+def _generic(loop: LoopFound) -> tuple[Machine, dict[fx.Node, Any]]:
+    """What each iteration leaves, if the two that were traced leave the same."""
+    intern, fakes = Interner(), {}  # type: Interner, dict[int, Any]
     try:
         (first, appended), (second, appended_again) = (interpret(loop, i, intern, fakes) for i in (0, 1))
     except OtherDocuments as refused:
@@ -131,7 +155,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
             raise refused from None
         (first, appended), (second, appended_again) = both
     _same_effects(first, appended, second, appended_again)
-    return conclude(graph, loop, first, appended, all_documents(first, loop), hoisted)
+    return first, appended
 
 
 def conclude(
@@ -194,6 +218,10 @@ def _check_segment(
         if user.target is markers.LIST_GET:
             if machine.skips_empty:
                 raise Refused("list-use", "a list that lacks the skipped documents is looped over again", user)
+            continue
+        if user.target is markers.LIST_BOUNDARIES:
+            if machine.skips_empty:
+                raise Refused("list-use", "a jagged tensor lacks the skipped documents", user)
             continue
         if user.target is markers.LIST_PAD:
             if value.dim != -value.rank:

@@ -82,11 +82,18 @@ def _diagonal(emitter: Emitter, decided: Decided, whole: fx.Node, diagonal: fx.N
     return emitter.call(_ops.documents_only.default, inside, emitter.cu, 1)
 
 
+def _boundaries(emitter: Emitter, decided: Decided, whole: fx.Node, boundaries: fx.Node) -> fx.Node:
+    """Where each document begins and ends in the row that they are together."""
+    cu = emitter.call("to", emitter.cu, torch.int64, method=True)
+    return emitter.call(torch.sub, cu, emitter.call(operator.getitem, cu, slice(0, 1)))
+
+
 MADE_OF_LISTS: dict[Any, Callable[[Emitter, Decided, fx.Node, fx.Node], fx.Node]] = {
     markers.RAGGED_CAT: _joined,
     markers.LIST_STACK: _stacked,
     markers.LIST_JOIN: _side_by_side,
     markers.LIST_PAD: _padded,
     markers.LIST_DIAGONAL: _diagonal,
+    markers.LIST_BOUNDARIES: _boundaries,
     markers.LIST_GET: _looped_over,
 }

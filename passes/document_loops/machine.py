@@ -173,6 +173,10 @@ class Machine:
         """Are the slots that the body works on parts of other documents, which it cuts first?"""
         self.least = 0
         """Slots that a document must have to get as far as this point of the body."""
+        self.arms = False
+        """Are the two ways that a branch goes looked at one by one?"""
+        self.empty: bool | None = None
+        """Then, is this the arm that exactly the documents without slots take?"""
         self.skips_empty = False
         self.skip: tuple[int, dict[Any, tuple[Term, int]]] | None = None
         """Documents shorter than this are left as they were at that point of the body."""

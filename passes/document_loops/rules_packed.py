@@ -285,7 +285,7 @@ def _check(machine: Machine, node: fx.Node) -> Any:
 @rule("loop_skip")
 def _skip(machine: Machine, node: fx.Node) -> Any:
     """``if <document is shorter than k>: continue``; for k = 1 nothing would have happened anyway."""
-    shorter = _shorter_than(machine, node)
+    shorter = _shorter_than(machine, *node.args[:2])
     if shorter is None:
         raise Refused("skip-condition", "documents are skipped by another condition than being too short", node)
     boundaries, length = shorter
@@ -302,13 +302,29 @@ def _skip(machine: Machine, node: fx.Node) -> Any:
     return OPAQUE
 
 
-def _shorter_than(machine: Machine, node: fx.Node) -> tuple[tuple[Any, int], int] | None:
-    """``((boundaries, k of the document), length)`` if exactly the documents shorter than ``length`` are skipped."""
-    found = comparison(machine, node.args[0])
+@documents("loop_branch")
+@rule("loop_branch")
+def _branch(machine: Machine, node: fx.Node) -> Any:
+    """Which documents take the arm that this iteration follows, where that is asked and their slots decide it."""
+    condition, outcome = node.args
+    if machine.arms:
+        for taken in (True, False):
+            shorter = _shorter_than(machine, condition, outcome is taken)
+            if shorter is not None and shorter[1] == 1:
+                machine.use(shorter[0], node)
+                machine.empty = taken
+                machine.least = max(machine.least, 0 if taken else 1)
+    return OPAQUE
+
+
+def _shorter_than(machine: Machine, condition: Any, when: Any) -> tuple[tuple[Any, int], int] | None:
+    """``((boundaries, k of the document), length)`` if a condition is ``when`` for exactly the documents that are
+    shorter than ``length``."""
+    found = comparison(machine, condition)
     if found is None:
         return None
     left, op, right = found
-    if not node.args[1]:
+    if not when:
         op = NEGATED[op]
     difference = left.plus(right, -1)
     if difference.length_of() is None:

@@ -92,4 +92,4 @@ def only_checked(node: fx.Node) -> bool:
 
 
 def is_size_check(node: fx.Node) -> bool:
-    return name_of(node) == "_assert_scalar"
+    return name_of(node) in ("_assert_scalar", "loop_branch")

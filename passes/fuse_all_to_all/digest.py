@@ -17,7 +17,10 @@ from passes.document_loops.terms import map_args
 
 def steps(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """The nodes without integers and Dynamo's own assertions, of which one iteration may have more than another."""
-    return [n for n in nodes if not _is_integer(n) and name_of(n) != "_assert_scalar"]
+    return [n for n in nodes if not _is_integer(n) and name_of(n) not in _NOTHING]
+
+
+_NOTHING = ("_assert_scalar", "loop_branch")
 
 
 def _is_integer(node: fx.Node) -> bool:

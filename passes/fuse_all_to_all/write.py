@@ -240,7 +240,7 @@ def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:
             below.add(node)
     for node in reversed(alive):
         unused = all(u in gone for u in node.users)
-        check = name_of(node) == "_assert_scalar" and node in below
+        check = name_of(node) in ("_assert_scalar", "loop_branch") and node in below
         proven = name_of(node) == "loop_check" and body.values.get(node.args[0]) is True  # the op checks that itself
         known = node in body.values or node in body.machine.values or node in below
         if unused and (node.op == "get_attr" or check or proven or (known and not _has_effect(node, body))):

@@ -84,7 +84,7 @@ class Machine:
         name = name_of(node)
         if (
             node.op == "get_attr"
-            or name in ("_assert_scalar", "sym_storage_offset", "sym_stride")
+            or name in ("_assert_scalar", "loop_branch", "sym_storage_offset", "sym_stride")
             or node.target is markers.GROUP
         ):
             return

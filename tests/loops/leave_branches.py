@@ -143,3 +143,73 @@ def boundaries_listed_before_the_branch(x: Tensor, cu: Tensor) -> Tensor:
         for s, e in zip(bounds[:-1], bounds[1:]):
             out[s:e] = x[s:e].flip(0) * 2
     return out
+
+
+# ---------------------------------------------------------------- other results for short documents
+
+
+@leave("f[T,3] cu", must_refuse=True, tail=False, min_len=1, why="documents of one token are different")
+def zeros_for_single_tokens(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out.append(torch.zeros(3) if e - s == 1 else x[s:e].sum(0))
+    return torch.stack(out)
+
+
+@leave("f[T,3] cu", must_refuse=True, tail=False, why="another shape for documents without tokens")
+def other_shape_for_documents_without_tokens(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out.append(torch.zeros(1, 3) if e == s else x[s:e].sum(0, keepdim=True).expand(2, 3))
+    return torch.cat(out)
+
+
+@leave("f[T] cu", must_refuse=True, tail=False, why="a document without tokens leaves one")
+def token_for_documents_without_tokens(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(x.new_ones(1) if e == s else x[s:e].flip(0))
+    return torch.cat(parts)
+
+
+@leave("f[T] f[N] cu", must_refuse=True, tail=False, why="the other arm has a gradient of its own")
+def table_for_documents_without_tokens(x: Tensor, table: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out.append(table[i].log() if s == e else x[s:e].sum())
+    return torch.stack(out)
+
+
+@leave("f[T] cu", must_refuse=True, tail=False, why="the branch asks for the document before")
+def branch_on_the_document_before(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for i in range(1, len(cu) - 1):
+        out.append(x.new_zeros(()) if cu[i] == cu[i - 1] else x[cu[i] : cu[i + 1]].sum())
+    return torch.stack([x.sum(), *out])
+
+
+@leave("f[T] cu", must_refuse=True, why="a document without tokens marks the slot in front of it")
+def mark_in_front_of_documents_without_tokens(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e == s:
+            out[e - 1] = 7.0
+        else:
+            out[s:e] = out[s:e] * 2
+    return out
+
+
+@leave("f[T] cu", tail=False, why="what is joined has no slots, but capture takes the parts for as long as each other")
+def nothing_for_documents_without_tokens(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(torch.empty(0) if s == e else x[s:e].flip(0))
+    return torch.cat(parts)
+
+
+@leave("f[T,3] f[3] cu", must_refuse=True, tail=False, why="without such documents the default has no gradient at all")
+def learned_row_for_documents_without_tokens(x: Tensor, default: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out.append(default if s == e else x[s:e].mean(0))
+    return torch.stack(out)

@@ -13,6 +13,7 @@ from . import (
     leave_grids,
     leave_index,
     leave_iteration,
+    leave_lists,
     leave_memory,
     leave_offsets,
     leave_python,
@@ -27,5 +28,6 @@ __all__ = [
     "PROGRAMS", "leave_attention", "leave_blocks", "leave_branches", "leave_convolution", "leave_counts",
     "leave_edges", "leave_elsewhere",
     "leave_grids", "leave_index",
-    "leave_iteration", "leave_memory", "leave_offsets", "leave_python", "leave_state", "leave_totals", "leave_windows",
+    "leave_iteration", "leave_lists", "leave_memory", "leave_offsets", "leave_python", "leave_state", "leave_totals",
+    "leave_windows",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from . import (
     rewrite_elsewhere,
     rewrite_forms,
     rewrite_grids,
+    rewrite_lists,
     rewrite_offsets,
     rewrite_outputs,
     rewrite_totals,
@@ -22,5 +23,6 @@ PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
     "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_convolution",
     "rewrite_counts",
-    "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_offsets", "rewrite_outputs", "rewrite_totals",
+    "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_lists", "rewrite_offsets", "rewrite_outputs",
+    "rewrite_totals",
 ]  # fmt: skip

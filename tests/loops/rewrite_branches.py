@@ -117,3 +117,62 @@ def frequencies_of_the_row(x: Tensor, freqs: Tensor, cu: Tensor) -> Tensor:
 @program("f[T,4] f[500,4] cu", where=(rotated,), tail=False)
 def frequencies_of_the_longest(x: Tensor, freqs: Tensor, cu: Tensor) -> Tensor:
     return rotated(x, cu, freqs)
+
+
+# ---------------------------------------------------------------- other results for documents without slots
+
+
+@program("f[T,3] cu", tail=False, demand=True, exact=False)
+def zeros_for_documents_without_tokens(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s == 0:
+            out.append(torch.zeros(3))
+            continue
+        out.append(x[s:e].mean(0))
+    return torch.stack(out)
+
+
+@program("f[T,3] i[3] cu", tail=False, demand=True, exact=False)
+def default_row_for_documents_without_tokens(x: Tensor, default: Tensor, cu: Tensor) -> Tensor:
+    """The arm with tokens asks for what has no gradient where there is nothing."""
+    out = []
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        out.append((part * part + 1).mean(0).log() if part.shape[0] > 0 else default.float())
+    return torch.stack(out)
+
+
+@program("f[T] f[N] cu", demand=True, exact=False, graphs=3)
+def row_of_a_table_by_a_branch(x: Tensor, table: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros(table.shape[0])
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        if e > s:
+            out[i] = x[s:e].mean() * table[i]
+        else:
+            out[i] = -1.0
+    return out
+
+
+@program("f[T,2] f[N,2] cu", tail=False, demand=True, exact=False, graphs=3)
+def query_of_each_document(x: Tensor, q: Tensor, cu: Tensor) -> Tensor:
+    """Attention of one query, whose weights are no numbers where there are no keys."""
+    outs = []
+    for i in range(len(cu) - 1):
+        n = int(cu[i + 1]) - int(cu[i])
+        if n < 1:
+            outs.append(q.new_zeros(1, 2))
+            continue
+        keys = x[cu[i] : cu[i + 1]]
+        weights = torch.softmax((keys * q[i]).sum(-1), 0)
+        outs.append((weights[:, None] * keys).sum(0, keepdim=True) / weights.max())
+    return torch.cat(outs)
+
+
+@program("f[T] cu", tail=False, demand=True)
+def copy_of_documents_without_tokens(x: Tensor, cu: Tensor) -> Tensor:
+    """What is joined has no slots either way."""
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(x[s:e] * 2 if s == e else x[s:e].flip(0))
+    return torch.cat(parts)

@@ -1,0 +1,101 @@
+"""Look-alikes of lists of documents and of numbers, and of numbers that are worked out: right, whatever becomes of
+them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .harness import leave
+from .rewrite_lists import jagged, parts_of_the_longest
+
+# ---------------------------------------------------------------- jagged tensors
+
+
+@leave("f[3,T] cu", tail=False, min_len=1, why="torch takes the dimension that differs, which may be another one")
+def jagged_along_the_second(x: Tensor, cu: Tensor) -> Any:
+    return jagged([x[:, s:e] * 2 for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="the jagged tensor lacks the documents that are skipped")
+def jagged_without_short_documents(x: Tensor, cu: Tensor) -> Any:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s < 2:
+            continue
+        parts.append(x[s:e].cumsum(0))
+    return jagged([*parts, x[:1]])
+
+
+@leave("f[T] cu", tail=False, why="another entry follows")
+def jagged_with_one_more(x: Tensor, cu: Tensor) -> Any:
+    parts = [x[s:e].flip(0) for s, e in zip(cu[:-1], cu[1:])]
+    parts.append(x[:2])
+    return jagged(parts)
+
+
+# ---------------------------------------------------------------- lengths as parts of the longest
+
+PARTS: dict[str, Any] = dict(wrap=parts_of_the_longest, tail=False, min_len=1, exact=False)
+
+
+@leave("f[N,T] cu", must_refuse=True, why="the number is made of two tensors", **PARTS)
+def parts_of_two(x: Tensor, parts: Tensor) -> Tensor:
+    out = []
+    for i in range(x.shape[0]):
+        n = int(torch.round(parts[i] * x.shape[1] * parts[0].sign()))
+        out.append(x[i, :n].mean())
+    return torch.stack(out)
+
+
+@leave("f[N,T] cu", must_refuse=True, why="every document changes the part of the next", **PARTS)
+def parts_changed_on_the_way(x: Tensor, parts: Tensor) -> Tensor:
+    out, parts = [], parts.clone()
+    for i in range(x.shape[0]):
+        n = int(torch.round(parts[i] * x.shape[1]))
+        parts[i:] = parts[i:].clamp(max=0.5)
+        out.append(x[i, :n].sum())
+    return torch.stack(out)
+
+
+@leave("f[N,T] cu", must_refuse=True, why="all documents go by the first entry", **PARTS)
+def parts_of_the_first(x: Tensor, parts: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for i in range(x.shape[0]):
+        n = int(torch.round(parts[0] * x.shape[1]))
+        out[i, :n] = x[i, :n] * (i + 1)
+    return out
+
+
+@leave("f[N,T] cu", why="no document is cut by the number", **PARTS)
+def parts_as_numbers(x: Tensor, parts: Tensor) -> Tensor:
+    out = x.clone()
+    for i in range(x.shape[0]):
+        out[i] = x[i] * int(torch.round(parts[i] * 10))
+    return out
+
+
+# ---------------------------------------------------------------- rows of numbers
+
+
+@leave("f[T] cu", tail=False, min_len=1, why="numpy is told to look along the other side")
+def largest_of_each_row(x: Tensor, cu: Tensor) -> Tensor:
+    parts = x.split(cu.diff().tolist())
+    widths = np.max([(part.shape[0], 1) for part in parts], 1)
+    return x.new_zeros(int(widths.sum())) + x.sum()
+
+
+@leave("f[T] cu", tail=False, min_len=1, why="a row holds what is no number")
+def rows_of_numbers_and_names(x: Tensor, cu: Tensor) -> Tensor:
+    rows = [(f"document {i}", n) for i, n in enumerate(cu.diff().tolist())]
+    return torch.cat([x.new_full((n,), float(len(name))) for name, n in rows])
+
+
+@leave("f[T] cu", tail=False, min_len=1, why="the second entry of the list, which not every batch has")
+def second_part(x: Tensor, cu: Tensor) -> Any:
+    parts = x.split(cu.diff().tolist())
+    joined = torch.cat([part.flip(0) for part in parts])
+    return joined, parts[1] if len(parts) > 1 else joined

@@ -1,0 +1,133 @@
+"""Loops that must be rewritten: what is made of lists of documents and of numbers, and numbers that are worked out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .harness import program
+
+
+def jagged(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
+    made = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+    return made.values(), made.offsets()
+
+
+# ---------------------------------------------------------------- jagged tensors of documents
+
+
+@program("f[T,3] cu", tail=False, demand=True)
+def jagged_of_rolled(x: Tensor, cu: Tensor) -> Any:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(x[s:e].roll(1, 0))
+    return jagged(parts)
+
+
+@program("f[T] cu", tail=False, demand=True)
+def jagged_of_a_comprehension(x: Tensor, cu: Tensor) -> Any:
+    return jagged([x[cu[i] : cu[i + 1]].cumsum(0) for i in range(len(cu) - 1)])
+
+
+@program("f[T,2] cu64", tail=False, demand=True)
+def jagged_between_two_loops(x: Tensor, cu: Tensor) -> Any:
+    """What is made of a list may be looked at again, and its offsets are boundaries."""
+    row, offsets = jagged([x[s:e] - x[s:e].mean(0) for s, e in zip(cu[:-1], cu[1:])])
+    return torch.cat([row[s:e].flip(0) for s, e in zip(offsets[:-1], offsets[1:])]), offsets
+
+
+# ---------------------------------------------------------------- lengths as parts of the longest
+
+
+def parts_of_the_longest(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    return x, cu.diff() / x.shape[1]
+
+
+LENGTHS = dict(wrap=parts_of_the_longest, tail=False, demand=True, exact=False, min_len=1, reads=0)
+
+
+@program("f[N,T,3] cu", **LENGTHS)
+def mean_of_rounded_parts(x: Tensor, parts: Tensor) -> Tensor:
+    out = []
+    for i in range(x.shape[0]):
+        n = int(torch.round(parts[i] * x.shape[1]))
+        out.append(x[i, 0:n].mean(0))
+    return torch.stack(out)
+
+
+@program("f[N,T] cu", **LENGTHS)
+def parts_read_with_item(x: Tensor, parts: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for i in range(len(x)):
+        n = (parts[i] * x.size(1)).add(0.5).floor().long().item()
+        out[i, :n] = x[i, :n].flip(0)
+    return out
+
+
+@program("f[N,T,2] cu", **LENGTHS)
+def parts_cut_and_joined(x: Tensor, parts: Tensor) -> Tensor:
+    """The same numbers in a comprehension, where what is cut is joined."""
+    return torch.cat([x[i, : int(torch.round(parts[i] * x.shape[1]))] * 2 for i in range(x.size(0))])
+
+
+@program("f[N,T] cu", **LENGTHS)
+def parts_as_a_bound(x: Tensor, parts: Tensor) -> Tensor:
+    """A tensor stands for the number in a slice."""
+    out = []
+    for i in range(x.shape[0]):
+        n = (parts[i] * x.shape[1]).round().long()
+        out.append(x[i, :n].sum())
+    return torch.stack(out)
+
+
+# ---------------------------------------------------------------- rows of numbers, and numpy over them
+
+
+@program("f[T,2] cu", tail=False, demand=True, min_len=1, reads=2)
+def padded_to_the_largest_shape(x: Tensor, cu: Tensor) -> Tensor:
+    parts = list(x.split(cu.diff().tolist()))
+    shape = np.max([part.shape for part in parts], 0).tolist()
+    out = torch.full((len(parts), *shape), -1.0, dtype=parts[0].dtype)
+    for i, part in enumerate(parts):
+        out[i][slice(0, part.shape[0]), slice(0, part.shape[1])] = part
+    return out
+
+
+@program("f[T] cu", tail=False, demand=True, min_len=1)
+def padded_to_the_longest_by_numpy(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    out = x.new_zeros(len(lengths), int(np.max(lengths)))
+    for i, (part, n) in enumerate(zip(x.split(lengths), lengths)):
+        out[i, :n] = part
+    return out
+
+
+@program("f[T] cu", tail=False, demand=True)
+def spans_in_a_list(x: Tensor, cu: Tensor) -> Tensor:
+    """Pairs of numbers, looped over again."""
+    spans = [(s, e) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    out = x.clone()
+    for s, e in spans:
+        out[s:e] = x[s:e].flip(0)
+    return out
+
+
+# ---------------------------------------------------------------- single parts
+
+
+@program("f[T] cu", tail=False, demand=True)
+def dtype_of_the_first_part(x: Tensor, cu: Tensor) -> Tensor:
+    parts = x.split(cu.diff().tolist())
+    out = torch.zeros(x.shape[0], dtype=parts[0].dtype)
+    for i, part in enumerate(parts):
+        out[cu[i] : cu[i + 1]] = part.cumsum(0)
+    return out
+
+
+@program("f[T,2] cu", tail=False, demand=True, reads=3)
+def first_and_last_part(x: Tensor, cu: Tensor) -> Any:
+    parts = x.split(cu.diff().tolist())
+    return parts[0] * 2, parts[-1].sum(), torch.cat([part.flip(0) for part in parts])
