@@ -81,8 +81,9 @@ def _write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: R
     head = tx.indexof[region.head]
     taken = _leads_to_loop(tx, tx.indexof[instruction.target], head)
     fallen = _leads_to_loop(tx, tx.instruction_pointer, head)
-    if taken == fallen:
-        return False
+    if taken == fallen or (region.iteration, tx.instruction_pointer) in region.skipped_at:
+        return False  # come here again, as a while on data does, it could go on for ever
+    region.skipped_at.add((region.iteration, tx.instruction_pointer))
     region.note_skip()
     skip_when = jumps_if if taken else not jumps_if
     op = markers.LOOP_SKIP[0 if is_bool else 1]

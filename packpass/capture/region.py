@@ -236,6 +236,8 @@ class Region:
         self.lists: list[CollectedItems] = []
         self.skips = False
         """Are some documents skipped? Then a list may have fewer entries than there are documents."""
+        self.skipped_at: set[tuple[int, Any]] = set()
+        """Iteration and instruction of the branches that skip the rest of the body."""
         self.followed: dict[int, Any] = {}
         """Iteration -> the condition of its branches that is followed both ways."""
         self.numbers: dict[Any, Any] = {}

@@ -54,6 +54,8 @@ class Emitter:
         """Where the slots of the row lie in an outer tensor (`passes.document_loops.elsewhere`)."""
         self.boundaries = boundaries
         self.cu = self.given = self._boundary_node(boundaries)
+        self._first: fx.Node | None = None
+        """Where the documents begin, if slots are counted from there."""
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
@@ -90,7 +92,7 @@ class Emitter:
     def only_documents(self) -> Any:
         """No row to cut: slots are counted from the first boundary, and there are as many as documents have."""
         first = self.call(operator.getitem, self.cu, slice(0, 1))
-        self.cu = self.call(torch.sub, self.cu, first)
+        self.cu, self._first = self.call(torch.sub, self.cu, first), first
         if self.total is None:
             self.total = self.call(_ops.covered_length.default, self.cu)
         return self.total
@@ -193,6 +195,8 @@ class Emitter:
             node = self.call(_ops.position_ids.default, self.cu, self.total)
         else:
             node = self.call(torch.arange, self.total, device=self.device)
+            if self._first is not None and not value.gathered:
+                node = self.call(torch.add, node, self._first)
         if value.start:
             node = self.call(torch.add, node, value.start)
         if value.dtype != torch.int64:

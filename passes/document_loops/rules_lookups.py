@@ -202,7 +202,7 @@ def _pick(machine: Machine, node: fx.Node, source: Segment, entries: list[Any]) 
         return NotImplemented
     if not (source.window == rows.window == ids.window == FULL):
         return NotImplemented
-    slots = machine.intern(Positions(False, 0, torch.int64, counted.device))
+    slots = machine.intern(Positions(False, 0, torch.int64, counted.device, gathered=True))
     index = (slots, operand(machine, entries[1], FULL, node, 0))
     term = Apply(operator.getitem, False, (machine.read(source, node), index), (), -1)
     return exactly(machine.fresh(term, 1), [source, rows, ids])

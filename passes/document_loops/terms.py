@@ -107,13 +107,17 @@ class Flip(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Positions(Term):
-    """``start + slot - document start``, or counted from the row's start (``per_document=False``): an arange."""
+    """``start + slot - document start``, or counted from the row's start (``per_document=False``): an arange.
+
+    ``gathered``: counted from where the documents begin, if there is no row but theirs.
+    """
 
     per_document: bool
     start: int
     dtype: Any
     device: Any
     dim: int = -1
+    gathered: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

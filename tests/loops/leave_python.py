@@ -561,3 +561,15 @@ def nothing_for_some_documents(x: Tensor, cu: Tensor) -> Tensor:
         outputs.append(x[start:end].cumsum(0))
         outputs.append(None)
     return torch.cat([output for output in outputs if output is not None])
+
+
+@leave("f[T] cu", refusal=True)
+def slots_counted_by_while(x: Tensor, cu: Tensor) -> Tensor:
+    """How often the inner loop turns is data."""
+    out = x.clone()
+    for i in range(len(cu) - 1):
+        at, end = cu[i].item(), cu[i + 1]
+        while at < end:
+            out[at] = 0
+            at += 1
+    return out
