@@ -14,7 +14,7 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
                                          # list_diagonal for torch.block_diag, list_boundaries for the offsets of a
                                          # jagged tensor
 
-``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``, and ``loop_branch`` stands where
+``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``; ``loop_branch`` stands where
 the first iteration has followed any other branch one way and the second the other. The markers never
 execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
 ``roll``, ``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop is traced, because the
@@ -64,6 +64,7 @@ _lib.define(
     tags=_TAGS,
 )
 _lib.define("chunk(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
+_lib.define("pieces(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
 _lib.define("reshape(Tensor x, SymInt[] sizes) -> Tensor", tags=_TAGS)
 _lib.define("pad(Tensor x, SymInt[] pad, str mode, Scalar? value, SymInt width) -> Tensor", tags=_TAGS)
 _lib.define("boundaries(Tensor cu_seqlens) -> ()", tags=_TAGS)
@@ -128,6 +129,9 @@ ROLL = _ns.roll.default
 LOGSUMEXP, CUMMAX, CUMMIN = _ns.logsumexp.default, _ns.cummax.default, _ns.cummin.default
 ATTENTION = _ns.attention.default
 CHUNK, RESHAPE = _ns.chunk.default, _ns.reshape.default
+PIECES = _ns.pieces.default
+"""``chunk`` of a document, of which the program takes pieces by their numbers: these must be there, the others need
+not."""
 PAD = _ns.pad.default
 SHADOWS: dict[Any, Callable[..., Any]] = {
     ATTENTION: scaled_dot_product_attention,
@@ -136,6 +140,7 @@ SHADOWS: dict[Any, Callable[..., Any]] = {
     CUMMAX: torch.cummax,
     CUMMIN: torch.cummin,
     CHUNK: torch.chunk,
+    PIECES: torch.chunk,
     RESHAPE: torch.reshape,
     PAD: pad,
 }
@@ -186,7 +191,7 @@ for _name in (
 ):
     _lib.impl(_name, _never, "CompositeExplicitAutograd")
 for _shadow, _original in SHADOWS.items():
-    if _shadow in (CHUNK, RESHAPE):  # views, which an op of this kind must not return
+    if _shadow in (CHUNK, PIECES, RESHAPE):  # views, which an op of this kind must not return
         _lib.impl(_shadow.name().partition("::")[2], _never, "CompositeExplicitAutograd")
         continue
     _lib.impl(_shadow.name().partition("::")[2], _original, "CompositeExplicitAutograd")
@@ -287,12 +292,15 @@ torch.library.register_fake(
 torch.library.register_fake("packpass_capture::masked_put", lambda row, mask, value, all, lengths: None, lib=_lib)
 
 
-@torch.library.register_fake("packpass_capture::chunk", lib=_lib)
-def _(x: torch.Tensor, chunks: int, dim: int) -> list[torch.Tensor]:
+def _parts(x: torch.Tensor, chunks: int, dim: int) -> list[torch.Tensor]:
     sizes: list[int | torch.SymInt] = list(x.shape)
     whole = sizes[dim]
     sizes[dim] = whole // chunks if statically_known_true(whole % chunks == 0) else _fresh_size()
     return [x.new_empty(sizes) for _ in range(chunks)]
+
+
+for _name in ("chunk", "pieces"):
+    torch.library.register_fake(f"packpass_capture::{_name}", _parts, lib=_lib)
 
 
 @torch.library.register_fake("packpass_capture::reshape", lib=_lib)
