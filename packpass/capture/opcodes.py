@@ -22,7 +22,18 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import calls, divisible, effects, last_boundary, late_reads, lifted, masked, running, sequences, subscripts
+from packpass.capture import (
+    calls,
+    divisible,
+    effects,
+    last_boundary,
+    late_reads,
+    lifted,
+    masked,
+    running,
+    sequences,
+    subscripts,
+)
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     LocalGeneratorObjectVariable,

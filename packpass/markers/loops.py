@@ -67,6 +67,7 @@ _lib.define("chunk(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
 _lib.define("pieces(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
 _lib.define("reshape(Tensor x, SymInt[] sizes) -> Tensor", tags=_TAGS)
 _lib.define("pad(Tensor x, SymInt[] pad, str mode, Scalar? value, SymInt width) -> Tensor", tags=_TAGS)
+_lib.define("last_slot(Tensor x, int dim) -> Tensor", tags=_TAGS)
 _lib.define("boundaries(Tensor cu_seqlens) -> ()", tags=_TAGS)
 _lib.define("last_boundary(Tensor cu_seqlens, SymInt size, bool outcome) -> ()", tags=_TAGS)
 _lib.define("logsumexp(Tensor x, int[] dims, bool keepdim) -> Tensor", tags=_TAGS)
@@ -98,6 +99,11 @@ def scaled_dot_product_attention(
 def pad(x: torch.Tensor, pad: list[int], mode: str, value: float | None, width: int) -> torch.Tensor:
     """Torch's own; ``width`` is what the one dimension that is padded is taken to be padded to."""
     return torch.nn.functional.pad(x, pad, mode, value)
+
+
+def last_slot(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """The last slot alone, as a dimension of size 1."""
+    return x.select(dim, -1).unsqueeze(dim)
 
 
 _ns = torch.ops.packpass_capture
@@ -133,6 +139,8 @@ PIECES = _ns.pieces.default
 """``chunk`` of a document, of which the program takes pieces by their numbers: these must be there, the others need
 not."""
 PAD = _ns.pad.default
+LAST_SLOT = _ns.last_slot.default
+"""``x[-1:]`` of a document behind a branch, where it is taken to have a slot."""
 SHADOWS: dict[Any, Callable[..., Any]] = {
     ATTENTION: scaled_dot_product_attention,
     ROLL: torch.roll,
@@ -143,6 +151,7 @@ SHADOWS: dict[Any, Callable[..., Any]] = {
     PIECES: torch.chunk,
     RESHAPE: torch.reshape,
     PAD: pad,
+    LAST_SLOT: last_slot,
 }
 """Marker -> what it stands for; with the same positional arguments."""
 BOUNDARIES = _ns.boundaries.default
@@ -191,7 +200,7 @@ for _name in (
 ):
     _lib.impl(_name, _never, "CompositeExplicitAutograd")
 for _shadow, _original in SHADOWS.items():
-    if _shadow in (CHUNK, PIECES, RESHAPE):  # views, which an op of this kind must not return
+    if _shadow in (CHUNK, PIECES, RESHAPE, LAST_SLOT):  # views, which an op of this kind must not return
         _lib.impl(_shadow.name().partition("::")[2], _never, "CompositeExplicitAutograd")
         continue
     _lib.impl(_shadow.name().partition("::")[2], _original, "CompositeExplicitAutograd")
@@ -320,6 +329,11 @@ def _(x: torch.Tensor, pad: Sequence[int], mode: str, value: float | None, width
         if not all(type(amount) is int and amount == 0 for amount in pad[2 * i : 2 * i + 2]):
             sizes[-1 - i] = width
     return x.new_empty(sizes)
+
+
+@torch.library.register_fake("packpass_capture::last_slot", lib=_lib)
+def _(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return x.new_empty([1 if d == dim else size for d, size in enumerate(x.shape)])
 
 
 # Strides of a roll are those of a fresh contiguous tensor, as in eager.
