@@ -78,8 +78,8 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
 
 
 def _last_slot(tx: Any, self: Any, fake: torch.Tensor, entries: list[Any]) -> Any:
-    """``x[..., -1:]`` behind a branch. How many slots that are, one or none, is what such a branch asks for; a pass that
-    knows the answer may take it for one, and no other may use the loop."""
+    """``x[..., -1:]`` behind a branch. How many slots that are, one or none, is what such a branch asks for; a pass
+    that knows the answer may take it for one, and no other may use the loop."""
     region = active.regions[-1] if active.regions else None
     if region is None or region.iteration not in region.followed:
         return None

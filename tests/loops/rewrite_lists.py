@@ -167,3 +167,22 @@ def the_same_piece_twice(x: Tensor, cu: Tensor) -> Tensor:
         pieces = x[s:e].chunk(4)
         parts.append(torch.cat([pieces[0], pieces[0]]))
     return torch.cat(parts)
+
+
+# ---------------------------------------------------------------- numbers made with sizes that all documents share
+
+
+@program("f[T] f[2,6] cu", tail=False, demand=True, min_len=1, reads=1)
+def lengths_with_room_for_more(x: Tensor, image: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    widths = [n + image.shape[1] // 2 for n in lengths]
+    out = x.new_zeros(len(lengths), max(widths))
+    for i, (n, part) in enumerate(zip(lengths, x.split(lengths))):
+        out[i, :n] = part
+    return out
+
+
+@program("f[3*T] f[3,2] cu", tail=False, demand=True)
+def lengths_times_a_size(x: Tensor, images: Tensor, cu: Tensor) -> Tensor:
+    widths = [len(images) * n for n in cu.diff().tolist()]
+    return torch.cat([part.cumsum(0) for part in x.split(widths)])
