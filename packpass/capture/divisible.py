@@ -66,7 +66,21 @@ def _chunk(tx: Any, tensor: Any, fake: torch.Tensor, chunks: Any = None, dim: An
         return None
     _not_replayable()
     args = (tensor.as_proxy(), count, at % fake.dim())
-    return emit(tx, markers.CHUNK, *args)
+    parts = emit(tx, markers.CHUNK, *args)
+    active.trace.chunks[parts] = args
+    return parts
+
+
+def piece(tx: Any, parts: Any, key: Any) -> Any:
+    """``document.chunk(k)[j]``, which fails where a document has fewer pieces; None if it is something else."""
+    args = active.trace.chunks.get(parts.realize()) if active.regions else None
+    at = None if args is None else _constant(key)
+    if args is None or type(at) is not int or not 0 <= at < args[1]:
+        return None
+    parts = parts.realize()
+    if parts not in active.trace.pieces:
+        active.trace.pieces[parts] = emit(tx, markers.PIECES, *args)
+    return active.trace.pieces[parts].items[at]
 
 
 def _unflatten(tx: Any, tensor: Any, fake: torch.Tensor, dim: Any = None, sizes: Any = None, **kwargs: Any) -> Any:

@@ -18,6 +18,7 @@ import sympy
 import torch
 from torch import fx
 
+from packpass._compat import free_unbacked_symbols
 from packpass.capture.dynamo import SymNodeVariable, emit
 from packpass.markers.lengths import Steps, length_of
 from packpass.semantics import storage
@@ -40,18 +41,22 @@ def list_of(region: Region, values: list[Any]) -> Any:
     if any(expression is None or expression != made[0] for expression in made):
         return None
     vector = _emit(region.tx, made[0], region.length)
-    return None if vector is None or isinstance(vector, int) else emit(region.tx, "clone", vector, method=True)
+    return emit(region.tx, "clone", vector, method=True) if vector is not None and _is_tensor(vector) else None
 
 
 def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     """How a number is made in the iteration with that index; None if in another way than these. ``begin``: the index of
     the first iteration. Tensors are named by their nodes, whose names are the same when the frame is traced again.
 
-    An int; ``("lengths", name, steps)``; ``("entry", tensor, ahead)``, the tensor's entry at the index plus ``ahead``;
+    An int; ``("size", expression, None)``, a size of the graph's inputs, which all documents share;
+    ``("lengths", name, steps)``; ``("entry", tensor, ahead)``, the tensor's entry at the index plus ``ahead``;
     ``("column", matrix, column)``, an entry of the matrix' row at the index; ``(function, first, second)`` of such.
     """
     if not isinstance(node, fx.Node):
         return node if type(node) is int else None
+    size = node.meta.get("example_value")
+    if isinstance(size, torch.SymInt) and not free_unbacked_symbols(size):
+        return ("size", str(size.node.expr), None)
     if node.target is torch.sym_int:  # int(entry)
         return made_of(node.args[0], index, begin)
     lengths = length_of(node, index)
@@ -117,7 +122,8 @@ def is_constant(tensor: fx.Node, begin: fx.Node) -> bool:
 
 def vector_of(tx: InstructionTranslatorBase, made: Any) -> Any:
     """The proxy of all documents' numbers, made in that way; None if they are not found, or all the same."""
-    return None if isinstance(made, int) or _holds(made, "entry") else _emit(tx, made, None)
+    vector = None if isinstance(made, int) or _holds(made, "entry") else _emit(tx, made, None)
+    return vector if vector is not None and _is_tensor(vector) else None
 
 
 def _holds(made: Any, what: str) -> bool:
@@ -129,6 +135,8 @@ def _emit(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
     if isinstance(made, int):
         return made
     what, first, second = made
+    if what == "size":
+        return _size(tx, first)
     if what == "lengths":
         return stepped(tx, first, second)
     if what in ("column", "entry"):
@@ -137,9 +145,23 @@ def _emit(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
             return None
         return _column_of(tx, node, second) if what == "column" else _cut(tx, node, second, length)
     parts = [_emit(tx, part, length) for part in (first, second)]
-    if any(part is None for part in parts) or all(isinstance(part, int) for part in parts):
+    if any(part is None for part in parts) or not any(_is_tensor(part) for part in parts):
         return None
     return emit(tx, what, *parts).as_proxy()
+
+
+def _is_tensor(part: Any) -> bool:
+    return not isinstance(part, int) and isinstance(part.node.meta.get("example_value"), torch.Tensor)
+
+
+def _size(tx: InstructionTranslatorBase, expression: str) -> Any:
+    """The proxy of a size that is known without a document's numbers; None if there is none."""
+    tracer = tx.output.current_tracer
+    for node in tracer.graph.nodes:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.SymInt) and str(value.node.expr) == expression:
+            return tracer.proxy(node)
+    return None
 
 
 def _column_of(tx: InstructionTranslatorBase, matrix: fx.Node, column: int) -> Any:

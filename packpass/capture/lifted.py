@@ -24,7 +24,7 @@ from packpass.semantics.pointwise import tagged
 
 
 def number(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
-    """``int(tensor)`` and ``tensor.item()`` as an entry of a vector of integers; None if it is something else."""
+    """``int(tensor)`` as an entry of a vector of integers; None if it is something else."""
     value = tensor.realize() if tensor is not None and not rest and not kwargs else None
     if not active.regions or not isinstance(value, TensorVariable) or not _is_single(example(value)):
         return None
@@ -142,3 +142,14 @@ def watch(tx: Any, value: Any) -> None:
     frame.parts = True
     enter_loop_mode(tx, (hint_of(example_of(source).shape[0]) or 0,), padded=True)
     frame.parts = False
+
+
+def item(tx: Any, tensor: Any) -> Any:
+    """``tensor.item()``, which keeps what is behind the point."""
+    fake = example(tensor.realize())
+    whole = isinstance(fake, torch.Tensor) and not fake.dtype.is_floating_point
+    return number(tx, tensor) if whole else None
+
+
+METHODS = {"item": item}
+"""Name of a tensor's method -> ``replacement(tx, tensor)``."""

@@ -22,7 +22,18 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import calls, effects, last_boundary, late_reads, lifted, masked, running, sequences, subscripts
+from packpass.capture import (
+    calls,
+    divisible,
+    effects,
+    last_boundary,
+    late_reads,
+    lifted,
+    masked,
+    running,
+    sequences,
+    subscripts,
+)
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     LocalGeneratorObjectVariable,
@@ -179,6 +190,11 @@ def _get_item(original: Any, self: Any, instruction: Any) -> None:
     if last is not None:
         self.popn(2)
         self.push(last)
+        return
+    own = divisible.piece(self, self.stack[-2], self.stack[-1])
+    if own is not None:
+        self.popn(2)
+        self.push(own)
         return
     found = numbers_of(self.stack[-2])
     if found is not None:

@@ -152,6 +152,10 @@ class Trace:
     """Hooks that torch has called."""
     messages: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """``P2POp`` -> its arguments."""
+    chunks: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """The parts that ``chunk`` makes of a document -> the arguments of their marker."""
+    pieces: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """The same -> those that are taken by their numbers."""
     slices: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """What is cut, and how -> the size and the offset that were made up for it."""
 

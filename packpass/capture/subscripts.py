@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from packpass import markers
 from packpass.capture import masked
 from packpass.capture.dynamo import (
     ConstantVariable,
@@ -13,9 +14,11 @@ from packpass.capture.dynamo import (
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
+    emit,
     example,
 )
 from packpass.capture.single_rows import single_row
+from packpass.capture.state import active, current_frame
 from packpass.capture.watch import is_scalar, is_unknown, watch_row
 
 
@@ -34,6 +37,9 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     if kept is not None:
         return kept
     entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
+    last = _last_slot(tx, self, fake, entries) if name == "__getitem__" else None
+    if last is not None:
+        return last
     # An integer tensor of no dimensions indexes like the integer it holds.
     scalars = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable) and is_scalar(entry)]
     unknown = [i for i, e in enumerate(entries) if isinstance(e, SymNodeVariable) and is_unknown(e.sym_num)] + scalars
@@ -69,6 +75,26 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     if name == "__getitem__":
         return slot
     return slot.call_method(tx, "__setitem__", [ConstantVariable.create(Ellipsis), args[1]], {})
+
+
+def _last_slot(tx: Any, self: Any, fake: torch.Tensor, entries: list[Any]) -> Any:
+    """``x[..., -1:]`` behind a branch. How many slots that are, one or none, is what such a branch asks for; a pass
+    that knows the answer may take it for one, and no other may use the loop."""
+    region = active.regions[-1] if active.regions else None
+    if region is None or region.iteration not in region.followed:
+        return None
+    at = [i for i, entry in enumerate(entries) if not _is_full_slice(entry)]
+    if len(at) != 1 or not isinstance(entries[at[0]], SliceVariable) or not _is_constant_slice(entries[at[0]]):
+        return None
+    if [v.as_python_constant() for v in entries[at[0]].items] not in ([-1, None, None], [-1, None, 1]):
+        return None
+    ellipsis = [i for i, entry in enumerate(entries) if not isinstance(entry, SliceVariable)]
+    dim = at[0] + (fake.dim() - len(entries) if ellipsis and ellipsis[0] < at[0] else 0)
+    if not is_unknown(fake.shape[dim]):
+        return None
+    frame = current_frame()
+    frame.not_replayable = frame.not_replayable or "a document is taken to have a last slot"
+    return emit(tx, markers.LAST_SLOT, self.as_proxy(), dim)
 
 
 def _is_constant(entry: Any) -> bool:

@@ -14,10 +14,10 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
                                          # list_diagonal for torch.block_diag, list_boundaries for the offsets of a
                                          # jagged tensor
 
-``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``, and ``loop_branch`` stands
+``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``; ``loop_branch`` stands
 where the first iteration has followed any other branch one way and the second the other. The markers never execute:
-``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would.
-``roll``, ``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop is traced, because the
+``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would. ``roll``,
+``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop is traced, because the
 stock fakes guard on ``numel() == 0``, which no segment of unknown length can answer; ``chunk`` and ``reshape`` do
 because they ask whether a length divides (`packpass.capture.divisible`), ``pad`` to a width because torch does not see
 that all documents have it then (`packpass.capture.widths`).
@@ -64,8 +64,10 @@ _lib.define(
     tags=_TAGS,
 )
 _lib.define("chunk(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
+_lib.define("pieces(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
 _lib.define("reshape(Tensor x, SymInt[] sizes) -> Tensor", tags=_TAGS)
 _lib.define("pad(Tensor x, SymInt[] pad, str mode, Scalar? value, SymInt width) -> Tensor", tags=_TAGS)
+_lib.define("last_slot(Tensor x, int dim) -> Tensor", tags=_TAGS)
 _lib.define("boundaries(Tensor cu_seqlens) -> ()", tags=_TAGS)
 _lib.define("last_boundary(Tensor cu_seqlens, SymInt size, bool outcome) -> ()", tags=_TAGS)
 _lib.define("logsumexp(Tensor x, int[] dims, bool keepdim) -> Tensor", tags=_TAGS)
@@ -99,6 +101,11 @@ def pad(x: torch.Tensor, pad: list[int], mode: str, value: float | None, width: 
     return torch.nn.functional.pad(x, pad, mode, value)
 
 
+def last_slot(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """The last slot alone, as a dimension of size 1."""
+    return x.select(dim, -1).unsqueeze(dim)
+
+
 _ns = torch.ops.packpass_capture
 LOOP_BEGIN = _ns.loop_begin.default
 LOOP_END = _ns.loop_end.default
@@ -128,7 +135,12 @@ ROLL = _ns.roll.default
 LOGSUMEXP, CUMMAX, CUMMIN = _ns.logsumexp.default, _ns.cummax.default, _ns.cummin.default
 ATTENTION = _ns.attention.default
 CHUNK, RESHAPE = _ns.chunk.default, _ns.reshape.default
+PIECES = _ns.pieces.default
+"""``chunk`` of a document, of which the program takes pieces by their numbers: these must be there, the others need
+not."""
 PAD = _ns.pad.default
+LAST_SLOT = _ns.last_slot.default
+"""``x[-1:]`` of a document behind a branch, where it is taken to have a slot."""
 SHADOWS: dict[Any, Callable[..., Any]] = {
     ATTENTION: scaled_dot_product_attention,
     ROLL: torch.roll,
@@ -136,8 +148,10 @@ SHADOWS: dict[Any, Callable[..., Any]] = {
     CUMMAX: torch.cummax,
     CUMMIN: torch.cummin,
     CHUNK: torch.chunk,
+    PIECES: torch.chunk,
     RESHAPE: torch.reshape,
     PAD: pad,
+    LAST_SLOT: last_slot,
 }
 """Marker -> what it stands for; with the same positional arguments."""
 BOUNDARIES = _ns.boundaries.default
@@ -186,7 +200,7 @@ for _name in (
 ):
     _lib.impl(_name, _never, "CompositeExplicitAutograd")
 for _shadow, _original in SHADOWS.items():
-    if _shadow in (CHUNK, RESHAPE):  # views, which an op of this kind must not return
+    if _shadow in (CHUNK, PIECES, RESHAPE, LAST_SLOT):  # views, which an op of this kind must not return
         _lib.impl(_shadow.name().partition("::")[2], _never, "CompositeExplicitAutograd")
         continue
     _lib.impl(_shadow.name().partition("::")[2], _original, "CompositeExplicitAutograd")
@@ -287,12 +301,15 @@ torch.library.register_fake(
 torch.library.register_fake("packpass_capture::masked_put", lambda row, mask, value, all, lengths: None, lib=_lib)
 
 
-@torch.library.register_fake("packpass_capture::chunk", lib=_lib)
-def _(x: torch.Tensor, chunks: int, dim: int) -> list[torch.Tensor]:
+def _parts(x: torch.Tensor, chunks: int, dim: int) -> list[torch.Tensor]:
     sizes: list[int | torch.SymInt] = list(x.shape)
     whole = sizes[dim]
     sizes[dim] = whole // chunks if statically_known_true(whole % chunks == 0) else _fresh_size()
     return [x.new_empty(sizes) for _ in range(chunks)]
+
+
+for _name in ("chunk", "pieces"):
+    torch.library.register_fake(f"packpass_capture::{_name}", _parts, lib=_lib)
 
 
 @torch.library.register_fake("packpass_capture::reshape", lib=_lib)
@@ -312,6 +329,11 @@ def _(x: torch.Tensor, pad: Sequence[int], mode: str, value: float | None, width
         if not all(type(amount) is int and amount == 0 for amount in pad[2 * i : 2 * i + 2]):
             sizes[-1 - i] = width
     return x.new_empty(sizes)
+
+
+@torch.library.register_fake("packpass_capture::last_slot", lib=_lib)
+def _(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return x.new_empty([1 if d == dim else size for d, size in enumerate(x.shape)])
 
 
 # Strides of a roll are those of a fresh contiguous tensor, as in eager.

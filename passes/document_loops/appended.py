@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
+from passes.document_loops import uneven
 from passes.document_loops.blocks import diagonal
 from passes.document_loops.documents import as_term, document, document_view, is_per_document
 from passes.document_loops.machine import Document, Machine, Slot
@@ -35,6 +36,9 @@ class Common(Term):
 def appended_value(machine: Machine, source: fx.Node, collect: fx.Node) -> Any:
     """The value that is appended; slots, integers and what all documents share as the documents' values they are."""
     value = machine.value(source)
+    piece = uneven.joined(machine, source, [value])
+    if piece is not None:
+        return piece
     square = diagonal(value, source)
     if square is not None:
         return document(machine, square)

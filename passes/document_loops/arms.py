@@ -22,11 +22,23 @@ from passes.document_loops.documents import document
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import FULL
 from passes.document_loops.machine import Cell, Document, Machine, Segment, Store
-from passes.document_loops.terms import DocAssign, Outside, Row, Term
+from passes.document_loops.rules import rule
+from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term
 from passes.loops import LoopFound
 from passes.refused import Refused
 
 Interpreted = tuple[Machine, dict[fx.Node, Any]]
+
+
+@rule("last_slot")
+def _last_slot(machine: Machine, node: fx.Node) -> Any:
+    """``x[-1:]`` of documents that are known to have a slot: a value of each."""
+    value, dim = machine.value(node.args[0]), node.args[1]
+    whole = isinstance(value, Segment) and value.window == FULL and value.store.exact
+    if not whole or dim != value.rank + value.dim or machine.least < 1:
+        raise Refused("length-branch", "x[-1:] behind a branch that does not say that the document has a slot", node)
+    taken = machine.intern(Take(machine.read(value, node), -1, value.dim))
+    return document(machine, Apply(torch.unsqueeze, False, (taken, value.dim), (), 0))
 
 
 def joined(graph: fx.Graph, loop: LoopFound, both: list[Interpreted]) -> Interpreted:

@@ -238,7 +238,7 @@ def _check_pieces(
 ) -> None:
     """A list of several parts of each document may be concatenated along their packed dimension."""
     begin = loop.iterations[0][0]
-    parts = [term for term in walk(value.term) if isinstance(term, Elsewhere)]
+    parts = [term for term in walk(value.term) if isinstance(term, (Elsewhere, Row))]
     if any(mutated_after(graph, part.node, begin) for part in parts):
         raise Refused(
             "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect

@@ -18,6 +18,7 @@ from passes.document_loops.emit import Emitter
 from passes.document_loops.find import Decided
 from passes.document_loops.machine import Segment
 from passes.document_loops.parts import Pieces
+from passes.document_loops.uneven import Uneven
 
 _ops = torch.ops.packpass
 
@@ -29,6 +30,8 @@ def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> f
     if decided.row_node is None:
         return row  # made for the documents alone
     for collect, value in decided.appended:
+        if collect is cat.args[0] and isinstance(value, Pieces) and isinstance(value.term, Uneven):
+            return row
         if collect is cat.args[0] and isinstance(value, Pieces):
             times = emitter.call(operator.mul, emitter.cu, len(value.term.parts))
             return row if decided.covers_row else emitter.call(_ops.documents_only.default, row, times, dim)

@@ -140,9 +140,9 @@ class Joined(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pieces:
-    """What a document gives to a list that is joined in the end: `Joined`."""
+    """What a document gives to a list that is joined in the end: `Joined`, or what `uneven` makes of pieces."""
 
-    term: Joined
+    term: Any
     rank: int
 
 

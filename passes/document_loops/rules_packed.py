@@ -17,10 +17,11 @@ from passes.document_loops.integers import FULL, Affine, Window
 from passes.document_loops.machine import OPAQUE, Check, Machine, Padded, Segment
 from passes.document_loops.op_names import label
 from passes.document_loops.padded import joined_to_width, padded_to_width
-from passes.document_loops.parts import chunks_of, pieces
+from passes.document_loops.parts import OtherDocuments, chunks_of, pieces
 from passes.document_loops.rules import documents, outside_call, rule
 from passes.document_loops.rules_views import first_bound
 from passes.document_loops.terms import ANY, Apply, Assign, Flip, Outside, Roll, Term
+from passes.document_loops.uneven import joined, pieces_of
 from passes.refused import Refused
 
 
@@ -145,6 +146,10 @@ def _constant_block(machine: Machine, value: Any, dim: int) -> tuple[int, Any] |
 def _cat(machine: Machine, node: fx.Node) -> Any:
     tensors, dim = argument(node, 0, "tensors"), argument(node, 1, "dim", node.kwargs.get("axis", 0))
     values = [machine.value(t) for t in tensors]
+    uneven = joined(machine, node, values)
+    if uneven is not None and dim % uneven.rank == uneven.rank + uneven.term.dim:
+        if {example(t).dtype for t in tensors} == {example(node).dtype}:
+            return uneven
     segments = [v for v in values if isinstance(v, Segment)]
     if segments and dim % example(node).dim() == segments[0].rank + segments[0].dim:
         to_width = joined_to_width(machine, node, tensors, values)
@@ -246,7 +251,14 @@ def _chunk(machine: Machine, node: fx.Node) -> Any:
     count, dim = argument(node, 1, "chunks"), argument(node, 2, "dim", 0)
     if type(count) is not int or type(dim) is not int or count < 1:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
-    return chunks_of(machine, node, machine.value(node.args[0]), count, dim)
+    value = machine.value(node.args[0])
+    try:
+        return chunks_of(machine, node, value, count, dim)
+    except Refused as refused:
+        uneven = None if isinstance(refused, OtherDocuments) else pieces_of(machine, node, value, count, dim)
+        if uneven is None:
+            raise
+        return uneven
 
 
 # === Checks and skips ========================================================================================

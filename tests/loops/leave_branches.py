@@ -213,3 +213,20 @@ def learned_row_for_documents_without_tokens(x: Tensor, default: Tensor, cu: Ten
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         out.append(default if s == e else x[s:e].mean(0))
     return torch.stack(out)
+
+
+@leave("f[T,2] cu", must_refuse=True, tail=False, why="a document without tokens has no last one, and adds nothing")
+def last_token_behind_another_branch(x: Tensor, cu: Tensor) -> Tensor:
+    outs = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        factor = 2.0 if e - s > 3 else 2.0
+        outs.append(x[s:e][-1:] * factor)
+    return torch.cat(outs)
+
+
+@leave("f[T,2] cu", must_refuse=True, tail=False, why="the branch goes the other way")
+def last_token_of_documents_without_tokens(x: Tensor, cu: Tensor) -> Tensor:
+    outs = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        outs.append(torch.ones(1, 2) if e > s else x[s:e][-1:].sum(0, keepdim=True))
+    return torch.cat(outs)

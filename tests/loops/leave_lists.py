@@ -99,3 +99,56 @@ def second_part(x: Tensor, cu: Tensor) -> Any:
     parts = x.split(cu.diff().tolist())
     joined = torch.cat([part.flip(0) for part in parts])
     return joined, parts[1] if len(parts) > 1 else joined
+
+
+# ---------------------------------------------------------------- pieces of documents
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="a short document has fewer pieces, and its last is another one")
+def last_of_three_pieces(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[cu[i] : cu[i + 1]].chunk(3)[-1] for i in range(len(cu) - 1)])
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="however many pieces there are, all are taken")
+def pieces_in_a_loop(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        for piece in x[s:e].chunk(3):
+            parts.append(piece.flip(0))
+    return torch.cat(parts)
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="something is computed on a piece of its own length")
+def first_piece_turned_round(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[cu[i] : cu[i + 1]].chunk(3)[0].flip(0) for i in range(len(cu) - 1)])
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="the length of a piece is used as a number")
+def size_of_the_first_piece(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out.append(x[s:e].sum() * x[s:e].chunk(3)[0].shape[0])
+    return torch.stack(out)
+
+
+@leave("i[T] cu", tail=False, must_refuse=True, why="the row is changed before the pieces are joined")
+def pieces_of_a_row_that_changes(x: Tensor, cu: Tensor) -> Tensor:
+    row, parts = x.clone(), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(row[s:e].chunk(2)[0])
+    row.mul_(2)
+    return torch.cat(parts)
+
+
+@leave("i[T] cu", tail=False, must_refuse=True, why="a piece is written to")
+def first_piece_is_cleared(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e].chunk(2)[0].zero_()
+    return out
+
+
+@leave("f[T] f[2,6] cu", tail=False, why="the numbers of the list are no lengths: all are one")
+def list_of_one_number(x: Tensor, image: Tensor, cu: Tensor) -> Tensor:
+    widths = [image.shape[1] for _ in cu.diff().tolist()]
+    return x + sum(widths)

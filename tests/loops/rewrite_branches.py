@@ -176,3 +176,26 @@ def copy_of_documents_without_tokens(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         parts.append(x[s:e] * 2 if s == e else x[s:e].flip(0))
     return torch.cat(parts)
+
+
+@program("f[T,2] f[N,2] cu", tail=False, demand=True, exact=False, graphs=3)
+def gates_behind_a_branch(x: Tensor, q: Tensor, cu: Tensor) -> Tensor:
+    """The last slot of a document beside all of its slots, along another dimension."""
+    outs = []
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        if e == s:
+            outs.append(torch.zeros(2, 1))
+            continue
+        gates = (x[s:e] * q[i]).cumsum(0).t()
+        last = gates[..., -1:].unsqueeze(-1)
+        outs.append((last - gates[:, None, :]).softmax(-1).amax(-1))
+    return torch.stack(outs)
+
+
+@program("f[T,2] cu", tail=False, demand=True)
+def last_token_kept_behind_a_branch(x: Tensor, cu: Tensor) -> Tensor:
+    outs = []
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        outs.append(part[-1:] * 2 if part.shape[0] > 0 else torch.zeros(1, 2))
+    return torch.cat(outs)

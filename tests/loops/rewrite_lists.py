@@ -131,3 +131,58 @@ def dtype_of_the_first_part(x: Tensor, cu: Tensor) -> Tensor:
 def first_and_last_part(x: Tensor, cu: Tensor) -> Any:
     parts = x.split(cu.diff().tolist())
     return parts[0] * 2, parts[-1].sum(), torch.cat([part.flip(0) for part in parts])
+
+
+# ---------------------------------------------------------------- pieces of documents of any length
+
+
+@program("f[2,T] cu", tail=False, demand=True, min_len=2)
+def halves_the_other_way_round(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        halves = x[:, s:e].chunk(2, dim=1)
+        parts.extend([halves[1], halves[0]])
+    return torch.cat(parts, dim=1)
+
+
+@program("f[T,2] cu", tail=False, demand=True)
+def first_of_three_pieces(x: Tensor, cu: Tensor) -> Tensor:
+    """There is always a first piece, of documents without slots as well."""
+    return torch.cat([torch.chunk(x[cu[i] : cu[i + 1]] * 2, 3)[0] for i in range(len(cu) - 1)])
+
+
+@program("i[T] cu64", tail=False, demand=True, min_len=2)
+def second_half_of_each(ids: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for i in range(len(cu) - 1):
+        piece = ids[cu[i] : cu[i + 1]].flip(0).chunk(chunks=2)[1]
+        parts.append(piece)
+    return torch.cat(parts)
+
+
+@program("f[T] cu", tail=False, demand=True)
+def the_same_piece_twice(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1], cu[1:]):
+        pieces = x[s:e].chunk(4)
+        parts.append(torch.cat([pieces[0], pieces[0]]))
+    return torch.cat(parts)
+
+
+# ---------------------------------------------------------------- numbers made with sizes that all documents share
+
+
+@program("f[T] f[2,6] cu", tail=False, demand=True, min_len=1, reads=1)
+def lengths_with_room_for_more(x: Tensor, image: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    widths = [n + image.shape[1] // 2 for n in lengths]
+    out = x.new_zeros(len(lengths), max(widths))
+    for i, (n, part) in enumerate(zip(lengths, x.split(lengths))):
+        out[i, :n] = part
+    return out
+
+
+@program("f[3*T] f[3,2] cu", tail=False, demand=True)
+def lengths_times_a_size(x: Tensor, images: Tensor, cu: Tensor) -> Tensor:
+    widths = [len(images) * n for n in cu.diff().tolist()]
+    return torch.cat([part.cumsum(0) for part in x.split(widths)])

@@ -23,13 +23,7 @@ def _row(lengths: Sequence[int], *widths: tuple[int, int]) -> list[Tensor]:
     return [floats(1, sum(lengths), heads, size, grad=True, seed=i) for i, (heads, size) in enumerate(widths)]
 
 
-@case(
-    "fla-core",
-    Verdict.REFUSED,
-    breaks=2,
-    codes=["length-branch"],
-    why="a document without keys gets zeros by a branch on its length",
-)
+@case("fla-core")
 def fla_attention_decoding() -> Program:
     """One query per document against the document's keys."""
     naive = _fla("fla.ops.attn.naive").naive_attn_decoding
@@ -43,13 +37,7 @@ def fla_attention_decoding() -> Program:
     return Program(call, over(batch))
 
 
-@case(
-    "fla-core",
-    Verdict.REFUSED,
-    breaks=2,
-    codes=["dim-mismatch"],
-    why="the last slot of a document, with its dimension kept, meets all of its slots along another dimension",
-)
+@case("fla-core")
 def fla_attention_decoding_with_gates() -> Program:
     """Gates summed up within the document."""
     naive = _fla("fla.ops.attn.naive").naive_attn_decoding

@@ -46,14 +46,7 @@ def llamafactory_lengths_of_packed_rows() -> Program:
     return Program(lengths_of, over(batch))
 
 
-@case(
-    "ms-swift",
-    Verdict.REFUSED,
-    graphs=0,
-    breaks=2,
-    codes=["no-rule"],
-    why="chunk cuts documents in parts that need not be equal, and nothing says that they are",
-)
+@case("ms-swift")
 def swift_zigzag_shard() -> Program:
     """The first and the last part but so many of every document."""
     root = sources.use("ms-swift")
@@ -162,7 +155,7 @@ def speechbrain_masks() -> Program:
     return Program(call, over(lambda n: (torch.tensor(n),)))
 
 
-@case("speechbrain", Verdict.REFUSED, codes=["lengths-unknown"], why="lengths are floating-point parts of the longest")
+@case("speechbrain")
 def speechbrain_statistics_of_recordings() -> Program:
     """Means and deviations over the valid part of every recording; lengths are parts of the longest."""
     sources.bare(

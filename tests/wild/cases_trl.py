@@ -18,14 +18,7 @@ def _trl() -> Any:
     return sources.lenient("trl.trainer.utils")
 
 
-@case(
-    "trl",
-    Verdict.REFUSED,
-    graphs=8,
-    breaks=6,
-    codes=["lengths-unknown", "list-append"],
-    why="numpy looks at the shapes of all documents",
-)
+@case("trl")
 def trl_pad_documents() -> Program:
     pad = _trl().pad
 

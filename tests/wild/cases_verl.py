@@ -99,7 +99,7 @@ def verl_preprocess_thd_engine() -> Program:
     return Program(call, over(batch))
 
 
-@case("verl", Verdict.REFUSED, codes=["list-use"], why="a jagged tensor is made of a list with one entry per document")
+@case("verl")
 def verl_response_from_nested() -> Program:
     """The window of the response, one slot to the left, of every row of a packed batch."""
     response = _verl("verl.workers.utils.padding").response_from_nested
