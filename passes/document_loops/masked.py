@@ -65,7 +65,9 @@ def _segment(machine: Machine, node: fx.Node, exactly: bool) -> Segment:
         mask, dim = machine.intern(Outside(all_rows)), 1 - fake.dim()
         own = sums_of(lengths) is all_rows
         if not own and not exactly and not _only_put(node):
-            raise Refused("two-boundaries", "slots picked by two masks, of which nothing says that they are as many", node)
+            raise Refused(
+                "two-boundaries", "slots picked by two masks, of which nothing says that they are as many", node
+            )
         term = MaskedRow(outer.node, (), dim, -dim, Affine(), True, False, machine.least, mask, own)
         interned = machine.intern(term)
         store = machine.outer[key] = Store(interned, outer=interned)
