@@ -164,7 +164,7 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
         return None
     if documents.made is not None and (at_end or not all(map(counts_from_the_start, (begin, end)))):
         return None
-    if row is None and _is_own(machine, begin, documents):
+    if row is None and _is_beside(begin, documents):
         return None
     if machine.boundaries is None:
         machine.use((documents, 0), base)
@@ -209,10 +209,11 @@ def _follows(entries: list[Any], row: int | None, cut: int) -> bool:
     return between is not None and all(isinstance(entry, int) for entry in between)
 
 
-def _is_own(machine: Machine, begin: Affine, boundaries: Any) -> bool:
-    """Does it begin where the document does?"""
+def _is_beside(begin: Affine, boundaries: Any) -> bool:
+    """Does it begin where the document does, or some slots before or behind that? Of the last document, or the first,
+    Python cuts off what is beyond the row, or counts from its end."""
     found = begin.bound()
-    return found is not None and (found[0].of, found[0].k, found[1]) == (boundaries, 0, 0)
+    return found is not None and (found[0].of, found[0].k) == (boundaries, 0)
 
 
 def _segment(

@@ -125,3 +125,15 @@ def rows_of_one_slot(x: Tensor, rows: Tensor, cu: Tensor) -> Tensor:
     for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
         out[s:e] = x[s:e] + rows[i, : e - s]
     return out
+
+
+@leave("f[T] cu", tail=False)
+def slots_one_further(x: Tensor, cu: Tensor) -> Tensor:
+    """Those of the last document reach beyond the row, where Python cuts them off."""
+    return torch.cat([x[s + 1 : e + 1] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[T] cu", tail=False)
+def slots_one_before(x: Tensor, cu: Tensor) -> Tensor:
+    """Those of the first document begin with -1, which Python counts from the row's end."""
+    return torch.cat([x[s - 1 : e - 1] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
