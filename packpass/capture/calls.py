@@ -88,7 +88,6 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if mode is Mode.PROBE:
         if name == "item" and is_scalar(tensor):
             watch_item(tx, tensor)
-        if name == "item":
             lifted.watch(tx, tensor)
         if name == "tolist":
             if is_vector(tensor) or is_matrix(tensor):
@@ -380,7 +379,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": subscripts.get_item,
     "__setitem__": subscripts.set_item,
     **dict.fromkeys(("split", "split_with_sizes"), _call_split),
-    "item": lifted.number,
+    "item": lifted.item,
     "roll": _call_roll,
     "sum": masked.count,
     **{name: _shadowed(function) for name, function in shadows.METHODS.items()},

@@ -24,11 +24,19 @@ from packpass.semantics.pointwise import tagged
 
 
 def number(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
-    """``int(tensor)`` and ``tensor.item()`` as an entry of a vector of integers; None if it is something else."""
+    """``int(tensor)`` as an entry of a vector of integers; None if it is something else."""
     value = tensor.realize() if tensor is not None and not rest and not kwargs else None
     if not active.regions or not isinstance(value, TensorVariable) or not _is_single(example(value)):
         return None
     return _entry(tx, active.regions[-1], value) if _source(value.as_proxy().node) is not None else None
+
+
+def item(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
+    """``tensor.item()``, or a tensor in a slice, where it is an integer: what is behind a point is not left out here."""
+    value = tensor.realize() if active.regions and tensor is not None else None
+    fake = example(value) if isinstance(value, TensorVariable) else None
+    whole = isinstance(fake, torch.Tensor) and not fake.dtype.is_floating_point
+    return number(tx, value, *rest, **kwargs) if whole else None
 
 
 def _entry(tx: Any, region: Any, value: Any) -> Any:

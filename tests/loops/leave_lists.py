@@ -193,3 +193,19 @@ def tensor_of_numbers_is_changed(x: Tensor, cu: Tensor) -> Tensor:
     made = torch.tensor(lengths)
     made += 100
     return torch.cat([part.flip(0) for part in x.split(lengths)]) + made.sum()
+
+
+@leave("f[T] f[N] cu", tail=False, why="a weight is read as the number it is, not as an integer")
+def weights_read_with_item(x: Tensor, weights: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[s:e] = x[s:e] * (weights.detach()[i] * 2).item()
+    return out
+
+
+@leave("f[N,T] cu", why="the number is a part, and not a length", **PARTS)
+def parts_read_as_they_are(x: Tensor, parts: Tensor) -> Tensor:
+    out = x.clone()
+    for i in range(x.shape[0]):
+        out[i] = x[i] * parts[i].item()
+    return out
