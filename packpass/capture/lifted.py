@@ -32,7 +32,7 @@ def number(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
 
 
 def item(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
-    """``tensor.item()``, or a tensor in a slice, where it is an integer: what is behind a point is not left out here."""
+    """``tensor.item()``, or a tensor in a slice, where it is an integer: nothing is cut off here."""
     value = tensor.realize() if active.regions and tensor is not None else None
     fake = example(value) if isinstance(value, TensorVariable) else None
     whole = isinstance(fake, torch.Tensor) and not fake.dtype.is_floating_point
