@@ -88,7 +88,6 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if mode is Mode.PROBE:
         if name == "item" and is_scalar(tensor):
             watch_item(tx, tensor)
-        if name == "item":
             lifted.watch(tx, tensor)
         if name == "tolist":
             if is_vector(tensor) or is_matrix(tensor):
@@ -220,7 +219,8 @@ def _call_jagged(tx: Any, ts: Any = None, dtype: Any = None, device: Any = None,
     _needs_every_document(items)
     row = emit(tx, markers.RAGGED_CAT, collected.as_proxy(), 0)
     offsets = emit(tx, markers.LIST_BOUNDARIES, collected.as_proxy(), items.region.length.as_proxy())
-    return call(tx, torch.nested.nested_tensor_from_jagged, row, offsets)
+    made = call(tx, torch.nested.nested_tensor_from_jagged, row, offsets)
+    return made.call_method(tx, "clone", [], {})  # AOTAutograd cannot make such a view of a row again, as a result
 
 
 def _call_sum(tx: Any, items: Any = None, start: Any = None) -> Any:

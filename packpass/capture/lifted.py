@@ -31,6 +31,14 @@ def number(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
     return _entry(tx, active.regions[-1], value) if _source(value.as_proxy().node) is not None else None
 
 
+def item(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
+    """``tensor.item()``, or a tensor in a slice, where it is an integer: nothing is cut off here."""
+    value = tensor.realize() if active.regions and tensor is not None else None
+    fake = example(value) if isinstance(value, TensorVariable) else None
+    whole = isinstance(fake, torch.Tensor) and not (fake.dtype.is_floating_point or fake.dtype is torch.bool)
+    return number(tx, value, *rest, **kwargs) if whole else None
+
+
 def _entry(tx: Any, region: Any, value: Any) -> Any:
     """The number that such a calculation ends with, without what is behind its point."""
     vector = _lifted(tx, region, value.as_proxy().node)
@@ -122,7 +130,8 @@ def _source(node: fx.Node) -> fx.Node | None:
         here = _operand(here) if here.op != "placeholder" else None
     source = here.args[0] if here is not None else None
     fake = example_of(source) if isinstance(source, fx.Node) else None
-    parts = isinstance(fake, torch.Tensor) and fake.dim() == 1 and fake.dtype.is_floating_point
+    # A compiled kernel keeps more digits of half precision than eager does, and might round to another number.
+    parts = isinstance(fake, torch.Tensor) and fake.dim() == 1 and fake.dtype in (torch.float32, torch.float64)
     return here if parts else None
 
 
@@ -142,13 +151,6 @@ def watch(tx: Any, value: Any) -> None:
     frame.parts = True
     enter_loop_mode(tx, (hint_of(example_of(source).shape[0]) or 0,), padded=True)
     frame.parts = False
-
-
-def item(tx: Any, tensor: Any) -> Any:
-    """``tensor.item()``, which keeps what is behind the point."""
-    fake = example(tensor.realize())
-    whole = isinstance(fake, torch.Tensor) and not fake.dtype.is_floating_point
-    return number(tx, tensor) if whole else None
 
 
 METHODS = {"item": item}

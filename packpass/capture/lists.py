@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     from packpass.capture.region import Region
 
 
+class Every(VariableTracker):
+    """All numbers of a range, where the program has one of them."""
+
+    def __init__(self, vector: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.vector = vector
+
+    def python_type(self) -> type:
+        return int
+
+
 class CollectedItems(list[Any]):
     """Stands in for the items of a Python list that a loop body appends to, as often for each document.
 
@@ -45,6 +56,8 @@ class CollectedItems(list[Any]):
         """The list, where its entries are no tensors but numbers made from lengths: ``[n // 2 for n in lengths]``."""
         self.columns: list[Any] | None = None
         """Where its entries are rows of numbers, the shapes of documents, say: for every column a tensor, or an int."""
+        self.listed: ListedItems | None = None
+        """Where each document has added the numbers of a range (`packpass.capture.ranges`)."""
         self._one: Any = None
         self._joined: dict[Any, Any] = {}
 
@@ -57,7 +70,8 @@ class CollectedItems(list[Any]):
         if not region.iteration <= len(self.values) <= region.iteration + 1:
             raise self._refuse_count()
         value = value.realize()
-        if not isinstance(value, (TensorVariable, SymNodeVariable)) and not _is_none(value) and row_of(value) is None:
+        known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or _is_none(value)
+        if not known and row_of(value) is None:
             raise self._refuse_entry(value)
         if not self.holds(region.iteration):
             self.values.append([])
@@ -90,6 +104,10 @@ class CollectedItems(list[Any]):
         if all(_is_none(value) for values in self.values for value in values):
             return  # weights of attention that nobody asked for, say: any use of the list needs its entries
         made = [values[0] for values in self.values]
+        vectors = [value.vector for value in made if isinstance(value, Every)]
+        if self.each == 1 and len(vectors) == len(made) and not region.skips:
+            self.listed = ListedItems(region, self._collect(vectors), [], [])
+            return
         rows = [row_of(value) for value in made]
         if rows[0] is not None and self.each == 1 and not region.skips:
             self._close_rows(made[0], rows)
@@ -119,6 +137,8 @@ class CollectedItems(list[Any]):
         """All numbers as a tensor of integers, the entries of rows along its second dimension; None if there are
         none."""
         tx, origin = self.region.tx, None
+        if self.listed is not None:
+            return self.listed.tensor()
         if self.columns is None:
             return None if self.numbers is None else attribute(tx, self.numbers, "origin")
         origin = next((column for column in self.columns if isinstance(column, TensorVariable)), None)
@@ -174,10 +194,60 @@ class CollectedItems(list[Any]):
             self.region.key,
         )
 
+    def __add__(self, others: Any) -> Any:
+        if self.listed is None:
+            raise self.refusal()
+        return self.listed + others
+
+    def __radd__(self, others: Any) -> Any:
+        if self.listed is None:
+            raise self.refusal()
+        return others + self.listed
+
     if not TYPE_CHECKING:
-        __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __add__ = __iadd__ = _refuse
+        __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __iadd__ = _refuse
         __bool__ = __reversed__ = __mul__ = __eq__ = insert = pop = clear = copy = reverse = _refuse
         remove = index = count = sort = _refuse
+
+
+class ListedItems(CollectedItems):
+    """Stands in for the entries of such a list, between other numbers."""
+
+    def __init__(self, region: Any, row: Any, before: list[Any], after: list[Any]) -> None:
+        super().__init__(region)
+        self.row, self.before, self.after = row, before, after
+
+    def __add__(self, others: Any) -> Any:
+        return ListedItems(self.region, self.row, self.before, [*self.after, *self._numbers(others)])
+
+    def __radd__(self, others: Any) -> Any:
+        return ListedItems(self.region, self.row, [*self._numbers(others), *self.before], self.after)
+
+    def _numbers(self, others: Any) -> list[Any]:
+        given = [other.realize() for other in others] if type(others) is list else [None]
+        if not all(isinstance(other, SymNodeVariable) or number(other) is not None for other in given):
+            raise self.refusal()
+        return given
+
+    def append(self, value: Any) -> None:
+        raise self.refusal()
+
+    def collected(self) -> Any:
+        raise self.refusal()
+
+    def joined(self, function: Any, dim: int) -> Any:
+        raise self.refusal()
+
+    def tensor(self) -> Any:
+        """All numbers, as a vector of 64 bits."""
+        tx = self.region.tx
+        row = emit(tx, markers.RAGGED_CAT, self.row.as_proxy(), 0)
+        sides = [[self._single(row, value) for value in side] for side in (self.before, self.after)]
+        current_frame().not_replayable = "a list of the numbers of all documents is made a tensor"
+        return emit(tx, torch.cat, [v.as_proxy() for v in (*sides[0], row, *sides[1])])
+
+    def _single(self, row: Any, value: Any) -> Any:
+        return row.call_method(self.region.tx, "new_full", [constant((1,)), value], {})
 
 
 def row_of(value: Any) -> list[Any] | None:
@@ -202,6 +272,16 @@ def items_of(value: Any) -> CollectedItems | None:
     """What a loop over documents has put into a list, or is putting into it."""
     known = isinstance(value, ListVariable) and isinstance(value.items, CollectedItems)
     return value.items if known else None
+
+
+def added(one: Any, other: Any) -> Any:
+    """The list that two lists together are, one of which a loop over documents has filled; None if none is."""
+    sides = [side.realize() for side in (one, other)]
+    if not all(type(side) is ListVariable for side in sides) or all(items_of(side) is None for side in sides):
+        return None
+    joined = ListVariable([], mutation_type=ValueMutationNew())
+    joined.items = sides[0].items + sides[1].items
+    return joined
 
 
 def is_collected(value: Any) -> bool:

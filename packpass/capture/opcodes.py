@@ -46,7 +46,7 @@ from packpass.capture.dynamo import (
     constant,
     variable,
 )
-from packpass.capture.lists import items_of, numbers_of
+from packpass.capture.lists import added, items_of, numbers_of
 from packpass.capture.region import JUMPS, Region, TrackedLocals
 from packpass.capture.state import LOOP_MODES, Mode, active, leave_to_stock, location_of
 from packpass.capture.watch import watch_items
@@ -239,6 +239,17 @@ def _load_attr(original: Any, self: Any, instruction: Any) -> None:
     original(self, instruction)
 
 
+def _add(original: Any, self: Any, instruction: Any) -> None:
+    """``[0] + numbers + [last]`` of a list to which a loop over documents has added the numbers of ranges."""
+    adds = instruction.opname == "BINARY_ADD" or instruction.arg == 0  # of BINARY_OP, the first in its table
+    joined = added(*self.stack[-2:]) if adds else None
+    if joined is not None:
+        self.popn(2)
+        self.push(joined)
+        return
+    original(self, instruction)
+
+
 def _slice(original: Any, self: Any, instruction: Any) -> None:
     """``x[: cu[-1]]`` reads a number from the boundaries; ``bounds[:-1]`` of a list of numbers."""
     found = numbers_of(self.stack[-3]) if instruction.opname == "BINARY_SLICE" else None
@@ -252,7 +263,7 @@ def _slice(original: Any, self: Any, instruction: Any) -> None:
         watch_items(self, [self.stack[at] for at in ends])
     for at in ends:
         lifted.watch(self, self.stack[at])
-        self.stack[at] = lifted.number(self, self.stack[at]) or self.stack[at]
+        self.stack[at] = lifted.item(self, self.stack[at]) or self.stack[at]
     original(self, instruction)
 
 
@@ -304,6 +315,7 @@ _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
     "GET_ITER": _get_iter,
     **dict.fromkeys(("BUILD_SLICE", "BINARY_SLICE", "STORE_SLICE"), _slice),
     "BINARY_SUBSCR": _get_item,
+    **dict.fromkeys(("BINARY_ADD", "BINARY_OP"), _add),
     "STORE_SUBSCR": _set_item,
     "LOAD_FAST_AND_CLEAR": _set_aside,
     "FOR_ITER": _for_iter,

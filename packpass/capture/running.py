@@ -155,12 +155,18 @@ def last_of(value: Any, key: Any) -> Any:
 
 
 def as_tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
-    """``torch.tensor(numbers, dtype=..., device=...)`` of such a list; None if it is none."""
-    items = items_of(data.realize()) if data is not None else None
-    if not isinstance(items, RunningItems) or active.regions or set(kwargs) - {"dtype", "device"}:
+    """``torch.tensor(numbers, dtype=..., device=...)`` of such a list, or of any that a tensor holds; None if it is
+    none."""
+    value = data.realize() if data is not None and not active.regions else None
+    items = items_of(value) if value is not None else None
+    known = isinstance(value, UserDefinedObjectVariable) and issubclass(value.python_type(), plain.Documents)
+    if (items is None and not known) or set(kwargs) - {"dtype", "device"}:
         return None
-    out = items.tensor()
+    out = items.tensor() if items is not None else attribute(tx, value, "origin")
+    if not isinstance(out, TensorVariable):
+        return None
     given = {"dtype": constant(torch.int64), **kwargs}
     if "device" not in given and example(out).device.type != "cpu":
         given["device"] = constant(torch.device("cpu"))
-    return out.call_method(tx, "to", [], given)
+    made = out.call_method(tx, "to", [], given)
+    return made if isinstance(items, RunningItems) else made.call_method(tx, "clone", [], {})  # of what others read

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from packpass.capture import plain, watch
+from packpass.capture import plain, ranges, watch
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -209,8 +209,9 @@ QUESTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if kwargs or not 1 <= len(args) <= 3 or (len(args) == 3 and _number(args[2]) != 1):
-        return None
+    own = None if kwargs or not 1 <= len(args) <= 3 else ranges.of_document(tx, args)
+    if own is not None or kwargs or not 1 <= len(args) <= 3 or (len(args) == 3 and _number(args[2]) != 1):
+        return own
     start, stop = (constant(0), args[0]) if len(args) == 1 else args[:2]
     if all(a.is_python_constant() for a in (start, stop)):
         n = stop.as_python_constant()

@@ -18,7 +18,7 @@ from passes.document_loops.emit import Emitter
 from passes.document_loops.find import Decided
 from passes.document_loops.machine import Segment
 from passes.document_loops.parts import Pieces
-from passes.document_loops.uneven import Uneven
+from passes.document_loops.uneven import StridedRow, Uneven
 
 _ops = torch.ops.packpass
 
@@ -30,7 +30,7 @@ def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> f
     if decided.row_node is None:
         return row  # made for the documents alone
     for collect, value in decided.appended:
-        if collect is cat.args[0] and isinstance(value, Pieces) and isinstance(value.term, Uneven):
+        if collect is cat.args[0] and isinstance(value, Pieces) and isinstance(value.term, (StridedRow, Uneven)):
             return row
         if collect is cat.args[0] and isinstance(value, Pieces):
             times = emitter.call(operator.mul, emitter.cu, len(value.term.parts))

@@ -17,12 +17,16 @@ from passes.document_loops.padded import filler
 from passes.document_loops.rules import documents, outside_call, rule
 from passes.document_loops.rules_views import first_bound, shape_with_length
 from passes.document_loops.terms import Apply, Outside, Positions
+from passes.document_loops.uneven import Strided
 from passes.refused import Refused
 
 
 @rule("arange")
 def _arange(machine: Machine, node: fx.Node) -> Any:
     bounds = [machine.affine(a) for a in node.args]
+    step = bounds.pop() if len(bounds) == 3 else Affine.of(1)
+    if step is None or not step.is_const or step.const < 1:
+        raise Refused("no-rule", "this arange has no rule", node)
     if any(b is None for b in bounds) or not 1 <= len(bounds) <= 2 or set(node.kwargs) - {"dtype", "device"}:
         raise Refused("no-rule", "this arange has no rule", node)
     start, stop = (Affine.of(0), bounds[0]) if len(bounds) == 1 else bounds
@@ -44,6 +48,8 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", "this arange has no rule", node)
     offset = start.const
     fake = example(node)
+    if step.const > 1:
+        return Strided(start, step.const, fake.dtype, fake.device)
     return machine.fresh(Positions(per_document, offset, fake.dtype, fake.device), 1)
 
 

@@ -89,6 +89,39 @@ class Piece:
     part: Part
 
 
+@dataclasses.dataclass(frozen=True)
+class Strided:
+    """``arange(start, stop, step)`` over the slots of a document."""
+
+    start: Affine
+    step: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StridedRow(Term):
+    """Such numbers of every document, one document behind the other: a row of their own."""
+
+    of: Strided
+    dim: int = -1
+
+    def emit(self, emitter: Emitter) -> fx.Node:
+        """The row, as long as the quotients of the lengths, rounded up, are together."""
+        step, given = self.of.step, emitter.vector(self.of.start, emitter.boundaries)
+        counts = emitter.call(operator.floordiv, emitter.call(torch.add, emitter.lengths(), step - 1), step)
+        cu = emitter.call(torch.nn.functional.pad, emitter.call(torch.cumsum, counts, 0), (1, 0))
+        total = emitter.call(_ops.covered_length.default, cu)
+        if not isinstance(given, fx.Node) or not isinstance(example(given), torch.Tensor):
+            given = emitter.call(torch.full_like, emitter.cu, given)
+        starts = emitter.call(torch.nn.functional.pad, emitter.call("long", given, method=True), (0, 1))
+        places = emitter.call(_ops.segment_places.default, cu, emitter.call(torch.zeros_like, starts), total)
+        first = emitter.call(_ops.segment_spread.default, starts, cu, total)
+        out = emitter.call(torch.add, first, emitter.call(torch.mul, places, step))
+        made: fx.Node = emitter.call("to", out, device=self.of.device, dtype=self.of.dtype, method=True)
+        return made
+
+
 def pieces_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int) -> tuple[Piece, ...] | None:
     """What ``chunk`` makes of a document of any length, where the program takes pieces by their numbers."""
     taken = node.target is markers.PIECES or all(set(part.users) <= set(only_asserted(part)) for part in node.users)
@@ -108,7 +141,9 @@ def pieces_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int)
 
 
 def joined(machine: Machine, node: fx.Node, values: list[Any]) -> Pieces | None:
-    """``cat`` of such pieces, or one alone, that goes into a list."""
+    """``cat`` of such pieces, or one alone, that goes into a list; numbers of which a document has fewer than slots."""
+    if len(values) == 1 and isinstance(values[0], Strided):
+        return Pieces(machine.intern(StridedRow(values[0])), 1)
     if not values or not all(isinstance(value, Piece) for value in values):
         return None
     first = values[0].of

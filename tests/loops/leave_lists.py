@@ -152,3 +152,60 @@ def first_piece_is_cleared(x: Tensor, cu: Tensor) -> Tensor:
 def list_of_one_number(x: Tensor, image: Tensor, cu: Tensor) -> Tensor:
     widths = [image.shape[1] for _ in cu.diff().tolist()]
     return x + sum(widths)
+
+
+# ---------------------------------------------------------------- numbers that Python counts through
+
+
+@leave("f[T] cu", tail=False, why="something is computed with each number")
+def doubled_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.tolist()
+    at = [2 * i for s, e in zip(bounds[:-1], bounds[1:]) for i in range(s, e, 2)]
+    return x.sum() + torch.tensor(at)
+
+
+@leave("f[T] cu", tail=False, why="some numbers are left out")
+def even_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.tolist()
+    at = [i for s, e in zip(bounds[:-1], bounds[1:]) for i in range(s, e) if i % 2 == 0]
+    return x[torch.tensor(at)]
+
+
+@leave("f[T] cu", tail=False, why="a statement is run for each number")
+def counted_in_a_statement(x: Tensor, cu: Tensor) -> Tensor:
+    bounds, out = cu.tolist(), x.clone()
+    for s, e in zip(bounds[:-1], bounds[1:]):
+        for _ in range(s, e, 2):
+            out[s:e] += 1
+    return out
+
+
+@leave("f[T] cu", tail=False, min_len=1, why="the list is asked for how many there are, and for one of them")
+def numbers_that_are_looked_at(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.tolist()
+    at = [i for s, e in zip(bounds[:-1], bounds[1:]) for i in range(s, e, 2)]
+    return x * len(at) + at[0]
+
+
+@leave("f[T] cu", tail=False, min_len=1, why="the lengths are changed after they were listed")
+def tensor_of_numbers_is_changed(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    made = torch.tensor(lengths)
+    made += 100
+    return torch.cat([part.flip(0) for part in x.split(lengths)]) + made.sum()
+
+
+@leave("f[T] f[N] cu", tail=False, why="a weight is read as the number it is, not as an integer")
+def weights_read_with_item(x: Tensor, weights: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[s:e] = x[s:e] * (weights.detach()[i] * 2).item()
+    return out
+
+
+@leave("f[N,T] cu", why="the number is a part, and not a length", **PARTS)
+def parts_read_as_they_are(x: Tensor, parts: Tensor) -> Tensor:
+    out = x.clone()
+    for i in range(x.shape[0]):
+        out[i] = x[i] * parts[i].item()
+    return out

@@ -186,3 +186,26 @@ def lengths_with_room_for_more(x: Tensor, image: Tensor, cu: Tensor) -> Tensor:
 def lengths_times_a_size(x: Tensor, images: Tensor, cu: Tensor) -> Tensor:
     widths = [len(images) * n for n in cu.diff().tolist()]
     return torch.cat([part.cumsum(0) for part in x.split(widths)])
+
+
+# ---------------------------------------------------------------- numbers that Python counts through
+
+
+@program("cu", tail=False, demand=True, depends=False, reads=1)
+def boundaries_of_pieces(cu: Tensor) -> Tensor:
+    bounds = cu.tolist()
+    starts = [i for s, e in zip(bounds[:-1], bounds[1:]) for i in range(s, e, 4)]
+    return torch.tensor(starts + [bounds[-1]], dtype=torch.int32)
+
+
+@program("f[T] cu64", tail=False, demand=True)
+def every_third_token(x: Tensor, cu: Tensor) -> Tensor:
+    at = torch.tensor([i for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()) for i in range(s, e, 3)])
+    return x[at] * 2
+
+
+@program("f[T] cu", tail=False, demand=True)
+def tokens_by_their_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.tolist()
+    at = [0] + [i for s, e in zip(bounds[:-1], bounds[1:]) for i in range(s, e)]
+    return x[torch.tensor(at)]

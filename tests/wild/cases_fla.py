@@ -83,14 +83,7 @@ def fla_gated_delta_product() -> Program:
     return Program(call, over(batch, ((3, 4), (2, 5, 1), (4,) * 3, (6, 2, 3, 1))))
 
 
-@case(
-    "fla-core",
-    Verdict.REFUSED,
-    graphs=4,
-    breaks=2,
-    codes=["graph-break", "sequence-use"],
-    why="a loop over the pieces of a document makes a list of numbers",
-)
+@case("fla-core")
 def fla_split_boundaries() -> Program:
     """Boundaries of pieces of at most 16 tokens, as a list of Python numbers."""
     split = _fla("fla.ops.utils.index").prepare_split_cu_seqlens.__wrapped__

@@ -1,0 +1,38 @@
+"""Numbers of a document that Python counts through: ``[i for s, e in spans for i in range(s, e, 16)]``.
+
+Nobody knows how many there are, and the comprehension does nothing but to list them. So the range is gone through once,
+with all of its numbers in place of the one: what every document adds is a vector (``arange``), and the list as a whole
+is their row. Between other numbers it may be made a tensor, nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from packpass.capture.dynamo import ListVariable, SymNodeVariable, ValueMutationNew, constant, emit
+from packpass.capture.lists import Every, number
+from packpass.capture.state import active
+from packpass.capture.watch import is_unknown
+
+_FILLERS = ("NOP", "RESUME", "CACHE")
+
+
+def of_document(tx: Any, args: list[Any]) -> Any:
+    """``range(start, stop, step)`` of a document, in a comprehension that lists its numbers; None if it is another."""
+    step = number(args[2]) if len(args) == 3 else 1
+    ends = [constant(0), args[0]] if len(args) == 1 else args[:2]
+    unknown = any(isinstance(end, SymNodeVariable) and is_unknown(end.sym_num) for end in ends)
+    if not active.regions or not unknown or step is None or step < 1 or not _are_listed(tx):
+        return None
+    vector = emit(tx, torch.arange, *(end.as_proxy() for end in ends), step)
+    return ListVariable([Every(vector)], mutation_type=ValueMutationNew())
+
+
+def _are_listed(tx: Any) -> bool:
+    """Does the code go on to append every number to the list of a comprehension, and to nothing else?"""
+    ahead = [i for i in tx.instructions[tx.instruction_pointer or 0 :] if i.opname not in _FILLERS][:5]
+    names = [instruction.opname for instruction in ahead]
+    known = names in (["GET_ITER", "FOR_ITER", "STORE_FAST", "LOAD_FAST", "LIST_APPEND"],)
+    return known and ahead[2].argval == ahead[3].argval
