@@ -83,7 +83,7 @@ def lumina2_positions() -> Program:
     graphs=12,
     breaks=6,
     codes=["body-not-traceable", "frame-not-compiled", "graph-break", "sequence-use"],
-    why="whether all numbers of a list are equal decides what follows, and parts of two lengths are written in one loop",
+    why="whether all numbers of a list are equal decides what follows; parts of two lengths are written in a loop",
 )
 def lumina2_transformer() -> Program:
     """A whole diffusion transformer: captions refined, joined with the image, attended under a mask."""
