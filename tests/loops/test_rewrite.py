@@ -20,6 +20,8 @@ CAT = [p for p in EVERY if not p.tail and p.name not in ("into_empty_like", "run
 THROUGH_INDUCTOR = [
     "range_len", "zip_views_item", "list_pairs", "diff_split_cat", "append_then_cat", "ModuleForward", "in_dataclass",
     "roll_beyond_documents", "roll_two_fill_one", "shift_by_subslices", "whole_row_weight", "positions",
+    "jagged_of_rolled", "every_third_token", "halves_the_other_way_round", "gates_behind_a_branch",
+    "parts_cut_and_joined",
     "bfloat16_hidden", "in_place_slice", "three_fields", "chain_of_three", "loss_mask_last_token",
 ]  # fmt: skip
 

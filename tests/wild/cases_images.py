@@ -62,8 +62,8 @@ def navit() -> Program:
     Verdict.REFUSED,
     graphs=6,
     breaks=2,
-    codes=["list-append", "sequence-use"],
-    why="numbers are appended per document, and lists of them leave the function",
+    codes=["sequence-use"],
+    why="lists of numbers leave the function, and parts of two lengths are written in one loop",
 )
 def lumina2_positions() -> Program:
     """Positions of captions of several lengths in front of an image, per row."""
@@ -82,8 +82,8 @@ def lumina2_positions() -> Program:
     Verdict.REFUSED,
     graphs=12,
     breaks=6,
-    codes=["graph-break", "list-append", "sequence-use"],
-    why="numbers are appended per document, and lists of them leave the function",
+    codes=["body-not-traceable", "frame-not-compiled", "graph-break", "sequence-use"],
+    why="whether all numbers of a list are equal decides what follows; parts of two lengths are written in a loop",
 )
 def lumina2_transformer() -> Program:
     """A whole diffusion transformer: captions refined, joined with the image, attended under a mask."""
