@@ -252,7 +252,7 @@ def _slice(original: Any, self: Any, instruction: Any) -> None:
         watch_items(self, [self.stack[at] for at in ends])
     for at in ends:
         lifted.watch(self, self.stack[at])
-        self.stack[at] = lifted.number(self, self.stack[at]) or self.stack[at]
+        self.stack[at] = lifted.item(self, self.stack[at]) or self.stack[at]
     original(self, instruction)
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import itertools
 from typing import Any, NoReturn
 
+import torch
+
 from packpass import markers
 
 # === Questions to the tracer =================================================================================
@@ -188,6 +190,14 @@ def of_rows(x: Any, columns: Any) -> Any:
 def of_columns(length: Any, columns: Any, kind: Any) -> Any:
     """A list of rows of numbers; a column is a tensor with one for each row, or one number."""
     return Documents(length, lambda i: kind([c if isinstance(c, int) else c[i].item() for c in columns]), list)
+
+
+def jagged(row: Any, offsets: Any) -> Any:
+    """``torch.nested.as_nested_tensor``, which also notes the smallest and the largest length: how wide the padded
+    tensor is that is made of it says nothing else."""
+    lengths = offsets.diff()
+    smallest, largest = lengths.min().item(), lengths.max().item()
+    return torch.nested.nested_tensor_from_jagged(row, offsets, min_seqlen=smallest, max_seqlen=largest)
 
 
 def total(documents: Any) -> Any:
