@@ -187,9 +187,9 @@ def of_rows(x: Any, columns: Any) -> Any:
     return Documents(x.size(0), lambda i: [numbers[i][c].item() for c in range(columns)], list)
 
 
-def of_columns(length: Any, columns: Any, kind: Any) -> Any:
+def of_columns(length: Any, columns: Any) -> Any:
     """A list of rows of numbers; a column is a tensor with one for each row, or one number."""
-    return Documents(length, lambda i: kind([c if isinstance(c, int) else c[i].item() for c in columns]), list)
+    return Documents(length, lambda i: tuple([c if isinstance(c, int) else c[i].item() for c in columns]), list)
 
 
 def jagged(row: Any, offsets: Any) -> Any:

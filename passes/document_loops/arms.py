@@ -38,7 +38,8 @@ def _last_slot(machine: Machine, node: fx.Node) -> Any:
     whole = isinstance(value, Segment) and value.window == FULL and value.store.exact
     if not whole or dim != value.rank + value.dim or machine.least < 1:
         raise Refused("length-branch", "x[-1:] behind a branch that does not say that the document has a slot", node)
-    if mutated_after(node.graph, node, node) or mutated_after(node.graph, node.args[0], node, _last_use(node)):
+    whole_document: Any = node.args[0]
+    if mutated_after(node.graph, node, node) or mutated_after(node.graph, whole_document, node, _last_use(node)):
         raise Refused("aliasing", "x[-1:] is a view of a document, and one of both is written to", node)
     taken = machine.intern(Take(machine.read(value, node), -1, value.dim))
     return document(machine, Apply(torch.unsqueeze, False, (taken, value.dim), (), 0))

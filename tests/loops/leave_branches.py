@@ -259,7 +259,7 @@ def last_token_read_after_its_row_was_written(x: Tensor, cu: Tensor) -> tuple[Te
     return out, torch.stack(lasts)
 
 
-@leave("f[T,2] cu", must_refuse=True, tail=False, why="the list holds views of a row that is written before they are read")
+@leave("f[T,2] cu", must_refuse=True, tail=False, why="the views in the list are of a row that is written to")
 def last_tokens_read_behind_the_loop(x: Tensor, cu: Tensor) -> Tensor:
     out, lasts = x.clone(), []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -268,7 +268,7 @@ def last_tokens_read_behind_the_loop(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(lasts)
 
 
-@leave("f[T] f[T] cu", must_refuse=True, tail=False, why="a part without slots gives another tensor a gradient of zeros")
+@leave("f[T] f[T] cu", must_refuse=True, tail=False, why="no slots of the other give it a gradient of zeros")
 def another_row_for_documents_without_tokens(x: Tensor, other: Tensor, cu: Tensor) -> Tensor:
     parts = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

@@ -160,3 +160,10 @@ def pieces_that_are_counted(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         out.append(x[s:e].sum(0) * len(x[s:e].chunk(3)))
     return torch.stack(out)
+
+
+@leave("f[T] cu", must_refuse=True, tail=False, min_len=1, why="one of the rows in the list is changed")
+def row_of_numbers_that_is_changed(x: Tensor, cu: Tensor) -> Tensor:
+    spans = [[s, e] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    spans[0][1] = 1
+    return torch.cat([x[s:e].flip(0) for s, e in spans])
