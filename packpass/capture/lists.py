@@ -20,6 +20,7 @@ from packpass.capture.dynamo import (
     call,
     constant,
     emit,
+    variable,
 )
 from packpass.capture.entries import list_of
 from packpass.capture.state import Restart, active, current_frame, refuse
@@ -101,8 +102,8 @@ class CollectedItems(list[Any]):
     def _close_rows(self, first: VariableTracker, rows: list[Any]) -> None:
         """Each column is a list of numbers, or a number that all documents share."""
         region, columns = self.region, []
-        if any(row is None or len(row) != len(rows[0]) for row in rows) or first.python_type() is list:
-            raise self._refuse_entry(first)  # a list may be changed where it stands in the other
+        if any(row is None or len(row) != len(rows[0]) for row in rows):
+            raise self._refuse_entry(first)
         for column in zip(*rows, strict=True):
             known = {number(value) for value in column}
             made = list_of(region, list(column)) if known == {None} else None
@@ -111,7 +112,8 @@ class CollectedItems(list[Any]):
             columns.append(constant(known.pop()) if made is None else made)
         self.columns = columns
         entries = ListVariable(columns, mutation_type=ValueMutationNew())
-        self.numbers = call(region.tx, plain.of_columns, region.length, entries)
+        kind = variable(region.tx, plain.row if first.python_type() is list else tuple)
+        self.numbers = call(region.tx, plain.of_columns, region.length, entries, kind)
 
     def tensor(self) -> Any:
         """All numbers as a tensor of integers, the entries of rows along its second dimension; None if there are

@@ -27,6 +27,11 @@ def advance(iterator: Any) -> Any:
     _never(iterator)
 
 
+def row(numbers: Any) -> Any:
+    """A list of these numbers that is made anew wherever it is asked for, so that nobody may change it."""
+    _never(numbers)
+
+
 def position(documents: Any, key: Any) -> Any:
     """The index that a subscript means, if every batch has such an entry; refuses the loop otherwise."""
     _never(documents, key)
@@ -184,12 +189,12 @@ def of_tolist(x: Any) -> Any:
 def of_rows(x: Any, columns: Any) -> Any:
     """``x.tolist()`` of a matrix of integers: a list of ``columns`` numbers per row."""
     numbers = x.clone()
-    return Documents(x.size(0), lambda i: [numbers[i][c].item() for c in range(columns)], list)
+    return Documents(x.size(0), lambda i: row([numbers[i][c].item() for c in range(columns)]), list)
 
 
-def of_columns(length: Any, columns: Any) -> Any:
+def of_columns(length: Any, columns: Any, kind: Any) -> Any:
     """A list of rows of numbers; a column is a tensor with one for each row, or one number."""
-    return Documents(length, lambda i: tuple([c if isinstance(c, int) else c[i].item() for c in columns]), list)
+    return Documents(length, lambda i: kind([c if isinstance(c, int) else c[i].item() for c in columns]), list)
 
 
 def jagged(row: Any, offsets: Any) -> Any:

@@ -195,7 +195,13 @@ def _refuse_use(tx: Translator, what: Value) -> Value:
     raise refuse_use(tx, str(what.as_python_constant()))
 
 
+def _row(tx: Translator, numbers: Value) -> Value:
+    """`plain.row`: what is no mutable list to Dynamo, it does not trace changes of."""
+    return ListVariable(list(numbers.realize().items))
+
+
 QUESTIONS: dict[Any, Callable[..., Any]] = {
+    plain.row: _row,
     plain.advance: _advance,
     plain.position: _position,
     plain.bounds: _bounds,

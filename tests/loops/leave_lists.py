@@ -167,3 +167,10 @@ def row_of_numbers_that_is_changed(x: Tensor, cu: Tensor) -> Tensor:
     spans = [[s, e] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
     spans[0][1] = 1
     return torch.cat([x[s:e].flip(0) for s, e in spans])
+
+
+@leave("f[T] cu", must_refuse=True, tail=False, min_len=1, why="a row of the list that a matrix became is changed")
+def row_of_a_matrix_that_is_changed(x: Tensor, cu: Tensor) -> Tensor:
+    spans = torch.stack([cu[:-1], cu[1:]], 1).tolist()
+    spans[0][1] = 1
+    return torch.cat([x[s:e].flip(0) for s, e in spans])

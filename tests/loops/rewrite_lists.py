@@ -17,9 +17,10 @@ def jagged(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 # ---------------------------------------------------------------- jagged tensors of documents
+# Eager notes how long the shortest and the longest document are in them: two numbers that are read.
 
 
-@program("f[T,3] cu", tail=False, demand=True)
+@program("f[T,3] cu", tail=False, demand=True, reads=2)
 def jagged_of_rolled(x: Tensor, cu: Tensor) -> Any:
     parts = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -27,12 +28,12 @@ def jagged_of_rolled(x: Tensor, cu: Tensor) -> Any:
     return jagged(parts)
 
 
-@program("f[T] cu", tail=False, demand=True)
+@program("f[T] cu", tail=False, demand=True, reads=2)
 def jagged_of_a_comprehension(x: Tensor, cu: Tensor) -> Any:
     return jagged([x[cu[i] : cu[i + 1]].cumsum(0) for i in range(len(cu) - 1)])
 
 
-@program("f[T,2] cu64", tail=False, demand=True)
+@program("f[T,2] cu64", tail=False, demand=True, reads=2)
 def jagged_between_two_loops(x: Tensor, cu: Tensor) -> Any:
     """What is made of a list may be looked at again, and its offsets are boundaries."""
     row, offsets = jagged([x[s:e] - x[s:e].mean(0) for s, e in zip(cu[:-1], cu[1:])])
