@@ -197,7 +197,8 @@ def _refuse_use(tx: Translator, what: Value) -> Value:
 
 def _row(tx: Translator, numbers: Value) -> Value:
     """`plain.row`: what is no mutable list to Dynamo, it does not trace changes of."""
-    return ListVariable(list(numbers.realize().items))
+    own: Any = numbers.realize()
+    return ListVariable(list(own.items))
 
 
 QUESTIONS: dict[Any, Callable[..., Any]] = {
