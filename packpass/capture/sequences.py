@@ -195,14 +195,9 @@ def _refuse_use(tx: Translator, what: Value) -> Value:
     raise refuse_use(tx, str(what.as_python_constant()))
 
 
-def _row(tx: Translator, numbers: Value) -> Value:
-    """`plain.row`: what is no mutable list to Dynamo, it does not trace changes of."""
-    own: Any = numbers.realize()
-    return ListVariable(list(own.items))
-
-
 QUESTIONS: dict[Any, Callable[..., Any]] = {
-    plain.row: _row,
+    # What is no mutable list to Dynamo, it does not trace changes of.
+    plain.row: lambda tx, numbers: ListVariable(list(numbers.realize().items)),
     plain.advance: _advance,
     plain.position: _position,
     plain.bounds: _bounds,
