@@ -71,7 +71,10 @@ def _array(tx: Any, value: Any) -> Any:
     elif is_documents(value):
         origin = attribute(tx, value, "origin")
         tensor = origin if isinstance(origin, TensorVariable) else None
-    return None if tensor is None else tensor.call_method(tx, "long", [], {}).call_method(tx, "numpy", [], {})
+    if tensor is None:
+        return None
+    own = tensor.call_method(tx, "long", [], {}).call_method(tx, "clone", [], {})  # a list does not share its memory
+    return own.call_method(tx, "cpu", [], {}).call_method(tx, "numpy", [], {})
 
 
 def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -219,7 +222,7 @@ def _call_jagged(tx: Any, ts: Any = None, dtype: Any = None, device: Any = None,
     _needs_every_document(items)
     row = emit(tx, markers.RAGGED_CAT, collected.as_proxy(), 0)
     offsets = emit(tx, markers.LIST_BOUNDARIES, collected.as_proxy(), items.region.length.as_proxy())
-    made = call(tx, torch.nested.nested_tensor_from_jagged, row, offsets)
+    made = call(tx, plain.jagged, row, offsets)
     return made.call_method(tx, "clone", [], {})  # AOTAutograd cannot make such a view of a row again, as a result
 
 
@@ -278,6 +281,9 @@ _PLAIN = {plain.largest: builtins.max, plain.smallest: builtins.min}
 def _call_len(tx: Any, items: Any = None) -> Any:
     """The number of entries in a list that a loop over documents has filled."""
     value: Any = items.realize() if items is not None else None
+    if active.regions and value in active.trace.chunks:
+        reason = "how many pieces chunk makes of a document depends on its length, and the pieces are counted"
+        raise refuse("length-branch", reason, location_of(tx))
     if not is_collected(value) or value.items.region.skips:
         return None
     length = value.items.region.length

@@ -19,7 +19,7 @@ from packpass.capture.entries import is_constant
 from packpass.capture.state import Mode, active, current_frame
 from packpass.capture.watch import ROWS, enter_loop_mode, is_unknown, loops_are_sought
 from packpass.semantics.call import call_of
-from packpass.semantics.effects import effects_of
+from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.pointwise import tagged
 
 
@@ -28,7 +28,10 @@ def number(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
     value = tensor.realize() if tensor is not None and not rest and not kwargs else None
     if not active.regions or not isinstance(value, TensorVariable) or not _is_single(example(value)):
         return None
-    return _entry(tx, active.regions[-1], value) if _source(value.as_proxy().node) is not None else None
+    node = value.as_proxy().node
+    if _source(node) is None or mutated_after(node.graph, node, node):
+        return None  # what it holds now is not what it was made as
+    return _entry(tx, active.regions[-1], value)
 
 
 def item(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
@@ -64,7 +67,9 @@ def _lifted(tx: Any, region: Any, node: fx.Node) -> fx.Node | None:
         one = (len(node.args) == 2 or node.args[1] == 0) and isinstance(source, fx.Node)
         return source if one and example_of(source).dim() == 1 and is_constant(source, begin) else None
     made = _operand(node)
-    vector = None if made is None or made < begin else _lifted(tx, region, made)
+    if made is None or made < begin or mutated_after(node.graph, made, made, node):
+        return None
+    vector = _lifted(tx, region, made)
     if vector is None:
         return None
     key = ("lifted", node.op, node.target, vector, _written(node.args[1:]), _written(node.kwargs))

@@ -129,8 +129,8 @@ class CollectedItems(list[Any]):
                 raise self._refuse_entry(first)
             columns.append(constant(known.pop()) if made is None else made)
         self.columns = columns
-        kind = variable(region.tx, list if first.python_type() is list else tuple)
         entries = ListVariable(columns, mutation_type=ValueMutationNew())
+        kind = variable(region.tx, plain.row if first.python_type() is list else tuple)
         self.numbers = call(region.tx, plain.of_columns, region.length, entries, kind)
 
     def tensor(self) -> Any:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import itertools
 from typing import Any, NoReturn
 
+import torch
+
 from packpass import markers
 
 # === Questions to the tracer =================================================================================
@@ -23,6 +25,11 @@ def _never(*args: Any) -> NoReturn:
 def advance(iterator: Any) -> Any:
     """Begin the next of the two traced documents and return its index; None after them."""
     _never(iterator)
+
+
+def row(numbers: Any) -> Any:
+    """A list of these numbers that is made anew wherever it is asked for, so that nobody may change it."""
+    _never(numbers)
 
 
 def position(documents: Any, key: Any) -> Any:
@@ -182,12 +189,20 @@ def of_tolist(x: Any) -> Any:
 def of_rows(x: Any, columns: Any) -> Any:
     """``x.tolist()`` of a matrix of integers: a list of ``columns`` numbers per row."""
     numbers = x.clone()
-    return Documents(x.size(0), lambda i: [numbers[i][c].item() for c in range(columns)], list)
+    return Documents(x.size(0), lambda i: row([numbers[i][c].item() for c in range(columns)]), list)
 
 
 def of_columns(length: Any, columns: Any, kind: Any) -> Any:
     """A list of rows of numbers; a column is a tensor with one for each row, or one number."""
     return Documents(length, lambda i: kind([c if isinstance(c, int) else c[i].item() for c in columns]), list)
+
+
+def jagged(row: Any, offsets: Any) -> Any:
+    """``torch.nested.as_nested_tensor``, which also notes the smallest and the largest length: how wide the padded
+    tensor is that is made of it says nothing else."""
+    lengths = offsets.diff()
+    smallest, largest = lengths.min().item(), lengths.max().item()
+    return torch.nested.nested_tensor_from_jagged(row, offsets, min_seqlen=smallest, max_seqlen=largest)
 
 
 def total(documents: Any) -> Any:

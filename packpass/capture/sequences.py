@@ -196,6 +196,8 @@ def _refuse_use(tx: Translator, what: Value) -> Value:
 
 
 QUESTIONS: dict[Any, Callable[..., Any]] = {
+    # What is no mutable list to Dynamo, it does not trace changes of.
+    plain.row: lambda tx, numbers: ListVariable(list(numbers.realize().items)),
     plain.advance: _advance,
     plain.position: _position,
     plain.bounds: _bounds,

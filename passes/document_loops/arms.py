@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.semantics import example
+from packpass.semantics import example, storage
 from packpass.semantics.effects import mutated_after
 from passes.document_loops.aliasing import outside_nodes
 from passes.document_loops.documents import document
@@ -23,7 +24,7 @@ from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import FULL
 from passes.document_loops.machine import Cell, Document, Machine, Segment, Store
 from passes.document_loops.rules import rule
-from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term
+from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term, walk
 from passes.loops import LoopFound
 from passes.refused import Refused
 
@@ -37,8 +38,23 @@ def _last_slot(machine: Machine, node: fx.Node) -> Any:
     whole = isinstance(value, Segment) and value.window == FULL and value.store.exact
     if not whole or dim != value.rank + value.dim or machine.least < 1:
         raise Refused("length-branch", "x[-1:] behind a branch that does not say that the document has a slot", node)
+    whole_document: Any = node.args[0]
+    if mutated_after(node.graph, node, node) or mutated_after(node.graph, whole_document, node, _last_use(node)):
+        raise Refused("aliasing", "x[-1:] is a view of a document, and one of both is written to", node)
     taken = machine.intern(Take(machine.read(value, node), -1, value.dim))
     return document(machine, Apply(torch.unsqueeze, False, (taken, value.dim), (), 0))
+
+
+def _last_use(view: fx.Node) -> fx.Node | None:
+    """The last node that sees a view, or a view of it; None if these are in a list, which may be read until the end."""
+    seen, last, memory = [view], view, storage(view)
+    for node in seen:
+        if node.target is markers.LIST_COLLECT:
+            return None
+        last = max(last, node)
+        if node is view or storage(node) == memory:
+            seen.extend(user for user in node.users if user not in seen)
+    return last
 
 
 def joined(graph: fx.Graph, loop: LoopFound, both: list[Interpreted]) -> Interpreted:
@@ -123,6 +139,9 @@ def _join_entries(
             raise differs
         if not without.store.exact:
             raise differs
+        if not _with_gradient(machine.read(without, collect)) <= _with_gradient(machine.read(value, collect)):
+            # Nothing of it is in the row, but what eager makes of no slots has a gradient, of zeros.
+            raise Refused("not-generic", "what documents without slots append has a gradient of its own", collect)
         return value
     if not isinstance(value, Document) or not isinstance(without, Document):
         raise differs
@@ -135,6 +154,12 @@ def _join_entries(
         raise Refused("not-generic", "what documents without slots append has a gradient of its own", collect)
     _known_before(graph, loop, without.cell.term)
     return document(machine, DocAssign(without.cell.term, value.cell.term, 1))
+
+
+def _with_gradient(term: Term) -> set[fx.Node]:
+    """The tensors from outside that a value is made from and that have a gradient."""
+    nodes = {getattr(part, "node", None) for part in walk(term)}
+    return {node for node in nodes if isinstance(node, fx.Node) and example(node).requires_grad}
 
 
 def _known_before(graph: fx.Graph, loop: LoopFound, term: Term) -> None:

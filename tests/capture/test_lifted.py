@@ -49,6 +49,25 @@ def both_in_one_loop(x: Tensor, parts: Tensor) -> Tensor:
     return torch.stack(means)
 
 
+def changed_before_it_is_read(x: Tensor, parts: Tensor) -> Tensor:
+    sums = []
+    for i in range(x.shape[0]):
+        length = parts[i] * x.shape[1]
+        length.mul_(0.5)
+        sums.append(x[i, : int(length)].sum())
+    return torch.stack(sums)
+
+
+def changed_half_way(x: Tensor, parts: Tensor) -> Tensor:
+    """What is rounded is a view of what has changed since it was made."""
+    sums = []
+    for i in range(x.shape[0]):
+        length = parts[i] * x.shape[1]
+        length.view(1).sub_(1)
+        sums.append(x[i, : int(torch.round(length).abs())].sum())
+    return torch.stack(sums)
+
+
 @pytest.mark.parametrize(
     ("fn", "rewritten"),
     [
@@ -56,6 +75,8 @@ def both_in_one_loop(x: Tensor, parts: Tensor) -> Tensor:
         (as_entries_of_whole_numbers, True),
         (what_is_behind_the_point, False),
         (both_in_one_loop, False),
+        (changed_before_it_is_read, False),
+        (changed_half_way, False),
     ],
 )
 def test_numbers_keep_what_is_behind_their_point(fn: Fn, rewritten: bool) -> None:
@@ -65,3 +86,13 @@ def test_numbers_keep_what_is_behind_their_point(fn: Fn, rewritten: bool) -> Non
             x, parts = torch.randn(rows, longest), torch.rand(rows) * 0.9 + 0.1
             torch.testing.assert_close(compiled(x, parts), fn(x, parts), equal_nan=True)
     assert bool(said.rewrites) == rewritten
+
+
+def test_the_end_of_a_slice_has_nothing_behind_its_point() -> None:
+    def cut(x: Tensor, parts: Tensor) -> Tensor:
+        return torch.stack([x[i, : parts[i] * x.shape[1]].sum() for i in range(x.shape[0])])  # type: ignore[misc]
+
+    compiled = torch.compile(cut, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
+    for run in (cut, compiled):
+        with pytest.raises(TypeError, match="only integer tensors"):
+            run(torch.randn(3, 8), torch.rand(3))

@@ -230,3 +230,47 @@ def last_token_of_documents_without_tokens(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         outs.append(torch.ones(1, 2) if e > s else x[s:e][-1:].sum(0, keepdim=True))
     return torch.cat(outs)
+
+
+@leave("f[T,2] cu", must_refuse=True, tail=False, why="the last token is a view, through which the row is written")
+def last_token_written_behind_a_branch(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    out, sums = x.clone(), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e == s:
+            sums.append(torch.zeros(2))
+            continue
+        last = out[s:e][-1:]
+        last.mul_(3)
+        sums.append(last.sum(0))
+    return out, torch.stack(sums)
+
+
+@leave("f[T,2] cu", must_refuse=True, tail=False, why="the row is written while a view of its last token is there")
+def last_token_read_after_its_row_was_written(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    out, lasts = x.clone(), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e == s:
+            lasts.append(torch.zeros(2))
+            continue
+        part = out[s:e]
+        last = part[-1:].squeeze(0)
+        part.mul_(2)
+        lasts.append(last)
+    return out, torch.stack(lasts)
+
+
+@leave("f[T,2] cu", must_refuse=True, tail=False, why="the views in the list are of a row that is written to")
+def last_tokens_read_behind_the_loop(x: Tensor, cu: Tensor) -> Tensor:
+    out, lasts = x.clone(), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        lasts.append(out[s:e][-1:] if e > s else torch.zeros(1, 2))
+    out.mul_(2)
+    return torch.cat(lasts)
+
+
+@leave("f[T] f[T] cu", must_refuse=True, tail=False, why="no slots of the other give it a gradient of zeros")
+def another_row_for_documents_without_tokens(x: Tensor, other: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(other[s:e] if e == s else x[s:e].flip(0))
+    return torch.cat(parts)

@@ -209,3 +209,25 @@ def parts_read_as_they_are(x: Tensor, parts: Tensor) -> Tensor:
     for i in range(x.shape[0]):
         out[i] = x[i] * parts[i].item()
     return out
+
+
+@leave("f[T,2] cu", must_refuse=True, tail=False, why="of short documents there are fewer pieces")
+def pieces_that_are_counted(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out.append(x[s:e].sum(0) * len(x[s:e].chunk(3)))
+    return torch.stack(out)
+
+
+@leave("f[T] cu", must_refuse=True, tail=False, min_len=1, why="one of the rows in the list is changed")
+def row_of_numbers_that_is_changed(x: Tensor, cu: Tensor) -> Tensor:
+    spans = [[s, e] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    spans[0][1] = 1
+    return torch.cat([x[s:e].flip(0) for s, e in spans])
+
+
+@leave("f[T] cu", must_refuse=True, tail=False, min_len=1, why="a row of the list that a matrix became is changed")
+def row_of_a_matrix_that_is_changed(x: Tensor, cu: Tensor) -> Tensor:
+    spans = torch.stack([cu[:-1], cu[1:]], 1).tolist()
+    spans[0][1] = 1
+    return torch.cat([x[s:e].flip(0) for s, e in spans])

@@ -17,9 +17,10 @@ def jagged(parts: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 # ---------------------------------------------------------------- jagged tensors of documents
+# Eager notes how long the shortest and the longest document are in them: two numbers that are read.
 
 
-@program("f[T,3] cu", tail=False, demand=True)
+@program("f[T,3] cu", tail=False, demand=True, reads=2)
 def jagged_of_rolled(x: Tensor, cu: Tensor) -> Any:
     parts = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -27,16 +28,23 @@ def jagged_of_rolled(x: Tensor, cu: Tensor) -> Any:
     return jagged(parts)
 
 
-@program("f[T] cu", tail=False, demand=True)
+@program("f[T] cu", tail=False, demand=True, reads=2)
 def jagged_of_a_comprehension(x: Tensor, cu: Tensor) -> Any:
     return jagged([x[cu[i] : cu[i + 1]].cumsum(0) for i in range(len(cu) - 1)])
 
 
-@program("f[T,2] cu64", tail=False, demand=True)
+@program("f[T,2] cu64", tail=False, demand=True, reads=2)
 def jagged_between_two_loops(x: Tensor, cu: Tensor) -> Any:
     """What is made of a list may be looked at again, and its offsets are boundaries."""
     row, offsets = jagged([x[s:e] - x[s:e].mean(0) for s, e in zip(cu[:-1], cu[1:])])
     return torch.cat([row[s:e].flip(0) for s, e in zip(offsets[:-1], offsets[1:])]), offsets
+
+
+@program("f[T,2] cu", tail=False, demand=True, min_len=1, reads=2)
+def jagged_padded_again(x: Tensor, cu: Tensor) -> Tensor:
+    """As wide as the longest document."""
+    parts = [x[s:e].flip(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.nested.as_nested_tensor(parts, layout=torch.jagged).to_padded_tensor(-1.0)
 
 
 # ---------------------------------------------------------------- lengths as parts of the longest
@@ -103,6 +111,15 @@ def padded_to_the_longest_by_numpy(x: Tensor, cu: Tensor) -> Tensor:
     for i, (part, n) in enumerate(zip(x.split(lengths), lengths)):
         out[i, :n] = part
     return out
+
+
+@program("f[T] cu64", tail=False, demand=True)
+def array_of_boundaries_is_changed(x: Tensor, cu: Tensor) -> Any:
+    """An array that is made of a list has its own memory."""
+    bounds = cu.tolist()
+    ends = np.asarray(bounds)
+    ends += 1
+    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])]), torch.from_numpy(ends), cu + 0
 
 
 @program("f[T] cu", tail=False, demand=True)
