@@ -547,6 +547,14 @@ def breaking_loop(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
+def pieces_counted(x: Tensor, cu: Tensor) -> Tensor:
+    """How many pieces chunk makes depends on the length."""
+    out = torch.zeros_like(x)
+    for i in range(cu.shape[0] - 1):
+        out[:, cu[i] : cu[i + 1]] = x[:, cu[i] : cu[i + 1]] * len(x[:, cu[i] : cu[i + 1]].chunk(3, 1))
+    return out
+
+
 def graph_break(x: Tensor, cu: Tensor) -> Tensor:
     return breaking_loop(x, cu) + 1
 
@@ -595,6 +603,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
     "try-block": (try_around, try_inside, suppress_inside),
     "outer-mutation": (outer_mutation, outer_list_of_numbers),
     "outer-iterator": (outer_iterator, outer_generator),
+    "length-branch": (pieces_counted,),
     "graph-break": (graph_break,),
     "body-not-traceable": (body_not_traceable, breaking_loop),
 }
