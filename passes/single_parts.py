@@ -26,8 +26,7 @@ def without_single_parts(graph: fx.Graph) -> None:
         return
     inside = {node for loop in find(graph) for node in loop.nodes}
     for node in [node for node in nodes if node not in inside]:
-        sizes = only_asserted(node)
-        for unused in sizes or ():
+        for unused in only_asserted(node):
             graph.erase_node(unused)
         if not node.users:
             graph.erase_node(node)

@@ -33,9 +33,9 @@ from packpass.capture.dynamo import (
     is_side_effect_safe,
     variable,
 )
-from packpass.capture.lists import CollectedItems, is_collected, items_of, numbers_of
+from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
 from packpass.capture.matrices import numbers_of_rows, with_numbers
-from packpass.capture.sequences import collect, documents_of, is_documents, refuse_use
+from packpass.capture.sequences import collect, documents_of, refuse_use
 from packpass.capture.state import Mode, active, current_frame, location_of, refuse
 from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
@@ -65,12 +65,7 @@ def _with_arrays(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]
 
 def _array(tx: Any, value: Any) -> Any:
     """The array of the numbers in a list that has one, or a row of them, per document; None if it is something else."""
-    tensor = None
-    if is_collected(value):
-        tensor = value.items.tensor()
-    elif is_documents(value):
-        origin = attribute(tx, value, "origin")
-        tensor = origin if isinstance(origin, TensorVariable) else None
+    tensor = running.tensor_of(tx, value)
     if tensor is None:
         return None
     own = tensor.call_method(tx, "long", [], {}).call_method(tx, "clone", [], {})  # a list does not share its memory

@@ -18,6 +18,7 @@ from packpass.capture.dynamo import TensorVariable, emit, example
 from packpass.capture.entries import is_constant
 from packpass.capture.state import Mode, active, current_frame
 from packpass.capture.watch import ROWS, enter_loop_mode, is_unknown, loops_are_sought
+from packpass.semantics.binding import example as example_of
 from packpass.semantics.call import call_of
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.pointwise import tagged
@@ -122,10 +123,6 @@ def same_for_all(tx: Any, size: Any, begin: fx.Node) -> Any:
             if isinstance(own, torch.SymInt) and own.node.expr == size.node.expr:
                 return emit(tx, torch.ops.aten.sym_size.int, tracer.proxy(node), dim).as_proxy()
     return None
-
-
-def example_of(node: fx.Node) -> Any:
-    return node.meta.get("example_value")
 
 
 def _source(node: fx.Node) -> fx.Node | None:

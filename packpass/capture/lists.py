@@ -14,6 +14,7 @@ from packpass.capture.dynamo import (
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
+    UserDefinedObjectVariable,
     ValueMutationNew,
     VariableTracker,
     attribute,
@@ -136,7 +137,7 @@ class CollectedItems(list[Any]):
     def tensor(self) -> Any:
         """All numbers as a tensor of integers, the entries of rows along its second dimension; None if there are
         none."""
-        tx, origin = self.region.tx, None
+        tx = self.region.tx
         if self.listed is not None:
             return self.listed.tensor()
         if self.columns is None:
@@ -282,6 +283,11 @@ def added(one: Any, other: Any) -> Any:
     joined = ListVariable([], mutation_type=ValueMutationNew())
     joined.items = sides[0].items + sides[1].items
     return joined
+
+
+def is_documents(value: Any) -> bool:
+    """Is this one of our sequences over documents?"""
+    return isinstance(value, UserDefinedObjectVariable) and issubclass(value.python_type(), plain.Documents)
 
 
 def is_collected(value: Any) -> bool:

@@ -20,18 +20,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from packpass import markers
-from packpass.capture import plain
 from packpass.capture.dynamo import (
     ListVariable,
     TensorVariable,
-    UserDefinedObjectVariable,
     ValueMutationNew,
     attribute,
     constant,
     emit,
     example,
 )
-from packpass.capture.lists import CollectedItems, items_of
+from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.state import active, current_frame, restart
 
 if TYPE_CHECKING:
@@ -116,10 +114,7 @@ def extend(items: Any, more: Any) -> Any:
 
 def _numbers(more: Any) -> Any:
     """The tensor whose ``tolist()`` a sequence is."""
-    if not isinstance(more, UserDefinedObjectVariable) or not issubclass(more.python_type(), plain.Documents):
-        return None
-    origin = attribute(active.regions[-1].tx, more, "origin")
-    return origin if isinstance(origin, TensorVariable) else None
+    return _origin(active.regions[-1].tx, more)
 
 
 def _first(items: Any) -> list[int] | None:
@@ -154,19 +149,29 @@ def last_of(value: Any, key: Any) -> Any:
     return items.last()
 
 
+def tensor_of(tx: Any, value: Any) -> Any:
+    """The numbers of a finished list, or of a sequence over documents, as a tensor; None if it is something else."""
+    items = items_of(value)
+    return _origin(tx, value) if items is None else items.tensor()
+
+
+def _origin(tx: Any, value: Any) -> Any:
+    """The tensor whose entries are the numbers of a sequence over documents."""
+    origin = attribute(tx, value, "origin") if is_documents(value) else None
+    return origin if isinstance(origin, TensorVariable) else None
+
+
 def as_tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
     """``torch.tensor(numbers, dtype=..., device=...)`` of such a list, or of any that a tensor holds; None if it is
     none."""
     value = data.realize() if data is not None and not active.regions else None
-    items = items_of(value) if value is not None else None
-    known = isinstance(value, UserDefinedObjectVariable) and issubclass(value.python_type(), plain.Documents)
-    if (items is None and not known) or set(kwargs) - {"dtype", "device"}:
-        return None
-    out = items.tensor() if items is not None else attribute(tx, value, "origin")
-    if not isinstance(out, TensorVariable):
+    out = None if value is None or set(kwargs) - {"dtype", "device"} else tensor_of(tx, value)
+    if out is None:
         return None
     given = {"dtype": constant(torch.int64), **kwargs}
     if "device" not in given and example(out).device.type != "cpu":
         given["device"] = constant(torch.device("cpu"))
     made = out.call_method(tx, "to", [], given)
-    return made if isinstance(items, RunningItems) else made.call_method(tx, "clone", [], {})  # of what others read
+    if isinstance(items_of(value), RunningItems):
+        return made
+    return made.call_method(tx, "clone", [], {})  # others read the numbers as well

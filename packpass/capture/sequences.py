@@ -23,14 +23,13 @@ from packpass.capture.dynamo import (
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
-    UserDefinedObjectVariable,
     ValueMutationNew,
     attribute,
     call,
     constant,
     variable,
 )
-from packpass.capture.lists import CollectedItems, is_collected, items_of, looped_over_again
+from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, looped_over_again
 from packpass.capture.matrices import goes_over_rows, is_column, is_single, rows_of
 from packpass.capture.region import ITERATIONS, Region
 from packpass.capture.state import (
@@ -51,11 +50,6 @@ if TYPE_CHECKING:
 
 
 # === What is a sequence over documents =======================================================================
-
-
-def is_documents(value: Any) -> bool:
-    """Is this one of our sequences?"""
-    return isinstance(value, UserDefinedObjectVariable) and issubclass(value.python_type(), plain.Documents)
 
 
 def documents_of(tx: Translator, value: Any) -> Any:
@@ -211,8 +205,10 @@ QUESTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    own = None if kwargs or not 1 <= len(args) <= 3 else ranges.of_document(tx, args)
-    if own is not None or kwargs or not 1 <= len(args) <= 3 or (len(args) == 3 and _number(args[2]) != 1):
+    if kwargs or not 1 <= len(args) <= 3:
+        return None
+    own = ranges.of_document(tx, args)
+    if own is not None or (len(args) == 3 and _number(args[2]) != 1):
         return own
     start, stop = (constant(0), args[0]) if len(args) == 1 else args[:2]
     if all(a.is_python_constant() for a in (start, stop)):

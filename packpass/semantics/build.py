@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -105,10 +106,15 @@ def laid_out(build: Builder, node: fx.Node, order: tuple[int, ...]) -> fx.Node:
     ask for a view that another order does not have."""
     if _fills(example(node), order):
         return node
+    return in_order(functools.partial(build.call, method=True), node, order)
+
+
+def in_order(method: Callable[..., fx.Node], node: fx.Node, order: tuple[int, ...]) -> fx.Node:
+    """A copy with its dimensions in that order in memory; ``method(name, tensor, *args)`` adds a call of a method."""
     if order == tuple(range(len(order))):
-        return build.call("contiguous", node, method=True)
-    dense = build.call("contiguous", build.call(torch.permute, node, order), method=True)
-    return build.call(torch.permute, dense, tuple(order.index(d) for d in range(len(order))))
+        return method("contiguous", node)
+    dense = method("contiguous", method("permute", node, order))
+    return method("permute", dense, tuple(order.index(d) for d in range(len(order))))
 
 
 @contextlib.contextmanager

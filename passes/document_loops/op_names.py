@@ -29,6 +29,11 @@ def name_of(node: fx.Node) -> str:
     return name if space != "prims" and _places_as_documented(node, name) else ""
 
 
+def is_size_check(node: fx.Node) -> bool:
+    """Is this what Dynamo asserts about sizes, or the mark of a branch: nothing for those who do not ask?"""
+    return name_of(node) in ("_assert_scalar", "loop_branch")
+
+
 def _places_as_documented(node: fx.Node, name: str) -> bool:
     """Are positional arguments where the function in torch.nn.functional has them, if there is one? ``aten.mse_loss``
     takes its ``reduction`` where ``F.mse_loss`` takes ``size_average``."""

@@ -14,7 +14,7 @@ from packpass.semantics.memory import copied
 from packpass.semantics.pointwise import whole_divisor
 from passes.document_loops.integers import Affine, Bound, Boundaries, Index
 from passes.document_loops.machine import Machine
-from passes.document_loops.op_names import name_of
+from passes.document_loops.op_names import is_size_check
 from passes.document_loops.step import step
 from passes.document_loops.terms import Interner
 from passes.loops import LoopFound
@@ -89,7 +89,3 @@ def only_checked(node: fx.Node) -> bool:
     if is_size_check(node):
         return True
     return isinstance(example(node), (torch.SymInt, torch.SymBool, int)) and all(only_checked(u) for u in node.users)
-
-
-def is_size_check(node: fx.Node) -> bool:
-    return name_of(node) in ("_assert_scalar", "loop_branch")

@@ -11,16 +11,13 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name
-from passes.document_loops.op_names import name_of
+from passes.document_loops.op_names import is_size_check
 from passes.document_loops.terms import map_args
 
 
 def steps(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """The nodes without integers and Dynamo's own assertions, of which one iteration may have more than another."""
-    return [n for n in nodes if not _is_integer(n) and name_of(n) not in _NOTHING]
-
-
-_NOTHING = ("_assert_scalar", "loop_branch")
+    return [n for n in nodes if not _is_integer(n) and not is_size_check(n)]
 
 
 def _is_integer(node: fx.Node) -> bool:

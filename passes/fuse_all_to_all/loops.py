@@ -30,12 +30,12 @@ from packpass.semantics.effects import written_inputs
 from passes.context import PassContext
 from passes.document_loops.integers import Boundaries
 from passes.document_loops.machine import Machine
-from passes.document_loops.op_names import name_of
+from passes.document_loops.op_names import is_size_check, name_of
 from passes.document_loops.run import NAME as VECTORIZE
 from passes.document_loops.run import numbered, run_loop
 from passes.fuse_all_to_all.blocks import Blocks
 from passes.fuse_all_to_all.body import Body
-from passes.fuse_all_to_all.counted import boundaries_of, integers, is_size_check, only_checked
+from passes.fuse_all_to_all.counted import boundaries_of, integers, only_checked
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
 from passes.fuse_all_to_all.fission import prefixes, split

@@ -15,7 +15,7 @@ from packpass.semantics import example
 from packpass.semantics.effects import CHECKS
 from passes.building import Builder
 from passes.document_loops.boundaries import summed
-from passes.document_loops.op_names import name_of
+from passes.document_loops.op_names import is_size_check, name_of
 from passes.fuse_all_to_all.blocks import TOKENS, size_of
 from passes.fuse_all_to_all.digest import steps
 from passes.fuse_all_to_all.exchange import Exchange, Section
@@ -240,7 +240,7 @@ def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:
             below.add(node)
     for node in reversed(alive):
         unused = all(u in gone for u in node.users)
-        check = name_of(node) in ("_assert_scalar", "loop_branch") and node in below
+        check = is_size_check(node) and node in below
         proven = name_of(node) == "loop_check" and body.values.get(node.args[0]) is True  # the op checks that itself
         known = node in body.values or node in body.machine.values or node in below
         if unused and (node.op == "get_attr" or check or proven or (known and not _has_effect(node, body))):

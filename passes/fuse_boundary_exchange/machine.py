@@ -20,7 +20,7 @@ from packpass.semantics.effects import effects_of, written_inputs
 from packpass.semantics.memory import copied
 from packpass.semantics.pointwise import COMPARISONS, whole_divisor
 from passes.document_loops.boundaries import boundary_vector, unchanged
-from passes.document_loops.op_names import label, name_of
+from passes.document_loops.op_names import is_size_check, label, name_of
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.values import (
     WHOLE,
@@ -84,7 +84,8 @@ class Machine:
         name = name_of(node)
         if (
             node.op == "get_attr"
-            or name in ("_assert_scalar", "loop_branch", "sym_storage_offset", "sym_stride")
+            or is_size_check(node)
+            or name in ("sym_storage_offset", "sym_stride")
             or node.target is markers.GROUP
         ):
             return

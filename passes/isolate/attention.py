@@ -11,7 +11,7 @@ from torch import fx
 from packpass.ops._varlen_attention import FLASH_DTYPES
 from packpass.semantics import example
 from packpass.semantics.bound_mixers import Attention, attention_of
-from packpass.semantics.build import memory_order
+from packpass.semantics.build import in_order, memory_order
 from passes.isolate.positions import order_of_mask
 from passes.isolate.reading import Reading, Row
 
@@ -65,8 +65,7 @@ def rewrite(
         out = graph.call_method("unsqueeze", (out, 0)) if batched else out
         order = memory_order(example(node))
         if order != ((0, 2, 1, 3) if batched else (1, 0, 2)):  # code behind it may ask for a view
-            out = graph.call_method("contiguous", (graph.call_method("permute", (out, order)),))
-            out = graph.call_method("permute", (out, tuple(order.index(d) for d in range(len(order)))))
+            out = in_order(lambda name, *args: graph.call_method(name, args), out, order)
     out.meta = node.meta.copy()
     moved[node] = out
     node.replace_all_uses_with(out)

@@ -185,7 +185,7 @@ def _outlook(gm: Any, layouts: Layouts) -> tuple[bool, list[Refusal]]:
     refusals = []
     wanted = False
     for found in run.found:
-        refused = check(found, run, layouts) or stays_between(run, found)
+        refused = _unfit(found, run, layouts)
         wanted = wanted or refused is None
         if refused is not None:
             refusals.append(Refusal(NAME, *refused, location_of_node(found.origin) or "<unknown>"))
@@ -197,6 +197,11 @@ def _outlook(gm: Any, layouts: Layouts) -> tuple[bool, list[Refusal]]:
                 inner, more = _outlook(sub, layouts)
                 wanted, refusals = wanted or inner, [*refusals, *more]
     return wanted, refusals
+
+
+def _unfit(found: Found, run: Interpreter, layouts: Layouts) -> Left | None:
+    """Why this shift is left alone, whatever becomes of the others."""
+    return check(found, run, layouts) or stays_between(run, found)
 
 
 def _wrapping(run: Interpreter) -> list[Refusal]:
@@ -274,7 +279,7 @@ def decided(
     """The shifts to rewrite, and why the others are left alone."""
     left: dict[Found, Left] = {}
     for found in run.found:
-        unfit = check(found, run, layouts) or stays_between(run, found)
+        unfit = _unfit(found, run, layouts)
         if unfit is not None:
             left[found] = unfit
     accepted = with_all_they_need(run.found, left)
