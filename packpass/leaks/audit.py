@@ -1,9 +1,9 @@
 """``packpass.audit``: does any output or gradient at one document depend on another document, and through what?
 
 Two steps. *Verdict*: the model itself runs, undisturbed, as it is and once for every probed document with other tokens
-there (as it is once more if anything differs: so far apart are equal runs). What differs at other documents is a leak,
-whatever the model is made of. *Place*: only then the calls are followed (`packpass.leaks.lockstep`), each is judged by
-itself, and those that matter to an output are named.
+there (as it is once more if anything differs: so far apart are equal runs), until one of them is seen elsewhere. What
+differs at other documents is a leak, whatever the model is made of. *Place*: only then the calls are followed
+(`packpass.leaks.lockstep`), each is judged by itself, and those that matter to an output are named.
 """
 
 from __future__ import annotations
@@ -126,11 +126,12 @@ class _Auditing:
             changes.exchange(dict(tensors(copy)), documents, label)
             return copy
 
-        verdict, base, moved, told = compare(self.trial, others, documents, labels, self.progress.step)
+        verdict, base, moved, told = compare(self.trial, others, documents, labels, self.progress.step, first=True)
         self._outputs(result, base, moved, documents, labels, verdict)
         result.not_covered += told
         if verdict.dirty:
-            locate.places(result, self.trial, self.follow, others, documents, verdict, self.progress)
+            to_follow = labels[labels.index(next(iter(verdict.dirty))) :]
+            locate.places(result, self.trial, self.follow, others, documents, verdict, to_follow, self.progress)
         if backward is not False:
             dirty = bool(verdict.dirty)
             gradients.look(result, self.trial, self.follow, changes, documents, labels, bool(backward), dirty)

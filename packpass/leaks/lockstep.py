@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from packpass.leaks.calls import (
     writes_first,
 )
 from packpass.leaks.labels import labels_after
-from packpass.probing.documents import PADDING, Documents, Hit, differing
+from packpass.probing.documents import Documents, Hit, Label, differing, of_others
 from packpass.semantics.mixing_by_name import (
     addresses,
     is_slot_by_slot,
@@ -43,7 +43,7 @@ from packpass.semantics.mixing_by_name import (
 
 @dataclasses.dataclass
 class Mixing:
-    """An operation that let documents see each other: for every document that was changed what was hit, first call.
+    """An operation that let documents see each other: for every world what was hit, first call.
 
     ``stretch``: counts how often values had come back to the row before; what mixes in one stretch belongs together.
     """
@@ -54,18 +54,30 @@ class Mixing:
     calls: int = 0
 
 
+_SOMEWHERE = Hit(torch.ones(1, dtype=torch.bool), (), torch.empty(0, dtype=torch.long), 0.0)
+"""A difference of which only that it is there is of interest."""
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """What is other than in the base: the document, or documents, that are changed (``label``), and the sites at which
+    nothing is healed (``leave``)."""
+
+    label: Label
+    leave: Collection[Site] = ()
+
+
 class Lockstep(TorchFunctionMode):
     """Active while the base runs; ``found`` says afterwards what mixed.
 
     Args:
         documents: the slots.
-        sources: labels of the documents that are changed, one world each.
-        leave: sites at which nothing is healed.
+        worlds: what is run beside the base.
     """
 
-    def __init__(self, documents: Documents, sources: tuple[int, ...], noise: float, leave: Collection[Site] = ()):
+    def __init__(self, documents: Documents, worlds: Sequence[World], noise: float) -> None:
         super().__init__()
-        self.documents, self.sources, self.noise, self.leave = documents, sources, noise, leave
+        self.documents, self.worlds, self.noise = documents, tuple(worlds), noise
         self.found: dict[Site, Mixing] = {}
         self.raised: dict[str, None] = {}
         self.lost: dict[str, None] = {}
@@ -75,8 +87,9 @@ class Lockstep(TorchFunctionMode):
         self.scrambling: dict[Site, None] = {}
         """Operations that put slots where tokens say, and whose results were never put back."""
         self._scrambled: Any = WeakIdKeyDictionary()
+        """By world: the operation that put slots where tokens say."""
         self._left: Any = WeakIdKeyDictionary()
-        """Values that differ at other documents because they, or what they are made of, were not healed."""
+        """Worlds in which a value differs at other documents because it, or what it is made of, was not healed."""
         self._worlds: Any = WeakIdKeyDictionary()
         self._labels: Any = WeakIdKeyDictionary()
         self._carried: Any = WeakIdKeyDictionary()
@@ -90,7 +103,7 @@ class Lockstep(TorchFunctionMode):
     def in_worlds(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """What stands for a tensor of the base in each world."""
         found = self._worlds.get(tensor)
-        return found if found is not None else [tensor] * len(self.sources)
+        return found if found is not None else [tensor] * len(self.worlds)
 
     def in_world(self, tensor: torch.Tensor, world: int) -> torch.Tensor:
         """What stands for a tensor of the base in one world."""
@@ -117,12 +130,12 @@ class Lockstep(TorchFunctionMode):
         """What is written and was the same tensor in all worlds is a tensor of each world's own from now on."""
         for tensor in written:
             if tensor not in self._worlds:
-                self._worlds[tensor] = [tensor.detach().clone() for _ in self.sources]
+                self._worlds[tensor] = [tensor.detach().clone() for _ in self.worlds]
 
     def _call(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], operands: list[torch.Tensor]) -> Any:
         arguments = [
             with_tensors((args, kwargs), functools.partial(self.in_world, world=world))
-            for world in range(len(self.sources))
+            for world in range(len(self.worlds))
         ]
         before = torch.get_rng_state()
         result = func(*args, **kwargs)
@@ -155,91 +168,105 @@ class Lockstep(TorchFunctionMode):
     def _judge(
         self, func: Any, name: str, args: Any, kwargs: dict[str, Any], operands: list[torch.Tensor], results: list[Any]
     ) -> None:
-        scrambled = next((self._scrambled[t] for t in operands if t in self._scrambled), None)
+        scrambled = {k: origin for t in operands for k, origin in self._scrambled.get(t, {}).items()}
         labels: list[torch.Tensor | None] = [None] * len(results)
-        if scrambled is None and any(not self.documents.placements(r.shape) for r in results):
+        if not scrambled and any(not self.documents.placements(r.shape) for r in results):
             labels = labels_after(name, func, args, kwargs, results, self._labels_of)
         carried = tuple(dict.fromkeys(site for t in operands for site in self._carried.get(t, ())))
+        not_healed: frozenset[int] = frozenset().union(*(self._left.get(t, ()) for t in operands))
         for result, mine in zip(results, labels, strict=True):
             placed = bool(self.documents.placements(result.shape))
             mine = None if placed else mine
             if mine is not None:
                 self._labels[result] = mine
-            hits = self._hits(result, mine)
+            hits = self._hits(result, mine, not_healed)
             if placed and not hits and any(t in self._labels or t in self._carried for t in operands):
                 self.stretch += 1  # back in the row
-            if scrambled is not None or (hits and self._addressed_by_data(name, operands)):
-                if hits or (not placed and self._differs(result)):
-                    self._scramble(result, scrambled or Site(name, self.location()))
-                continue
-            if any(t in self._left for t in operands) and (hits or (not placed and self._differs(result))):
-                self._left[result] = True  # what was not healed goes its way
-            elif hits:
+            lost = dict(scrambled)
+            for k in hits:
+                if k not in lost and self._addressed_by_data(name, operands, k):
+                    lost[k] = Site(name, self.location())
+            still = {k for k in (*lost, *not_healed) if k in hits or (not placed and self._differs_in(result, k))}
+            if away := {k: origin for k, origin in lost.items() if k in still}:
+                self._scramble(result, away)
+            astray = {k for k in not_healed if k in still and k not in lost}
+            fresh = {k: hit for k, hit in hits.items() if k not in still}
+            if fresh:
                 site = self._blamed(name, carried)
-                self._report(site, hits)
-                if site in self.leave:
-                    self._left[result] = True
-                else:
-                    self._heal(result, mine, hits)
-            elif not placed and mine is None and self._differs(result):
+                self._report(site, fresh)
+                left = {k for k in fresh if site in self.worlds[k].leave}
+                self._heal(result, mine, hits, {*lost, *astray, *left})
+                astray |= left
+            elif not hits and not placed and mine is None and not lost and self._differs_but(result, astray):
                 here = () if moves_slots(name) or is_slot_by_slot(name) else (Site(name, self.location()),)
                 self._carried[result] = tuple(dict.fromkeys((*carried, *here)))
+            if astray:
+                self._left[result] = frozenset(astray)  # what was not healed goes its way
 
     def _report(self, site: Site, hits: dict[int, Hit]) -> None:
         mixing = self.found.setdefault(site, Mixing(site, self.stretch))
         mixing.calls += 1
-        for label, hit in hits.items():
-            mixing.seen.setdefault(label, hit)
+        for world, hit in hits.items():
+            mixing.seen.setdefault(world, hit)
 
-    def _addressed_by_data(self, name: str, operands: list[torch.Tensor]) -> bool:
+    def _addressed_by_data(self, name: str, operands: list[torch.Tensor], number: int) -> bool:
         """Do tokens decide which slot goes where? Then slots of two worlds at one place are of different tokens."""
         if mixing_kind(name) == "order":
             return True
-        return addresses(name) and any(self._differs(t) for t in operands[1:] if not t.is_floating_point())
+        return addresses(name) and any(self._differs_in(t, number) for t in operands[1:] if not t.is_floating_point())
 
-    def _scramble(self, result: torch.Tensor, origin: Site) -> None:
-        """From here on slots are those of other tokens in every world, until a result is clean again: tokens that were
+    def _scramble(self, result: torch.Tensor, origins: dict[int, Site]) -> None:
+        """From here on slots are those of other tokens in these worlds, until a result is clean again: tokens that were
         sorted by expert are put back. Nothing is said of what lies between."""
-        self._scrambled[result] = origin
+        self._scrambled[result] = origins
         self._labels.pop(result, None)
-        self.scrambling.setdefault(origin, None)
+        self.scrambling.update(dict.fromkeys(origins.values()))
 
     def _labels_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         found = self._labels.get(tensor)
         return found if found is not None else self.documents.labels_of(tensor.shape)
 
-    def _differs(self, tensor: torch.Tensor) -> bool:
-        return any(
-            world is not tensor and (world.shape != tensor.shape or not torch.equal(world, tensor))
-            for world in self.in_worlds(tensor)
-        )
+    def _differs_but(self, tensor: torch.Tensor, without: Collection[int]) -> bool:
+        return any(self._differs_in(tensor, k) for k in range(len(self.worlds)) if k not in without)
 
-    def _hits(self, result: torch.Tensor, labels: torch.Tensor | None) -> dict[int, Hit]:
+    def _differs_in(self, tensor: torch.Tensor, number: int) -> bool:
+        world = self.in_world(tensor, number)
+        return world is not tensor and (world.shape != tensor.shape or not torch.equal(world, tensor))
+
+    def _hits(self, result: torch.Tensor, labels: torch.Tensor | None, not_healed: Collection[int]) -> dict[int, Hit]:
+        """Worlds in which other documents differ. Of worlds that are ``not_healed`` only that is wanted, not where."""
         found: dict[int, Hit] = {}
-        for source, world in zip(self.sources, self.in_worlds(result), strict=True):
+        for k, (made, world) in enumerate(zip(self.worlds, self.in_worlds(result), strict=True)):
             if world is result or world.shape != result.shape or not result.numel():
                 continue
             hit = None
-            if labels is None:
-                hit = self.documents.hit(result, world, source, self.noise)
+            same = self.documents.equal_elsewhere(result, world, made.label) if k in not_healed else None
+            if same is not None:
+                hit = None if same else _SOMEWHERE
+            elif labels is None:
+                hit = self.documents.hit(result, world, made.label, self.noise)
             else:
-                foreign = ((labels != source) & (labels != PADDING)).expand(result.shape)
+                foreign = of_others(labels, made.label).expand(result.shape)
                 mask, size = differing(result, world, foreign, self.noise)
                 if mask is not None:
                     numbers = labels.expand(result.shape)[mask.expand(result.shape)].unique().tolist()
                     hit = Hit(mask, tuple(map(int, numbers)), torch.empty(0, dtype=torch.long), size)
             if hit is not None:
-                found[source] = hit
+                found[k] = hit
         return found
 
-    def _heal(self, result: torch.Tensor, labels: torch.Tensor | None, hits: dict[int, Hit]) -> None:
+    def _heal(
+        self, result: torch.Tensor, labels: torch.Tensor | None, hits: dict[int, Hit], without: Collection[int]
+    ) -> None:
+        """Give documents that were not changed the base's values, but ``without`` some worlds."""
         worlds = self.in_worlds(result)
-        for k, source in enumerate(self.sources):
+        for k, made in enumerate(self.worlds):
+            if k in without:
+                continue
             if labels is None:
-                along = hits[source].dims if source in hits else ()
-                foreign = self.documents.foreign(result.shape, source, along)
+                foreign = self.documents.foreign(result.shape, made.label, hits[k].dims if k in hits else ())
             else:
-                foreign = (labels != source) & (labels != PADDING)
+                foreign = of_others(labels, made.label)
             if foreign is None or worlds[k].shape != result.shape:
                 continue
             healed = torch.where(foreign.to(result.device), result.detach(), worlds[k].detach())

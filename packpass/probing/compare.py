@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from packpass.probing.documents import EVERY, Documents, Hit, differing
+from packpass.probing.documents import EVERY, Documents, Hit, Label, differing, of_others
 
 Given = TypeVar("Given", contravariant=True)
 Along = Mapping[str, int]
@@ -45,7 +45,7 @@ def hits(
     base: Mapping[str, Any],
     other: Mapping[str, Any],
     documents: Documents,
-    label: int,
+    label: Label,
     noise: float,
     along: Along | None = None,
 ) -> dict[str, Hit]:
@@ -62,7 +62,7 @@ def hits(
         if rows is None:
             hit = documents.hit(value, changed, label, noise, dims)
         else:
-            mask, size = differing(value, changed, (rows != label).to(value.device), noise)
+            mask, size = differing(value, changed, of_others(rows, label).to(value.device), noise)
             numbers = () if mask is None else tuple(rows[mask.cpu().expand(rows.shape)].tolist())
             hit = None if mask is None else Hit(mask, numbers, torch.empty(0, dtype=torch.long), size)
         if hit is not None:
@@ -117,6 +117,7 @@ def compare(
     changed: Sequence[int],
     step: Callable[[int, int, str], None] | None = None,
     along: Along | None = None,
+    first: bool = False,
 ) -> tuple[Verdict, dict[str, Any], dict[str, bool], list[str]]:
     """Run what is given as it is, and once for each document with other tokens there; as it is once more if anything
     differs that should not.
@@ -125,6 +126,7 @@ def compare(
         runs: what is run. others: the arguments in which a document is another.
         changed: labels of the documents to change.
         step: is told how far this is.
+        first: whether the first document that another one sees is enough.
 
     Returns the verdict, the base's outputs, which outputs differ between any two runs, and what to tell the reader.
     """
@@ -152,6 +154,8 @@ def compare(
         found = hits(base, other, documents, label, noise, along)
         if found:
             dirty[label], outputs[label] = found, other
+            if first:
+                break
         elif rounding := hits(base, other, documents, label, EVERY, along):
             size = max(hit.size for hit in rounding.values())
             told.append(f"differences of at most {size:.1g} at other documents are rounding, and were not counted")

@@ -17,6 +17,9 @@ import torch
 PADDING = 0
 """The label of slots that belong to no document."""
 
+Label = int | frozenset[int]
+"""A document, or several that are changed together."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Hit:
@@ -47,6 +50,7 @@ class Documents:
         self.grid = tuple(labels.shape)
         self.flat = labels.flatten()
         self.numbers = tuple(int(n) for n in self.flat.unique().tolist() if n != PADDING)
+        self._elsewhere: dict[Label, list[tuple[int, int]]] = {}
         self._one_row_each = labels.dim() == 2 and all(
             len({int(n) for n in row.unique().tolist()} - {PADDING}) <= 1 for row in labels
         )
@@ -92,13 +96,13 @@ class Documents:
         found = self.placements(shape)
         return self.laid(shape, found[0]) if len(found) == 1 else None
 
-    def foreign(self, shape: Sequence[int], label: int, along: tuple[int, ...] = ()) -> torch.Tensor | None:
+    def foreign(self, shape: Sequence[int], label: Label, along: tuple[int, ...] = ()) -> torch.Tensor | None:
         """The elements of other documents than ``label``, broadcastable to the value; None if the grid lies nowhere.
         ``along``: where it lies, if that is known."""
         found: torch.Tensor | None = None
         for dims in [along] if along else self.placements(shape):
             labels = self.laid(shape, dims)
-            other = (labels != label) & (labels != PADDING)
+            other = of_others(labels, label)
             found = other if found is None else found & other
         return found
 
@@ -108,9 +112,11 @@ class Documents:
         return None if labels is None else labels == label
 
     def hit(
-        self, base: torch.Tensor, other: torch.Tensor, label: int, noise: float = 0.0, along: tuple[int, ...] = ()
+        self, base: torch.Tensor, other: torch.Tensor, label: Label, noise: float = 0.0, along: tuple[int, ...] = ()
     ) -> Hit | None:
         """Where two values differ outside document ``label`` beyond rounding, or None."""
+        if self.equal_elsewhere(base, other, label, along):
+            return None
         foreign = self.foreign(base.shape, label, along)
         if foreign is None or not base.numel():
             return None
@@ -125,6 +131,24 @@ class Documents:
                 best = slots, dims
         assert best is not None
         return Hit(mask, self._documents_at(best[0]), best[0], size, best[1])
+
+    def equal_elsewhere(
+        self, base: torch.Tensor, other: torch.Tensor, label: Label, along: tuple[int, ...] = ()
+    ) -> bool | None:
+        """Are two values the same to the last bit outside a document? Of a row that is soon seen, without a mask of all
+        its elements; None: it is not known."""
+        placements = [along] if along else self.placements(base.shape)
+        if len(self.grid) != 1 or len(placements) != 1:
+            return None
+        if label not in self._elsewhere:
+            marked = torch.cat([torch.zeros(1), of_others(self.flat, label).float().cpu(), torch.zeros(1)]).diff()
+            starts, ends = (marked > 0).nonzero()[:, 0].tolist(), (marked < 0).nonzero()[:, 0].tolist()
+            self._elsewhere[label] = list(zip(starts, ends, strict=True))
+        dim = placements[0][0]
+        parts = self._elsewhere[label]
+        if len(parts) > MOST_PARTS:
+            return None
+        return all(torch.equal(base.narrow(dim, a, b - a), other.narrow(dim, a, b - a)) for a, b in parts)
 
     def _slots_of(self, mask: torch.Tensor, shape: Sequence[int], dims: tuple[int, ...]) -> torch.Tensor:
         """Places on the grid that a mask marks; of a value per row its first slots stand for all."""
@@ -145,18 +169,33 @@ class Documents:
         return tuple(int(n) for n in labels.unique().tolist() if n != PADDING)
 
 
+MOST_PARTS = 64
+"""Stretches of a row that are compared one by one."""
+
+
+def of_others(labels: torch.Tensor, label: Label) -> torch.Tensor:
+    """Where labels are of other documents, and not of padding."""
+    if isinstance(label, int):
+        return (labels != label) & (labels != PADDING)
+    these = torch.tensor(sorted({*label, PADDING}), device=labels.device, dtype=labels.dtype)
+    return ~torch.isin(labels, these)
+
+
 def differing(
     base: torch.Tensor, other: torch.Tensor, where: torch.Tensor, noise: float = 0.0
 ) -> tuple[torch.Tensor | None, float]:
     """The elements among ``where`` at which two values differ beyond rounding (broadcastable; None: nowhere), and by
     how much at most. NaN equals NaN; ``noise``: see `tolerance`."""
     unequal = base != other
-    if base.is_floating_point() or base.is_complex():
-        unequal &= ~(base.isnan() & other.isnan())
     alike = [d for d in range(base.dim()) if where.shape[d] == 1 and base.shape[d] != 1]
     mask = (unequal.amax(dim=alike, keepdim=True) if alike else unequal) & where
     if not bool(mask.any()):
         return None, 0.0
+    if base.is_floating_point() or base.is_complex():
+        unequal &= ~(base.isnan() & other.isnan())
+        mask = (unequal.amax(dim=alike, keepdim=True) if alike else unequal) & where
+        if not bool(mask.any()):
+            return None, 0.0
     if not base.is_floating_point():
         return mask, 1.0
     wide = torch.float64 if base.dtype == torch.float64 else torch.float32

@@ -43,10 +43,11 @@ class Language(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """``total``: slots of the row that it is timed on."""
+    """``total``: slots of the row that it is timed on. ``one_length``: torch compiles it for one length of the row."""
 
     total: int
     settings: dict[str, Any]
+    one_length: bool = False
 
 
 KINDS = {
@@ -57,9 +58,25 @@ KINDS = {
         {"state_size": 16, "num_heads": 8, "head_dim": 16, "n_groups": 1, "expand": 2, "chunk_size": 64}
         | {"num_hidden_layers": 1},
     ),
-    "mamba": Kind(48, {"state_size": 8, "use_associative_scan": False, "num_hidden_layers": 1}),
+    "mamba": Kind(48, {"state_size": 8, "use_associative_scan": False, "num_hidden_layers": 1}, one_length=True),
+    "qwen3": Kind(1024, {**_HEADS, "head_dim": 16}),
+    "qwen3_next": Kind(
+        512,
+        {**_HEADS, "head_dim": 16, "layer_types": ["linear_attention", "full_attention"], "num_experts": 0}
+        | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "mlp_only_layers": [0, 1]}
+        | {"linear_key_head_dim": 16, "linear_value_head_dim": 16},
+    ),
+    "falcon_h1": Kind(
+        512,
+        {**_HEADS, "head_dim": 16, "mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16}
+        | {"mamba_chunk_size": 64, "num_hidden_layers": 1},
+    ),
+    "rwkv": Kind(48, {"attention_hidden_size": 64, "context_length": 256}, one_length=True),
+    "recurrent_gemma": Kind(
+        48, {**_HEADS, "num_key_value_heads": 1, "head_dim": 16, "lru_width": 64, "num_hidden_layers": 1}, True
+    ),
 }
-"""Mamba's scan is a Python loop over tokens, which torch compiles for one length of the row."""
+"""Mamba, RWKV and RecurrentGemma go over tokens in Python, which torch compiles for one length of the row."""
 
 
 def language(name: str, width: int = 64) -> Language:
@@ -71,3 +88,31 @@ def language(name: str, width: int = 64) -> Language:
         config = transformers.AutoConfig.for_model(name, **{**sizes, **KINDS[name].settings})
         torch.manual_seed(0)
         return Language(transformers.AutoModelForCausalLM.from_config(config)).train()
+
+
+class Conformer(nn.Module):
+    """A block for speech: half a feed-forward, attention to all frames, a gated convolution both ways, half a
+    feed-forward; ``[1, T, C]``."""
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(5))
+        self.first, self.second = (
+            nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, width)) for _ in range(2)
+        )
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.gate, self.after = nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.convolution = nn.Conv1d(width, width, 15, padding=7, groups=width)
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        x = packpass.packed(x, cu_seqlens, dim=1)
+        x = x + 0.5 * self.first(self.norms[0](x))
+        q, k, v = self.qkv(self.norms[1](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        y = nn.functional.glu(self.gate(self.norms[2](x)), -1)
+        y = nn.functional.silu(self.norms[3](self.convolution(y.mT).mT))
+        x = x + self.after(y)
+        out: Tensor = self.norms[4](x + 0.5 * self.second(x))
+        return out
