@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = cases()
     if arguments.list:
         for entry in known.values():
-            print(f"{entry.name:16}{entry.title}" + ("" if "cpu" in entry.devices else " (GPU only)"))
+            told = "" if "cpu" in entry.devices else " (GPU only)"
+            print(f"{entry.name:16}{entry.title}{told}" + (" (only with --case)" if entry.on_request else ""))
         return 0
     out = arguments.out or DEFAULT_OUT / ("cuda" if arguments.device == "cuda" else "")
     if arguments.merge is not None:
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     limit = arguments.limit if arguments.limit is not None else LIMITS.get(arguments.device, float("inf"))
     ctx = Context(arguments.device, arguments.quick, arguments.full)
-    chosen = [known[name] for name in arguments.case or known]
+    chosen = [known[name] for name in arguments.case or known if arguments.case or not known[name].on_request]
     return _measure([entry for entry in chosen if arguments.device in entry.devices], ctx, out, limit)
 
 

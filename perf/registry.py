@@ -37,20 +37,22 @@ class Case:
     title: str
     run: Callable[[Context, CaseResult], None]
     devices: tuple[str, ...] = ("cpu", "cuda")
+    on_request: bool = False
 
 
 _CASES: dict[str, Case] = {}
 
 
 def case(
-    name: str, title: str, devices: tuple[str, ...] = ("cpu", "cuda")
+    name: str, title: str, devices: tuple[str, ...] = ("cpu", "cuda"), on_request: bool = False
 ) -> Callable[[Callable[[Context, CaseResult], None]], Callable[..., None]]:
-    """Register the decorated function, which fills in a :class:`CaseResult`; ``devices`` are those it can measure."""
+    """Register the decorated function, which fills in a :class:`CaseResult`; ``devices`` are those it can measure.
+    ``on_request``: it runs only where it is asked for by its name, as the report has no time for it."""
 
     def register(run: Callable[[Context, CaseResult], None]) -> Callable[..., None]:
         if name in _CASES:
             raise ValueError(f"two cases are called {name!r}")
-        _CASES[name] = Case(name, title, run, devices)
+        _CASES[name] = Case(name, title, run, devices, on_request)
         return run
 
     return register

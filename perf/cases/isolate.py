@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from packpass import _compat
 from packpass.decisions.records import collecting
@@ -19,6 +16,7 @@ from packpass.engine.compile import compile_afresh
 from packpass.measuring.compare_render import seconds_text
 from packpass.measuring.measure import interleave
 from packpass.reports.report import Report
+from perf.apart import Program, bounds_of, error_of
 from perf.models.unaware import KINDS, WORDS, Convolution, language
 from perf.race import PACKPASS, STOCK
 from perf.registry import Context, case
@@ -26,38 +24,8 @@ from perf.results import CaseResult, Table, Target
 
 OPTIONS = {"options": {"packpass.isolate": True}}
 CONVOLUTION, MODEL, ERROR = 1.15, 1.5, 1e-5
-QUICK, USUAL = ("lfm2",), ("lfm2", "llama")
+QUICK, USUAL, FULL = ("lfm2",), ("lfm2", "llama"), ("lfm2", "llama", "mamba2", "mamba")
 HEADERS = ["model", "slots", "documents", "error", "first call", "leaking", "isolated", "of leaking"]
-
-
-@dataclasses.dataclass
-class Program:
-    """A model and one batch; ``row``: the packed dimension of what it is given and, ``out``, of what it returns."""
-
-    name: str
-    model: nn.Module
-    given: Tensor
-    bounds: tuple[int, ...]
-    row: int
-    out: int
-
-    def step(self, call: Callable[..., Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Forward and backward on the packed row."""
-        return self._gradients(call(self.given, torch.tensor(self.bounds, device=self.given.device)))
-
-    def alone(self) -> tuple[Tensor, list[Tensor]]:
-        """The same document by document, in eager."""
-        outs = []
-        for a, b in pairwise(self.bounds):
-            x = self.given.narrow(self.row, a, b - a)
-            outs.append(self.model(x, torch.tensor([0, b - a], device=x.device)))
-        return self._gradients(torch.cat(outs, self.out))
-
-    def _gradients(self, out: Tensor) -> tuple[Tensor, list[Tensor]]:
-        weights = torch.linspace(-1, 1, out.numel(), device=out.device).view(out.shape)
-        wanted = [*self.model.parameters(), *([self.given] if self.given.requires_grad else [])]
-        found = torch.autograd.grad((out * weights).sum(), wanted, allow_unused=True)
-        return out.detach(), [g for g in found if g is not None]
 
 
 @case("isolate", "documents kept apart in models that know no boundaries: forward + backward against the leaking model")
@@ -66,9 +34,9 @@ def run(ctx: Context, result: CaseResult) -> None:
     width, total = (64, 4096) if ctx.quick else (256, 16_384)
     x = torch.randn(1, width, total, device=ctx.device, requires_grad=True)
     convolution = Convolution(width).to(ctx.device)
-    program = Program("causal convolution", convolution, x, _bounds(total, 16), 2, 2)
+    program = Program("causal convolution", convolution, x, bounds_of(total, 16), 2, 2)
     rows.append(_measure(ctx, result, program, CONVOLUTION))
-    for name in QUICK if ctx.quick else tuple(KINDS) if ctx.full else USUAL:
+    for name in QUICK if ctx.quick else FULL if ctx.full else USUAL:
         try:
             model = language(name).to(ctx.device)
         except ImportError as error:
@@ -76,17 +44,10 @@ def run(ctx: Context, result: CaseResult) -> None:
             continue
         total = KINDS[name].total
         ids = torch.randint(3, WORDS, (1, total), generator=torch.Generator().manual_seed(0)).to(ctx.device)
-        bounds = _bounds(total, 8 if total > 100 else 3)
+        bounds = bounds_of(total, 8 if total > 100 else 3)
         rows.append(_measure(ctx, result, Program(name, model, ids, bounds, 1, 1), MODEL))
     result.tables.append(Table("one step, packed row", HEADERS, rows))
     result.notes.append("the leaking model is stock torch.compile on the same row; attention there sees all documents")
-
-
-def _bounds(total: int, documents: int) -> tuple[int, ...]:
-    """Lengths of 1 to 2 times the shortest."""
-    weights = [1 + (3 * d % documents) / documents for d in range(documents)]
-    ends = [round(total * sum(weights[: d + 1]) / sum(weights)) for d in range(documents)]
-    return (0, *ends)
 
 
 def _measure(ctx: Context, result: CaseResult, program: Program, limit: float) -> list[str]:
@@ -98,7 +59,7 @@ def _measure(ctx: Context, result: CaseResult, program: Program, limit: float) -
     with collecting(report), _compat.empty_compile_caches():
         got = program.step(ours)
     first = time.perf_counter() - started
-    error = _error(program.alone(), got)
+    error = error_of(program.alone(), got)
     if not any(r.rule == "isolate" for r in report.rewrites) or not error <= ERROR * 10:
         reasons = "; ".join(r.reason for r in report.refusals)
         result.wrong.append(f"{program.name}: error {error:.1e} against document by document; {reasons}")
@@ -130,9 +91,3 @@ def _measure(ctx: Context, result: CaseResult, program: Program, limit: float) -
         seconds_text(timings[PACKPASS].seconds),
         f"{ratio:.2f}x",
     ]
-
-
-def _error(want: tuple[Tensor, Sequence[Tensor]], got: tuple[Tensor, Sequence[Tensor]]) -> float:
-    """The largest difference of outputs and gradients, each as a share of its largest value (or of 1)."""
-    pairs = [(want[0], got[0]), *zip(want[1], got[1], strict=True)]
-    return max(float((b - a).abs().max()) / max(1.0, float(a.abs().max())) for a, b in pairs)

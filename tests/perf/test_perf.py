@@ -43,6 +43,25 @@ def test_every_case_of_the_issue_is_there() -> None:
     ]
 
 
+def test_a_case_on_request_runs_only_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    ran: list[str] = []
+
+    def noted(name: str, on_request: bool) -> registry.Case:
+        return registry.Case(name, "", lambda ctx, result: ran.append(name), on_request=on_request)
+
+    here = {name: noted(name, name == "long") for name in ("short", "long")}
+    monkeypatch.setattr("perf.__main__.cases", lambda: here)
+    assert main(["--out", str(tmp_path)]) == 0
+    assert ran == ["short"]
+    assert main(["--out", str(tmp_path), "--case", "long"]) == 0
+    assert ran == ["short", "long"]
+    assert main(["--list"]) == 0
+    assert "only with --case" in capsys.readouterr().out
+    assert cases()["isolate_models"].on_request
+
+
 def test_two_cases_cannot_share_a_name() -> None:
     name = next(iter(cases()))
     with pytest.raises(ValueError, match=f"two cases are called '{name}'"):
