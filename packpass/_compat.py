@@ -71,6 +71,59 @@ def register_inductor_view(op: Any, view: Callable[..., tuple[Any, Any]]) -> Non
     register_lowering(op, type_promotion_kind=None)(lower)
 
 
+def register_inductor_table(op: Any, sizes: Callable[..., list[Any]], entry: Callable[..., Any], dtype: Any) -> None:
+    """Let Inductor compute ``op(vector, total, number)`` once per graph, as a buffer that its readers load.
+
+    Args:
+        sizes: ``sizes(length of the vector, total, number)``: of the result.
+        entry: one value: ``entry(ops, number -> value, places, (first, last, own) of the vector, total, number)``.
+    """
+    import sympy
+    import torch
+    from torch._inductor import ir
+    from torch._inductor.lowering import register_lowering
+    from torch._inductor.virtualized import V, ops
+
+    def value_of(number: Any) -> Any:
+        return ops.index_expr(sympy.sympify(number), torch.int64)
+
+    def lower(vector: Any, total: Any, number: int) -> Any:
+        made, node = V.graph.__dict__.setdefault("packpass_tables", {}), V.graph.current_node
+        # A node of the graph is one value for good, which a buffer that is written in place is not.
+        known = (op, node.args[0], total, number) if node is not None and node.target is op else None
+        if known in made:
+            return made[known]
+        load, length = vector.make_loader(), vector.get_size()[0]
+
+        def inner(at: Any) -> Any:
+            def bound(place: Any) -> Any:
+                return ops.to_dtype(load([place]), torch.int64)
+
+            bounds = (lambda: bound(sympy.Integer(0)), lambda: bound(length - 1), lambda: bound(at[-1]))
+            return ops.to_dtype(entry(ops, value_of, [value_of(place) for place in at], bounds, total, number), dtype)
+
+        table = ir.Pointwise.create(
+            device=vector.get_device(), dtype=dtype, inner_fn=inner, ranges=sizes(length, total, number)
+        )
+        table.realize()
+        if known is not None:
+            made[known] = table
+        return table
+
+    register_lowering(op, type_promotion_kind=None)(lower)
+
+
+def floor_div(value: Any, by: int) -> Any:
+    """``value // by`` in numbers, symbolic ones, and the expressions of Inductor, where ``//`` is sympy's own."""
+    import sympy
+
+    if isinstance(value, sympy.Expr):
+        from torch.utils._sympy.functions import FloorDiv
+
+        return FloorDiv(value, by)
+    return value // by
+
+
 def generated_cpp_is_sequential() -> bool:
     """Whether C++ code that Inductor generates now runs in one thread, that is without an OpenMP region.
 

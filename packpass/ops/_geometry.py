@@ -117,14 +117,6 @@ def around_ends(first: Tensor, stop: Tensor) -> Tensor:
 REST = BLOCK + 2 * SHORT
 
 
-def around_ends_and_rest(first: Tensor, stop: Tensor, total: int | None) -> Tensor:
-    """The same, and the last ``REST`` slots of a row of ``total``, or the first ones; int64 ``[2 * BLOCK + REST]``."""
-    window = torch.arange(2 * BLOCK + REST, device=first.device)
-    ends = torch.where(window < BLOCK, first - BLOCK, stop - BLOCK)
-    rest = -2 * BLOCK if total is None else total - REST - 2 * BLOCK
-    return window + torch.where(window < 2 * BLOCK, ends, rest)
-
-
 def read(x: Tensor, dim: int, slots: Tensor) -> Tensor:
     """``x[..., slots, ...]``; the dimensions of ``slots`` take the place of ``dim``. Slots must be within the row.
 

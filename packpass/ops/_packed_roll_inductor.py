@@ -22,17 +22,26 @@ from packpass.ops._geometry import (
     BLOCK,
     SHORT,
     along,
-    around_ends_and_rest,
     is_between,
     long_enough_for_blocks,
     previous,
     read,
-    touched_blocks,
     unguarded_blocks,
     write,
 )
 from packpass.ops._library import define
 from packpass.ops._packed_roll_eager import cpu_kernel, fake, gather_kernel
+from packpass.ops._roll_slots import (
+    alike,
+    blocks_in,
+    body_at,
+    end_filled,
+    end_slots,
+    end_spare,
+    touched_blocks,
+    window_moves,
+    window_slots,
+)
 
 # What Inductor's C++ code loads and stores as vectors. Others run element by element (int16, complex) or through masks
 # (bool).
@@ -107,19 +116,17 @@ def patch_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar
     """
     total = x.shape[dim]
     x = x.contiguous()
-    cu = cu_seqlens.long()
-    first, stop = cu.narrow(0, 0, 1), cu.narrow(0, cu.shape[0] - 1, 1)
-    spare = (stop - 1 if shift < 0 else first).clamp(0, total - 1)
-    out = shift_between(x, first, stop, shift, dim)
+    out = shift_between(x, cu_seqlens, shift, dim)
+    if fill is not None:
+        filled = along(end_filled(cu_seqlens, total, alike(shift)), x.dim(), dim)
+        value = read(x, dim, end_spare(cu_seqlens, total, alike(shift))).masked_fill(filled != 0, fill)
+        return write(out, dim, end_slots(cu_seqlens, total, shift), value.unsqueeze(dim))
 
+    cu = cu_seqlens.long()
+    first, stop = ends_of(cu)
+    spare = (stop - 1 if shift < 0 else first).clamp(0, total - 1)
     # The clamps change nothing for boundaries in order; they keep wrong ones from writing outside of the row.
     steps = torch.arange(abs(shift), device=x.device).unsqueeze(1) if abs(shift) > 1 else 0
-    if fill is not None:
-        # A slot that lies beyond its own document is near the boundary of the one it lies in, so it is filled anyway.
-        slots = cu - 1 - steps if shift < 0 else cu + steps
-        slots = torch.where(is_between(slots, first, stop), slots, spare).clamp(0, total - 1)
-        value = read(x, dim, spare).masked_fill(first < stop, fill)
-        return write(out, dim, slots, value if abs(shift) == 1 else value.unsqueeze(dim))
     starts, ends = previous(cu), cu
     slots = ends - 1 - steps if shift < 0 else starts + steps
     exists = slots >= starts if shift < 0 else slots < ends
@@ -132,37 +139,39 @@ def patch_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar
     return write(out, dim, spare, read(x, dim, source))
 
 
-def shift_between(x: Tensor, first: Tensor, stop: Tensor, shift: int, dim: int) -> Tensor:
-    """``out[p] = x[p - shift] if first <= p < stop else x[p]``; sources outside of the row are undefined.
+def ends_of(cu: Tensor) -> tuple[Tensor, Tensor]:
+    return cu.narrow(0, 0, 1), cu.narrow(0, cu.shape[0] - 1, 1)
+
+
+def shift_between(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int) -> Tensor:
+    """``out[p] = x[p - shift] if cu[0] <= p < cu[N] else x[p]``; sources outside of the row are undefined.
 
     Args:
         x: contiguous.
-        first, stop: int64 ``[1]``.
     """
     total = x.shape[dim]
-    reach = abs(shift)
+    first, stop = ends_of(cu_seqlens.long())
     if not is_row(x, dim, shift):
         # A gather of whole inner rows is a copy: its index is one scalar per row, and no value passes through another
         # dtype, as bfloat16 does in a `where`.
         slots = torch.arange(total, device=x.device)
         return read(x, dim, source_between(slots, first, stop, shift, total))
 
+    longest = alike(shift)
     with unguarded_blocks():
         # One comparison per block; the blocks start at the end of the row that has sources. The rest is never empty
         # nor one slot long: a dynamic size that may be 0 or 1 is a guard, and a guard that can fail is another graph.
-        # It is copied here and patched below with the ends, at as many slots for every shift and length: rolls of one
-        # row are then one loop, and a C++ compiler takes a third of the time that it takes for a loop of its own, whose
-        # length is a quotient.
-        count = (total - reach - 2) // BLOCK
-        whole = count * BLOCK
-        body_at, rest_at = (0, whole) if shift < 0 else (total - whole, 0)
-        touched = touched_blocks(count, body_at, first, stop)
-        moved, kept = blocks_of(x, body_at - shift, count), blocks_of(x, body_at, count)
-        body = row_of(torch.where(per_block(touched, kept), moved, kept))
+        # It is copied here and patched below with the ends, at as many slots for every shift and length.
+        count = blocks_in(total, longest)
+        whole, begin = count * BLOCK, body_at(total, longest)
+        touched = touched_blocks(cu_seqlens, total, longest)
+        moved, kept = blocks_of(x, begin - shift, count), blocks_of(x, begin, count)
+        body = row_of(torch.where(per_block(touched, kept) != 0, moved, kept))
+        rest_at = whole if shift < 0 else 0
         rest = x.narrow(dim, rest_at, total - whole)
         out = torch.cat([body, rest] if shift < 0 else [rest, body], dim)
-    slots = around_ends_and_rest(first, stop, total if shift < 0 else None).clamp(0, total - 1)
-    return write(out, dim, slots, read(x, dim, source_between(slots, first, stop, shift, total)))
+    slots = window_slots(cu_seqlens, total, longest)
+    return write(out, dim, slots, read(x, dim, slots - window_moves(cu_seqlens, total, shift)))
 
 
 def source_between(slots: Tensor, first: Tensor, stop: Tensor, shift: int, total: int) -> Tensor:

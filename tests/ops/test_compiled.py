@@ -330,16 +330,52 @@ def test_one_graph_is_right_for_rows_of_every_length(shift: int) -> None:
 
 
 def test_rolls_of_a_dynamic_row_share_what_is_costly_to_compile() -> None:
-    """What is patched by slots is one loop for all depths, and no length in it is a quotient: a C++ compiler took 12 s
-    more for twelve rolls of which each had a loop of its own."""
+    """Where a row is patched is computed once, not once per roll; what is patched is a line per roll, not a loop whose
+    lanes a C++ compiler unrolls. Twelve rolls took 17 seconds to compile when neither was so."""
 
-    def depths(x: torch.Tensor, cu: torch.Tensor) -> list[torch.Tensor]:
-        return [packed_roll(x, cu, -depth, -1, 0) for depth in (1, 2, 3)]
+    def depths(fields: list[torch.Tensor], cu: torch.Tensor, most: int) -> list[torch.Tensor]:
+        OPS.check_cu_seqlens.default(cu, 1000)
+        return [OPS.packed_roll.default(x, cu, -depth, 0, 0) for depth in range(1, most + 1) for x in fields]
 
-    _, (source,) = run_and_get_code(
-        torch.compile(depths, dynamic=True), torch.arange(1000), torch.tensor([0, 400, 1000])
-    )
-    lanes = [line for line in source.splitlines() if "tmpbuf[x0_inner] = " in line]
-    assert lanes
-    assert not [line for line in lanes if "div_floor" in line]
-    assert len([line for line in lanes if "in_ptr" in line]) <= 2 * 3
+    def code(fields: int, most: int) -> str:
+        rows = [torch.arange(1000) + i for i in range(fields)]
+        cu = torch.tensor([0, 400, 990])
+        results, (source,) = run_and_get_code(torch.compile(depths, dynamic=True), rows, cu, most)
+        for result, expected in zip(results, depths(rows, cu, most), strict=True):
+            assert torch.equal(result, expected)
+        assert not [line for line in source.splitlines() if "tmpbuf" in line]
+        return source
+
+    one, three, twelve = (len(code(fields, most).splitlines()) for fields, most in ((1, 1), (1, 3), (4, 3)))
+    assert three - one < 250
+    assert twelve - three < 9 * 40
+
+
+def test_tables_of_slots_are_shared_by_equal_boundaries_only() -> None:
+    """Two sets of boundaries, one of them computed, another made from it, and rows of two lengths."""
+
+    def function(x: Tensor, y: Tensor, cu: Tensor) -> list[Tensor]:
+        later = (cu + 1).clamp(max=190)
+        return [
+            packed_roll(row, bounds, -1)
+            for row in (x, y, x + 1)
+            for bounds in (cu, later, later.index_fill(0, cu[:1], 0))
+        ]
+
+    compiled = torch.compile(function, fullgraph=True, dynamic=True)
+    for cu in ([0, 9, 60, 180], [0, 0, 100, 150], [0, 0, 0, 0]):
+        given = (torch.arange(200), torch.arange(190), torch.tensor(cu))
+        for result, expected in zip(compiled(*given), function(*given), strict=True):
+            assert torch.equal(result, expected)
+
+
+def test_boundaries_that_are_written_in_place_have_tables_of_their_own() -> None:
+    def function(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+        bounds = cu.clone()
+        before = packed_roll(x, bounds, -2)
+        bounds[1] = 30
+        return before, packed_roll(x, bounds, -2)
+
+    given = (torch.arange(200), torch.tensor([0, 90, 200]))
+    for result, expected in zip(torch.compile(function, fullgraph=True)(*given), function(*given), strict=True):
+        assert torch.equal(result, expected)
