@@ -7,20 +7,18 @@ Each function here gives the value that the call is replaced by, or None if the 
 from __future__ import annotations
 
 import builtins
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from packpass import markers
-from packpass._compat import native_pad, statically_known_true
-from packpass.capture import counts, divisible, lifted, masked, plain, running, shadows, subscripts, widths
+from packpass._compat import native_pad
+from packpass.capture import counts, divisible, joins, lifted, masked, plain, running, shadows, subscripts, widths
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
     ListVariable,
-    LocalGeneratorObjectVariable,
     NumpyNdarrayVariable,
     SymNodeVariable,
     TensorVariable,
@@ -33,10 +31,10 @@ from packpass.capture.dynamo import (
     is_side_effect_safe,
     variable,
 )
-from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
+from packpass.capture.lists import is_documents, items_of, numbers_of
 from packpass.capture.matrices import numbers_of_rows, with_numbers
-from packpass.capture.sequences import collect, documents_of, refuse_use
-from packpass.capture.state import Mode, active, current_frame, location_of, refuse
+from packpass.capture.sequences import documents_of, refuse_use
+from packpass.capture.state import Mode, active, current_frame
 from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
 from packpass.semantics.sizes import TAKING_SIZES
@@ -117,144 +115,13 @@ def extend(items: Any, more: Any) -> Any:
     return constant(None)
 
 
-def _call_cat(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
-    items = _collected(tx, tensors)
-    if items is None:
-        return None
-    dim = kwargs.get("axis", dim)
-    at = 0 if dim is None else dim.realize().as_python_constant()
-    collected = items.joined(torch.cat, at)
-    fake = example(collected)
-    if fake.dim() and not is_unknown(fake.shape[at]):
-        _needs_every_document(items)
-        return emit(tx, markers.LIST_JOIN, collected.as_proxy(), at, items.region.length.as_proxy())
-    return emit(tx, markers.RAGGED_CAT, collected.as_proxy(), at)
-
-
-def _needs_every_document(items: CollectedItems) -> None:
-    """The result has one entry per document by its shape: not what a replay makes of a list that lacks some."""
-    if items.region.skips:
-        current_frame().not_replayable = "a list that lacks the skipped documents is stacked, padded or joined"
-
-
-def _collected(tx: Any, tensors: Any) -> CollectedItems | None:
-    """The entries of a list that a loop over documents has filled."""
-    if tensors is None:
-        return None
-    value = tensors.realize()
-    if is_documents(value):
-        value = collect(tx, value)
-    return items_of(value)
-
-
-def _call_stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
-    """``torch.stack`` of values that documents have one of each, or as many."""
-    items = _collected(tx, tensors)
-    if items is None or set(kwargs) - {"axis"}:
-        return None
-    dim = kwargs.get("axis", dim)
-    return _stack(tx, items, 0 if dim is None else dim.realize().as_python_constant())
-
-
-def _stack(tx: Any, items: CollectedItems, at: int) -> Any:
-    collected = items.collected() if items.each == 1 else items.joined(torch.stack, at)
-    _needs_every_document(items)
-    first = collected.as_proxy().node.args[0].meta["example_value"]
-    sizes = zip(example(collected).shape, first.shape, strict=True)
-    if any(is_unknown(size) and not statically_known_true(size == own) for size, own in sizes):
-        raise refuse("list-use", "documents of different lengths cannot be stacked", location_of(tx))
-    op = markers.LIST_STACK if items.each == 1 else markers.LIST_JOIN
-    return emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy())
-
-
-def block_diagonal(entries: Any) -> Any:
-    """The arguments of `markers.LIST_DIAGONAL`, if these are squares that a loop over documents has collected."""
-    items = items_of(entries.realize())
-    if items is None or not is_collected(entries.realize()) or items.each != 1 or items.numbers is not None:
-        return None
-    collected = items.collected()
-    entry = collected.as_proxy().node.args[0].meta["example_value"]
-    if (
-        entry.dim() != 2
-        or not is_unknown(entry.shape[0])
-        or not statically_known_true(entry.shape[0] == entry.shape[1])
-    ):
-        return None
-    _needs_every_document(items)
-    return TupleVariable([collected])
-
-
-def _call_pad(
-    tx: Any, tensors: Any = None, batch_first: Any = None, padding_value: Any = None, padding_side: Any = None
-) -> Any:
-    """``pad_sequence`` of segments."""
-    items = _collected(tx, tensors)
-    if items is None:
-        return None
-    _needs_every_document(items)
-    given = (batch_first, padding_value, padding_side)
-    constants: list[Any] = [
-        default if v is None else v.realize().as_python_constant()
-        for v, default in zip(given, (False, 0.0, "right"), strict=True)
-    ]
-    first, number, side = constants
-    args = (items.collected().as_proxy(), items.region.length.as_proxy(), first, float(number), side)
-    return emit(tx, markers.LIST_PAD, *args)
-
-
-def _call_jagged(tx: Any, ts: Any = None, dtype: Any = None, device: Any = None, layout: Any = None) -> Any:
-    """``torch.nested.as_nested_tensor(parts, layout=torch.jagged)``: the row of the parts, and where each begins."""
-    items = _collected(tx, ts)
-    if items is None:
-        return None
-    given = [None if v is None else v.realize().as_python_constant() for v in (dtype, device, layout)]
-    collected = items.collected()
-    first = collected.as_proxy().node.args[0].meta["example_value"]
-    # Torch takes the dimension that differs for the jagged one: it must be the first whatever the lengths are.
-    jagged = first.dim() > 0 and is_unknown(first.shape[0]) and not any(is_unknown(size) for size in first.shape[1:])
-    if given != [None, None, torch.jagged] or not jagged:
-        raise items.refusal()
-    _needs_every_document(items)
-    row = emit(tx, markers.RAGGED_CAT, collected.as_proxy(), 0)
-    offsets = emit(tx, markers.LIST_BOUNDARIES, collected.as_proxy(), items.region.length.as_proxy())
-    made = call(tx, plain.jagged, row, offsets)
-    return made.call_method(tx, "clone", [], {})  # AOTAutograd cannot make such a view of a row again, as a result
-
-
-def _call_sum(tx: Any, items: Any = None, start: Any = None) -> Any:
-    """``sum(losses)`` of a list with one entry per document, ``sum(lengths)`` of a list of numbers."""
-    value = None if items is None else items.realize()
-    if isinstance(value, LocalGeneratorObjectVariable):
-        listed = call(tx, plain.collected, value)
-        return _call_sum(tx, listed, start) or call(tx, sum, listed, *([] if start is None else [start]))
-    numbers = _numbers(tx, value)
-    if numbers is not None:
-        total = call(tx, plain.total, numbers)
-        return total if start is None else call(tx, operator.add, start, total)
-    entries = _collected(tx, value)
-    if entries is None:
-        return None
-    stacked = _stack(tx, entries, 0)
-    dtype = torch.int64 if example(stacked).dtype is torch.bool else example(stacked).dtype
-    share = stacked.call_method(tx, "sum", [constant(0)], {"dtype": constant(dtype)})
-    return call(tx, operator.add, constant(0) if start is None else start, share)
-
-
-def _numbers(tx: Any, value: Any) -> Any:
-    """The sequence over documents, if a value is one of numbers that are the entries of a tensor."""
-    value = numbers_of(value) if is_collected(value) else value
-    if value is None or not is_documents(value) or attribute(tx, value, "origin").is_python_constant():
-        return None
-    return value
-
-
 def _call_extreme(function: Any) -> Callable[..., Any]:
     """``max(lengths)`` of a list of numbers."""
 
     def replacement(tx: Any, items: Any = None, *rest: Any, **kwargs: Any) -> Any:
         if rest and active.regions and not kwargs:
             return _extreme_of(tx, _PLAIN[function], [items.realize(), *(value.realize() for value in rest)])
-        numbers = _numbers(tx, items.realize()) if items is not None and not rest and not kwargs else None
+        numbers = joins.numbers_in(tx, items.realize()) if items is not None and not rest and not kwargs else None
         return None if numbers is None else call(tx, function, numbers)
 
     return replacement
@@ -273,35 +140,27 @@ def _extreme_of(tx: Any, function: Any, values: list[Any]) -> Any:
 _PLAIN = {plain.largest: builtins.max, plain.smallest: builtins.min}
 
 
-def _call_len(tx: Any, items: Any = None) -> Any:
-    """The number of entries in a list that a loop over documents has filled."""
-    value: Any = items.realize() if items is not None else None
-    if active.regions and value in active.trace.chunks:
-        reason = "how many pieces chunk makes of a document depends on its length, and the pieces are counted"
-        raise refuse("length-branch", reason, location_of(tx))
-    if not is_collected(value) or value.items.region.skips:
-        return None
-    length = value.items.region.length
-    return length if value.items.each == 1 else call(tx, operator.mul, length, constant(value.items.each))
-
-
 def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None, dim: Any = None, **kwargs: Any) -> Any:
-    sizes = (
-        split_size_or_sections
-        if split_size_or_sections is not None
-        else kwargs.get("split_size", kwargs.get("split_sizes"))
-    )
-    if sizes is None or tensor is None:
+    sizes = split_size_or_sections or kwargs.get("split_size") or kwargs.get("split_sizes")
+    return _split(tx, plain.of_split, tensor, sizes, dim)
+
+
+def _call_tensor_split(tx: Any, tensor: Any = None, indices: Any = None, dim: Any = None, **kwargs: Any) -> Any:
+    return _split(tx, plain.of_tensor_split, tensor, indices or kwargs.get("indices_or_sections"), dim)
+
+
+def _split(tx: Any, function: Any, tensor: Any, numbers: Any, dim: Any) -> Any:
+    """What a list of one number per document cuts a tensor into; None if it is another list."""
+    if numbers is None or tensor is None:
         return None
-    lengths = sizes.realize()
-    if numbers_of(lengths) is not None:
-        lengths = numbers_of(lengths)
-    if not is_documents(lengths):
+    numbers = numbers.realize()
+    known = numbers_of(numbers)
+    numbers = numbers if known is None else known
+    if not is_documents(numbers):
         return None
-    origin = attribute(tx, lengths, "origin")
-    if origin.is_python_constant():
+    if attribute(tx, numbers, "origin").is_python_constant():
         raise refuse_use(tx, "splitting by a list that is not the tolist() of one tensor")
-    return call(tx, plain.of_split, tensor.realize(), lengths, constant(0) if dim is None else dim)
+    return call(tx, function, tensor.realize(), numbers, constant(0) if dim is None else dim)
 
 
 def _note_check(tx: Any, condition: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -356,16 +215,17 @@ def _sized(name: str, otherwise: Callable[..., Any] | None) -> Callable[..., Any
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), _call_cat),
-    torch.stack: _call_stack,
-    torch._C._nn.pad_sequence: _call_pad,
-    torch.nested.as_nested_tensor: _call_jagged,
+    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), joins.cat),
+    torch.stack: joins.stack,
+    torch._C._nn.pad_sequence: joins.pad,
+    torch.nested.as_nested_tensor: joins.jagged,
     **dict.fromkeys((torch.split, torch.functional.split), _call_split),
-    builtins.sum: _call_sum,
+    torch.tensor_split: _call_tensor_split,
+    builtins.sum: joins.total,
     builtins.int: lifted.number,
     builtins.max: _call_extreme(plain.largest),
     builtins.min: _call_extreme(plain.smallest),
-    builtins.len: _call_len,
+    builtins.len: joins.count,
     torch.roll: _call_roll,
     torch.sum: masked.count,
     **dict.fromkeys((torch.nn.functional.pad, native_pad()), widths.call),
@@ -380,9 +240,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": subscripts.get_item,
     "__setitem__": subscripts.set_item,
-    **dict.fromkeys(("split", "split_with_sizes"), _call_split),
-    "roll": _call_roll,
-    "sum": masked.count,
+    "split_with_sizes": _call_split,
+    **{of.__name__: _FUNCTIONS[of] for of in (torch.split, torch.tensor_split, torch.roll, torch.sum)},
     **lifted.METHODS,
     **{name: _shadowed(function) for name, function in shadows.METHODS.items()},
     **{name: _divided(name) for name in divisible.METHODS},

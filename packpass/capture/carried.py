@@ -1,6 +1,7 @@
 """What a loop carries from one document to the next, where every document can do without it.
 
-Offsets (`packpass.capture.offsets`), counters and totals (`packpass.capture.totals`). The first trace of a frame learns
+Offsets (`packpass.capture.offsets`), the last document's end (`packpass.capture.behind`), counters and totals
+(`packpass.capture.totals`). The first trace of a frame learns
 how each such local changes; in the next trace its value for document i is made from i, each iteration must leave what
 was learned, and what the local holds after the loop is made from the number of documents.
 """
@@ -10,24 +11,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from packpass.capture.behind import Behind, Last, learn_behind
 from packpass.capture.offsets import Offset, Running
 from packpass.capture.offsets import learn as learn_offset
+from packpass.capture.tallies import Tally, learn_tally
 from packpass.capture.totals import Adding, Count, Counting, Total, learn_count, learn_total
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
 
-Learned = Offset | Count | Total
+Learned = Offset | Behind | Count | Total | int
+"""An int: the first value of a number that a branch decides about (`packpass.capture.tallies`)."""
 
 
-def learn(before: dict[str, Any], after: list[dict[str, Any]], indices: list[Any], names: set[str]) -> dict[str, Any]:
+def learn(before: dict[str, Any], after: list[dict[str, Any]], region: Region, names: set[str]) -> dict[str, Any]:
     """Name -> how that local changed from ``before`` the loop through ``after`` each traced iteration, None if it
     cannot be done without."""
 
     def of(name: str) -> Learned | None:
         values = [before.get(name), *(local.get(name) for local in after)]
         first, *later = [value.realize() if value is not None else None for value in values]
-        return learn_count(first, later) or learn_total(first, later) or learn_offset(first, later, indices)
+        empty = [region.without_slots(iteration) for iteration in range(len(later))]
+        known: Learned | None = learn_count(first, later) or learn_total(first, later)
+        known = known or learn_offset(first, later, region.indices, empty)
+        known = known or learn_behind(first, later, region.indices)
+        return learn_tally(first, later) if known is None else known
 
     return {name: of(name) for name in names}
 
@@ -48,9 +56,13 @@ class Carried:
                 offsets[how].append(name)
             elif isinstance(how, Offset):
                 offsets[how] = [name]
-                self.names.append((offsets[how], Running(region.tx, how, region.length)))
+                self.names.append((offsets[how], Running(region, how)))
+            elif isinstance(how, Behind):
+                self.names.append(([name], Last(region.tx, how, region.length)))
             elif isinstance(how, Count):
                 self.names.append(([name], Counting(region, how)))
+            elif isinstance(how, int):
+                self.names.append(([name], Tally(region, how)))
             else:
                 self.names.append(([name], Adding(region, how, before[name].realize())))
 

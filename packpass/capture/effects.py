@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from packpass.capture import plain
+from packpass.capture import joins, plain
 from packpass.capture.dynamo import (
     AutogradFunctionContextVariable,
     CellVariable,
     IteratorVariable,
+    ListVariable,
     LocalGeneratorObjectVariable,
     UserDefinedObjectVariable,
     VariableTracker,
@@ -207,6 +208,7 @@ def _check_survivors(tx: Any) -> None:
         if not NAMESPACES.intersection(frame.f_code.co_names):
             frame.prune_dead_locals()
             _drop_overwritten(frame)
+        _make_numbers(frame)
         roots += [*frame.stack, *dict(frame.symbolic_locals).values()]
         frame = frame.parent
     effects = tx.output.side_effects
@@ -231,6 +233,22 @@ def _drop_overwritten(frame: Any) -> None:
     for name in [name for name, value in dict.items(values) if isinstance(value, Poison)]:
         if not _is_read(frame, name):
             dict.__delitem__(values, name)
+
+
+def _make_numbers(frame: Any) -> None:
+    """What a loop has left, and can be made, is made while there is a graph to make it in."""
+    values = frame.symbolic_locals
+    lists: dict[Any, Any] = {}
+    for name, value in list(dict.items(values)):
+        if isinstance(value, Poison) and value.make is not None:
+            dict.__setitem__(values, name, value.made())
+        elif type(value) is ListVariable:
+            lists[value] = lists.get(value) or joins.behind_the_graph(frame, value)
+            dict.__setitem__(values, name, lists[value] or value)
+    for at, value in enumerate(frame.stack):
+        if type(value) is ListVariable:
+            lists[value] = lists.get(value) or joins.behind_the_graph(frame, value)
+            frame.stack[at] = lists[value] or value
 
 
 def _is_read(frame: Any, name: str) -> bool:

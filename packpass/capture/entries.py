@@ -69,6 +69,13 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     column = _column(read, index, begin)
     if column is not None:
         return ("column", *column)
+    entry = entry_of(read, index, begin)
+    return None if entry is None else ("entry", *entry)
+
+
+def entry_of(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None:
+    """``(name, ahead)`` of the vector, the same for all documents, of which ``read`` is the entry at the index plus
+    ``ahead``."""
     if not isinstance(read, fx.Node) or read.target not in (torch.select, operator.getitem) or read.kwargs:
         return None
     tensor, *at = read.args
@@ -77,7 +84,7 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     ahead = _ahead(at[0], index) if len(at) == 1 else None
     if ahead is None or not isinstance(tensor, fx.Node) or not _is_vector(tensor) or not is_constant(tensor, begin):
         return None
-    return ("entry", tensor.name, ahead)
+    return tensor.name, ahead
 
 
 def _column(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None:
@@ -122,12 +129,13 @@ def is_constant(tensor: fx.Node, begin: fx.Node) -> bool:
 
 def vector_of(tx: InstructionTranslatorBase, made: Any) -> Any:
     """The proxy of all documents' numbers, made in that way; None if they are not found, or all the same."""
-    vector = None if isinstance(made, int) or _holds(made, "entry") else _emit(tx, made, None)
+    vector = None if isinstance(made, int) or holds_entries(made) else _emit(tx, made, None)
     return vector if vector is not None and _is_tensor(vector) else None
 
 
-def _holds(made: Any, what: str) -> bool:
-    return isinstance(made, tuple) and (made[0] == what or any(_holds(part, what) for part in made[1:]))
+def holds_entries(made: Any) -> bool:
+    """Is a number made from entries of a tensor, of which there may be more than documents?"""
+    return isinstance(made, tuple) and (made[0] == "entry" or any(holds_entries(part) for part in made[1:]))
 
 
 def _emit(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
@@ -140,10 +148,10 @@ def _emit(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
     if what == "lengths":
         return stepped(tx, first, second)
     if what in ("column", "entry"):
-        node = next((n for n in tx.output.current_tracer.graph.nodes if n.name == first), None)
-        if node is None:
+        found = node_called(tx, first)
+        if found is None:
             return None
-        return _column_of(tx, node, second) if what == "column" else _cut(tx, node, second, length)
+        return _column_of(tx, found.node, second) if what == "column" else _cut(tx, found.node, second, length)
     parts = [_emit(tx, part, length) for part in (first, second)]
     if any(part is None for part in parts) or not any(_is_tensor(part) for part in parts):
         return None
@@ -162,6 +170,19 @@ def _size(tx: InstructionTranslatorBase, expression: str) -> Any:
         if isinstance(value, torch.SymInt) and str(value.node.expr) == expression:
             return tracer.proxy(node)
     return None
+
+
+def entries_ahead(tx: InstructionTranslatorBase, name: str, ahead: int, length: Any) -> Any:
+    """The proxy of the vector of that name from entry ``ahead`` on, one entry per document; None if it has others."""
+    vector = node_called(tx, name)
+    return None if vector is None else _cut(tx, vector.node, ahead, length)
+
+
+def node_called(tx: InstructionTranslatorBase, name: str) -> Any:
+    """The proxy of the graph's node of that name; None if there is none."""
+    tracer = tx.output.current_tracer
+    node = next((n for n in tracer.graph.nodes if n.name == name), None)
+    return None if node is None else tracer.proxy(node)
 
 
 def _column_of(tx: InstructionTranslatorBase, matrix: fx.Node, column: int) -> Any:
@@ -184,11 +205,9 @@ def _cut(tx: InstructionTranslatorBase, tensor: fx.Node, ahead: int, length: Any
 
 def stepped(tx: InstructionTranslatorBase, lengths: str, steps: Steps) -> Any:
     """The proxy of all lengths after the steps; None if there is no such node."""
-    tracer = tx.output.current_tracer
-    node = next((n for n in tracer.graph.nodes if n.name == lengths and n.target == "clone"), None)
-    if node is None:
+    vector = node_called(tx, lengths)
+    if vector is None or vector.node.target != "clone":
         return None
-    vector = tracer.proxy(node)
     for op, by in steps:
         vector = emit(tx, op, vector, by).as_proxy()
     return vector

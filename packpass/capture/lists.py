@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,10 +22,14 @@ from packpass.capture.dynamo import (
     call,
     constant,
     emit,
+    example,
     variable,
 )
 from packpass.capture.entries import list_of
+from packpass.capture.lifted import same_for_all
 from packpass.capture.state import Restart, active, current_frame, refuse
+from packpass.capture.tallies import filled, number, read, tally
+from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -59,6 +64,10 @@ class CollectedItems(list[Any]):
         """Where its entries are rows of numbers, the shapes of documents, say: for every column a tensor, or an int."""
         self.listed: ListedItems | None = None
         """Where each document has added the numbers of a range (`packpass.capture.ranges`)."""
+        self.lacking: set[int] = set()
+        """Traced iterations that append nothing, as a branch says: the list lacks the documents that go their way."""
+        self._present: Any = None
+        self._count: Any = None
         self._one: Any = None
         self._joined: dict[Any, Any] = {}
 
@@ -68,6 +77,8 @@ class CollectedItems(list[Any]):
             raise refuse(
                 "list-use", "a list filled by the loop over documents is appended to again after it", region.location
             )
+        while region.followed and len(self.values) < region.iteration:
+            self.values.append([])
         if not region.iteration <= len(self.values) <= region.iteration + 1:
             raise self._refuse_count()
         value = value.realize()
@@ -87,8 +98,15 @@ class CollectedItems(list[Any]):
         return len(self.values) > iteration
 
     def end_iteration(self, iteration: int) -> None:
-        if len(self.values) != iteration + 1 or len(self.values[-1]) != len(self.values[0]):
+        if self.region.followed and len(self.values) == iteration:
+            self.values.append([])
+        if len(self.values) != iteration + 1:
             raise self._refuse_count()
+        counts = {len(values) for values in self.values}
+        if len(counts) > 1:
+            if not self.region.followed or counts != {0, 1}:
+                raise self._refuse_count()
+            self.lacking = {i for i, values in enumerate(self.values) if not values}
 
     @property
     def each(self) -> int:
@@ -98,6 +116,8 @@ class CollectedItems(list[Any]):
     def close(self) -> None:
         """The loop is over: its entries become one value."""
         region = self.region
+        if self.lacking:
+            self._fill()
         if all(isinstance(value, TensorVariable) for values in self.values for value in values):
             if self.each == 1:
                 self._one = self._collect([values[0] for values in self.values])
@@ -117,6 +137,37 @@ class CollectedItems(list[Any]):
         if numbers is None:
             raise self._refuse_entry(made[0])
         self.numbers = call(region.tx, plain.of_tolist, numbers)
+
+    def _fill(self) -> None:
+        """Documents that the list lacks have an entry nevertheless, which is taken out again: zeros, or, where entries
+        are as long as their documents, none at all (the entry of another traced iteration says so)."""
+        current_frame().not_replayable = "a list lacks the documents that a branch leaves out"
+        present = next(values[0] for values in self.values if values)
+        if not isinstance(present, TensorVariable):
+            raise self._refuse_count()
+        fake = example(present)
+        begin = self.region.indices[0]
+        sizes = [size if isinstance(size, int) else same_for_all(self.region.tx, size, begin) for size in fake.shape]
+        for iteration in self.lacking:
+            if any(size is None for size in sizes):
+                self.values[iteration] = [present]
+                continue
+            known = {"dtype": fake.dtype, "device": fake.device}
+            self.values[iteration] = [filled(self.region, iteration, tuple(sizes), 0, **known)]
+
+    def present(self) -> Any:
+        """int64 ``[documents]``: how many entries of the list each document has left, where it lacks some."""
+        if self._present is None:
+            self._present = tally(self.region, [int(i not in self.lacking) for i in range(len(self.values))])
+        return self._present
+
+    def entries(self) -> Any:
+        """The number of entries."""
+        tx, region = self.region.tx, self.region
+        if self.lacking:
+            self._count = self._count or read(tx, self.present())
+            return self._count
+        return region.length if self.each == 1 else call(tx, operator.mul, region.length, constant(self.each))
 
     def _close_rows(self, first: VariableTracker, rows: list[Any]) -> None:
         """Each column is a list of numbers, or a number that all documents share."""
@@ -153,6 +204,12 @@ class CollectedItems(list[Any]):
 
     def collected(self) -> Any:
         """The entries as a value of the graph, one per document; refuses the loop if there are others."""
+        if self._one is None or self.lacking:
+            raise self.refusal()
+        return self._one
+
+    def whole(self) -> Any:
+        """The same, with entries of documents that the list lacks."""
         if self._one is None:
             raise self.refusal()
         return self._one
@@ -162,6 +219,8 @@ class CollectedItems(list[Any]):
         if self.numbers is not None or any(_is_none(value) for values in self.values for value in values):
             raise self.refusal()
         known = self._joined.get((function, dim), self._one if function is torch.cat else None)
+        if self.each > 1:
+            self._refuse_if_written()
         if known is None:
             known = self._collect([self._join(function, dim, i) for i in range(len(self.values))])
             self._joined[function, dim] = known
@@ -169,10 +228,20 @@ class CollectedItems(list[Any]):
 
     def _join(self, function: Any, dim: int, iteration: int) -> Any:
         """The entries of one document put together where its iteration ends."""
-        tx, index = self.region.tx, self.region.indices[iteration]
-        ends = (user for user in index.users if user.target is markers.LOOP_END)
-        with index.graph.inserting_before(next(ends)):
-            return emit(tx, function, [value.as_proxy() for value in self.values[iteration]], dim)
+        end = self._end(iteration)
+        with end.graph.inserting_before(end):
+            return emit(self.region.tx, function, [value.as_proxy() for value in self.values[iteration]], dim)
+
+    def _end(self, iteration: int) -> Any:
+        return next(user for user in self.region.indices[iteration].users if user.target is markers.LOOP_END)
+
+    def _refuse_if_written(self) -> None:
+        """A list holds tensors, and shows what is written to them before it is used; a copy of them does not."""
+        for iteration, values in enumerate(self.values):
+            end = self._end(iteration)
+            if any(mutated_after(end.graph, value.as_proxy().node, end) for value in values):
+                reason = "a list holds a tensor that is changed before the list is used"
+                raise refuse("aliasing", reason, self.region.location, self.region.key)
 
     def _refuse_count(self) -> Restart:
         reason = "every document must append to the list, and as often as every other"
@@ -257,12 +326,6 @@ def row_of(value: Any) -> list[Any] | None:
         return None
     entries = [entry.realize() for entry in value.items]
     return entries if all(isinstance(e, SymNodeVariable) or number(e) is not None for e in entries) else None
-
-
-def number(value: Any) -> int | None:
-    """The integer that a value of the traced program is known to be."""
-    known = value.as_python_constant() if isinstance(value, ConstantVariable) else None
-    return known if type(known) is int else None
 
 
 def _is_none(value: Any) -> bool:

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, call, constant, emit
-from packpass.capture.entries import made_of, stepped, vector_of
+from packpass.capture.dynamo import SymNodeVariable, call, constant, emit
+from packpass.capture.entries import holds_entries, made_of, stepped, vector_of
+from packpass.capture.tallies import number
 from packpass.markers.lengths import Steps, length_of
 
 if TYPE_CHECKING:
-    from packpass.capture.dynamo import InstructionTranslatorBase
+    from packpass.capture.region import Region
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,14 +50,9 @@ def _node(value: Any) -> fx.Node | None:
     return value.as_proxy().node if isinstance(value, SymNodeVariable) else None
 
 
-def _first(value: Any) -> int | None:
-    number = value.as_python_constant() if isinstance(value, ConstantVariable) else None
-    return number if type(number) is int else None
-
-
 def added(value: Any, before: Any) -> fx.Node | None:
     """The node of d if ``value`` is ``before + d``."""
-    node, known = _node(value), _node(before) if _first(before) is None else _first(before)
+    node, known = _node(value), _node(before) if number(before) is None else number(before)
     if node is None or known is None or node.target not in (operator.add, operator.iadd) or len(node.args) != 2:
         return None
     a, b = node.args
@@ -66,29 +62,44 @@ def added(value: Any, before: Any) -> fx.Node | None:
     return None
 
 
-def learn(before: Any, after: list[Any], indices: list[fx.Node]) -> Offset | None:
-    """How a local grew in all traced iterations, if it is an offset. ``after``: its value at the end of each."""
-    first = _first(before)
-    found, made = [], []
-    for value, index in zip(after, indices, strict=True):
-        grown = added(value, before)
-        found.append(length_of(grown, index) if grown is not None else None)
-        made.append(made_of(grown, index, indices[0]) if grown is not None else None)
-        before = value
+def learn(before: Any, after: list[Any], indices: list[fx.Node], empty: list[list[fx.Node]]) -> Offset | None:
+    """How a local grew in all traced iterations, if it is an offset. ``after``: its value at the end of each;
+    ``empty``: lengths that are 0 in each, which need not be added."""
+    first = number(before)
     if first is None:
         return None
-    if found[0] is not None and all(other == found[0] for other in found):
-        return Offset(first, *found[0])
-    if made[0] is not None and all(other == made[0] for other in made):
-        return Offset(first, "", (), made[0])
-    return None
+    found: set[Any] = set()
+    made: set[Any] = set()
+    left: list[set[Any]] = []
+    for value, index, lengths in zip(after, indices, empty, strict=True):
+        if is_unchanged(value, before):
+            left.append({length_of(node, index) for node in lengths})
+            continue
+        grown = added(value, before)
+        found.add(length_of(grown, index) if grown is not None else None)
+        made.add(made_of(grown, index, indices[0]) if grown is not None else None)
+        before = value
+    if len(found) == 1 and None not in found:
+        (known,) = found
+        return Offset(first, *known) if all(known in lengths for lengths in left) else None
+    if left or len(made) != 1 or None in made:
+        return None
+    (how,) = made
+    return None if holds_entries(how) else Offset(first, "", (), how)
+
+
+def is_unchanged(value: Any, before: Any) -> bool:
+    """Is a number what it was?"""
+    node, known = _node(value), number(value)
+    return node is _node(before) if node is not None else known is not None and known == number(before)
 
 
 class Running:
     """An offset while the loop is traced again. Not ``ready`` if the lengths are not found."""
 
-    def __init__(self, tx: InstructionTranslatorBase, offset: Offset, documents: Any) -> None:
-        self.tx, self.offset, self.documents = tx, offset, documents
+    def __init__(self, region: Region, offset: Offset) -> None:
+        tx = region.tx
+        self.region, self.tx, self.offset, self.documents = region, tx, offset, region.length
         lengths = stepped(tx, offset.lengths, offset.steps) if offset.made is None else vector_of(tx, offset.made)
         self.ready = lengths is not None
         if self.ready:
@@ -122,6 +133,9 @@ class Running:
     def has_grown(self, values: list[Any]) -> bool:
         """Have all locals been increased by this document's length?"""
         index, known = _node(self.index), (self.offset.lengths, self.offset.steps)
+        if all(is_unchanged(value, self.start) for value in values):
+            empty = self.region.without_slots(self.region.iteration)
+            return index is not None and any(length_of(node, index) == known for node in empty)
         grown = [added(value, self.start) for value in values]
         if self.offset.made is not None:
             return index is not None and all(

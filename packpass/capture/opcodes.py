@@ -1,12 +1,7 @@
 """Instructions that mean something else in a loop over documents: iteration, indexing, attributes, branches on data.
 
-Every instruction is traced by a function in a table; the ones here are put around some of those. Two forms of branches
-have a meaning without knowing the data: ``if cond: continue`` (and its mirror, a body that is one ``if``) skips the
-rest of the body for some documents, and ``assert cond`` checks every document. Both are written into the graph as
-markers. Any other branch is followed both ways: taken as true in the first of the two traced iterations and as false
-in the second. A loop whose iterations must leave the same, which the passes check anyway, is then one in which it
-does not matter. With a second condition in one body there would be pairs of outcomes that nobody has traced: such a
-branch fails as in stock Dynamo, which refuses the loop.
+Every instruction is traced by a function in a table; the ones here are put around some of those. What branches mean is
+decided in `packpass.capture.branches`.
 """
 
 from __future__ import annotations
@@ -21,11 +16,11 @@ from typing import Any
 import torch
 
 from packpass import markers
-from packpass._compat import free_unbacked_symbols
 from packpass.capture import (
-    calls,
+    branches,
     divisible,
     effects,
+    joins,
     last_boundary,
     late_reads,
     lifted,
@@ -38,7 +33,6 @@ from packpass.capture.dynamo import (
     InstructionTranslatorBase,
     LocalGeneratorObjectVariable,
     SliceVariable,
-    SymNodeVariable,
     TensorVariable,
     Unsupported,
     call,
@@ -47,103 +41,35 @@ from packpass.capture.dynamo import (
     variable,
 )
 from packpass.capture.lists import added, items_of, numbers_of
-from packpass.capture.region import JUMPS, Region, TrackedLocals
-from packpass.capture.state import LOOP_MODES, Mode, active, leave_to_stock, location_of
+from packpass.capture.region import TrackedLocals
+from packpass.capture.state import LOOP_MODES, Mode, active, leave_to_stock
 from packpass.capture.watch import watch_items
-
-_FILLERS = ("NOP", "RESUME", "CACHE")
-
-
-def _leads_to_loop(tx: Any, at: Any, head: Any) -> bool:
-    """Does control, from instruction ``at``, go straight back to the FOR_ITER at ``head``?"""
-    for _ in range(len(tx.instructions)):
-        while tx.instructions[at].opname in _FILLERS:
-            at += 1
-        if at == head:
-            return True
-        instruction = tx.instructions[at]
-        if instruction.opname not in JUMPS or instruction.target is None:
-            return False
-        at = tx.indexof[instruction.target]
-    return False
-
-
-def _is_assert(tx: Any, jumps_if: bool) -> bool:
-    return jumps_if and tx.instructions[tx.instruction_pointer].opname == "LOAD_ASSERTION_ERROR"
-
-
-def _on_data(value: Any) -> bool:
-    if isinstance(value, TensorVariable):
-        return True
-    return isinstance(value, SymNodeVariable) and bool(free_unbacked_symbols(value.sym_num))
-
-
-def _write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Region) -> bool:
-    """Emit the marker for this branch and go on where control continues; False if the branch has no such meaning."""
-    is_bool = isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymBool)
-    if is_bool and _is_assert(tx, jumps_if):
-        message = f"assertion in the loop at {region.location} failed"
-        args = (value.as_proxy(), message, region.id, region.iteration)
-        tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
-        tx.jump(instruction)
-        return True
-    if region.tx is not tx or not (is_bool or isinstance(value, TensorVariable)) or _is_assert(tx, jumps_if):
-        return False
-    head = tx.indexof[region.head]
-    taken = _leads_to_loop(tx, tx.indexof[instruction.target], head)
-    fallen = _leads_to_loop(tx, tx.instruction_pointer, head)
-    if taken == fallen or (region.iteration, tx.instruction_pointer) in region.skipped_at:
-        return False  # come here again, as a while on data does, it could go on for ever
-    region.skipped_at.add((region.iteration, tx.instruction_pointer))
-    region.note_skip()
-    skip_when = jumps_if if taken else not jumps_if
-    op = markers.LOOP_SKIP[0 if is_bool else 1]
-    tx.output.create_proxy("call_function", op, (value.as_proxy(), skip_when, region.id, region.iteration), {})
-    if fallen:
-        tx.jump(instruction)
-    return True
 
 
 def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any, Any], None]:
     def jump(self: Any, instruction: Any) -> None:
-        if active.frame is not None and not active.regions and _is_assert(self, jumps_if):
-            active.frame.user_checks = active.frame.user_checks or _on_data(self.stack[-1].realize())
+        if active.frame is not None and not active.regions and branches.is_assert(self, jumps_if):
+            active.frame.user_checks = active.frame.user_checks or branches.is_on_data(self.stack[-1].realize())
         elif active.frame is not None and not active.regions:
-            outcome = last_boundary.followed(self, self.stack[-1].realize())
+            value = self.stack[-1].realize()
+            outcome = last_boundary.followed(self, value)
+            if outcome is None and instruction.opname.startswith("POP"):
+                outcome = joins.truth(self, value)
             if outcome is not None:
                 self.stack[-1] = outcome
         if active.frame is not None and active.regions:
             value = self.stack[-1].realize()
-            if _on_data(value):
+            if branches.is_on_data(value):
                 if instruction.opname.startswith("POP"):
                     self.pop()
-                    if _write_down(self, instruction, value, jumps_if, active.regions[-1]):
+                    if branches.write_down(self, instruction, value, jumps_if, active.regions[-1]):
                         return
                     self.push(value)
-                _follow(self, value, jumps_if, active.regions[-1])
+                branches.follow(self, value, jumps_if, active.regions[-1])
         original(self, instruction)
 
     jump.__packpass_original__ = original  # type: ignore[attr-defined]
     return jump
-
-
-def _follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
-    """Put the outcome that this iteration follows in place of a condition on the stack.
-
-    ``a and b`` leaves the condition itself below the copy that is looked at.
-    """
-    if not isinstance(value, SymNodeVariable) or _is_assert(tx, jumps_if):
-        return
-    condition = value.sym_num if isinstance(value.sym_num, torch.SymBool) else value.sym_num != 0
-    outcome = region.follow(condition.node.expr, location_of(tx))
-    if outcome is None:
-        return
-    whole = not isinstance(value.sym_num, torch.SymBool)
-    asked = call(tx, operator.ne, value, constant(0)) if whole else value
-    tx.output.create_proxy("call_function", markers.LOOP_BRANCH, (asked.as_proxy(), outcome), {})
-    for at in range(len(tx.stack) - 1, max(len(tx.stack) - 3, -1), -1):
-        if tx.stack[at].realize() is value:
-            tx.stack[at] = constant(outcome)
 
 
 # === Loops that are left =====================================================================================
@@ -155,7 +81,8 @@ def makes_left_loop(tx: Any) -> bool:
     if frame is None or frame.mode is not Mode.SYMBOLIC or active.regions:
         return False
     at = tx.instruction_pointer
-    while at is not None and at < len(tx.instructions) and tx.instructions[at].opname in ("GET_ITER", *_FILLERS):
+    between = ("GET_ITER", *branches.FILLERS)
+    while at is not None and at < len(tx.instructions) and tx.instructions[at].opname in between:
         at += 1
     head = tx.instructions[at] if at is not None and at < len(tx.instructions) else None
     return head is not None and head.opname == "FOR_ITER" and (tx.f_code, head.offset) in frame.left
@@ -290,7 +217,7 @@ def _goes_through(depth: int) -> Callable[..., None]:
 def _call_with_entries(original: Any, self: Any, instruction: Any) -> None:
     """``torch.block_diag(*squares)``, with the entries of a list that a loop over documents has filled."""
     if active.frame is not None and active.frame.mode in LOOP_MODES and not instruction.argval & 1:
-        diagonal = calls.block_diagonal(self.stack[-1])
+        diagonal = joins.block_diagonal(self.stack[-1])
         places = [at for at in (-2, -3) if len(self.stack) >= -at and callee(self.stack[at]) is torch.block_diag]
         if diagonal is not None and places:
             self.stack[places[0]] = variable(self, markers.LIST_DIAGONAL)

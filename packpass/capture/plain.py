@@ -233,6 +233,14 @@ def of_split(x: Any, lengths: Any, dim: Any) -> Any:
     return Documents(lengths.length, lambda i: markers.SPLIT_GET(x, lengths.origin, i, dim), tuple)
 
 
+def of_tensor_split(x: Any, places: Any, dim: Any) -> Any:
+    """``torch.tensor_split(x, places, dim)``, where ``places`` is the ``tolist()`` of a tensor: the first document
+    begins with the tensor, and the last ends with it."""
+    inner = places.origin.long()
+    ends = torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), x.shape[dim])))
+    return of_split(x, of_tolist(torch.diff(ends)), dim)
+
+
 def of_collected(collected: Any, length: Any) -> Any:
     """A list that an earlier loop over documents has filled."""
     return Documents(length, lambda i: markers.LIST_GET(collected, i), list)

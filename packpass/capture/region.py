@@ -25,11 +25,13 @@ from packpass.capture.dynamo import (
     enter_new_scope,
 )
 from packpass.capture.lists import CollectedItems
+from packpass.capture.questions import without_slots
 from packpass.capture.running import adopt
 from packpass.capture.state import Restart, active, caller_of, refuse, restart
 
 if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase
+    from packpass.capture.state import FrameState
 
 ITERATIONS = 2
 """Traced iterations per loop; the second proves that the first was generic."""
@@ -236,6 +238,7 @@ class Region:
         self.lists: list[CollectedItems] = []
         self.skips = False
         """Are some documents skipped? Then a list may have fewer entries than there are documents."""
+        self.skips_by_content = False
         self.skipped_at: set[tuple[int, Any]] = set()
         """Iteration and instruction of the branches that skip the rest of the body."""
         self.followed: dict[int, Any] = {}
@@ -280,21 +283,20 @@ class Region:
                     return i, name
         return None
 
-    def follow(self, condition: Any, location: str) -> bool | None:
-        """The outcome of a branch on data in this iteration; None if it cannot be followed both ways."""
-        assert active.frame is not None
-        outcome = self.iteration == 0
-        known = self.followed.setdefault(self.iteration, condition)
-        if known == condition:
-            active.frame.branches[self.id] = location
-            return outcome
-        return not outcome if known == ~condition else None
-
-    def note_skip(self) -> None:
-        """Some documents skip the rest of the body."""
-        self.skips = True
+    def note_skip(self, by_content: bool) -> None:
+        """Some documents skip the rest of the body; ``by_content``: because of what they hold."""
+        self.skips, self.skips_by_content = True, self.skips_by_content or by_content
         if active.frame is not None and any(items.holds(self.iteration) for items in self.lists):
             active.frame.not_replayable = "a list is appended to before documents are skipped"
+
+    def without_slots(self, iteration: int) -> list[Any]:
+        """Lengths that are 0 in a traced iteration, as the branch says that it follows."""
+        condition = self.followed.get(iteration)
+        return [] if condition is None else without_slots(self.indices[iteration], condition, iteration == 0)
+
+    def may_follow_skips(self, frame: FrameState) -> bool:
+        """May branches that skip documents be followed both ways, when the frame is traced again?"""
+        return not self.skips_by_content and self.key not in frame.both_ways
 
     def begin_iteration(self) -> None:
         self.index = emit(self.tx, markers.LOOP_BEGIN, self.length.as_proxy(), self.id, self.iteration)
@@ -341,16 +343,23 @@ class Region:
 
     def _refuse_carried(self, names: list[str]) -> Restart:
         reason = f"{', '.join(sorted(set(names)))} carries a value from one document to the next"
+        if self.skips_by_content:
+            reason += ", and documents are skipped by what they hold: add torch.where(condition, value, 0) instead"
         return refuse("carried-state", reason, self.location, self.key)
 
     def _learn(self, carried: list[str]) -> None:
         """If every document can do without what is carried (`packpass.capture.carried`), trace the frame again."""
         frame = active.frame
         owners = [i for i, (_, accesses) in enumerate(self._frames) if accesses.carried()]
-        if frame is None or self.skips or self.key in frame.carried or len(owners) != 1 or self.cells.carried():
+        if frame is None or self.key in frame.carried or len(owners) != 1 or self.cells.carried():
+            return
+        if self.skips:
+            if self.may_follow_skips(frame):
+                frame.both_ways.add(self.key)
+                raise restart("documents that are skipped are those that add nothing to what is carried")
             return
         after = [locals_of[owners[0]] for locals_of in self._after]
-        learned = learn(self._before[owners[0]], after, self.indices, set(carried))
+        learned = learn(self._before[owners[0]], after, self, set(carried))
         if all(how is not None for how in learned.values()):
             frame.carried[self.key] = owners[0], learned
             raise restart(f"{', '.join(sorted(learned))} can be made from the documents' numbers")

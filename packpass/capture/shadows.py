@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import torch
 
 from packpass import markers
-from packpass.capture.dynamo import TensorVariable, emit, example
+from packpass.capture.dynamo import TensorVariable, emit, example, variable
 from packpass.capture.dynamo import call as traced
 from packpass.capture.watch import is_unknown
 
 _OPS = {torch.logsumexp: markers.LOGSUMEXP, torch.cummax: markers.CUMMAX, torch.cummin: markers.CUMMIN}
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
-SHADOWED = frozenset({*_OPS, _ATTENTION})
+_MULTI_HEAD = torch.nn.functional.multi_head_attention_forward
+_INSIDE = types.FunctionType(
+    _MULTI_HEAD.__code__, _MULTI_HEAD.__globals__, _MULTI_HEAD.__name__, _MULTI_HEAD.__defaults__
+)
+"""The same code as a function of its own: Dynamo makes one node of torch's, and traces this one."""
+SHADOWED = frozenset({*_OPS, _ATTENTION, _MULTI_HEAD})
 METHODS = {function.__name__: function for function in _OPS}
 """Methods of tensors that are the function of their name."""
 
 
 def call(tx: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """The call with the op that stands in for ``fn``; None if it can be traced as it is."""
+    if fn is _MULTI_HEAD:
+        return _inside(tx, *args, **kwargs)
     return _attention(tx, *args, **kwargs) if fn is _ATTENTION else _along_dim(tx, fn, *args, **kwargs)
+
+
+def _inside(tx: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a function of torch is written with, where it is about documents: torch asks for their sizes there."""
+    tensors = [value for value in map(_realized, (*args, *kwargs.values())) if isinstance(value, TensorVariable)]
+    if not any(is_unknown(size) for value in tensors for size in example(value).shape):
+        return None
+    return variable(tx, _INSIDE).call_function(tx, list(args), kwargs)
+
+
+def _realized(value: Any) -> Any:
+    return value.realize()
 
 
 def _attention(

@@ -92,6 +92,8 @@ class FrameState:
     """Loop id -> user location."""
     branches: dict[int, str] = dataclasses.field(default_factory=dict)
     """Loop id -> the user's line with a branch on data that its two traced iterations followed both ways."""
+    both_ways: set[Any] = dataclasses.field(default_factory=set)
+    """Loops (code object, bytecode offset) in which also branches that skip a document are followed both ways."""
     only_numbers: bool = False
     """Are scalars captured for a number in front of a loop of which it is not known whether it is over documents?"""
     data_sizes: bool | None = False
@@ -244,6 +246,7 @@ def without_data_sizes(reason: str) -> Restart | None:
     frame.sites.clear()
     frame.branches.clear()
     frame.carried.clear()
+    frame.both_ways.clear()
     frame.running.clear()
     return restart(f"without sizes that are data: {reason}")
 

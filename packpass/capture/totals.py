@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from packpass import markers
 from packpass.capture.dynamo import (
     ConstantVariable,
     SymNodeVariable,
     TensorVariable,
     call,
     constant,
-    emit,
     example,
     wrap_fx_proxy,
 )
+from packpass.capture.either import Either
+from packpass.capture.tallies import filled, read, stacked, tally
 from packpass.semantics import storage
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def _number(value: Any) -> Any:
     return value.as_python_constant() if isinstance(value, ConstantVariable) else None
 
 
-def _added(value: Any, before: Any) -> tuple[Any, fx.Node] | None:
-    """``(what adds, what is added)`` if the tensor ``value`` is ``before`` plus or minus another tensor."""
+def _added(value: Any, before: Any) -> tuple[Any, Any] | None:
+    """``(what adds, what is added)`` if the tensor ``value`` is ``before`` plus or minus another one, or a number."""
     node, known = _tensor(value), _tensor(before)
     known = _number(before) if known is None else known
     if node is None or type(known) not in (int, float, fx.Node) or node.kwargs or len(node.args) != 2:
@@ -89,9 +89,18 @@ def _added(value: Any, before: Any) -> tuple[Any, fx.Node] | None:
     first, second = node.args
     if add is operator.add and _same(second, known):
         first, second = second, first
-    if add is None or not _same(first, known) or not isinstance(second, fx.Node):
+    if add is None or not _same(first, known):
         return None
-    return (add, second) if isinstance(second.meta.get("example_value"), torch.Tensor) else None
+    tensor = isinstance(second, fx.Node) and isinstance(second.meta.get("example_value"), torch.Tensor)
+    return (add, second) if tensor or type(second) in (int, float) else None
+
+
+def _unchanged(value: Any, before: Any) -> bool:
+    """Is it what it was?"""
+    node, number = _tensor(value), _number(value)
+    if node is not None or number is None:
+        return node is not None and node is _tensor(before)
+    return isinstance(before, ConstantVariable) and _same(number, _number(before))
 
 
 def _same(argument: Any, known: Any) -> bool:
@@ -105,20 +114,23 @@ def _described(node: fx.Node) -> tuple[tuple[int, ...], torch.dtype, torch.devic
 
 
 def learn_total(before: Any, after: list[Any]) -> Total | None:
-    """How a local grew in all traced iterations, if it is a total. ``after``: its value at the end of each."""
+    """How a local grew in all traced iterations that changed it, if it is a total. ``after``: its value at the end of
+    each."""
     found = []
     for value in after:
+        if _unchanged(value, before):
+            continue
         step = _added(value, before)
         node = _tensor(value)
         described = _described(node) if node is not None and step is not None else None
-        if step is None or described is None or _described(step[1]) is None:
+        if step is None or described is None or (isinstance(step[1], fx.Node) and _described(step[1]) is None):
             return None
         # What is added to a number cannot be added in place.
         add = step[0] if isinstance(before, TensorVariable) else _IN_PLACE_OF[step[0]]
         found.append((Total(step[0], *described), Total(add, *described)))
         before = value
-    total = found[-1][0]
-    if any(total not in (first, other) for first, other in found):
+    total = found[-1][0] if found else None
+    if total is None or any(total not in (first, other) for first, other in found):
         return None
     # Sums of truth values say whether there is one, which is not how many there are.
     return None if total.dtype is torch.bool else total
@@ -169,7 +181,10 @@ class Adding:
 
     def __init__(self, region: Region, total: Total, before: Any) -> None:
         self.region, self.total, self.before = region, total, before
-        self.added: list[fx.Node] = []
+        self.added: list[Any] = []
+        """What each traced iteration adds, a node or a number."""
+        self.grown: list[int] = []
+        """For each traced iteration: 1 if it makes a tensor of a number."""
         fake = example(before) if isinstance(before, TensorVariable) else None
         fits = fake is None or total.add not in _IN_PLACE or (tuple(fake.shape) == total.sizes)
         self.ready = fits and (fake is not None or type(_number(before)) in (int, float))
@@ -184,18 +199,41 @@ class Adding:
     def has_grown(self, values: list[Any]) -> bool:
         """Has this document's share been added, and nothing else been done with the total?"""
         (value,) = values
+        if _unchanged(value, self.start):
+            return self._adds_nothing()
         step, stand_in, node = _added(value, self.start), _tensor(self.start), _tensor(value)
-        if step is None or stand_in is None or node is None or step[0] is not self.total.add:
+        if step is None or stand_in is None or node is None or not self._adds_by(step[0]):
             return False
-        kept = [_tensor(entry) for items in self.region.lists for entries in items.values for entry in entries]
-        if list(stand_in.users) != [node] or node.users or step[1] is stand_in or {node, stand_in} & set(kept):
+        if list(stand_in.users) != [node] or node.users or step[1] is stand_in or self._is_kept(node, stand_in):
             return False
         if _described(node) != (self.total.sizes, self.total.dtype, self.total.device) or self._memory_is_used():
             return False
-        self.added.append(step[1])
+        self._add(step[1])
         for done in (node, stand_in):
             done.graph.erase_node(done)
         return True
+
+    def _adds_by(self, add: Any) -> bool:
+        """Is this how the total is added to? To a number, nothing is added in place."""
+        number = not isinstance(self.before, TensorVariable)
+        return add is self.total.add or (number and _IN_PLACE_OF[add] is _IN_PLACE_OF[self.total.add])
+
+    def _adds_nothing(self) -> bool:
+        stand_in: Any = _tensor(self.start)
+        if stand_in.users or self._is_kept(stand_in) or self._memory_is_used():
+            return False
+        self._add(0)
+        stand_in.graph.erase_node(stand_in)
+        return True
+
+    def _add(self, share: Any) -> None:
+        self.grown.append(int(isinstance(share, fx.Node)))
+        self.added.append(share)
+
+    def _is_kept(self, *nodes: fx.Node) -> bool:
+        """Is one of these in a list?"""
+        kept = [_tensor(entry) for items in self.region.lists for entries in items.values for entry in entries]
+        return bool(set(nodes) & set(kept))
 
     def _memory_is_used(self) -> bool:
         """Does the body look at the tensor that is added to in place, which has its final value only after the loop?"""
@@ -208,9 +246,25 @@ class Adding:
 
     def after(self) -> Any:
         tx, region = self.region.tx, self.region
-        proxies = [tx.output.current_tracer.proxy(node) for node in self.added]
-        collected = emit(tx, markers.LIST_COLLECT, *proxies, region.id)
-        stacked = emit(tx, markers.LIST_STACK, collected.as_proxy(), 0, region.length.as_proxy())
+        vector = stacked(region, [self._proxy(iteration, share) for iteration, share in enumerate(self.added)])
         dtype = {"dtype": constant(self.total.dtype)}
-        share = stacked.call_method(tx, "sum", [constant(0)], dtype)
-        return call(tx, self.total.add, self.before, share)
+        share = vector.call_method(tx, "sum", [constant(0)], dtype)
+        made = call(tx, self.total.add, self.before, share)
+        if all(self.grown) or self._is_of_its_form():
+            return made
+        return Either(read(tx, tally(region, self.grown)), made, self.before)
+
+    def _proxy(self, iteration: int, share: Any) -> Any:
+        """A share as a tensor; a number in the form of the other way's, which holds it exactly if it is 0."""
+        if isinstance(share, fx.Node):
+            return self.region.tx.output.current_tracer.proxy(share)
+        example = next((other.meta["example_value"] for other in self.added if isinstance(other, fx.Node)), None)
+        dtype = self.total.dtype if example is None or share else example.dtype
+        sizes = self.total.sizes if example is None else tuple(example.shape)
+        device = self.total.device if example is None else example.device
+        return filled(self.region, iteration, sizes, share, dtype=dtype, device=device).as_proxy()
+
+    def _is_of_its_form(self) -> bool:
+        """Was the local already what it is after a document has been added?"""
+        node = _tensor(self.before)
+        return node is not None and _described(node) == (self.total.sizes, self.total.dtype, self.total.device)

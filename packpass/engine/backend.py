@@ -26,6 +26,7 @@ from packpass.engine.isolated import isolated, rows_of_one_length
 from packpass.engine.overlap import unless_overlapping
 from packpass.engine.pipeline import run_passes
 from packpass.engine.replay import NotReplayable, replay
+from packpass.engine.unfit import unless_unfit
 from packpass.engine.unpadded import unpadded
 from packpass.engine.verify import copy_graph, verified
 from packpass.layout import LayoutError
@@ -88,6 +89,8 @@ class Backend:
                 compiled = _in_its_form(outcome, gm, inner, example_inputs, settings)
             for stage in outcome.stages:
                 compiled = verified(stage.before, stage.after, compiled, stage.rewrites, frame.not_replayable)
+            if untouched is not None and outcome.keeps_results:
+                compiled = unless_unfit(compiled, untouched, frame.not_replayable)
             if outcome.separate_inputs:
                 assert untouched is not None
                 groups = [[places.index(name) for name in group] for group in outcome.separate_inputs]

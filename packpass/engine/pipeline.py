@@ -84,6 +84,11 @@ class Outcome:
         return [r for r in self.rewrites if r.claims.captured_loop]
 
     @property
+    def keeps_results(self) -> bool:
+        """Is every result the same as before, so that the graph as it was captured may stand in for this one?"""
+        return all(r.rule in names_of_tiers("exact") for r in self.rewrites)
+
+    @property
     def packing(self) -> str:
         """The rewrite that gave the graph a packed form, for messages."""
         return "; ".join(f"{r.rule} at {r.location}" for r in self.rewrites if r.rule in names_of_tiers("numerics"))

@@ -49,7 +49,7 @@ def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "") -> Callab
         raise NotReplayable("the loop is inside a higher-order operator")
     if any(changes_mode(node) for node in gm.graph.nodes):  # such a node must not move into a part of its own
         raise NotReplayable("the graph changes the grad mode, autocast or another global state")
-    for branch in gm.graph.find_nodes(op="call_function", target=markers.LOOP_BRANCH):
+    for branch in [node for node in gm.graph.nodes if node.target in markers.LOOP_BRANCH]:
         gm.graph.erase_node(branch)  # both ways are the same, or the two iterations are not
     hoist_sizes(gm.graph, regions(gm.graph))
     loops = regions(gm.graph)

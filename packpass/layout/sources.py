@@ -142,9 +142,13 @@ def _attention(node: fx.Node) -> Iterator[tuple[Axis, Packing]]:
                 yield Axis(other, found.dim), packing
 
 
+SAME_BOUNDARIES = ("packpass::snapshot", "packpass::fit_boundaries")
+"""What rewrites make of boundaries that are still those of the program."""
+
+
 def root_of(node: fx.Node) -> fx.Node:
     """The tensor that a copy of boundaries was made of: two casts of one ``cu_seqlens`` are the same boundaries."""
-    while isinstance(source := node.args[0] if op_name(node) == "packpass::snapshot" else copied(node), fx.Node):
+    while isinstance(source := node.args[0] if op_name(node) in SAME_BOUNDARIES else copied(node), fx.Node):
         if not is_boundaries(example(source)) or mutated_after(node.graph, source, node):
             break
         if mutated_after(node.graph, node, node.next):

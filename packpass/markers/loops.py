@@ -40,7 +40,8 @@ _lib.define("loop_end(SymInt index, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_skip(SymBool cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_skip.Tensor(Tensor cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_check(SymBool cond, str message, int id, int it) -> ()", tags=_TAGS)
-_lib.define("loop_branch(SymBool cond, bool outcome) -> ()", tags=_TAGS)
+_lib.define("loop_branch(SymBool cond, bool outcome, bool implied) -> ()", tags=_TAGS)
+_lib.define("loop_branch.Tensor(Tensor cond, bool outcome, bool implied) -> ()", tags=_TAGS)
 _lib.define("list_collect(Tensor first, Tensor second, int id) -> Tensor", tags=_TAGS)
 _lib.define("list_last(SymInt index, int id, int it, int number) -> SymInt", tags=_TAGS)
 _lib.define(
@@ -111,8 +112,9 @@ LOOP_BEGIN = _ns.loop_begin.default
 LOOP_END = _ns.loop_end.default
 LOOP_SKIP = (_ns.loop_skip.default, _ns.loop_skip.Tensor)
 LOOP_CHECK = _ns.loop_check.default
-LOOP_BRANCH = _ns.loop_branch.default
-"""The condition of a branch, and which way this iteration goes: nothing for those who do not ask."""
+LOOP_BRANCH = (_ns.loop_branch.default, _ns.loop_branch.Tensor)
+"""The condition of a branch, and which way this iteration goes; ``implied``: because another branch goes its way, which
+says so only if both ask for a document's length. Else nothing for those who do not ask."""
 LIST_COLLECT = _ns.list_collect.default
 LIST_LAST = _ns.list_last.default
 """The last entry of a list of numbers, before a document adds its own."""
@@ -165,7 +167,7 @@ MARKERS = frozenset(
 )
 
 # Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
-for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, LOOP_BRANCH, BOUNDARIES, LAST_BOUNDARY, MASKED_PUT):
+for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, *LOOP_BRANCH, BOUNDARIES, LAST_BOUNDARY, MASKED_PUT):
     has_side_effect(_op)
 
 
@@ -182,6 +184,7 @@ for _name in (
     "loop_skip.Tensor",
     "loop_check",
     "loop_branch",
+    "loop_branch.Tensor",
     "list_collect",
     "list_last",
     "list_continue",
@@ -240,7 +243,8 @@ torch.library.register_fake("packpass_capture::loop_end", lambda index, id, it: 
 torch.library.register_fake("packpass_capture::loop_skip", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_skip.Tensor", lambda cond, skip_when, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_check", lambda cond, message, id, it: None, lib=_lib)
-torch.library.register_fake("packpass_capture::loop_branch", lambda cond, outcome: None, lib=_lib)
+torch.library.register_fake("packpass_capture::loop_branch", lambda cond, outcome, implied: None, lib=_lib)
+torch.library.register_fake("packpass_capture::loop_branch.Tensor", lambda cond, outcome, implied: None, lib=_lib)
 torch.library.register_fake(
     "packpass_capture::list_collect", lambda first, second, id: _ragged_like(first, (), second), lib=_lib
 )

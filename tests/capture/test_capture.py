@@ -586,7 +586,17 @@ def lengths_in_a_comprehension(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([part[: int(n)] for part, n in zip(x, (x > 0).sum(1))])
 
 
+def entries_that_change(x: Tensor, cu: Tensor) -> Tensor:
+    one, parts = torch.ones_like(x[:, :1]), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(x[:, s:e])
+        parts.append(one)
+    one.zero_()
+    return torch.cat(parts, 1)
+
+
 REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
+    "aliasing": (entries_that_change,),
     "sequence-use": (
         *(sequence_use, sequence_that_is_kept),
         *(element_before_the_first, element_of_a_range_before_the_first),

@@ -1,0 +1,86 @@
+"""A local that keeps the last document's end: where the next document starts.
+
+::
+
+    start = 0
+    for end in cu_seqlens[1:].tolist():
+        out.append(f(x[start:end]))
+        start = end
+
+Such a local is carried from one document to the next, and yet known for every document alone: it is its first value,
+and then an entry of the vector that the loop goes over. As in `packpass.capture.offsets` the first trace finds it, and
+when the frame is traced again the local of document i is entry i of ``[0, *cu_seqlens[1:]]``, made once before the
+loop, of which the passes know that its entries are boundaries with those of the vector (`document_loops.boundaries`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, emit
+from packpass.capture.entries import entries_ahead, entry_of
+from packpass.capture.tallies import number
+
+if TYPE_CHECKING:
+    from packpass.capture.dynamo import InstructionTranslatorBase
+
+
+@dataclasses.dataclass(frozen=True)
+class Behind:
+    """The local becomes the entry of a vector (the name of its node) at the document's index plus ``ahead``, as a
+    number or as a tensor."""
+
+    vector: str
+    ahead: int
+    as_tensor: bool
+
+
+def _entry(value: Any, index: Any, begin: Any) -> Behind | None:
+    """What a local has become in the iteration with that index."""
+    if not isinstance(value, (SymNodeVariable, TensorVariable)):
+        return None
+    node, as_tensor = value.as_proxy().node, isinstance(value, TensorVariable)
+    if not as_tensor:
+        node = node.args[0] if node.target == "item" else None
+    found = entry_of(node, index, begin)
+    return Behind(*found, as_tensor) if found is not None and found[1] >= 0 else None
+
+
+def learn_behind(before: Any, after: list[Any], indices: list[Any]) -> Behind | None:
+    """Which entry a local was left with in all traced iterations, if it was 0 before the loop."""
+    if number(before) != 0:
+        return None
+    found = [_entry(value, index, indices[0]) for value, index in zip(after, indices, strict=True)]
+    return found[0] if all(other == found[0] for other in found) else None
+
+
+class Last:
+    """Such a local while the loop is traced again. Not ``ready`` if the vector is not found."""
+
+    def __init__(self, tx: InstructionTranslatorBase, behind: Behind, documents: Any) -> None:
+        self.tx, self.behind, self.documents = tx, behind, documents
+        vector = entries_ahead(tx, behind.vector, behind.ahead, documents)
+        self.ready = vector is not None
+        if vector is not None:
+            self.boundaries = emit(tx, torch.nn.functional.pad, vector, (1, 0))
+
+    def after(self) -> Any:
+        """Where the last document ends."""
+        return self._read(self.documents)
+
+    def begin(self, index: Any) -> None:
+        """The local's value for the document ``index`` is ``start``."""
+        self.index = index
+        self.start = self._read(index)
+
+    def _read(self, at: Any) -> Any:
+        entry = self.boundaries.call_method(self.tx, "__getitem__", [at], {})
+        return entry if self.behind.as_tensor else entry.call_method(self.tx, "item", [], {})
+
+    def has_grown(self, values: list[Any]) -> bool:
+        """Do all locals hold this document's entry?"""
+        index = self.index.as_proxy().node
+        return all(_entry(value, index, index) == self.behind for value in values)

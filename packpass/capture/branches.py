@@ -1,0 +1,152 @@
+"""Branches on data in a loop over documents.
+
+Two forms have a meaning without knowing the data: ``if cond: continue`` (and its mirror, a body that is one ``if``)
+skips the rest of the body for some documents, and ``assert cond`` checks every document. Both are written into the
+graph as markers. Any other branch is followed both ways: taken as true in the first of the two traced iterations and
+as false in the second. A loop whose iterations must leave the same, which the passes check anyway, is then one in which
+it does not matter; where they leave other things, the passes put these together if the documents' lengths decide
+(`passes.document_loops.arms`). A loop that skips documents and carries a total past them is traced again with the skip
+followed both ways, too: then the documents that are skipped are those that add nothing.
+
+With a second condition in one body there would be pairs of outcomes that nobody has traced. It must be the first one,
+its opposite, or one on the same number that the first one answers where that number is a length (`Question`); any other
+fails as in stock Dynamo, which refuses the loop.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass._compat import free_unbacked_symbols
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant
+from packpass.capture.questions import question
+from packpass.capture.region import JUMPS, Region
+from packpass.capture.state import current_frame, location_of
+from packpass.capture.watch import ROWS
+
+FILLERS = ("NOP", "RESUME", "CACHE")
+
+
+def is_on_data(value: Any) -> bool:
+    """Does a branch on this value depend on the documents?"""
+    if isinstance(value, TensorVariable):
+        return True
+    return isinstance(value, SymNodeVariable) and bool(free_unbacked_symbols(value.sym_num))
+
+
+def is_assert(tx: Any, jumps_if: bool) -> bool:
+    """Is the branch that of an ``assert``?"""
+    return jumps_if and tx.instructions[tx.instruction_pointer].opname == "LOAD_ASSERTION_ERROR"
+
+
+# === Branches that are written down ==========================================================================
+
+
+def _leads_to_loop(tx: Any, at: Any, head: Any) -> bool:
+    """Does control, from instruction ``at``, go straight back to the FOR_ITER at ``head``?"""
+    for _ in range(len(tx.instructions)):
+        while tx.instructions[at].opname in FILLERS:
+            at += 1
+        if at == head:
+            return True
+        instruction = tx.instructions[at]
+        if instruction.opname not in JUMPS or instruction.target is None:
+            return False
+        at = tx.indexof[instruction.target]
+    return False
+
+
+def write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Region) -> bool:
+    """Emit the marker for this branch and go on where control continues; False if the branch has no such meaning."""
+    is_bool = isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymBool)
+    if is_bool and is_assert(tx, jumps_if):
+        message = f"assertion in the loop at {region.location} failed"
+        args = (value.as_proxy(), message, region.id, region.iteration)
+        tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
+        tx.jump(instruction)
+        return True
+    if region.tx is not tx or not (is_bool or isinstance(value, TensorVariable)) or is_assert(tx, jumps_if):
+        return False
+    if region.key in current_frame().both_ways and _may_follow(value, region):
+        return False
+    head = tx.indexof[region.head]
+    taken = _leads_to_loop(tx, tx.indexof[instruction.target], head)
+    fallen = _leads_to_loop(tx, tx.instruction_pointer, head)
+    if taken == fallen or (region.iteration, tx.instruction_pointer) in region.skipped_at:
+        return False  # come here again, as a while on data does, it could go on for ever
+    region.skipped_at.add((region.iteration, tx.instruction_pointer))
+    region.note_skip(by_content=not is_bool and not _of_entries(value.as_proxy().node, region.indices[-1]))
+    skip_when = jumps_if if taken else not jumps_if
+    op = markers.LOOP_SKIP[0 if is_bool else 1]
+    tx.output.create_proxy("call_function", op, (value.as_proxy(), skip_when, region.id, region.iteration), {})
+    if fallen:
+        tx.jump(instruction)
+    return True
+
+
+# === Branches that are followed both ways ====================================================================
+
+
+def follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
+    """Put the outcome that this iteration follows in place of a condition on the stack.
+
+    ``a and b`` leaves the condition itself below the copy that is looked at.
+    """
+    if not _may_follow(value, region) or is_assert(tx, jumps_if):
+        return
+    number = isinstance(value, SymNodeVariable)
+    whole = number and not isinstance(value.sym_num, torch.SymBool)
+    asked = call(tx, operator.ne, value, constant(0)) if whole else value
+    found = _outcome(region, asked.sym_num.node.expr if number else asked.as_proxy().node, location_of(tx))
+    if found is None:
+        return
+    outcome, implied = found
+    op = markers.LOOP_BRANCH[0 if number else 1]
+    tx.output.create_proxy("call_function", op, (asked.as_proxy(), outcome, implied), {})
+    for at in range(len(tx.stack) - 1, max(len(tx.stack) - 3, -1), -1):
+        if tx.stack[at].realize() is value:
+            tx.stack[at] = constant(outcome)
+
+
+def _may_follow(value: Any, region: Region) -> bool:
+    """Is it a condition on numbers, not on what documents hold?"""
+    if isinstance(value, SymNodeVariable):
+        return True
+    return isinstance(value, TensorVariable) and _of_entries(value.as_proxy().node, region.indices[-1])
+
+
+def _of_entries(node: Any, begin: Any) -> bool:
+    """Is a tensor of one number worked out in the body from entries of vectors of integers: ``cu[i + 1] - cu[i]``?"""
+    fake = node.meta.get("example_value")
+    if not isinstance(fake, torch.Tensor) or fake.dim() or fake.dtype.is_floating_point or node < begin:
+        return False
+    tensors = [n for n in node.all_input_nodes if isinstance(n.meta.get("example_value"), torch.Tensor)]
+    if node.target in ROWS:
+        vector = tensors[0].meta["example_value"]
+        return len(tensors) == 1 and vector.dim() == 1 and tensors[0] < begin
+    return bool(tensors) and all(_of_entries(tensor, begin) for tensor in tensors)
+
+
+def _outcome(region: Region, condition: Any, location: str) -> tuple[bool, bool] | None:
+    """The outcome of a branch on data in this iteration, and whether that is so because both numbers are lengths; None
+    if it cannot be followed both ways."""
+    frame, outcome = current_frame(), region.iteration == 0
+    known = region.followed.setdefault(region.iteration, condition)
+    if known == condition:
+        frame.branches[region.id] = location
+        return outcome, False
+    if isinstance(known, fx.Node) or isinstance(condition, fx.Node):
+        return None
+    if known == ~condition:
+        return not outcome, False
+    one, other = question(known), question(condition)
+    answer = None if one is None or other is None else one.answered(outcome, other)
+    if answer is None:
+        return None
+    frame.not_replayable = frame.not_replayable or "one branch is taken to answer another"
+    return answer, True

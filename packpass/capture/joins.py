@@ -1,0 +1,228 @@
+"""What a program makes of a list that a loop over documents has filled: cat, stack, pad_sequence, sum, len.
+
+Where a branch leaves documents out (``if n == 0: continue`` in front of ``parts.append(...)``), the list has fewer
+entries than there are documents. The passes make an entry for every document, and what the program sees are those that
+were appended: how many these are, is a number that the host reads.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass._compat import statically_known_true
+from packpass.capture import plain
+from packpass.capture.dynamo import (
+    LocalGeneratorObjectVariable,
+    TupleVariable,
+    attribute,
+    call,
+    constant,
+    emit,
+    example,
+)
+from packpass.capture.either import Either, Listed
+from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
+from packpass.capture.sequences import collect
+from packpass.capture.state import active, current_frame, location_of, refuse, restart
+from packpass.capture.watch import is_unknown
+from packpass.semantics import example as example_of
+from packpass.semantics import storage
+
+
+def cat(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
+    items = _collected(tx, tensors)
+    if items is None:
+        return None
+    dim = kwargs.get("axis", dim)
+    at = 0 if dim is None else dim.realize().as_python_constant()
+    collected = items.joined(torch.cat, at)
+    fake = example(collected)
+    if fake.dim() and not is_unknown(fake.shape[at]):
+        _every_document(items)
+        if items.lacking:
+            at = at % fake.dim()
+            entries = _stack(tx, items, 0)
+            return entries.call_method(tx, "movedim", [constant(0), constant(at)], {}).call_method(
+                tx, "flatten", [constant(at), constant(at + 1)], {}
+            )
+        return emit(tx, markers.LIST_JOIN, collected.as_proxy(), at, items.region.length.as_proxy())
+    return emit(tx, markers.RAGGED_CAT, collected.as_proxy(), at)
+
+
+def _every_document(items: CollectedItems) -> None:
+    """The result has one entry per document by its shape. If some are skipped, the frame is traced again with the skip
+    followed both ways, so that it is known which."""
+    region, frame = items.region, current_frame()
+    if region.skips and region.may_follow_skips(frame):
+        frame.both_ways.add(region.key)
+        raise restart("which documents are skipped is asked for")
+    if region.skips:
+        frame.not_replayable = "a list that lacks the skipped documents is stacked, padded or joined"
+
+
+def _present(tx: Any, items: CollectedItems, made: Any, dim: int, some: bool = True) -> Any:
+    """What was made of the entries of all documents, without those that the list lacks. Torch makes nothing of a list
+    without entries: there are ``some``."""
+    if not items.lacking:
+        return made
+    number = items.entries()
+    if some:
+        holds = call(tx, operator.gt, items.present().call_method(tx, "sum", [constant(0)], {}), constant(0))
+        call(tx, torch._assert_async, holds, constant("expected a non-empty list of tensors"))
+    known = {"dim": constant(dim), "output_size": number}
+    return made.call_method(tx, "repeat_interleave", [items.present()], known)
+
+
+def _collected(tx: Any, tensors: Any) -> CollectedItems | None:
+    """The entries of a list that a loop over documents has filled."""
+    if tensors is None:
+        return None
+    value = tensors.realize()
+    if is_documents(value):
+        value = collect(tx, value)
+    return items_of(value)
+
+
+def stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
+    """``torch.stack`` of values that documents have one of each, or as many."""
+    items = _collected(tx, tensors)
+    if items is None or set(kwargs) - {"axis"}:
+        return None
+    dim = kwargs.get("axis", dim)
+    return _stack(tx, items, 0 if dim is None else dim.realize().as_python_constant())
+
+
+def behind_the_graph(tx: Any, value: Any) -> Any:
+    """What a list that lacks documents is for the code behind the graph; None if it is none, or its entries may share
+    memory with something else."""
+    items = items_of(value)
+    if items is None or not items.lacking or items.each != 1 or not items.region.closed:
+        return None
+    collected = items.whole().as_proxy().node
+    entries = [entry for entry in collected.args[:2] if isinstance(entry, fx.Node)]
+    if any(is_unknown(size) for entry in entries for size in example_of(entry).shape):
+        return None
+    memories = {storage(entry) for entry in entries}
+    if any(storage(node) in memories for node in collected.graph.nodes if node < collected and node not in entries):
+        return None
+    return Listed(_stack(tx, items, 0, some=False))
+
+
+def _stack(tx: Any, items: CollectedItems, at: int, present: bool = True, some: bool = True) -> Any:
+    _every_document(items)
+    collected = items.whole() if items.each == 1 else items.joined(torch.stack, at)
+    first = collected.as_proxy().node.args[0].meta["example_value"]
+    sizes = zip(example(collected).shape, first.shape, strict=True)
+    if any(is_unknown(size) and not statically_known_true(size == own) for size, own in sizes):
+        raise refuse("list-use", "documents of different lengths cannot be stacked", location_of(tx))
+    op = markers.LIST_STACK if items.each == 1 else markers.LIST_JOIN
+    made = emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy())
+    return _present(tx, items, made, at, some) if present else made
+
+
+def block_diagonal(entries: Any) -> Any:
+    """The arguments of `markers.LIST_DIAGONAL`, if these are squares that a loop over documents has collected."""
+    items = items_of(entries.realize())
+    if items is None or not is_collected(entries.realize()) or items.each != 1 or items.numbers is not None:
+        return None
+    collected = items.collected()
+    entry = collected.as_proxy().node.args[0].meta["example_value"]
+    if (
+        entry.dim() != 2
+        or not is_unknown(entry.shape[0])
+        or not statically_known_true(entry.shape[0] == entry.shape[1])
+    ):
+        return None
+    _every_document(items)
+    return TupleVariable([collected])
+
+
+def pad(
+    tx: Any, tensors: Any = None, batch_first: Any = None, padding_value: Any = None, padding_side: Any = None
+) -> Any:
+    """``pad_sequence`` of segments."""
+    items = _collected(tx, tensors)
+    if items is None:
+        return None
+    _every_document(items)
+    given = (batch_first, padding_value, padding_side)
+    constants: list[Any] = [
+        default if v is None else v.realize().as_python_constant()
+        for v, default in zip(given, (False, 0.0, "right"), strict=True)
+    ]
+    first, number, side = constants
+    args = (items.whole().as_proxy(), items.region.length.as_proxy(), first, float(number), side)
+    return _present(tx, items, emit(tx, markers.LIST_PAD, *args), 0 if first else 1)
+
+
+def jagged(tx: Any, ts: Any = None, dtype: Any = None, device: Any = None, layout: Any = None) -> Any:
+    """``torch.nested.as_nested_tensor(parts, layout=torch.jagged)``: the row of the parts, and where each begins."""
+    items = _collected(tx, ts)
+    if items is None:
+        return None
+    given = [None if v is None else v.realize().as_python_constant() for v in (dtype, device, layout)]
+    collected = items.collected()
+    first = collected.as_proxy().node.args[0].meta["example_value"]
+    # Torch takes the dimension that differs for the jagged one: it must be the first whatever the lengths are.
+    jagged = first.dim() > 0 and is_unknown(first.shape[0]) and not any(is_unknown(size) for size in first.shape[1:])
+    if given != [None, None, torch.jagged] or not jagged:
+        raise items.refusal()
+    _every_document(items)
+    row = emit(tx, markers.RAGGED_CAT, collected.as_proxy(), 0)
+    offsets = emit(tx, markers.LIST_BOUNDARIES, collected.as_proxy(), items.region.length.as_proxy())
+    made = call(tx, plain.jagged, row, offsets)
+    return made.call_method(tx, "clone", [], {})  # AOTAutograd cannot make such a view of a row again, as a result
+
+
+def total(tx: Any, items: Any = None, start: Any = None) -> Any:
+    """``sum(losses)`` of a list with one entry per document, ``sum(lengths)`` of a list of numbers."""
+    value = None if items is None else items.realize()
+    if isinstance(value, LocalGeneratorObjectVariable):
+        listed = call(tx, plain.collected, value)
+        return total(tx, listed, start) or call(tx, sum, listed, *([] if start is None else [start]))
+    numbers = numbers_in(tx, value)
+    if numbers is not None:
+        added = call(tx, plain.total, numbers)
+        return added if start is None else call(tx, operator.add, start, added)
+    entries = _collected(tx, value)
+    if entries is None:
+        return None
+    stacked = _stack(tx, entries, 0, present=False)
+    dtype = torch.int64 if example(stacked).dtype is torch.bool else example(stacked).dtype
+    share = stacked.call_method(tx, "sum", [constant(0)], {"dtype": constant(dtype)})
+    first = constant(0) if start is None else start.realize()
+    made = call(tx, operator.add, first, share)
+    return Either(entries.entries(), made, first) if entries.lacking else made
+
+
+def truth(tx: Any, value: Any) -> Any:
+    """``if losses:`` of a list that a loop over documents has filled: whether it has entries; None if it is none."""
+    if not is_collected(value) or type(value.items) is not CollectedItems or value.items.listed is not None:
+        return None
+    _every_document(value.items)
+    return None if value.items.region.skips else call(tx, operator.ne, value.items.entries(), constant(0))
+
+
+def numbers_in(tx: Any, value: Any) -> Any:
+    """The sequence over documents, if a value is one of numbers that are the entries of a tensor."""
+    value = numbers_of(value) if is_collected(value) else value
+    if value is None or not is_documents(value) or attribute(tx, value, "origin").is_python_constant():
+        return None
+    return value
+
+
+def count(tx: Any, items: Any = None) -> Any:
+    """The number of entries in a list that a loop over documents has filled."""
+    value: Any = items.realize() if items is not None else None
+    if active.regions and value in active.trace.chunks:
+        reason = "how many pieces chunk makes of a document depends on its length, and the pieces are counted"
+        raise refuse("length-branch", reason, location_of(tx))
+    if not is_collected(value):
+        return None
+    _every_document(value.items)
+    return None if value.items.region.skips else value.items.entries()

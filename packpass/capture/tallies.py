@@ -1,0 +1,115 @@
+"""Numbers that documents add up to, where a branch decides what a document adds.
+
+::
+
+    count = 0
+    for s, e in spans:
+        if e - s == 0:
+            continue
+        total = total + f(x[s:e])
+        count += 1
+
+What a document adds to a number is collected as a tensor, like everything else that documents leave, so that the passes
+put together what the two ways of the branch leave; the number after the loop is read from the sum.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, call, constant, emit, wrap_fx_proxy
+
+if TYPE_CHECKING:
+    from packpass.capture.region import Region
+
+
+def filled(region: Region, iteration: int, sizes: Any, number: Any, **keywords: Any) -> Any:
+    """A tensor of one number, a constant or a node of the body, made at the end of a traced iteration."""
+    graph, create = region.indices[iteration].graph, region.tx.output.create_proxy
+    number = region.tx.output.current_tracer.proxy(number) if isinstance(number, fx.Node) else number
+    ends = [user for user in region.indices[iteration].users if user.target is markers.LOOP_END]
+    with graph.inserting_before(ends[0]) if ends else contextlib.nullcontext():
+        return wrap_fx_proxy(region.tx, create("call_function", torch.full, (sizes, number), keywords))
+
+
+def tally(region: Region, shares: list[Any]) -> Any:
+    """int64 ``[documents]``: what each document adds, given what is added in each traced iteration."""
+    made = [filled(region, i, (), share, dtype=torch.int64) for i, share in enumerate(shares)]
+    return stacked(region, [value.as_proxy() for value in made])
+
+
+def stacked(region: Region, proxies: list[Any]) -> Any:
+    """``torch.stack`` of what documents leave, given what the traced iterations leave."""
+    collected = emit(region.tx, markers.LIST_COLLECT, *proxies, region.id)
+    return emit(region.tx, markers.LIST_STACK, collected.as_proxy(), 0, region.length.as_proxy())
+
+
+def read(tx: Any, vector: Any) -> Any:
+    """The sum of such a vector, as a number of the program."""
+    return vector.call_method(tx, "sum", [constant(0)], {}).call_method(tx, "item", [], {})
+
+
+class Tally:
+    """``local += number``, by another number where a branch goes another way; while the loop is traced again."""
+
+    ready = True
+
+    def __init__(self, region: Region, first: int) -> None:
+        self.region, self.first = region, first
+        self.shares: list[Any] = []
+
+    def begin(self, index: Any) -> None:
+        """A stand-in, which each traced iteration may do nothing with but add to it."""
+        args = (index.as_proxy(), self.region.id, self.region.iteration, -1)
+        self.start = emit(self.region.tx, markers.LIST_LAST, *args)
+
+    def has_grown(self, values: list[Any]) -> bool:
+        """Has a number been added, and nothing else been done with the stand-in?"""
+        (value,) = values
+        stand_in = self.start.as_proxy().node
+        if not isinstance(value, SymNodeVariable):
+            return False
+        node = value.as_proxy().node
+        share = 0 if node is stand_in else share_of(node, stand_in)
+        if share is None or share is stand_in or list(stand_in.users) != [node] * (node is not stand_in) or node.users:
+            return False
+        self.shares.append(share)
+        for done in dict.fromkeys((node, stand_in)):
+            done.graph.erase_node(done)
+        return True
+
+    def after(self) -> Any:
+        """The number after the loop."""
+        tx = self.region.tx
+        added = read(tx, tally(self.region, self.shares))
+        return call(tx, operator.add, added, constant(self.first)) if self.first else added
+
+
+def share_of(node: fx.Node, before: Any) -> Any:
+    """What is added to the number ``before``, an int or a node; None if it is something else."""
+    if node.target not in (operator.add, operator.iadd, operator.sub, operator.isub) or len(node.args) != 2:
+        return None
+    first, second = node.args
+    if node.target in (operator.sub, operator.isub):
+        return -second if first is before and type(second) is int else None
+    if second is before:
+        first, second = second, first
+    return second if first is before and (type(second) is int or isinstance(second, fx.Node)) else None
+
+
+def learn_tally(before: Any, after: list[Any]) -> int | None:
+    """The first value of a local that may be one; the next trace shows whether it is."""
+    known = all(number(value) is not None or isinstance(value, SymNodeVariable) for value in after)
+    return number(before) if known else None
+
+
+def number(value: Any) -> int | None:
+    """The integer that a value of the traced program is known to be."""
+    known = value.as_python_constant() if isinstance(value, ConstantVariable) else None
+    return known if type(known) is int else None

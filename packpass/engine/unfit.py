@@ -1,0 +1,70 @@
+"""Calls whose boundaries do not fit what a rewritten loop takes for granted: they run as the loop was written.
+
+The whole-row form checks what it rests on: boundaries that do not fall, lengths that fit their rows. Python cuts slices
+instead, or takes them for empty, so that such a call is no error there. Where the check fails before anything else
+could be seen of the call, the graph as it was captured runs document by document. If that raises as well, the error of
+the check stays, which names the numbers. (On a GPU a failed check ends the work of the process there.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+from packpass import markers
+from packpass.decisions.records import VerificationError
+from packpass.engine.counting import graph_modules
+from packpass.engine.replay import reference
+from packpass.semantics import storage
+from packpass.semantics.effects import effects_of
+
+log = logging.getLogger("packpass.backend")
+
+_OURS = "packpass: "
+"""What messages of checks begin with."""
+_PLAIN = markers.MARKERS | {markers.LOOP_BRANCH, markers.BOUNDARIES}
+"""Calls that only stand for something in a graph."""
+
+
+def unless_unfit(compiled: Callable[..., Any], original: fx.GraphModule, doubt: str) -> Callable[..., Any]:
+    """``compiled``, but ``original`` for calls that fail a check of ours. ``doubt`` is that of `replay`."""
+    fallback: list[Callable[..., Any]] = []
+
+    def run(*inputs: Any) -> Any:
+        try:
+            return compiled(*inputs)
+        except VerificationError:
+            raise
+        except (RuntimeError, ValueError) as error:
+            if _OURS not in str(error) or any(getattr(x, "is_cuda", False) for x in inputs):
+                raise
+            if not fallback and not _leaves_no_trace(original):
+                raise
+            try:
+                if not fallback:
+                    fallback.append(reference(original, doubt))
+                result = fallback[0](*inputs)
+            except Exception as reason:  # `NotReplayable`, or an error of the program's own
+                log.info("not run document by document either: %s", reason)
+                raise error from None
+            log.info("this call runs document by document: %s", error)
+            return result
+
+    return run
+
+
+def _leaves_no_trace(gm: fx.GraphModule) -> bool:
+    """Is nothing changed by a call that fails on its way: no input, no other rank, nothing that nobody knows?"""
+    for module in graph_modules(gm):
+        given = {storage(node) for node in module.graph.nodes if node.op in ("placeholder", "get_attr")}
+        for node in module.graph.nodes:
+            effects = effects_of(node)
+            known = effects.known or node.target in _PLAIN
+            if not known or effects.collective or effects.mode:
+                return False
+            if any(storage(written) is None or storage(written) in given for written in effects.writes):
+                return False
+    return True
