@@ -30,7 +30,7 @@ from passes.prune import prune
 from passes.single_parts import without_single_parts
 
 _COUNTING = frozenset(
-    {torch.select, torch.sym_sum, torch.ops.aten._assert_scalar.default, markers.LOOP_BRANCH, *STEPS}
+    {torch.select, torch.sym_sum, torch.ops.aten._assert_scalar.default, *markers.LOOP_BRANCH, *STEPS}
     | {operator.add, operator.sub, operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.and_}
 )
 """What a loop that makes numbers from lengths consists of; nothing that anybody else could see."""

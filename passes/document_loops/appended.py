@@ -12,7 +12,8 @@ from packpass.semantics import example
 from passes.document_loops import uneven
 from passes.document_loops.blocks import diagonal
 from passes.document_loops.documents import as_term, document, document_view, is_per_document
-from passes.document_loops.machine import Document, Machine, Slot
+from passes.document_loops.integers import FULL
+from passes.document_loops.machine import Document, Machine, Segment, Slot
 from passes.document_loops.terms import Outside, Term
 from passes.refused import Refused
 
@@ -39,6 +40,10 @@ def appended_value(machine: Machine, source: fx.Node, collect: fx.Node) -> Any:
     piece = uneven.joined(machine, source, [value])
     if piece is not None:
         return piece
+    slots = uneven.slots_of(value)
+    if slots is not None and not (isinstance(value, Segment) and value.window == FULL and value.store.exact):
+        longer = uneven.sequence(machine, source, [value], *slots)
+        return value if longer is None else longer
     square = diagonal(value, source)
     if square is not None:
         return document(machine, square)

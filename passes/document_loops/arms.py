@@ -1,4 +1,5 @@
-"""A branch that documents without slots take one way, and all others the other: ``if n == 0: out.append(zeros)``.
+"""A branch that documents without slots, or with few, take one way, and all others the other: ``if n == 0:
+out.append(zeros)``.
 
 Capture has followed one way in each traced iteration. Where these leave the same, nothing has to be known of the
 branch. Where they do not, each arm is interpreted for the documents that take it, and what they leave is put together:
@@ -22,7 +23,7 @@ from passes.document_loops.aliasing import outside_nodes
 from passes.document_loops.documents import document
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import FULL
-from passes.document_loops.machine import Cell, Document, Machine, Segment, Store
+from passes.document_loops.machine import Cell, Document, Machine, Segment, Store, refuse_mixing
 from passes.document_loops.rules import rule
 from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term, walk
 from passes.loops import LoopFound
@@ -59,11 +60,16 @@ def _last_use(view: fx.Node) -> fx.Node | None:
 
 def joined(graph: fx.Graph, loop: LoopFound, both: list[Interpreted]) -> Interpreted:
     """What all documents leave; raises `Refused` if that is not known from the two arms."""
-    if [machine.empty for machine, _ in both] not in ([True, False], [False, True]):
-        raise Refused("not-generic", "the branch is none on whether a document has slots")
-    which = 0 if both[0][0].empty else 1
+    if [machine.short is None for machine, _ in both] not in ([True, False], [False, True]):
+        raise Refused("not-generic", "the branch is none on whether a document has slots, or enough of them")
+    which = 1 if both[0][0].short is None else 0
     (empty, without), (filled, appended) = both[which], both[1 - which]
+    least = filled.least
+    if empty.short != least:
+        raise Refused("not-generic", "the two ways of the branch are not those of short and of longer documents")
     _same_work(empty, filled)
+    if least > 1:
+        _only_long(empty, filled, least)
     for key in [*filled.rows, *(key for key in empty.rows if key not in filled.rows)]:
         _join_rows(graph, loop, key, empty, filled)
     found = {}
@@ -86,8 +92,16 @@ def _same_work(empty: Machine, filled: Machine) -> None:
         raise differs
     for machine in machines:
         for store in machine.outer.values():
-            if store.version and (store.point_fill is not None or not _writes_slots(store)):
+            if store.version and (store.point_fills or not _writes_slots(store)):
                 raise differs
+
+
+def _only_long(empty: Machine, filled: Machine, least: int) -> None:
+    """Short documents that have slots: these stay as they were."""
+    if any(store.version for store in empty.outer.values()):
+        raise Refused("not-generic", "short documents are written to, in another way than longer ones")
+    filled.skip = (least, {})
+    filled.finish()
 
 
 def _writes_slots(store: Store) -> bool:
@@ -107,7 +121,7 @@ def _join_rows(graph: fx.Graph, loop: LoopFound, key: Any, empty: Machine, fille
     _known_before(graph, loop, before)
     if before is not outer and not (isinstance(before, DocAssign) and before.base is outer and _plain(before.value)):
         raise Refused("not-generic", "documents without slots write what has a gradient of its own")
-    target.term = filled.intern(DocAssign(before, after, 1))
+    target.term = filled.intern(DocAssign(before, after, filled.least))
     target.version += 1
 
 
@@ -121,14 +135,26 @@ def _plain(value: Any) -> bool:
 def _join_entries(
     graph: fx.Graph, loop: LoopFound, machine: Machine, values: tuple[Any, Any], sources: Any, collect: fx.Node
 ) -> Any:
-    """What is appended to a list."""
+    """What is appended to a list. None: nothing, for documents without slots have no part in what is joined."""
     without, value = values
+    if without is None and isinstance(value, Segment) and machine.least == 1:
+        if value.window != FULL or not value.store.exact:
+            raise Refused("not-generic", "documents append another part of themselves than all of it", collect)
+        return value
+    if without is None or value is None:
+        raise Refused(
+            "not-generic", "only some documents append to a list, which is not known to make no more", collect
+        )
     fakes = [example(source) for source in sources]
     differs = Refused("not-generic", "what documents without slots append is of another form than others", collect)
     if any(not isinstance(fake, torch.Tensor) for fake in fakes) or fakes[0].dtype != fakes[1].dtype:
         raise differs
     if fakes[0].dim() != fakes[1].dim() or fakes[0].device != fakes[1].device:
         raise differs
+    if machine.least > 1:
+        if not isinstance(value, Document):
+            raise differs
+        refuse_mixing(value.cell.term, machine.least)
     if isinstance(value, Segment):
         at = value.rank + value.dim
         others = [d for d in range(value.rank) if d != at]
@@ -153,7 +179,7 @@ def _join_entries(
         # It is made for documents with slots as well, and where there are no others it has no gradient in eager.
         raise Refused("not-generic", "what documents without slots append has a gradient of its own", collect)
     _known_before(graph, loop, without.cell.term)
-    return document(machine, DocAssign(without.cell.term, value.cell.term, 1))
+    return document(machine, DocAssign(without.cell.term, value.cell.term, machine.least))
 
 
 def _with_gradient(term: Term) -> set[fx.Node]:

@@ -194,6 +194,32 @@ def summed_up(machine: Machine, lengths: fx.Node, node: fx.Node) -> fx.Node | No
     return None
 
 
+def _zero_in_front(machine: Machine, ends: fx.Node, node: fx.Node) -> tuple[fx.Node, int] | None:
+    """``(cu, k)`` if a program has put a 0 in front of where documents end: in front of ``ends[k:]``."""
+    for user in ends.users:
+        if user in machine.inside or not user < node:
+            continue
+        cu = _from_zero(user, ends)
+        if cu is not None and not mutated_after(cu.graph, cu, user.next, node):
+            found: tuple[fx.Node, int] | None = cu, 0
+        else:
+            k = 0 if copied(user) is ends and example(user).dtype is torch.int64 else _begins_at(user, ends)
+            behind = None if k is None else _zero_in_front(machine, user, node)
+            found = None if behind is None or k is None else (behind[0], behind[1] + k)
+        if found is not None and not mutated_after(ends.graph, ends, user, node):
+            return found
+    return None
+
+
+def _begins_at(node: fx.Node, vector: fx.Node) -> int | None:
+    """k if ``node`` is ``vector[k:]``."""
+    if op_name(node) != "getitem" or node.args[0] is not vector or not isinstance(node.args[1], slice):
+        return None
+    cut = node.args[1]
+    whole = cut.stop is None and cut.step in (None, 1) and (cut.start is None or type(cut.start) is int)
+    return cut.start or 0 if whole and (cut.start or 0) >= 0 else None
+
+
 def _is_copy(lengths: fx.Node, sums: fx.Node) -> bool:
     return example(sums).dtype in (torch.int32, torch.int64) and example(lengths).dim() == 1
 
@@ -239,6 +265,10 @@ def element(machine: Machine, vector: fx.Node, position: Affine, node: fx.Node) 
     at = position.single()
     if at is None or not isinstance(at[0], Index):
         return None
+    behind = _zero_in_front(machine, vector, node)
+    if behind is not None and at[1] >= behind[1]:
+        machine.vectors.update((behind[0], vector))
+        return Affine.of(Bound(Boundaries(behind[0]), at[1] - behind[1] + 1))
     root, offset, lengths = boundary_vector(vector)
     machine.vectors.update((root, vector))
     k = at[1] + offset

@@ -23,7 +23,7 @@ from packpass._compat import statically_known_true
 from packpass.semantics import example
 from passes.document_loops.boundaries import taken_apart
 from passes.document_loops.inequalities import counts_from_the_start
-from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Index, Invariant
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived, Index, Invariant, place
 from passes.document_loops.machine import Machine, Segment, Store, selection
 from passes.document_loops.terms import Term
 
@@ -74,10 +74,20 @@ class Elsewhere(Term):
         return emitter.places[self]
 
     def _places(self, emitter: Emitter) -> fx.Node:
+        begins = emitter.begins
+        extent = self._extent(emitter)
+        if begins is None:
+            begins = self._checked(emitter, extent)
+        if self.per_row:
+            rows = emitter.call(operator.mul, emitter.entries(), extent)
+            begins = emitter.call(torch.add, begins, rows)
+        return emitter.call(_ops.segment_places.default, emitter.cu, begins, emitter.total)
+
+    def _checked(self, emitter: Emitter, extent: Any) -> fx.Node:
+        """Where the documents begin, all of which must lie within the tensor."""
         begins: Any = emitter.vector(self.begin, emitter.boundaries)
         if not isinstance(begins, fx.Node) or not isinstance(example(begins), torch.Tensor):
             begins = emitter.call(torch.full_like, emitter.given, begins, dtype=torch.int64)
-        extent = self._extent(emitter)
         if self.at_end:
             begins = emitter.call(torch.add, begins, extent)
         ends = emitter.call(torch.add, begins, emitter.lengths())
@@ -89,10 +99,7 @@ class Elsewhere(Term):
         fits = allowed if self.at_end else emitter.call(torch.logical_or, inside, empty)
         message = "packpass: a document is longer than the part of another tensor that it is read from or written to"
         emitter.call(torch._assert_async, emitter.for_every_document(fits, self.least), message)
-        if self.per_row:
-            rows = emitter.call(operator.mul, emitter.entries(), extent)
-            begins = emitter.call(torch.add, begins, rows)
-        return emitter.call(_ops.segment_places.default, emitter.cu, begins, emitter.total)
+        return begins
 
     def _extent(self, emitter: Emitter) -> Any:
         """The size along ``dim``, of one row if there are rows; those must be enough."""
@@ -133,23 +140,10 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
 
     ``row``: the dimension of which the document's own entry is meant, where that is known before.
     """
-    cut: int | None = None
-    for d, entry in enumerate(entries):
-        if d == row:
-            continue
-        if isinstance(entry, slice) and any(isinstance(bound, fx.Node) for bound in (entry.start, entry.stop)):
-            if cut is not None or entry.step not in (None, 1):
-                return None
-            cut = d
-        elif isinstance(entry, fx.Node):
-            if row is not None or machine.value(entry) != Affine.of(Index()):
-                return None
-            row = d
-        elif not isinstance(entry, (int, slice)) or isinstance(entry, bool):
-            return None
-    # A slice of the one slot that there is would broadcast, in eager, to whatever it meets.
-    if cut is None or not _follows(entries, row, cut) or statically_known_true(example(base).shape[cut] == 1):
+    found = _found(machine, base, entries, row)
+    if found is None:
         return None
+    cut, row = found
     begin = machine.affine(entries[cut].start) if entries[cut].start is not None else Affine()
     end = machine.affine(entries[cut].stop) if entries[cut].stop is not None else Affine()
     if begin is None or end is None:
@@ -171,6 +165,73 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
     if machine.boundaries != (documents, 0):
         return None
     return _segment(machine, base, entries, cut, row, begin, at_end)
+
+
+def anywhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | None = None) -> Segment | None:
+    """The segment that ``base[entries]`` is, for one slice by any two numbers of the document: as long as what Python
+    takes them for. Nothing else that the loop cuts may be taken for as long, unless it is written the same."""
+    found = _found(machine, base, entries, row)
+    if found is None:
+        return None
+    cut, row = found
+    extent = size_of(example(base).shape[cut], base)
+    bounds = [(machine.affine(b), b) for b in (entries[cut].start, entries[cut].stop) if b is not None]
+    if extent is None or any(value is None or (value.is_shared and not value.is_const) for value, _ in bounds):
+        return None
+
+    def placed(bound: Any, otherwise: Affine) -> Affine:
+        return otherwise if bound is None else Affine.of(Derived(place, (machine.affine(bound), extent)))  # type: ignore[arg-type]
+
+    begin, end = placed(entries[cut].start, Affine()), placed(entries[cut].stop, extent)
+    length = end.plus(begin, -1)
+    vectors = length.bounds()
+    if not vectors or any(b.of.lengths or b.k < 0 for b in vectors) or _counts_documents(length):
+        return None
+    documents = Boundaries(vectors[0].of.node, lengths=True, made=length)
+    if machine.boundaries is None:
+        machine.use((documents, 0), base)
+    return _segment(machine, base, entries, cut, row, begin, False) if machine.boundaries == (documents, 0) else None
+
+
+def _counts_documents(value: Affine) -> bool:
+    """Is the number of the document part of an integer?"""
+    return any(
+        any(map(_counts_documents, atom.args)) if isinstance(atom, Derived) else isinstance(atom, Index)
+        for atom, _ in value.atoms
+    )
+
+
+def _found(machine: Machine, base: fx.Node, entries: list[Any], row: int | None) -> tuple[int, int | None] | None:
+    """The dimension that an index cuts by numbers of the document, and that of which it takes the document's entry."""
+    cut: int | None = None
+    for d, entry in enumerate(entries):
+        if d == row:
+            continue
+        if isinstance(entry, slice) and any(isinstance(bound, fx.Node) for bound in (entry.start, entry.stop)):
+            if cut is not None or entry.step not in (None, 1):
+                return None
+            cut = d
+        elif isinstance(entry, fx.Node):
+            if row is not None or machine.value(entry) != Affine.of(Index()):
+                return None
+            row = d
+        elif not isinstance(entry, (int, slice)) or isinstance(entry, bool):
+            return None
+    # A slice of the one slot that there is would broadcast, in eager, to whatever it meets.
+    if cut is None or not _follows(entries, row, cut) or statically_known_true(example(base).shape[cut] == 1):
+        return None
+    return cut, row
+
+
+def size_of(size: Any, node: fx.Node) -> Affine | None:
+    """A size as an integer: a constant, or an input of the graph of ``node``; None for others."""
+    if isinstance(size, int):
+        return Affine.of(size)
+    for other in node.graph.nodes:
+        fake = example(other)
+        if other.op == "placeholder" and isinstance(fake, torch.SymInt) and fake.node.expr == size.node.expr:
+            return Affine.of(Invariant(other))
+    return None
 
 
 def own_documents(length: Affine) -> Boundaries | None:

@@ -13,7 +13,7 @@ from packpass.semantics import example
 from packpass.semantics.build import Builder, NotBuilt
 from passes.document_loops import emit_documents
 from passes.document_loops.boundaries import summed
-from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived, Invariant, Window
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived, Invariant, Window, place
 from passes.document_loops.terms import (
     ANY,
     LENGTH,
@@ -41,7 +41,15 @@ class Emitter:
     """Adds nodes to a graph at its current insertion point, each with the fake value it will have."""
 
     def __init__(
-        self, graph: fx.Graph, boundaries: Boundaries, total: Any, like: fx.Node, rule: str, before: fx.Node, keep: bool
+        self,
+        graph: fx.Graph,
+        boundaries: Boundaries,
+        total: Any,
+        like: fx.Node,
+        rule: str,
+        before: fx.Node,
+        keep: bool,
+        fit: Any = None,
     ) -> None:
         self.graph, self.total, self.rule, self.before, self.keep = graph, total, rule, before, keep
         self._builder = Builder(graph, like=like, rule=rule)
@@ -49,11 +57,13 @@ class Emitter:
         self._nodes: dict[int, tuple[Any, fx.Node]] = {}
         self._masks: dict[Window, fx.Node] = {}
         self._reaches: dict[int, fx.Node] = {}
-        self._counts: dict[str, fx.Node] = {}
+        self._counts: dict[Any, fx.Node] = {}
         self.places: dict[Any, fx.Node] = {}
         """Where the slots of the row lie in an outer tensor (`passes.document_loops.elsewhere`)."""
         self.boundaries = boundaries
-        self.cu = self.given = self._boundary_node(boundaries)
+        self.begins: fx.Node | None = None
+        """Where the documents begin in the tensors that they are cut from (`passes.document_loops.fitting`)."""
+        self.cu = self.given = self._boundary_node(boundaries, fit)
         self._first: fx.Node | None = None
         """Where the documents begin, if slots are counted from there."""
 
@@ -66,6 +76,12 @@ class Emitter:
         except NotBuilt as error:
             raise Refused("emit", f"the whole-row form of {error}", error.node) from error
 
+    def once(self, key: Any, make: Callable[[], fx.Node]) -> fx.Node:
+        """What ``make`` makes, made once for a key."""
+        if key not in self._counts:
+            self._counts[key] = make()
+        return self._counts[key]
+
     @property
     def made(self) -> list[fx.Node]:
         """What was emitted."""
@@ -77,17 +93,23 @@ class Emitter:
 
     # --- boundaries -----------------------------------------------------------------------------------------
 
-    def _boundary_node(self, boundaries: Boundaries) -> fx.Node:
+    def _boundary_node(self, boundaries: Boundaries, fit: Any) -> fx.Node:
         node = boundaries.node
         if boundaries.made is not None:
-            node = summed(self.call, self.call(torch.clamp, self._each(boundaries.made), min=0))
+            node = summed(self.call, self.call(torch.clamp, self.each(boundaries.made), min=0))
         elif boundaries.lengths:
-            node = summed(self.call, node)
+            node = summed(self.call, node) if fit is None else node
         elif self.keep:
             node = snapshot_of(node, self.before, self.call)
         if example(node).device != self.device:
             node = self.call("to", node, self.device, method=True)
-        return node
+        made: fx.Node = node if fit is None else fit.documents(self, node)
+        return made
+
+    def forget(self) -> None:
+        """What was worked out from other boundaries than those that come now."""
+        self._counts.clear()
+        self._reaches.clear()
 
     def only_documents(self) -> Any:
         """No row to cut: slots are counted from the first boundary, and there are as many as documents have."""
@@ -262,7 +284,7 @@ class Emitter:
             return self.call(_ops.packed_roll.default, source, self.cu, rolled.shift, rolled.dim, number, None)
         return None
 
-    def _each(self, value: Affine) -> Any:
+    def each(self, value: Affine) -> Any:
         """An integer of every document, which there are no boundaries for yet: [N]."""
         documents = self.before.args[0]
 
@@ -285,7 +307,9 @@ class Emitter:
         return total
 
     def _derived(self, function: Any, args: list[Any]) -> fx.Node:
-        """A quotient or remainder, or the smaller or larger of two numbers of every document."""
+        """A quotient or remainder, the smaller or larger of two numbers, or a place of every document."""
+        if function is place:
+            return emit_documents.place_of(self, *args)
         if function not in (min, max):
             return self.call(function, *args)
         args.sort(key=lambda arg: not (isinstance(arg, fx.Node) and isinstance(example(arg), torch.Tensor)))
@@ -317,31 +341,28 @@ class Emitter:
 
     def following(self) -> fx.Node:
         """Where every document ends: [N + 1], the last entry a document without slots."""
-        if "following" not in self._counts:
+
+        def made() -> fx.Node:
             last = self.call(operator.sub, self.call(torch.ops.aten.sym_size.int, self.given, 0), 1)
             after = self.call(torch.clamp, self.call(torch.add, self.entries(), 1), max=last)
-            self._counts["following"] = self.call(torch.index_select, self.given, 0, after)
-        return self._counts["following"]
+            return self.call(torch.index_select, self.given, 0, after)
+
+        return self.once("following", made)
 
     def lengths(self) -> fx.Node:
         """Slots of every document: [N + 1]."""
-        if "lengths" not in self._counts:
-            self._counts["lengths"] = self.call(torch.sub, self.following(), self.given)
-        return self._counts["lengths"]
+        return self.once("lengths", lambda: self.call(torch.sub, self.following(), self.given))
 
     def documents(self) -> fx.Node:
         """N, an integer."""
-        if "documents" not in self._counts:
-            size = self.call(torch.ops.aten.sym_size.int, self.cu, 0)
-            self._counts["documents"] = self.call(operator.sub, size, 1)
-        return self._counts["documents"]
+        return self.once("documents", lambda: self.call(operator.sub, self._bounds(), 1))
 
     def entries(self) -> fx.Node:
         """0 .. N, one per entry of the boundaries."""
-        if "entries" not in self._counts:
-            size = self.call(torch.ops.aten.sym_size.int, self.cu, 0)
-            self._counts["entries"] = self.call(torch.arange, size, device=self.device)
-        return self._counts["entries"]
+        return self.once("entries", lambda: self.call(torch.arange, self._bounds(), device=self.device))
+
+    def _bounds(self) -> fx.Node:
+        return self.call(torch.ops.aten.sym_size.int, self.cu, 0)
 
     def reaches(self, least: int) -> fx.Node:
         """bool [N + 1]: documents of at least ``least`` slots (0: all documents, but not the last entry)."""

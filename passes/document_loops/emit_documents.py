@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example
-from passes.document_loops.integers import Affine
+from passes.document_loops.integers import Affine, place
 from passes.document_loops.terms import (
     ArgReduce,
     Attention,
@@ -98,6 +98,19 @@ def vector_of(emitter: Emitter, value: Affine, dtype: torch.dtype) -> fx.Node:
     return made if example(made).dtype == dtype else emitter.call("to", made, dtype, method=True)
 
 
+def place_of(emitter: Emitter, bound: Any, extent: Any) -> Any:
+    """Where a slice of ``extent`` slots begins or ends, of every document: torch's own arithmetic of slices."""
+    if not isinstance(bound, fx.Node):  # a constant
+        if not isinstance(extent, fx.Node):
+            return place(bound, extent)
+        if bound >= 0:
+            return emitter.call(torch.sym_min, extent, bound)
+        return emitter.call(torch.sym_max, emitter.call(operator.add, extent, bound), 0)
+    wrapped = emitter.call(operator.add, bound, extent)
+    bound = emitter.call(torch.where, emitter.call(operator.lt, bound, 0), wrapped, bound)
+    return emitter.call(torch.clamp, bound, 0, extent)
+
+
 def only_documents(emitter: Emitter, whole: fx.Node) -> fx.Node:
     """The N entries that mean something."""
     return emitter.call(torch.narrow, whole, 0, 0, emitter.documents())
@@ -105,7 +118,8 @@ def only_documents(emitter: Emitter, whole: fx.Node) -> fx.Node:
 
 def _mask(emitter: Emitter, least: int, like: fx.Node) -> fx.Node:
     """bool [N + 1, 1, ...]: documents of at least ``least`` slots; not the last entry."""
-    return emitter.along(emitter.reaches(least), -example(like).dim())
+    mask, device = emitter.along(emitter.reaches(least), -example(like).dim()), example(like).device
+    return mask if example(mask).device == device else emitter.call("to", mask, device, method=True)
 
 
 def write_rows(emitter: Emitter, row: DocRow, new: fx.Node) -> None:

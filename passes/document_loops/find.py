@@ -11,7 +11,8 @@ from torch import fx
 from packpass import markers
 from packpass._compat import hint_of, statically_known_true
 from packpass.semantics import example
-from packpass.semantics.effects import mutated_after
+from packpass.semantics.effects import effects_of
+from packpass.semantics.registry import family_of
 from passes.document_loops import (  # noqa: F401  (fills the rule table)
     masked,
     rules_convolution,
@@ -20,6 +21,7 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
     rules_documents,
     rules_extremes,
     rules_indexing,
+    rules_joins,
     rules_lookups,
     rules_losses,
     rules_norms,
@@ -34,13 +36,14 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
     rules_tokenwise,
     rules_views,
 )
-from passes.document_loops.aliasing import Outer, no_aliasing, outside_nodes
-from passes.document_loops.appended import Common, appended_value
+from passes.document_loops.aliasing import Outer, no_aliasing
+from passes.document_loops.appended import appended_value
 from passes.document_loops.arms import joined
 from passes.document_loops.blocks import Block, Diagonal
-from passes.document_loops.documents import read_cell
+from passes.document_loops.check_lists import check_document, check_pieces, check_segment
 from passes.document_loops.elsewhere import Elsewhere
-from passes.document_loops.integers import Affine, Boundaries, Index
+from passes.document_loops.fitting import Fit, fit_of
+from passes.document_loops.integers import Affine, Bound, Boundaries, Index
 from passes.document_loops.machine import (
     Check,
     Document,
@@ -75,6 +78,8 @@ class Decided:
     row_node: fx.Node | None
     """A tensor with the packed dimension, at ``row_dim``; None if the loop only makes lists (of positions, say)."""
     row_dim: int
+    fit: Fit | None = None
+    """What the documents are, where the numbers that cut them do not fit."""
 
     @property
     def terms(self) -> list[Term]:
@@ -106,17 +111,54 @@ def interpret(
     if documents is not None:
         machine.boundaries, machine.parts_of_documents = (documents, 0), True
     machine.values[begin] = Affine.of(Index())
-    for node in body:
-        step(machine, node)
-    machine.finish()
+    try:
+        for node in _seen(body):
+            step(machine, node)
+        _count_from_the_start(machine, loop)
+        machine.finish()
+    except Refused:
+        if machine.instead is not None:
+            raise machine.instead from None
+        raise
     if machine.skip is not None and loop.collects:
         raise Refused("skip-condition", "a list in a loop that skips short documents")
-    appended = {}
+    appended: dict[fx.Node, Any] = {}
     for collect in loop.collects:
         source = collect.args[which]
         assert isinstance(source, fx.Node)
+        if source in loop.nodes and source not in body:
+            appended[collect] = None  # what is appended in the other traced iteration: this one appends nothing
+            continue
         appended[collect] = appended_value(machine, source, collect)
     return machine, appended
+
+
+def _seen(body: tuple[fx.Node, ...]) -> list[fx.Node]:
+    """The nodes of an iteration without those whose results nobody looks at, as the weights of attention often are.
+
+    Of these, none whose rank is a matter of sizes: Python may have asked for that (``x.squeeze(0).dim()``).
+    """
+    inside, seen = set(body), set[fx.Node]()
+    for node in reversed(body):
+        numbers_alone = effects_of(node).repeatable and family_of(node) in ("pointwise", "reductions")
+        if not numbers_alone or any(user in seen or user not in inside for user in node.users):
+            seen.add(node)
+    return [node for node in body if node in seen]
+
+
+def _count_from_the_start(machine: Machine, loop: LoopFound) -> None:
+    """``x[s : e - 1]`` is nearly all of the row where ``e`` is 0. Of a document without slots nothing comes of it but
+    where it leaves something all the same; where that would have to be of another length, eager raises."""
+    behind, least = machine.behind_end
+    leaves_more = behind > 1 or bool(loop.collects or machine.rows)
+    if not behind or not leaves_more or machine.boundaries is None:
+        return
+    of, k = machine.boundaries
+    if of.lengths or of.made is not None:
+        return
+    end = Affine.of(Bound(of, k + 1)).plus(Affine.of(behind), -1)
+    message = "packpass: a slice that ends before a boundary begins to count from the row's end"
+    machine.checks.append(Check(end, "ge", Affine(), message, least))
 
 
 def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
@@ -131,7 +173,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     try:
         first, appended = _generic(loop)
     except Refused as refused:
-        if not any(node.target is markers.LOOP_BRANCH for node in loop.iterations[0][1]):
+        if not any(node.target in markers.LOOP_BRANCH for node in loop.iterations[0][1]):
             raise
         try:
             interner, made = Interner(), {}  # type: Interner, dict[int, Any]
@@ -139,7 +181,13 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
             first, appended = joined(graph, loop, both)
         except Refused as again:
             raise refused if again.code == "not-generic" else again from None
-    return conclude(graph, loop, first, appended, all_documents(first, loop), hoisted)
+    try:
+        found = conclude(graph, loop, first, appended, all_documents(first, loop), hoisted)
+    except Refused:
+        if first.instead is not None:
+            raise first.instead from None
+        raise
+    return dataclasses.replace(found, fit=fit_of(first, loop.iterations[0][1], found.row_node is not None))
 
 
 def _generic(loop: LoopFound) -> tuple[Machine, dict[fx.Node, Any]]:
@@ -176,10 +224,10 @@ def conclude(
     sizes = list_sizes(loop)
     for collect, value in appended.items():
         if isinstance(value, Pieces):
-            _check_pieces(graph, loop, collect, value, sizes)
+            check_pieces(graph, loop, collect, value, sizes)
             appends.append((collect, value))
             continue
-        (_check_segment if isinstance(value, Segment) else _check_document)(graph, loop, first, collect, value, sizes)
+        (check_segment if isinstance(value, Segment) else check_document)(graph, loop, first, collect, value, sizes)
         appends.append((collect, value))
     found = Decided(
         loop, boundaries, writes, doc_rows, tuple(appends), tuple(first.checks), bool(first.split_of), hoisted, sizes,
@@ -196,84 +244,6 @@ def conclude(
             raise Refused("row-lengths", "rows of different lengths are cut by the same boundaries", other.node)
     no_escape(loop, label)
     return dataclasses.replace(found, row_node=rows[0].node, row_dim=_position(rows[0])) if rows else found
-
-
-def _check_segment(
-    graph: fx.Graph, loop: LoopFound, machine: Machine, collect: fx.Node, value: Any, sizes: tuple[fx.Node, ...]
-) -> None:
-    """A list of segments may be concatenated along their packed dimension, or padded."""
-    if not value.window.full or not value.store.exact:
-        raise Refused("list-append", "what is appended per document is not as long as the document", collect)
-    machine.read(value, collect)
-    root = value.store
-    while root.parent is not None:
-        root = root.parent[0]
-    if root.outer is not None and (root.version or mutated_after(graph, root.outer.node, loop.iterations[0][0])):
-        raise Refused(
-            "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
-        )
-    for user in collect.users:
-        if user in sizes:
-            continue
-        if user.target is markers.LIST_GET:
-            if machine.skips_empty:
-                raise Refused("list-use", "a list that lacks the skipped documents is looped over again", user)
-            continue
-        if user.target is markers.LIST_BOUNDARIES:
-            if machine.skips_empty:
-                raise Refused("list-use", "a jagged tensor lacks the skipped documents", user)
-            continue
-        if user.target is markers.LIST_PAD:
-            if value.dim != -value.rank:
-                raise Refused("list-use", "pad_sequence of segments whose slots are not their rows", user)
-            continue
-        if user.target is not markers.RAGGED_CAT:
-            raise Refused("list-use", "the list of per-document tensors is used by something else than torch.cat", user)
-        if int(user.args[1]) % value.rank != value.rank + value.dim:  # type: ignore[arg-type]
-            raise Refused("list-use", "the per-document tensors are concatenated along another dimension", user)
-
-
-def _check_pieces(
-    graph: fx.Graph, loop: LoopFound, collect: fx.Node, value: Pieces, sizes: tuple[fx.Node, ...]
-) -> None:
-    """A list of several parts of each document may be concatenated along their packed dimension."""
-    begin = loop.iterations[0][0]
-    parts = [term for term in walk(value.term) if isinstance(term, (Elsewhere, Row))]
-    if any(mutated_after(graph, part.node, begin) for part in parts):
-        raise Refused(
-            "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
-        )
-    for user in collect.users:
-        joins = user.target is markers.RAGGED_CAT and int(user.args[1]) % value.rank == value.rank + value.term.dim  # type: ignore[arg-type]
-        if user not in sizes and not joins:
-            raise Refused("list-use", "several parts of each document are used by something else than torch.cat", user)
-
-
-def _check_document(
-    graph: fx.Graph, loop: LoopFound, machine: Machine, collect: fx.Node, value: Any, sizes: tuple[fx.Node, ...]
-) -> None:
-    """A list of values that documents have one of each may be stacked or concatenated."""
-    if not isinstance(value, Document):
-        raise Refused("list-append", "what is appended per document is not a part of a packed row", collect)
-    memory: Any = value.cell
-    read_cell(value.cell, collect)
-    while memory.parent is not None:
-        memory = memory.parent[0]
-    begin = loop.iterations[0][0]
-    if isinstance(memory.term, Common) and any(
-        mutated_after(graph, node, begin) for node in outside_nodes([memory.term])
-    ):
-        raise Refused("aliasing", "a list holds a tensor that is changed before they are stacked", collect)
-    if memory.outer is not None and (memory.version or mutated_after(graph, memory.outer.node, loop.iterations[0][0])):
-        raise Refused("aliasing", "a list holds views of a tensor that is changed before they are stacked", collect)
-    squares = isinstance(value.cell.term, Diagonal)
-    if squares and machine.skips_empty:
-        raise Refused("skip-condition", "a list has no entry for the documents that are skipped", collect)
-    for user in collect.users:
-        if user not in sizes and squares and user.target is not markers.LIST_DIAGONAL:
-            raise Refused("list-use", "squares of documents are used by something else than block_diag", user)
-        if user not in sizes and not squares and user.target not in (markers.LIST_STACK, markers.LIST_JOIN):
-            raise Refused("list-use", "a list of per-document values is used by something else than stack or cat", user)
 
 
 def same_length(a: Any, b: Any) -> bool:
@@ -307,7 +277,7 @@ def _same_effects(first: Machine, appended: dict[Any, Any], second: Machine, aga
         raise differs
     for key, store in first.outer.items():
         other = second.outer[key]
-        if store.term is not other.term or store.version != other.version or store.point_fill != other.point_fill:
+        if store.term is not other.term or store.version != other.version or store.point_fills != other.point_fills:
             raise differs
     if list(first.rows) != list(second.rows):
         raise differs
@@ -316,6 +286,8 @@ def _same_effects(first: Machine, appended: dict[Any, Any], second: Machine, aga
             raise differs
     for collect, value in appended.items():
         other = again[collect]
+        if value is None or other is None:
+            raise differs
         if isinstance(value, Pieces) and isinstance(other, Pieces):
             if value.term is not other.term:
                 raise differs

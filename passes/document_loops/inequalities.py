@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterator
 from fractions import Fraction
 
-from passes.document_loops.integers import Affine, Atom, Bound, Boundaries, Derived, Index
+from passes.document_loops.integers import Affine, Atom, Bound, Boundaries, Derived, Index, place
 
 Linear = tuple[dict[Atom, Fraction], Fraction]
 
@@ -97,6 +97,12 @@ def _of_derived(atom: Derived, count: Fraction, length: Affine) -> Iterator[Line
         for atoms, const in _below(first, length):
             yield _scaled((atoms, const - (by - 1)), count / by)
         if at_most(Affine(), first, length) or counts_from_the_start(first):
+            yield {}, Fraction(0)
+        return
+    if atom.function is place:
+        if count < 0:
+            yield from (_scaled(linear, count) for linear in _above(rest[0], length))
+        else:
             yield {}, Fraction(0)
         return
     if (atom.function is min) == (count < 0):

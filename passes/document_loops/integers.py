@@ -40,10 +40,15 @@ class Invariant:
     node: fx.Node
 
 
+def place(bound: int, extent: int) -> int:
+    """Where a slice of ``extent`` slots begins or ends that is written with ``bound``, as Python counts."""
+    return min(max(bound + extent if bound < 0 else bound, 0), extent)
+
+
 @dataclasses.dataclass(frozen=True)
 class Derived:
     """``function(*args)`` of integers of the document: a quotient or remainder by a positive constant, the smaller or
-    larger of two."""
+    larger of two, the place that a bound of a slice stands for."""
 
     function: Any
     args: tuple[Affine, ...]

@@ -61,7 +61,9 @@ def _side_by_side(emitter: Emitter, decided: Decided, whole: fx.Node, cat: fx.No
 def _padded(emitter: Emitter, decided: Decided, whole: fx.Node, pad: fx.Node) -> fx.Node:
     """``pad_sequence`` of the documents."""
     _, _, batch_first, number, side = pad.args
-    out = emitter.call(_ops.segment_pad.default, whole, emitter.cu, 0, number, side == "left")
+    parts = (value.term for collect, value in decided.appended if collect is pad.args[0] and isinstance(value, Pieces))
+    cu = next((term.boundaries(emitter) for term in parts if isinstance(term, Uneven)), emitter.cu)
+    out = emitter.call(_ops.segment_pad.default, whole, cu, 0, number, side == "left")
     return out if batch_first else emitter.call(torch.transpose, out, 0, 1)
 
 
@@ -69,7 +71,8 @@ def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Nod
     """A later loop takes the documents from the list: it cuts them out of the row, by the same boundaries."""
     (dim,) = (value.dim for collect, value in decided.appended if collect is get.args[0] and isinstance(value, Segment))
     given = decided.boundaries
-    keep = not given.lengths and not mutated_after(emitter.graph, given.node, emitter.before)
+    keep = not given.lengths and decided.fit is None
+    keep = keep and not mutated_after(emitter.graph, given.node, emitter.before)
     segment = emitter.graph.call_function(
         markers.SEGMENT, (whole, given.node if keep else emitter.cu, get.args[1], dim % example(whole).dim())
     )

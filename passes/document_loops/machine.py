@@ -60,8 +60,10 @@ class Store:
     """Which write of the body the last one was."""
     exact: bool = True
     """Is it as long as the document? (A cat that refills what it cut off is longer for shorter documents.)"""
-    point_fill: tuple[str, Any] | None = None
-    """The last write was a scalar to ``cu[i+1] - 1`` ("end") or ``cu[i]`` ("start"), whatever the length."""
+    made_of: Any = None
+    """If not, the `parts.Pieces` that it is for documents of every length, until it is written."""
+    point_fills: tuple[tuple[str, Any], ...] = ()
+    """The last writes were a scalar to ``cu[i+1] - 1`` ("end") or ``cu[i]`` ("start"), whatever the length."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -175,11 +177,15 @@ class Machine:
         """Slots that a document must have to get as far as this point of the body."""
         self.arms = False
         """Are the two ways that a branch goes looked at one by one?"""
-        self.empty: bool | None = None
-        """Then, is this the arm that exactly the documents without slots take?"""
+        self.short: int | None = None
+        """Then, if this is the arm that exactly the documents with fewer slots take: than how many."""
         self.skips_empty = False
         self.skip: tuple[int, dict[Any, tuple[Term, int]]] | None = None
         """Documents shorter than this are left as they were at that point of the body."""
+        self.instead: Refused | None = None
+        """Why a part of an outer tensor is no document of boundaries, if it is taken for a document of its own."""
+        self.behind_end: tuple[int, int] = (0, 0)
+        """By how much slices of outer tensors end before a boundary, and slots of the documents that get there."""
         self.split_of: list[fx.Node] = []
         self.taken_apart: list[Any] = []
         """What the calls that are being taken apart (`taken_apart`), one within the other, are calls of."""
@@ -243,9 +249,9 @@ class Machine:
             store = self.outer[key] = Store(row, outer=row)
         return Segment(store, window, rank)
 
-    def fresh(self, term: Term, rank: int, window: Window = FULL, exact: bool = True) -> Segment:
+    def fresh(self, term: Term, rank: int, window: Window = FULL, exact: bool = True, made_of: Any = None) -> Segment:
         """A new tensor that nothing else refers to."""
-        return Segment(Store(self.intern(term), window, exact=exact), window, rank)
+        return Segment(Store(self.intern(term), window, exact=exact, made_of=made_of), window, rank)
 
     def view(self, term: Term, rank: int, of: Segment) -> Segment:
         """A tensor that may share memory with ``of`` under another shape."""
@@ -255,7 +261,7 @@ class Machine:
     def read(self, segment: Segment, node: fx.Node) -> Term:
         """Current content of the store behind a segment."""
         store = segment.store
-        if store.point_fill is not None:
+        if store.point_fills:
             raise Refused("point-read", "a slot written at a boundary is read again in the same iteration", node)
         refuse_stale(store, node)
         return store.term
@@ -279,7 +285,7 @@ class Machine:
         store = target.store
         if store.parent is not None:
             raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
-        if store.point_fill is not None:
+        if store.point_fills:
             raise Refused("point-read", "a tensor is written again after a write at a boundary", node)
         if store.domain != FULL:
             raise Refused(
@@ -297,6 +303,9 @@ class Machine:
             raise Refused(
                 "index-as-number", "a boundary, a length or the document's number is written as a value", node
             )
+        elif not isinstance(value, (int, float, complex)):
+            reason = "what is written is put together of parts that need not be a document"
+            raise Refused("length-mismatch", reason, node)
         store.term = self.intern(Assign(store.term, window, value, store.term.dim))
         store.version += 1
         self.turns += 1
@@ -309,13 +318,13 @@ class Machine:
         length, before = self.skip
         for cell in self.rows.values():
             if cell.version:
-                refuse_mixing(cell.term)
+                refuse_mixing(cell.term, length)
         for key, store in self.outer.items():
             if store.outer is None:
                 continue
             old, version = before.get(key, (store.outer, 0))
             if store.version != version:
-                refuse_mixing(store.term)
+                refuse_mixing(store.term, length)
                 store.term = self.intern(LongEnough(length, store.term, old, store.term.dim))
 
     def broadcasts(self, value: Outside, dim: int, node: fx.Node) -> None:
@@ -336,9 +345,12 @@ class Machine:
         return value
 
 
-def refuse_mixing(term: Term) -> None:
-    """In documents that are skipped: NaN would reach the gradient, or a division by zero would raise."""
+def refuse_mixing(term: Term, least: int) -> None:
+    """In documents of fewer slots, which are skipped: NaN would reach the gradient, or a division by zero would
+    raise."""
     for t in walk(term):
+        if isinstance(t, Guard) and t.window.plain and t.window.front + t.window.back >= least - 1:
+            continue  # there are no such slots in them
         if isinstance(t, (Attention, Guard, Softmax)) or (isinstance(t, (Reduce, Scan)) and t.op != "sum"):
             raise Refused("skip-condition", "skipped documents would take part in a gradient or a division")
 

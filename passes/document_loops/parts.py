@@ -79,7 +79,7 @@ def cut(machine: Machine, base: fx.Node, entries: list[Any]) -> Cut | None:
 def own_length(machine: Machine) -> Affine:
     """Slots of the iteration's document."""
     of, k = machine.boundaries
-    if of.lengths:
+    if of.lengths and of.made is None:
         return Affine.of(Bound(Boundaries(of.node), k))
     return Affine.of(Bound(of, k + 1)).plus(Affine.of(Bound(of, k)), -1)
 

@@ -128,7 +128,8 @@ def _emitted(graph: fx.Graph, decided: Decided, rule: str) -> _Emitted:
     try:
         with graph.inserting_before(begin):
             like = decided.row_node if decided.row_node is not None else decided.boundaries.node
-            emitter = Emitter(graph, decided.boundaries, total, like, rule, begin, _differentiable(decided))
+            keep = _differentiable(decided)
+            emitter = Emitter(graph, decided.boundaries, total, like, rule, begin, keep, decided.fit)
             if decided.row_node is None:
                 total = emitter.only_documents()
             _emit_checks(emitter, decided, total)
@@ -256,10 +257,10 @@ def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Outer, st
     assert isinstance(row, Row)
     if isinstance(value, (Term, Outside)):
         new = emitter.node(value)
-        if store.point_fill is None and _keeps_tail(emitter, graph, decided, row, value, new, base):
+        if not store.point_fills and _keeps_tail(emitter, graph, decided, row, value, new, base):
             return new
     new = emitter.fitted(value, base)
-    unwritten = contents_of(row.node) == Uninitialised() and not row.index and store.point_fill is None
+    unwritten = contents_of(row.node) == Uninitialised() and not row.index and not store.point_fills
     if unwritten and isinstance(new, fx.Node) and not mutated_before(graph, row.node, decided):
         return new  # the tail is uninitialised memory in eager, too
     new = emitter.choose(FULL, new, base, row.dim)
@@ -305,9 +306,12 @@ def _keeps_tail(
 def _point_filled(emitter: Emitter, new: fx.Node, store: Store, row: Row) -> fx.Node:
     """``out[cu[i + 1] - 1] = v`` of an empty document writes the slot before it; the only such slot that no document
     owns is that of leading (or, for ``out[cu[i]]``, trailing) empty documents."""
-    if store.point_fill is None:
-        return new
-    where, number = store.point_fill
+    for where, number in store.point_fills:
+        new = _edge_filled(emitter, new, where, number, row)
+    return new
+
+
+def _edge_filled(emitter: Emitter, new: fx.Node, where: str, number: Any, row: Row) -> fx.Node:
     cu, total = emitter.cu, emitter.total
     first, last = (0, 1) if where == "end" else (-1, -2)
     edge = emitter.call(operator.getitem, cu, slice(first, 1 if first == 0 else None))

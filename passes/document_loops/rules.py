@@ -213,15 +213,21 @@ def elementwise(machine: Machine, node: fx.Node) -> Any:
     return _apply(machine, node, segments, node.target, node.op == "call_method", alias)
 
 
+def unfit(value: Any, node: fx.Node) -> Refused:
+    """What a call on whole rows cannot take."""
+    if value is OPAQUE or isinstance(value, Affine):
+        reason = f"{label(node)} uses a boundary, a length or the document's number as a value"
+        return Refused("index-as-number", reason, node)
+    return Refused("no-rule", f"{label(node)} of a document that has become longer or shorter has no rule", node)
+
+
 def outside_call(machine: Machine, node: fx.Node) -> Any:
     """An op on outside tensors only: the same for every document."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, Outside):
             return value
-        raise Refused(
-            "index-as-number", f"{label(node)} uses a boundary, a length or the document's number as a value", node
-        )
+        raise unfit(value, node)
 
     only_documented(node)
     args, kwargs = arguments(machine, node, convert)
@@ -266,9 +272,7 @@ def _apply(
         if isinstance(value, Outside):
             machine.broadcasts(value, first.dim, node)
             return value
-        raise Refused(
-            "index-as-number", f"{label(node)} uses a boundary, a length or the document's number as a value", node
-        )
+        raise unfit(value, node)
 
     args, kwargs = arguments(machine, node, convert)
     term = Apply(target, method, args, kwargs, first.dim)

@@ -9,7 +9,7 @@ from torch import fx
 
 from packpass.semantics import example, op_name
 from packpass.semantics.creation import LENT, SIZED, uniform
-from passes.document_loops.documents import as_term, is_per_document, spread
+from passes.document_loops.documents import as_term, document, is_per_document, spread
 from passes.document_loops.integers import Affine, Bound
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.op_names import label
@@ -102,6 +102,9 @@ def _filled_by_document(machine: Machine, node: fx.Node, sizes: Any, fill: Any) 
     value, fake = machine.value(fill), example(node)
     if not is_per_document(value) or fake.dtype == torch.bool or fake.requires_grad:
         raise Refused("index-as-number", f"{label(node)} with a value that is not a constant has no rule", node)
+    if not sizes:
+        moved = Apply("to", True, (as_term(machine, fill, node), fake.device, fake.dtype), (), 0)
+        return document(machine, machine.intern(moved))
     shape, dim = shape_with_length(machine, sizes, node)
     if any(isinstance(s, Outside) for s in shape):
         raise Refused("no-rule", f"this {label(node)} has no rule", node)

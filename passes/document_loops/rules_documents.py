@@ -26,6 +26,7 @@ from packpass.semantics.reductions import (
     takes_several_axes,
 )
 from packpass.semantics.views import EXPANDING, REGROUPING, TRANSPOSING, permutation_of
+from passes.document_loops import uneven
 from passes.document_loops.documents import (
     as_term,
     cast,
@@ -39,7 +40,7 @@ from passes.document_loops.documents import (
     reinterpreted,
     spread,
 )
-from passes.document_loops.elsewhere import elsewhere
+from passes.document_loops.elsewhere import anywhere, elsewhere
 from passes.document_loops.machine import (
     Cell,
     Document,
@@ -182,7 +183,9 @@ def part_of_row(machine: Machine, node: fx.Node) -> Segment | None:
         return None
     entries = expand_index(index, example(row.node).dim() - 1, node)
     at = example(row.node).dim() + row.dim
-    return elsewhere(machine, row.node, [*entries[:at], None, *entries[at:]], at)
+    entries = [*entries[:at], None, *entries[at:]]
+    moved = elsewhere(machine, row.node, entries, at)
+    return anywhere(machine, row.node, entries, at) if moved is None else moved
 
 
 @documents(*EXPANDING, "repeat")
@@ -334,6 +337,11 @@ def _joined(machine: Machine, node: fx.Node) -> Any:
     if not isinstance(tensors, (tuple, list)) or not isinstance(dim, int):
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     rank = example(node).dim()
+    slots = next((found for found in map(uneven.slots_of, map(machine.value, tensors)) if found is not None), None)
+    if slots is not None and name_of(node) == "cat" and dim % rank == sum(slots):
+        longer = uneven.sequence(machine, node, [machine.value(t) for t in tensors], *slots)
+        if longer is not None:
+            return longer
     terms = []
     for t in tensors:
         if not isinstance(t, fx.Node) or not is_per_document(machine.value(t)) or not hasattr(example(t), "dtype"):

@@ -174,6 +174,18 @@ def _value_of_row(machine: Machine, value: Any, node: fx.Node) -> Any:
     return new
 
 
+def _write_point(machine: Machine, segment: Segment, window: str, value: Any, node: fx.Node) -> None:
+    """A slot at a boundary, and at the other one the same: of documents without slots these are slots of others, which
+    hold the value already."""
+    store = segment.store
+    before, store.point_fills = store.point_fills, ()
+    if any(type(other) is not type(value) or not (other is value or other == value) for _, other in before):
+        raise Refused("point-read", "slots at both boundaries of a document are set to different values", node)
+    machine.write(segment, Window(last=1) if window == "end" else Window(first=1), value, node)
+    if machine.least < 1:
+        store.point_fills = (*before, (window, value))
+
+
 def assign(
     machine: Machine, segment: Segment, window: Window | str, value: Any, node: fx.Node, slot: bool = False
 ) -> None:
@@ -188,9 +200,7 @@ def assign(
             raise Refused(
                 "per-document-value", "a slot at a boundary is set to a value that depends on the document", node
             )
-        machine.write(segment, Window(last=1) if window == "end" else Window(first=1), value, node)
-        if not machine.skips_empty:
-            segment.store.point_fill = (window, value)
+        _write_point(machine, segment, window, value, node)
         return
     if is_per_document(value):
         if slot:

@@ -16,7 +16,8 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import argument, call_of, example, meaning_of
 from packpass.semantics.losses import PAIRED, reduction_of
-from passes.document_loops.integers import FULL, Affine, Bound, Invariant
+from passes.document_loops.elsewhere import size_of
+from passes.document_loops.integers import FULL, Affine, Bound
 from passes.document_loops.machine import Check, Machine, Segment, frozen_args
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import outside_call, tokenwise
@@ -235,11 +236,11 @@ def first_rows(
     rows = fake.shape[where[0]]
     if found is None or found[1] or statically_known_true(rows == 1):
         return NotImplemented  # one row is broadcast to any document, however long
-    limit = _size(rows, node)
+    limit = size_of(rows, node)
     if limit is None:
         raise Refused("check", "the length of a table that documents look up has no name in the graph", node)
     machine.use((found[0], min((a.k for a, _ in length.atoms if isinstance(a, Bound)), default=0)), node)
-    message = "a table is shorter than a document that takes its first rows"
+    message = "packpass: a table is shorter than a document that takes its first rows"
     check = Check(length, "le", limit, message, machine.least)
     if check not in machine.checks:
         machine.checks.append(check)
@@ -247,17 +248,6 @@ def first_rows(
     numbers = machine.intern(Guard(positions, FULL, -1, 0))
     term = Apply(operator.getitem, False, (source, (*before, numbers, *after)), (), -1 - where[1])
     return machine.fresh(term, example(node).dim())
-
-
-def _size(rows: Any, node: fx.Node) -> Affine | None:
-    """A size as an integer that checks may use: a constant, or an input of the graph."""
-    if isinstance(rows, int):
-        return Affine.of(rows)
-    for other in node.graph.nodes:
-        fake = example(other)
-        if other.op == "placeholder" and isinstance(fake, torch.SymInt) and fake.node.expr == rows.node.expr:
-            return Affine.of(Invariant(other))
-    return None
 
 
 # === Losses ==================================================================================================

@@ -9,8 +9,9 @@ import torch
 from torch import fx
 
 from packpass.semantics import argument, example
+from passes.document_loops import uneven
 from passes.document_loops.integers import Invariant
-from passes.document_loops.machine import Machine, Segment
+from passes.document_loops.machine import Machine, Segment, frozen_args
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import outside_call, tokenwise
 from passes.document_loops.rules_splits import first_input, otherwise
@@ -90,6 +91,10 @@ def _repeat(machine: Machine, node: fx.Node) -> Any:
     if not isinstance(value, Segment):
         return _spread(machine, node, value, sizes, "repeat") if name_of(node) == "repeat" else otherwise(machine, node)
     at = len(sizes) + value.dim
+    if at >= 0 and type(sizes[at]) is int and sizes[at] > 1 and all(s == 1 for d, s in enumerate(sizes) if d != at):
+        if len(sizes) == value.rank:
+            again = uneven.sequence(machine, node, [value] * sizes[at], value.rank, value.dim)
+            return NotImplemented if again is None else again
     if LENGTH in sizes or (at >= 0 and sizes[at] != 1):
         return NotImplemented
     return whole_row(machine, node, value, value.dim, linear=True)
@@ -185,6 +190,15 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
         if a is not None
     )
     return outside_call(machine, node) if constant and not node.all_input_nodes else NotImplemented
+
+
+@tokenwise("tensor", "scalar_tensor")
+def _tensor(machine: Machine, node: fx.Node) -> Any:
+    """Written-down numbers."""
+    if node.all_input_nodes:
+        return NotImplemented
+    kwargs = tuple(sorted(node.kwargs.items()))
+    return machine.computed((node.target, node.op == "call_method", frozen_args(node.args), kwargs), example(node))
 
 
 # === Values that stay the same ===============================================================================

@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass.semantics import example
 from passes.document_loops.boundaries import element
-from passes.document_loops.elsewhere import elsewhere
+from passes.document_loops.elsewhere import anywhere, elsewhere
 from passes.document_loops.integers import FULL, Affine, Index, Invariant, Window
 from passes.document_loops.machine import (
     Cell,
@@ -46,6 +46,8 @@ def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node) -> Window 
     if a.of != b.of or a.k + 1 != b.k or front < 0 or back > 0:
         raise Refused("not-a-segment", "a slice reaches beyond one document", node)
     machine.use((a.of, a.k), node)
+    if -back > machine.behind_end[0]:
+        machine.behind_end = -back, machine.least
     return Window(front, -back)
 
 
@@ -136,12 +138,27 @@ def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
     if isinstance(value, Outside) and value.node is None:
         through = _through_constants(machine, base, entries)
         if through is not None:
-            moved = elsewhere(machine, *through)
-            return _of_row(machine, *through, node) if moved is None else (moved, FULL)
+            return _of_outside(machine, *through, node)
     if not isinstance(value, Outside) or value.node is None:
         raise Refused("no-rule", f"{label(node)} of this value has no rule", node)
-    moved = elsewhere(machine, value.node, entries)
-    return _of_row(machine, value.node, entries, node) if moved is None else (moved, FULL)
+    return _of_outside(machine, value.node, entries, node)
+
+
+def _of_outside(machine: Machine, outer: fx.Node, entries: list[Any], node: fx.Node) -> Any:
+    """What an index into a tensor from outside the loop refers to; None if all documents mean the same."""
+    moved = elsewhere(machine, outer, entries)
+    if moved is not None:
+        return moved, FULL
+    before = machine.state()
+    try:
+        return _of_row(machine, outer, entries, node)
+    except Refused as refused:
+        machine.restore(before)
+        moved = anywhere(machine, outer, entries)
+        if moved is None:
+            raise
+        machine.instead = machine.instead or refused
+        return moved, FULL
 
 
 def _of_segment(machine: Machine, value: Segment, entries: list[Any], node: fx.Node) -> Any:

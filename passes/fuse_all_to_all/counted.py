@@ -8,7 +8,8 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import example
+from packpass.layout.sources import SAME_BOUNDARIES
+from packpass.semantics import example, op_name
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.memory import copied
 from packpass.semantics.pointwise import whole_divisor
@@ -76,6 +77,8 @@ def _counted_by(node: fx.Node, end: fx.Node) -> tuple[fx.Node, Fraction]:
         divisor = whole_divisor(node, by)
         if divisor is not None:
             factor /= divisor
+        elif op_name(node) in SAME_BOUNDARIES:
+            pass  # and the exchange checks that boundaries are within the row
         elif copied(node) is source:
             if example(node).dtype not in (torch.int32, torch.int64) or fake.dtype not in (torch.int32, torch.int64):
                 return node, factor

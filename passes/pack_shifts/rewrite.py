@@ -154,8 +154,10 @@ class Rewriter:
         self.memories.append({*writes, *aliases, root})
 
     def copy_view(self, alias: fx.Node, renewed: dict[fx.Node, fx.Node]) -> fx.Node:
-        made = self.graph.node_copy(alias, lambda n: renewed.get(n, n))
-        made.meta["packpass"] = self.rule
+        """The same view of the new tensor; its fake value as well, which says whose memory it is."""
+        args, kwargs = fx.map_arg((alias.args, alias.kwargs), lambda n: renewed.get(n, n))
+        made = self.call(alias.target, *args, method=alias.op == "call_method", **kwargs)
+        made.meta |= {key: value for key, value in alias.meta.items() if key not in made.meta}
         return made
 
     def put_cut(self, found: Found, new: fx.Node) -> None:

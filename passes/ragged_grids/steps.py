@@ -21,7 +21,7 @@ from passes.refused import Refused
 
 def step(machine: Machine, node: fx.Node) -> None:
     """Interpret one node of the body; raises `Refused`."""
-    if node.op == "get_attr" or _is_size(node) or node.target is markers.LOOP_BRANCH:
+    if node.op == "get_attr" or _is_size(node) or node.target in markers.LOOP_BRANCH:
         return
     if node.target in (*markers.LOOP_SKIP, markers.LOOP_CHECK):
         code = "check" if node.target is markers.LOOP_CHECK else "skip-condition"

@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true as known
 from packpass.layout.attention import is_boundaries
-from packpass.layout.sources import root_of
+from packpass.layout.sources import SAME_BOUNDARIES, root_of
 from packpass.semantics import argument, contents_of, example, family_of, op_name, read_inputs, ways
 from packpass.semantics.effects import effects_of
 from packpass.semantics.meaning import KEPT, Iota, Uninitialised
@@ -28,7 +28,7 @@ def derives(node: fx.Node) -> bool:
     name = op_name(node)
     if name == "repeat_interleave" or not effects_of(node).repeatable:
         return False  # one for every slot of a document is a row
-    return name in ("getitem", "packpass::snapshot") or family_of(node) in _FAMILIES
+    return name in ("getitem", *SAME_BOUNDARIES) or family_of(node) in _FAMILIES
 
 
 def is_derived(node: fx.Node, derived: Container[fx.Node]) -> bool:

@@ -115,7 +115,7 @@ class Mixture(_Writer):
         before = len(self.poisons)
         outs = self.loop(rows)
         if MISPLACED & set(self.poisons[before:]):
-            self.lost |= {row.name for row in (*outs, *rows)}
+            self.lost |= {row.name for row in outs}  # what the loop only reads keeps them; what it writes may be either
         return outs
 
     def write_mixture(self) -> Mixture:

@@ -513,3 +513,12 @@ def a_sum_of_the_document_that_is_changed_under_another_name(x: Tensor, cu: Tens
         cast += total
         out[:, s:e] = cast + total
     return out
+
+
+@leave("f[T] cu", min_len=1, must_refuse=True, why="an empty document marks slots of others, and last")
+def both_ends_marked_otherwise(x: Tensor, cu: Tensor) -> Tensor:
+    mark = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        mark[e - 1] = 2.0
+        mark[s] = 1.0
+    return mark

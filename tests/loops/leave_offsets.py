@@ -198,3 +198,45 @@ def list_of_numbers_and_tensors(x: Tensor, cu: Tensor) -> Tensor:
         parts.append(x[:, s:e].flip(-1))
         counts.append(e - s)
     return torch.cat([torch.cat(parts, -1), x.new_tensor(counts).expand(2, -1)], -1)
+
+
+# ---------------------------------------------------------------- where the last document ended, nearly
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="the first document would begin behind its start")
+def last_end_from_one(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = [], 1
+    for end in cu[1:].tolist():
+        out.append(x[start:end].sum())
+        start = end
+    return torch.stack(out)
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="short documents are joined to the next one")
+def last_end_of_long_documents(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = [], 0
+    for end in cu[1:].tolist():
+        out.append(x[start:end].sum())
+        if end - start > 3:
+            start = end
+    return torch.stack(out)
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="the end before the last one is where a document begins")
+def last_end_but_one(x: Tensor, cu: Tensor) -> Tensor:
+    out, start, before = [], 0, 0
+    for end in cu[1:].tolist():
+        out.append(x[before:end].sum())
+        before, start = start, end
+    return torch.stack(out)
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="the ends are changed while the loop goes over them")
+def last_end_of_ends_that_change(x: Tensor, cu: Tensor) -> Tensor:
+    ends = cu[1:].clone()
+    out, start = [], 0
+    for end in ends:
+        out.append(x[start:end].sum())
+        start = end
+        ends += 0
+    return torch.stack(out)

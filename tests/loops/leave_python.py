@@ -511,27 +511,6 @@ def data_dependent_branch_after(x: Tensor, cu: Tensor) -> Tensor:
     return out - 1
 
 
-@leave("f[2,T] cu", tail=False, min_len=1, must_refuse=True, why="the result is longer than the row")
-def pads_every_document(x: Tensor, cu: Tensor) -> Tensor:
-    parts = []
-    for s, e in zip(cu[:-1], cu[1:]):
-        parts.append(F.pad(x[:, s:e], (0, 1)))  # one slot longer than the document
-    return torch.cat(parts, -1)
-
-
-@leave("f[2,T] cu", tail=False, must_refuse=True, why="an empty document appends one slot")
-def cat_of_empty_gives_one(x: Tensor, cu: Tensor) -> Tensor:
-    parts = []
-    for s, e in zip(cu[:-1], cu[1:]):  # an empty document still appends one slot
-        parts.append(torch.cat((x[:, s:e][:, 1:], x.new_zeros((2, 1))), -1))
-    return torch.cat(parts, -1)
-
-
-@leave("f[2,T] cu", tail=False, min_len=1, must_refuse=True, why="the result is shorter than the row")
-def drops_every_last_token(x: Tensor, cu: Tensor) -> Tensor:
-    return torch.cat([x[:, s : e - 1] for s, e in zip(cu[:-1], cu[1:])], -1)
-
-
 @leave("f[2,T] cu", tail=False)
 def split_of_another_dim(x: Tensor, cu: Tensor) -> Tensor:
     parts = [p.roll(-1, 0) for p in torch.split(x.t(), cu.diff().tolist(), dim=0)]

@@ -6,6 +6,7 @@ from . import (
     leave_attention,
     leave_blocks,
     leave_branches,
+    leave_carried,
     leave_convolution,
     leave_counts,
     leave_edges,
@@ -13,6 +14,7 @@ from . import (
     leave_grids,
     leave_index,
     leave_iteration,
+    leave_lengths,
     leave_lists,
     leave_memory,
     leave_offsets,
@@ -25,9 +27,10 @@ from .harness import LEAVE, Program
 
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
-    "PROGRAMS", "leave_attention", "leave_blocks", "leave_branches", "leave_convolution", "leave_counts",
-    "leave_edges", "leave_elsewhere",
+    "PROGRAMS", "leave_attention", "leave_blocks", "leave_branches", "leave_carried", "leave_convolution",
+    "leave_counts", "leave_edges", "leave_elsewhere",
     "leave_grids", "leave_index",
-    "leave_iteration", "leave_lists", "leave_memory", "leave_offsets", "leave_python", "leave_state", "leave_totals",
+    "leave_iteration", "leave_lengths", "leave_lists", "leave_memory", "leave_offsets", "leave_python", "leave_state",
+    "leave_totals",
     "leave_windows",
 ]  # fmt: skip

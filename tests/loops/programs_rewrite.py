@@ -7,11 +7,13 @@ from . import (
     rewrite_blocks,
     rewrite_bodies,
     rewrite_branches,
+    rewrite_carried,
     rewrite_convolution,
     rewrite_counts,
     rewrite_elsewhere,
     rewrite_forms,
     rewrite_grids,
+    rewrite_lengths,
     rewrite_lists,
     rewrite_offsets,
     rewrite_outputs,
@@ -21,8 +23,9 @@ from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
-    "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_convolution",
-    "rewrite_counts",
-    "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_lists", "rewrite_offsets", "rewrite_outputs",
+    "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_carried",
+    "rewrite_convolution", "rewrite_counts",
+    "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_lengths", "rewrite_lists",
+    "rewrite_offsets", "rewrite_outputs",
     "rewrite_totals",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .harness import program
 
@@ -191,3 +191,44 @@ def mask_by_arithmetic(x: Tensor, cu: Tensor) -> Tensor:
         weights = F.dropout(F.softmax(scores, dim=-1), p=0.0, training=True)
         out[:, s:e] = torch.bmm(weights, part)
     return out
+
+
+# ---------------------------------------------------------------- torch's own modules
+
+
+@program("d[T,8] cu", tail=False, exact=False, min_len=1)
+class MultiheadAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2).double()
+
+    def forward(self, x: Tensor, cu: Tensor) -> Tensor:
+        out = []
+        for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+            d = x[s:e]
+            out.append(self.attention(d, d, 2 * d, need_weights=False)[0])
+        return torch.cat(out)
+
+
+@program("d[T,8] cu", tail=False, exact=False, min_len=1)
+class EncoderLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True).double()
+
+    def forward(self, x: Tensor, cu: Tensor) -> Tensor:
+        return torch.cat([self.layer(x[s:e].unsqueeze(0)).squeeze(0) for s, e in zip(cu[:-1], cu[1:])])
+
+
+@program("d[T,8] cu", tail=False, exact=False, min_len=1)
+class CausalAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True).double()
+
+    def forward(self, x: Tensor, cu: Tensor) -> Tensor:
+        out = []
+        for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+            d, mask = x[s:e][None], nn.Transformer.generate_square_subsequent_mask(e - s, dtype=x.dtype)
+            out.append(self.attention(d, d, d, attn_mask=mask, is_causal=True, need_weights=False)[0][0])
+        return torch.cat(out)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -97,3 +99,43 @@ def list_of_numbers_looped_over(x: Tensor, cu: Tensor) -> Tensor:
         out[:, start : start + n] = x[:, start : start + n].roll(-1, -1)
         start += n
     return out
+
+
+# ---------------------------------------------------------------- where the last document ended
+
+
+@program("f[T,2] cu", tail=False, reads=1)
+def last_end_as_a_number(x: Tensor, cu: Tensor) -> Any:
+    out, start = x.clone(), 0
+    for end in cu[1:].tolist():
+        out[start:end] = x[start:end].cumsum(0)
+        start = end
+    return out, start
+
+
+@program("f[T,2] cu", tail=False)
+def last_end_as_a_tensor(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = [], 0
+    for end in cu[1:]:
+        out.append(x[start:end].flip(0) * (end - start))
+        start = end
+    return torch.cat(out)
+
+
+@program("f[T] cu64", tail=False)
+def last_end_by_position(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = [], 0
+    for i in range(1, len(cu)):
+        end = cu[i].item()
+        out.append(x[start:end].roll(1, 0))
+        start = end
+    return torch.cat(out)
+
+
+@program("f[T] cu", tail=False)
+def last_end_of_summed_lengths(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = [], 0
+    for end in cu.diff().cumsum(0).tolist():
+        out.append(x[start:end].sum() + start)
+        start = end
+    return torch.stack(out)

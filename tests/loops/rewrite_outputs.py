@@ -400,3 +400,12 @@ def outputs_beside_nothing(x: Tensor, cu: Tensor) -> Tensor:
 def numbers_of_slots_in_the_row(x: Tensor, cu: Tensor) -> Tensor:
     """There is no row but that of the documents, which need not begin at its first slot."""
     return torch.cat([torch.arange(s, e) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@program("f[T] cu", min_len=1)
+def both_ends_marked(x: Tensor, cu: Tensor) -> Tensor:
+    mark = torch.zeros_like(x, dtype=torch.bool)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        mark[s] = True
+        mark[e - 1] = True
+    return mark

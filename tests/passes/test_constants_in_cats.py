@@ -22,10 +22,10 @@ PROMOTED: dict[str, Body] = {
     "by another name": lambda s: torch.concat([s[1:], torch.zeros_like(s[:1], dtype=torch.float32)]),
     "new_zeros of floats": lambda s: torch.cat([s[1:], s.new_zeros(1, dtype=torch.float32)]),
     "zeros of floats": lambda s: torch.cat([s[1:], torch.zeros(1)]),
-    "another part, cast": lambda s: torch.cat([s[1:], s[:1].float()]),
 }
-"""The constant's dtype is the result's: no rule for that."""
+"""The constant's dtype is the result's."""
 
+ANOTHER_PART: Body = lambda s: torch.cat([s[1:], s[:1].float()])  # noqa: E731
 HELD: dict[str, Body] = {
     "a fraction in integers": lambda s: torch.cat([s[1:], torch.full_like(s[:1], 2.5)]),
     "a number in bools": lambda s: torch.cat([s[1:], torch.full_like(s[:1], 3, dtype=torch.bool)]),
@@ -71,8 +71,19 @@ def test_rewritten(body: Body) -> None:
     assert [r.rule for r in report.rewrites] == ["vectorize_segments"]
 
 
+@pytest.mark.parametrize("form", [written, joined])
 @pytest.mark.parametrize("body", PROMOTED.values(), ids=PROMOTED.keys())
-def test_refused(body: Body) -> None:
-    report = packpass.explain(written(body), options=OPTIONS)(torch.arange(1, 13), CU)
-    assert report.rewrites == []
-    assert [r.code for r in report.refusals] == ["no-rule"]
+def test_promoted_and_rewritten(body: Body, form: Callable[[Body], Callable[[Tensor, Tensor], Tensor]]) -> None:
+    report = packpass.explain(form(body), options=OPTIONS)(torch.arange(1, 13), CU)
+    assert [r.rule for r in report.rewrites] == ["vectorize_segments"], report.refusals
+
+
+def test_the_first_slot_of_another_row_behind() -> None:
+    """Joined it is as long as the document, which the pass does not see where it is written."""
+    x = torch.arange(1, 13)
+    report = packpass.explain(written(ANOTHER_PART), options=OPTIONS)(x, CU)
+    assert report.rewrites == [] and [r.code for r in report.refusals] == ["length-mismatch"]
+    torch.testing.assert_close(report.result, written(ANOTHER_PART)(x, CU))
+    report = packpass.explain(joined(ANOTHER_PART), options=OPTIONS)(x, CU)
+    assert len(report.rewrites) == 1
+    torch.testing.assert_close(report.result, joined(ANOTHER_PART)(x, CU))

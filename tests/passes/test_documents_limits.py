@@ -60,17 +60,6 @@ class TestLeavesAlone:
 
         assert refused(f, torch.randn(12), CU) == "no-rule"
 
-    def test_list_without_the_skipped_documents(self) -> None:
-        def f(x: Tensor, cu: Tensor) -> Tensor:
-            ys = []
-            for s, e in spans(cu):
-                if e - s < 3:
-                    continue
-                ys.append(x[s:e].sum(0))
-            return torch.stack(ys)
-
-        assert refused(f, torch.randn(12, 4), CU) == "skip-condition"
-
     def test_segments_that_happen_to_be_of_one_length(self) -> None:
         def f(x: Tensor, cu: Tensor) -> Tensor:
             return torch.stack([x[s:e] for s, e in spans(cu)])

@@ -1,4 +1,4 @@
-"""Documents that lie elsewhere in another tensor: what cannot fit is an error, and what is left alone says why."""
+"""Documents that lie elsewhere in another tensor: what does not fit is as in eager, and what is left alone says why."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_rows_that_are_too_short_to_read() -> None:
     run = torch.compile(unpadded, backend=packpass.backend, options=EAGER)
     rows = torch.randn(3, 8)
     torch.testing.assert_close(run(rows, CU), unpadded(rows, CU))
-    with pytest.raises(RuntimeError, match="longer than the part of another tensor"):
-        run(rows, torch.tensor([0, 3, 4, 13]))
+    short = torch.tensor([0, 3, 4, 13])
+    torch.testing.assert_close(run(rows, short), unpadded(rows, short))
 
 
 def test_rows_that_are_too_short_to_write() -> None:
@@ -95,7 +95,7 @@ def test_backward_through_inductor() -> None:
 
 
 def test_an_empty_document_at_the_end_of_a_row() -> None:
-    """Python takes ``[-0:]`` for the whole row: an error is better than another result."""
+    """Python takes ``[-0:]`` for the whole row."""
 
     def f(rows: Tensor, cu: Tensor) -> Tensor:
         return torch.cat([rows[i, -n:] for i, n in enumerate(cu.diff().tolist())])
@@ -103,8 +103,8 @@ def test_an_empty_document_at_the_end_of_a_row() -> None:
     run = torch.compile(f, backend=packpass.backend, options=EAGER)
     rows = torch.randn(3, 9)
     torch.testing.assert_close(run(rows, CU), f(rows, CU))
-    with pytest.raises(RuntimeError, match="longer than the part"):
-        run(rows, torch.tensor([0, 3, 3, 12]))
+    empty = torch.tensor([0, 3, 3, 12])
+    torch.testing.assert_close(run(rows, empty), f(rows, empty))
 
 
 def test_overlapping_documents_are_refused() -> None:

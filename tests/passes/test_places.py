@@ -54,6 +54,7 @@ BODIES: dict[str, tuple[Body, str, int]] = {
     "rolled_flat": (lambda x: x.roll(3), "cat", 0),
     "rolled_flat_far": (lambda x: torch.roll(x, -30) * x, "cat", 0),
     "no_difference": (lambda x: x.diff(n=0, dim=0), "cat", 0),
+    "no_difference_of_more": (lambda x: x.diff(n=0, dim=0, prepend=x[:1])[1:], "cat", 0),
     "safe_softmax": (lambda x: torch.ops.aten._safe_softmax.default(x, 0), "cat", 0),
     "safe_softmax_of_nothing": (
         lambda x: torch.ops.aten._safe_softmax.default(x.masked_fill(x > -9, float("-inf")), 0), "cat", 0,
@@ -149,7 +150,6 @@ LEFT_ALONE: dict[str, tuple[Callable[..., Any], str]] = {
     "places_in_a_part": (lambda x: torch.cat([x[:1], x[1:].cummax(0).indices + 0.0]), "cat"),
     "columns_rolled_flat": (lambda x: x.t().roll(3).t(), "cat"),
     "differences": (lambda x: torch.cat([x[:1], x.diff(dim=0)]), "cat"),
-    "no_difference_of_more": (lambda x: x.diff(n=0, dim=0, prepend=x[:1])[1:], "cat"),
     "crossed_along_what_is_three": (lambda x: torch.cross(x[:, :3], x[:, 1:]), "cat"),
 }
 

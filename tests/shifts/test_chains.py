@@ -134,6 +134,29 @@ def beyond_a_look_ahead(ids: Tensor, cu: Tensor) -> Any:
     return first != ids, shifted(first)
 
 
+def shifted_after_a_loop(ids: Tensor, cu: Tensor) -> Any:
+    """Found by the fuzz: the second shift is of what the loop has written to an alias of a copy of the first one."""
+    ids = packpass.packed(ids, cu, 1)
+    first = shifted(ids)
+    written = first.clone().to(torch.int64)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist(), strict=True):
+        ordered = first[:, s:e].sort(0, descending=True).values
+        first[:, s:e].copy_(ordered)
+        written[:, s:e] = torch.where(ordered > 1, ordered, 0)
+    total = ids.clone().to(torch.int64)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist(), strict=True):
+        total[:, s:e] += written[:, s:e]
+    return shifted(written), total
+
+
+def test_a_shift_of_what_a_loop_has_written_to_a_copy_of_a_shift() -> None:
+    cu = torch.tensor([0, rows().shape[1]], dtype=torch.int32)  # one document: every shift is what it was
+    got, report = compiled(shifted_after_a_loop, rows(), cu)
+    assert [r.rule for r in report.rewrites].count("vectorize_segments") == 2
+    for a, b in zip(got, shifted_after_a_loop(rows(), cu), strict=True):
+        assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize("program", [moved_back, beyond_a_look_ahead])
 def test_a_shift_over_a_row_that_stays_is_left_alone(program: Callable[..., Any]) -> None:
     """The last of two moves would stop at documents, and who looks at the row between them would see it cross them."""

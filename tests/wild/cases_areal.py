@@ -78,7 +78,7 @@ def areal_unpad_logits() -> Program:
     "areal",
     Verdict.REFUSED,
     breaks=8,
-    codes=["graph-break", "iterator-use"],
+    codes=["body-not-traceable"],
     loops=False,
     why="any() goes over a generator of conditions on lengths",
 )

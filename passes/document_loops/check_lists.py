@@ -1,0 +1,100 @@
+"""What may be made of a list with something of each document: conditions on its entries and its uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from packpass import markers
+from packpass.semantics.effects import mutated_after
+from passes.document_loops.aliasing import outside_nodes
+from passes.document_loops.appended import Common
+from passes.document_loops.blocks import Diagonal
+from passes.document_loops.documents import read_cell
+from passes.document_loops.elsewhere import Elsewhere
+from passes.document_loops.machine import Document, Machine
+from passes.document_loops.parts import Pieces
+from passes.document_loops.terms import DocRow, Outside, Row, walk
+from passes.document_loops.uneven import Uneven
+from passes.loops import LoopFound
+from passes.refused import Refused
+
+
+def check_segment(
+    graph: fx.Graph, loop: LoopFound, machine: Machine, collect: fx.Node, value: Any, sizes: tuple[fx.Node, ...]
+) -> None:
+    """A list of segments may be concatenated along their packed dimension, or padded."""
+    if not value.window.full or not value.store.exact:
+        raise Refused("list-append", "what is appended per document is not as long as the document", collect)
+    machine.read(value, collect)
+    root = value.store
+    while root.parent is not None:
+        root = root.parent[0]
+    if root.outer is not None and (root.version or mutated_after(graph, root.outer.node, loop.iterations[0][0])):
+        raise Refused(
+            "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
+        )
+    for user in collect.users:
+        if user in sizes:
+            continue
+        if user.target is markers.LIST_GET:
+            if machine.skips_empty:
+                raise Refused("list-use", "a list that lacks the skipped documents is looped over again", user)
+            continue
+        if user.target is markers.LIST_BOUNDARIES:
+            if machine.skips_empty:
+                raise Refused("list-use", "a jagged tensor lacks the skipped documents", user)
+            continue
+        if user.target is markers.LIST_PAD:
+            if machine.skips_empty:
+                raise Refused("list-use", "pad_sequence of a list that lacks the skipped documents", user)
+            if value.dim != -value.rank:
+                raise Refused("list-use", "pad_sequence of segments whose slots are not their rows", user)
+            continue
+        if user.target is not markers.RAGGED_CAT:
+            raise Refused("list-use", "the list of per-document tensors is used by something else than torch.cat", user)
+        if int(user.args[1]) % value.rank != value.rank + value.dim:  # type: ignore[arg-type]
+            raise Refused("list-use", "the per-document tensors are concatenated along another dimension", user)
+
+
+def check_pieces(graph: fx.Graph, loop: LoopFound, collect: fx.Node, value: Pieces, sizes: tuple[fx.Node, ...]) -> None:
+    """A list of several parts of each document may be concatenated along their packed dimension."""
+    begin = loop.iterations[0][0]
+    parts = [part.node for part in walk(value.term) if isinstance(part, (Elsewhere, Row, DocRow, Outside))]
+    if any(mutated_after(graph, part, begin) for part in parts if part is not None):
+        raise Refused(
+            "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
+        )
+    for user in collect.users:
+        joins = user.target is markers.RAGGED_CAT and int(user.args[1]) % value.rank == value.rank + value.term.dim  # type: ignore[arg-type]
+        pads = user.target is markers.LIST_PAD and value.term.dim == -value.rank and isinstance(value.term, Uneven)
+        if user not in sizes and not joins and not pads:
+            raise Refused("list-use", "a list of parts of documents is used by something else than torch.cat", user)
+
+
+def check_document(
+    graph: fx.Graph, loop: LoopFound, machine: Machine, collect: fx.Node, value: Any, sizes: tuple[fx.Node, ...]
+) -> None:
+    """A list of values that documents have one of each may be stacked or concatenated."""
+    if not isinstance(value, Document):
+        raise Refused("list-append", "what is appended per document is not a part of a packed row", collect)
+    memory: Any = value.cell
+    read_cell(value.cell, collect)
+    while memory.parent is not None:
+        memory = memory.parent[0]
+    begin = loop.iterations[0][0]
+    if isinstance(memory.term, Common) and any(
+        mutated_after(graph, node, begin) for node in outside_nodes([memory.term])
+    ):
+        raise Refused("aliasing", "a list holds a tensor that is changed before they are stacked", collect)
+    if memory.outer is not None and (memory.version or mutated_after(graph, memory.outer.node, loop.iterations[0][0])):
+        raise Refused("aliasing", "a list holds views of a tensor that is changed before they are stacked", collect)
+    squares = isinstance(value.cell.term, Diagonal)
+    if squares and machine.skips_empty:
+        raise Refused("skip-condition", "a list has no entry for the documents that are skipped", collect)
+    for user in collect.users:
+        if user not in sizes and squares and user.target is not markers.LIST_DIAGONAL:
+            raise Refused("list-use", "squares of documents are used by something else than block_diag", user)
+        if user not in sizes and not squares and user.target not in (markers.LIST_STACK, markers.LIST_JOIN):
+            raise Refused("list-use", "a list of per-document values is used by something else than stack or cat", user)

@@ -1,0 +1,101 @@
+"""Look-alikes of documents that become longer or shorter: right, whatever becomes of them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .harness import leave
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="the row is changed before the parts of it are joined")
+def parts_of_a_row_that_changes(x: Tensor, cu: Tensor) -> Tensor:
+    row, parts = x.clone(), []
+    for s, e in zip(cu[:-1], cu[1:]):
+        parts.append(row[s:e][1:])
+    row.zero_()
+    return torch.cat(parts)
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="what every document adds is changed before the list is used")
+def an_entry_of_all_that_changes(x: Tensor, cu: Tensor) -> Tensor:
+    one, parts = x.new_ones(1), []
+    for s, e in zip(cu[:-1], cu[1:]):
+        parts.append(x[s:e])
+        parts.append(one)
+    one.zero_()
+    return torch.cat(parts)
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="every document changes what all of them have added")
+def an_entry_that_counts(x: Tensor, cu: Tensor) -> Tensor:
+    number, parts = x.detach().new_zeros(1), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        number.add_(1)
+        parts.append(x[s:e])
+        parts.append(number)
+    return torch.cat(parts)
+
+
+@leave("f[T,2] cu", tail=False, must_refuse=True, why="something is computed on the longer document")
+def positions_of_the_longer(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1], cu[1:]):
+        d = torch.cat((x.new_zeros(1, 2), x[s:e]))
+        out.append(d * torch.arange(len(d))[:, None])
+    return torch.cat(out)
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="a sum over the longer document")
+def sums_of_the_longer(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack([torch.cat((x.new_ones(2), x[s:e])).sum() for s, e in zip(cu[:-1], cu[1:])])
+
+
+@leave("f[T] cu", tail=False, min_len=1, must_refuse=True, why="the lists are stacked, which asks that they are alike")
+def shorter_and_stacked(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack([x[s:e][:1] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="a list of longer documents is gone over again")
+def longer_and_again(x: Tensor, cu: Tensor) -> Tensor:
+    parts = [torch.cat((x[s:e], x.new_zeros(1))) for s, e in zip(cu[:-1], cu[1:])]
+    return torch.cat([part.flip(0) for part in parts])
+
+
+@leave("f[T] f[3] cu", tail=False, must_refuse=True, why="the running row is carried from document to document")
+def a_row_that_grows(x: Tensor, first: Tensor, cu: Tensor) -> Tensor:
+    grown, parts = first, []
+    for s, e in zip(cu[:-1], cu[1:]):
+        grown = torch.cat((grown[:3], x[s:e]))
+        parts.append(grown)
+    return torch.cat(parts)
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="the slots of what is picked are data")
+def slots_above_zero(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([torch.cat((x[s:e][x[s:e] > 0], x.new_zeros(1))) for s, e in zip(cu[:-1], cu[1:])])
+
+
+@leave("f[T] cu", tail=False, min_len=1, must_refuse=True, why="a pad that cuts has eager's error for short documents")
+def moved_by_a_pad_that_cuts(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([F.pad(x[s:e], (3, -1)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[T,2] cu", tail=False, must_refuse=True, why="every slot twice, not every document")
+def every_slot_twice(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[s:e].repeat_interleave(2, 0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[T] cu", tail=False, min_len=1, must_refuse=True, why="what is written has another length in eager, too")
+def written_back_by_a_pad(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = torch.cat((x[s:e][2:], x[s:e][: min(2, e - s)]))
+    return out
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="two longer documents are added")
+def longer_documents_added(x: Tensor, cu: Tensor) -> Tensor:
+    one = x.new_ones(2)
+    return torch.cat([torch.cat((one, x[s:e])) + torch.cat((x[s:e], one)) for s, e in zip(cu[:-1], cu[1:])])
