@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from unittest import mock
 
 import pytest
 import torch
-import torch._dynamo.guards
 
+from tests.quick import guards_without_a_stopwatch
 from tests.tiers import mark_slow
 
 
@@ -18,17 +17,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def guards_without_a_stopwatch() -> Iterator[None]:
-    """Dynamo times the guards of every frame for a line of its log, with the processor's caches flushed before: about a
-    tenth of the time of a test that compiles small programs."""
-    if not hasattr(torch._dynamo.guards, "profile_guard_manager"):
-        yield
-        return
-
-    def no_time(*_: object) -> float:
-        return 0.0
-
-    with mock.patch.object(torch._dynamo.guards, "profile_guard_manager", no_time):
+def quick_guards() -> Iterator[None]:
+    """Many small programs are compiled here."""
+    with guards_without_a_stopwatch():
         yield
 
 

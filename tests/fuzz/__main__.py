@@ -12,10 +12,12 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .families import FAMILIES, family
+from .found import Found
 
 SLICE = 100
 """Seeds per line of the file: what is lost if a run is stopped."""
@@ -25,10 +27,17 @@ def worker(name: str, first: int, step: int, until: float, count: int) -> None:
     """Judge seeds ``first, first + step, ...``; print a line of JSON per slice and one per failure."""
     import torch
 
+    from tests.quick import guards_without_a_stopwatch
+
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    judged = family(name)
+    with guards_without_a_stopwatch():
+        judge_slices(name, family(name), first, step, until, count)
+
+
+def judge_slices(name: str, judged: Callable[[int], Found], first: int, step: int, until: float, count: int) -> None:
+    """The seeds in slices, until the time is up or all are judged."""
     seed, done = first, 0
     while time.time() < until and done < count:
         counted: collections.Counter[str] = collections.Counter()
