@@ -23,7 +23,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from packpass._compat import size_oblivious
-from packpass.capture import calls, effects, exchanges, fakes, inputs, lifted, opcodes, p2p, sequences
+from packpass.capture import (
+    calls,
+    effects,
+    exchanges,
+    extended,
+    failures,
+    fakes,
+    inputs,
+    lifted,
+    opcodes,
+    p2p,
+    python_functions,
+    sequences,
+)
 from packpass.capture.dynamo import (
     FunctoolsPartialVariable,
     GetAttrVariable,
@@ -50,13 +63,9 @@ from packpass.capture.state import (
     active,
     current_frame,
     frame_state,
-    leave_to_stock,
     note,
-    refuse,
-    without_data_sizes,
 )
 from packpass.capture.watch import watch_items
-from packpass.decisions.location import shorten
 from packpass.decisions.records import RefusedError
 
 __all__ = [
@@ -170,8 +179,8 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     except Exception as error:
         if frame is None:
             raise
-        _forget_half_made_nodes(self.output)
-        refusal = _refused(self, error, loops)
+        failures.forget_half_made_nodes(self.output)
+        refusal = failures.refused(self, error, loops)
         if refusal is None:
             client.frame_ended(self, frame, error)
             raise
@@ -182,39 +191,6 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
         active.frame, active.regions, active.trace, active.ours = outer
         if frame is not None:
             client.trace_ended()
-
-
-def _refused(tx: Any, error: Exception, loops: bool) -> Exception | None:
-    """Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides."""
-    what = effects.reason_of(error)
-    again = without_data_sizes(what)
-    if again is not None:
-        return again
-    if active.regions:
-        reason = f"the loop body cannot be captured: {what}{effects.line_of(error)}"
-        return refuse("body-not-traceable", reason, active.regions[-1].location)
-    if loops and active.frame is not None:
-        where = next(iter(active.frame.sites.values()), shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno))
-        if active.frame.only_numbers and not active.frame.sites:
-            return leave_to_stock("a number made from boundaries cannot be captured")
-        return refuse(
-            "frame-not-compiled",
-            f"a frame with a captured loop failed to compile: {what}{effects.line_of(error)}",
-            where,
-        )
-    return None
-
-
-def _forget_half_made_nodes(output: Any) -> None:
-    """Dynamo clears the graphs of a failed frame and stumbles over nodes whose creation failed half way, or that stand
-    behind their users."""
-    for tracer in output.tracers:
-        made = set(tracer.graph.nodes)
-        for node in made:
-            node.args, node.kwargs = (), {}
-        for node in made:
-            for user in [user for user in node.users if user not in made]:
-                del node.users[user]
 
 
 # === Calls ===================================================================================================
@@ -245,8 +221,8 @@ def _replacement(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> A
         if group_is_on("symbolic-loops"):
             return calls.call_method(tx, fn, args, kwargs)
         return None
-    if active.regions and getattr(fn, "method_name", None) == "extend" and len(args) == 1:  # from torch 2.15 on
-        return calls.extend(fn.obj.realize(), args[0].realize())
+    if getattr(fn, "method_name", None) == "extend" and len(args) == 1:  # from torch 2.15 on
+        return extended.extend(tx, fn.obj.realize(), args[0].realize())
     function = callee(fn)
     try:
         hash(function)
@@ -266,7 +242,7 @@ def _replacement(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> A
 
 
 def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    of_python = sequences.FUNCTIONS.get(function)
+    of_python = python_functions.FUNCTIONS.get(function)
     if of_python is not None:
         args = [arg.realize() for arg in args]
         out = of_python(tx, args, {name: value.realize() for name, value in kwargs.items()})
@@ -279,8 +255,8 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
         out = calls.call_function(tx, function, args, kwargs)
         if out is not None:
             return out
-        sequences.refuse_unknown(tx, function, args)
-    if active.regions and not sequences.is_ours(tx) and getattr(function, "__module__", "") in _GOING_THROUGH:
+        python_functions.refuse_unknown(tx, function, args)
+    if active.regions and not python_functions.is_ours(tx) and getattr(function, "__module__", "") in _GOING_THROUGH:
         effects.check_iterators(*args)
     return None
 

@@ -16,6 +16,7 @@ loop, of which the passes know that its entries are boundaries with those of the
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,7 +55,22 @@ def learn_behind(before: Any, after: list[Any], indices: list[Any]) -> Behind | 
     if number(before) != 0:
         return None
     found = [_entry(value, index, indices[0]) for value, index in zip(after, indices, strict=True)]
-    return found[0] if all(other == found[0] for other in found) else None
+    known = found[0] if all(other == found[0] for other in found) else None
+    return None if known is None or _is_a_length(after, known.vector) else known
+
+
+def _is_a_length(after: list[Any], vector: str) -> bool:
+    """Is an entry of the vector added to the one before? Then documents do not start where the last one ended, and may
+    overlap."""
+    sums = [user for value in after for user in value.as_proxy().node.users if user.target is operator.add]
+    others = [source for user in sums for source in user.all_input_nodes]
+    return len({source for source in others if any(node.name == vector for node in _read_from(source))}) > 1
+
+
+def _read_from(number: Any) -> list[Any]:
+    """The tensors that a number is read from."""
+    entries = number.all_input_nodes if number.target == "item" else []
+    return [tensor for entry in entries for tensor in entry.all_input_nodes]
 
 
 class Last:

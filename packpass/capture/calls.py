@@ -14,26 +14,35 @@ import torch
 
 from packpass import markers
 from packpass._compat import native_pad
-from packpass.capture import counts, divisible, joins, lifted, masked, plain, running, shadows, subscripts, widths
+from packpass.capture import (
+    counts,
+    divisible,
+    extended,
+    joins,
+    lifted,
+    masked,
+    plain,
+    running,
+    shadows,
+    subscripts,
+    widths,
+)
 from packpass.capture.dynamo import (
     ConstantVariable,
     GetAttrVariable,
-    ListVariable,
     NumpyNdarrayVariable,
     SymNodeVariable,
     TensorVariable,
-    TupleVariable,
     attribute,
     call,
     constant,
     emit,
     example,
-    is_side_effect_safe,
     variable,
 )
-from packpass.capture.lists import is_documents, items_of, numbers_of
-from packpass.capture.matrices import numbers_of_rows, with_numbers
-from packpass.capture.sequences import documents_of, refuse_use
+from packpass.capture.lists import is_documents, numbers_of
+from packpass.capture.matrices import with_numbers
+from packpass.capture.sequences import documents_of, refuse_use, rows_of_numbers
 from packpass.capture.state import Mode, active, current_frame
 from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
@@ -73,12 +82,12 @@ def _array(tx: Any, value: Any) -> Any:
 def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A method of a tensor."""
     tensor, name, mode = method.obj.realize(), method.name, current_frame().mode
-    if name == "extend" and active.regions and len(args) == 1:
-        return extend(tensor, args[0].realize())
+    if name == "extend" and len(args) == 1:
+        return extended.extend(tx, tensor, args[0].realize())
     if not isinstance(tensor, TensorVariable):
         return None
     if isinstance(tensor, NumpyNdarrayVariable):
-        if name != "tolist" or not is_vector(tensor):
+        if name != "tolist" or not (is_vector(tensor) or is_matrix(tensor)):
             return None
         tensor = call(tx, torch.from_numpy, tensor)  # the same numbers, as a list
     if mode is Mode.PROBE:
@@ -95,24 +104,12 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
             return call(tx, plain.of_tolist, tensor)
         return tensor.call_method(tx, name, args, kwargs) if tensor is not method.obj.realize() else None
     if name == "tolist" and is_matrix(tensor):
-        return numbers_of_rows(tx, tensor)
+        return rows_of_numbers(tx, tensor)
     replacement = _METHODS.get(name)
     given = with_numbers(tx, args, kwargs) if name in TAKING_SIZES else None
     args, kwargs = given or (args, kwargs)
     out = None if replacement is None else replacement(tx, tensor, *args, **kwargs)
     return tensor.call_method(tx, name, args, kwargs) if out is None and given is not None else out
-
-
-def extend(items: Any, more: Any) -> Any:
-    """``parts.extend([a, b])`` of a list from outside the loop. Dynamo changes it before it asks whether it may."""
-    if not isinstance(items, ListVariable) or items.mutation_type is None or is_side_effect_safe(items.mutation_type):
-        return None
-    if not isinstance(more, (ListVariable, TupleVariable)):
-        return running.extend(items, more)
-    if items_of(more) is not None or not active.regions[-1].adopt_list(items):
-        return None
-    items.items.extend(more.items)
-    return constant(None)
 
 
 def _call_extreme(function: Any) -> Callable[..., Any]:

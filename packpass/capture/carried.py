@@ -1,9 +1,9 @@
 """What a loop carries from one document to the next, where every document can do without it.
 
 Offsets (`packpass.capture.offsets`), the last document's end (`packpass.capture.behind`), counters and totals
-(`packpass.capture.totals`). The first trace of a frame learns
-how each such local changes; in the next trace its value for document i is made from i, each iteration must leave what
-was learned, and what the local holds after the loop is made from the number of documents.
+(`packpass.capture.totals`), rows and lists that get longer (`packpass.capture.grown`). The first trace of a frame
+learns how each such local changes; in the next trace its value for document i is made from i, each iteration must leave
+what was learned, and what the local holds after the loop is made from the number of documents.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from packpass.capture.behind import Behind, Last, learn_behind
+from packpass.capture.grown import Grown, Lengthening, Relisting, growing, learn_grown
 from packpass.capture.offsets import Offset, Running
 from packpass.capture.offsets import learn as learn_offset
 from packpass.capture.tallies import Tally, learn_tally
@@ -20,7 +21,7 @@ from packpass.capture.totals import Adding, Count, Counting, Total, learn_count,
 if TYPE_CHECKING:
     from packpass.capture.region import Region
 
-Learned = Offset | Behind | Count | Total | int
+Learned = Offset | Behind | Count | Total | Grown | int
 """An int: the first value of a number that a branch decides about (`packpass.capture.tallies`)."""
 
 
@@ -32,12 +33,16 @@ def learn(before: dict[str, Any], after: list[dict[str, Any]], region: Region, n
         values = [before.get(name), *(local.get(name) for local in after)]
         first, *later = [value.realize() if value is not None else None for value in values]
         empty = [region.without_slots(iteration) for iteration in range(len(later))]
-        known: Learned | None = learn_count(first, later) or learn_total(first, later)
+        known: Learned | None = learn_count(first, later) or learn_total(first, later) or learn_grown(first, later)
         known = known or learn_offset(first, later, region.indices, empty)
         known = known or learn_behind(first, later, region.indices)
         return learn_tally(first, later) if known is None else known
 
     return {name: of(name) for name in names}
+
+
+MADE_AT_THE_END = (Adding, Lengthening, Relisting)
+"""What makes a value that the program has, whether or not somebody asks for it."""
 
 
 class Carried:
@@ -63,6 +68,8 @@ class Carried:
                 self.names.append(([name], Counting(region, how)))
             elif isinstance(how, int):
                 self.names.append(([name], Tally(region, how)))
+            elif isinstance(how, Grown):
+                self.names.append(([name], growing(region, how, before[name].realize())))
             else:
                 self.names.append(([name], Adding(region, how, before[name].realize())))
 
@@ -73,7 +80,7 @@ class Carried:
                 return names
             made.begin(self.region.index)
             for name in names:
-                self.frame.symbolic_locals[name] = made.start
+                self.frame.symbolic_locals.give(name, made.start)
         return []
 
     def end(self) -> list[str]:
@@ -86,9 +93,9 @@ class Carried:
         return []
 
     def totals(self) -> dict[str, Any]:
-        """Name of every total -> its value after the loop, which may be a tensor that was added to in place."""
-        return {names[0]: made.after() for names, made in self.names if isinstance(made, Adding)}
+        """Name of every total, row and list -> its value after the loop; a total may have been added to in place."""
+        return {names[0]: made.after() for names, made in self.names if isinstance(made, MADE_AT_THE_END)}
 
     def numbers(self) -> dict[str, Callable[[], Any]]:
         """Name of every other local -> what makes its value after the loop, where somebody asks for it."""
-        return {name: made.after for names, made in self.names if not isinstance(made, Adding) for name in names}
+        return {name: made.after for names, made in self.names if not isinstance(made, MADE_AT_THE_END) for name in names}

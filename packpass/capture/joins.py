@@ -1,8 +1,6 @@
 """What a program makes of a list that a loop over documents has filled: cat, stack, pad_sequence, sum, len.
 
-Where a branch leaves documents out (``if n == 0: continue`` in front of ``parts.append(...)``), the list has fewer
-entries than there are documents. The passes make an entry for every document, and what the program sees are those that
-were appended: how many these are, is a number that the host reads.
+How the entries become one value of the graph is in `packpass.capture.merges`.
 """
 
 from __future__ import annotations
@@ -27,8 +25,9 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.either import Either, Listed
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
+from packpass.capture.merges import among, cat_of, every_document, present_of, stack_of
 from packpass.capture.sequences import collect
-from packpass.capture.state import active, current_frame, location_of, refuse, restart
+from packpass.capture.state import active, location_of, refuse
 from packpass.capture.watch import is_unknown
 from packpass.semantics import example as example_of
 from packpass.semantics import storage
@@ -40,42 +39,7 @@ def cat(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
         return None
     dim = kwargs.get("axis", dim)
     at = 0 if dim is None else dim.realize().as_python_constant()
-    collected = items.joined(torch.cat, at)
-    fake = example(collected)
-    if fake.dim() and not is_unknown(fake.shape[at]):
-        _every_document(items)
-        if items.lacking:
-            at = at % fake.dim()
-            entries = _stack(tx, items, 0)
-            return entries.call_method(tx, "movedim", [constant(0), constant(at)], {}).call_method(
-                tx, "flatten", [constant(at), constant(at + 1)], {}
-            )
-        return emit(tx, markers.LIST_JOIN, collected.as_proxy(), at, items.region.length.as_proxy())
-    return emit(tx, markers.RAGGED_CAT, collected.as_proxy(), at)
-
-
-def _every_document(items: CollectedItems) -> None:
-    """The result has one entry per document by its shape. If some are skipped, the frame is traced again with the skip
-    followed both ways, so that it is known which."""
-    region, frame = items.region, current_frame()
-    if region.skips and region.may_follow_skips(frame):
-        frame.both_ways.add(region.key)
-        raise restart("which documents are skipped is asked for")
-    if region.skips:
-        frame.not_replayable = "a list that lacks the skipped documents is stacked, padded or joined"
-
-
-def _present(tx: Any, items: CollectedItems, made: Any, dim: int, some: bool = True) -> Any:
-    """What was made of the entries of all documents, without those that the list lacks. Torch makes nothing of a list
-    without entries: there are ``some``."""
-    if not items.lacking:
-        return made
-    number = items.entries()
-    if some:
-        holds = call(tx, operator.gt, items.present().call_method(tx, "sum", [constant(0)], {}), constant(0))
-        call(tx, torch._assert_async, holds, constant("expected a non-empty list of tensors"))
-    known = {"dim": constant(dim), "output_size": number}
-    return made.call_method(tx, "repeat_interleave", [items.present()], known)
+    return among(tx, items, cat_of(tx, items.alone(), at), at)
 
 
 def _collected(tx: Any, tensors: Any) -> CollectedItems | None:
@@ -94,7 +58,8 @@ def stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
     if items is None or set(kwargs) - {"axis"}:
         return None
     dim = kwargs.get("axis", dim)
-    return _stack(tx, items, 0 if dim is None else dim.realize().as_python_constant())
+    at = 0 if dim is None else dim.realize().as_python_constant()
+    return among(tx, items, stack_of(tx, items.alone(), at), at, stacked=True)
 
 
 def behind_the_graph(tx: Any, value: Any) -> Any:
@@ -110,19 +75,7 @@ def behind_the_graph(tx: Any, value: Any) -> Any:
     memories = {storage(entry) for entry in entries}
     if any(storage(node) in memories for node in collected.graph.nodes if node < collected and node not in entries):
         return None
-    return Listed(_stack(tx, items, 0, some=False))
-
-
-def _stack(tx: Any, items: CollectedItems, at: int, present: bool = True, some: bool = True) -> Any:
-    _every_document(items)
-    collected = items.whole() if items.each == 1 else items.joined(torch.stack, at)
-    first = collected.as_proxy().node.args[0].meta["example_value"]
-    sizes = zip(example(collected).shape, first.shape, strict=True)
-    if any(is_unknown(size) and not statically_known_true(size == own) for size, own in sizes):
-        raise refuse("list-use", "documents of different lengths cannot be stacked", location_of(tx))
-    op = markers.LIST_STACK if items.each == 1 else markers.LIST_JOIN
-    made = emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy())
-    return _present(tx, items, made, at, some) if present else made
+    return Listed(stack_of(tx, items, 0, some=False))
 
 
 def block_diagonal(entries: Any) -> Any:
@@ -138,7 +91,7 @@ def block_diagonal(entries: Any) -> Any:
         or not statically_known_true(entry.shape[0] == entry.shape[1])
     ):
         return None
-    _every_document(items)
+    every_document(items)
     return TupleVariable([collected])
 
 
@@ -149,7 +102,7 @@ def pad(
     items = _collected(tx, tensors)
     if items is None:
         return None
-    _every_document(items)
+    every_document(items)
     given = (batch_first, padding_value, padding_side)
     constants: list[Any] = [
         default if v is None else v.realize().as_python_constant()
@@ -157,7 +110,7 @@ def pad(
     ]
     first, number, side = constants
     args = (items.whole().as_proxy(), items.region.length.as_proxy(), first, float(number), side)
-    return _present(tx, items, emit(tx, markers.LIST_PAD, *args), 0 if first else 1)
+    return present_of(tx, items, emit(tx, markers.LIST_PAD, *args), 0 if first else 1)
 
 
 def jagged(tx: Any, ts: Any = None, dtype: Any = None, device: Any = None, layout: Any = None) -> Any:
@@ -172,7 +125,7 @@ def jagged(tx: Any, ts: Any = None, dtype: Any = None, device: Any = None, layou
     jagged = first.dim() > 0 and is_unknown(first.shape[0]) and not any(is_unknown(size) for size in first.shape[1:])
     if given != [None, None, torch.jagged] or not jagged:
         raise items.refusal()
-    _every_document(items)
+    every_document(items)
     row = emit(tx, markers.RAGGED_CAT, collected.as_proxy(), 0)
     offsets = emit(tx, markers.LIST_BOUNDARIES, collected.as_proxy(), items.region.length.as_proxy())
     made = call(tx, plain.jagged, row, offsets)
@@ -189,22 +142,33 @@ def total(tx: Any, items: Any = None, start: Any = None) -> Any:
     if numbers is not None:
         added = call(tx, plain.total, numbers)
         return added if start is None else call(tx, operator.add, start, added)
-    entries = _collected(tx, value)
-    if entries is None:
+    listed = _collected(tx, value)
+    if listed is None:
         return None
-    stacked = _stack(tx, entries, 0, present=False)
+    entries = listed.alone()
+    stacked = stack_of(tx, entries, 0, present=False)
     dtype = torch.int64 if example(stacked).dtype is torch.bool else example(stacked).dtype
     share = stacked.call_method(tx, "sum", [constant(0)], {"dtype": constant(dtype)})
-    first = constant(0) if start is None else start.realize()
-    made = call(tx, operator.add, first, share)
+    first = _added_up(tx, constant(0) if start is None else start.realize(), listed.before)
+    made = _added_up(tx, call(tx, operator.add, first, share), listed.after)
+    if entries.lacking and (listed.before or listed.after):
+        raise listed.refusal()
     return Either(entries.entries(), made, first) if entries.lacking else made
+
+
+def _added_up(tx: Any, first: Any, values: list[Any]) -> Any:
+    for value in values:
+        first = call(tx, operator.add, first, value)
+    return first
 
 
 def truth(tx: Any, value: Any) -> Any:
     """``if losses:`` of a list that a loop over documents has filled: whether it has entries; None if it is none."""
     if not is_collected(value) or type(value.items) is not CollectedItems or value.items.listed is not None:
         return None
-    _every_document(value.items)
+    every_document(value.items)
+    if value.items.before or value.items.after:
+        return constant(True)
     return None if value.items.region.skips else call(tx, operator.ne, value.items.entries(), constant(0))
 
 
@@ -224,5 +188,10 @@ def count(tx: Any, items: Any = None) -> Any:
         raise refuse("length-branch", reason, location_of(tx))
     if not is_collected(value):
         return None
-    _every_document(value.items)
-    return None if value.items.region.skips else value.items.entries()
+    value.items.check_filled()
+    every_document(value.items)
+    if value.items.region.skips:
+        return None
+    others = len(value.items.before) + len(value.items.after)
+    entries = value.items.alone().entries()
+    return call(tx, operator.add, entries, constant(others)) if others else entries

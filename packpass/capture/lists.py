@@ -59,13 +59,17 @@ class CollectedItems(list[Any]):
         self.values: list[list[VariableTracker]] = []
         """What each traced iteration appends."""
         self.numbers: Any = None
-        """The list, where its entries are no tensors but numbers made from lengths: ``[n // 2 for n in lengths]``."""
+        """The list, where its entries are numbers made from lengths: ``[n // 2 for n in lengths]``."""
         self.columns: list[Any] | None = None
         """Where its entries are rows of numbers, the shapes of documents, say: for every column a tensor, or an int."""
         self.listed: ListedItems | None = None
         """Where each document has added the numbers of a range (`packpass.capture.ranges`)."""
         self.lacking: set[int] = set()
         """Traced iterations that append nothing, as a branch says: the list lacks the documents that go their way."""
+        self._tensors = False
+        self.before: list[Any] = []
+        self.after: list[Any] = []
+        """Tensors of the program itself in the list, in front of the documents' entries and behind them."""
         self._present: Any = None
         self._count: Any = None
         self._one: Any = None
@@ -73,6 +77,9 @@ class CollectedItems(list[Any]):
 
     def append(self, value: VariableTracker) -> None:
         region = self.region
+        if region.closed and not active.regions and self._may_be_among(value):
+            self.after.append(value)
+            return
         if not active.regions or active.regions[-1] is not region:
             raise refuse(
                 "list-use", "a list filled by the loop over documents is appended to again after it", region.location
@@ -92,6 +99,26 @@ class CollectedItems(list[Any]):
     def extend(self, values: Any) -> None:
         for value in values:
             self.append(value)
+
+    def _may_be_among(self, value: Any) -> bool:
+        """Tensors of the program go with tensors of documents."""
+        return isinstance(value.realize(), TensorVariable) and self._tensors
+
+    def alone(self) -> CollectedItems:
+        """The list without what the program itself has put into it."""
+        return self._between([], []) if self.before or self.after else self
+
+    def _between(self, before: list[Any], after: list[Any]) -> CollectedItems:
+        other = CollectedItems(self.region)
+        other.__dict__ |= {**self.__dict__, "before": before, "after": after}
+        return other
+
+    def check_filled(self) -> None:
+        """Refuses the loop if the list lacks entries that were to come."""
+
+    def _check_alone(self) -> None:
+        if self.before or self.after:
+            raise self.refusal()
 
     def holds(self, iteration: int) -> bool:
         """Has this iteration appended something?"""
@@ -119,11 +146,13 @@ class CollectedItems(list[Any]):
         if self.lacking:
             self._fill()
         if all(isinstance(value, TensorVariable) for values in self.values for value in values):
+            self._tensors = True
             if self.each == 1:
                 self._one = self._collect([values[0] for values in self.values])
             return
         if all(_is_none(value) for values in self.values for value in values):
             return  # weights of attention that nobody asked for, say: any use of the list needs its entries
+        self._check_alone()
         made = [values[0] for values in self.values]
         vectors = [value.vector for value in made if isinstance(value, Every)]
         if self.each == 1 and len(vectors) == len(made) and not region.skips:
@@ -163,6 +192,7 @@ class CollectedItems(list[Any]):
 
     def entries(self) -> Any:
         """The number of entries."""
+        self._check_alone()
         tx, region = self.region.tx, self.region
         if self.lacking:
             self._count = self._count or read(tx, self.present())
@@ -204,18 +234,21 @@ class CollectedItems(list[Any]):
 
     def collected(self) -> Any:
         """The entries as a value of the graph, one per document; refuses the loop if there are others."""
+        self._check_alone()
         if self._one is None or self.lacking:
             raise self.refusal()
         return self._one
 
     def whole(self) -> Any:
         """The same, with entries of documents that the list lacks."""
+        self._check_alone()
         if self._one is None:
             raise self.refusal()
         return self._one
 
     def joined(self, function: Any, dim: int) -> Any:
         """The same of what ``torch.cat`` or ``torch.stack`` makes of a document's entries."""
+        self._check_alone()
         if self.numbers is not None or any(_is_none(value) for values in self.values for value in values):
             raise self.refusal()
         known = self._joined.get((function, dim), self._one if function is torch.cat else None)
@@ -265,14 +298,19 @@ class CollectedItems(list[Any]):
         )
 
     def __add__(self, others: Any) -> Any:
-        if self.listed is None:
-            raise self.refusal()
-        return self.listed + others
+        if self.listed is not None:
+            return self.listed + others
+        return self._between(self.before, [*self.after, *self._own(others)])
 
     def __radd__(self, others: Any) -> Any:
-        if self.listed is None:
+        if self.listed is not None:
+            return others + self.listed
+        return self._between([*self._own(others), *self.before], self.after)
+
+    def _own(self, others: Any) -> list[Any]:
+        if type(others) is not list or active.regions or not all(self._may_be_among(other) for other in others):
             raise self.refusal()
-        return others + self.listed
+        return others
 
     if not TYPE_CHECKING:
         __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __iadd__ = _refuse
@@ -295,9 +333,9 @@ class ListedItems(CollectedItems):
 
     def _numbers(self, others: Any) -> list[Any]:
         given = [other.realize() for other in others] if type(others) is list else [None]
-        if not all(isinstance(other, SymNodeVariable) or number(other) is not None for other in given):
-            raise self.refusal()
-        return given
+        if all(isinstance(other, SymNodeVariable) or number(other) is not None for other in given):
+            return given
+        raise self.refusal()
 
     def append(self, value: Any) -> None:
         raise self.refusal()
@@ -339,7 +377,7 @@ def items_of(value: Any) -> CollectedItems | None:
 
 
 def added(one: Any, other: Any) -> Any:
-    """The list that two lists together are, one of which a loop over documents has filled; None if none is."""
+    """The list that two lists are together, if a loop over documents has filled one; else None."""
     sides = [side.realize() for side in (one, other)]
     if not all(type(side) is ListVariable for side in sides) or all(items_of(side) is None for side in sides):
         return None
@@ -361,13 +399,3 @@ def is_collected(value: Any) -> bool:
 def numbers_of(value: Any) -> Any:
     """The sequence over documents that a list of numbers is, which a loop over documents has filled; or None."""
     return value.items.numbers if is_collected(value) else None
-
-
-def looped_over_again(tx: Any, items: CollectedItems) -> Any:
-    """A list that an earlier loop over documents filled, looped over again."""
-    if items.numbers is not None:
-        return items.numbers
-    collected = items.collected()
-    if items.region.skips:
-        current_frame().not_replayable = "a list that lacks the skipped documents is looped over again"
-    return call(tx, plain.of_collected, collected, items.region.length)

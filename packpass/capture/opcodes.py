@@ -20,6 +20,8 @@ from packpass.capture import (
     branches,
     divisible,
     effects,
+    extended,
+    grown,
     joins,
     last_boundary,
     late_reads,
@@ -27,6 +29,7 @@ from packpass.capture import (
     masked,
     running,
     sequences,
+    slots,
     subscripts,
 )
 from packpass.capture.dynamo import (
@@ -133,7 +136,11 @@ def _get_item(original: Any, self: Any, instruction: Any) -> None:
 
 
 def _set_item(original: Any, self: Any, instruction: Any) -> None:
-    """``x[e - 1] = value``."""
+    """``x[e - 1] = value``; ``parts[i] = value`` of a list with a place for each document."""
+    value, items, at = (entry.realize() for entry in self.stack[-3:])
+    if slots.fill(items, at, value):
+        self.popn(3)
+        return
     _indexed(original, self, instruction, "__setitem__", 3)
 
 
@@ -166,15 +173,44 @@ def _load_attr(original: Any, self: Any, instruction: Any) -> None:
     original(self, instruction)
 
 
-def _add(original: Any, self: Any, instruction: Any) -> None:
-    """``[0] + numbers + [last]`` of a list to which a loop over documents has added the numbers of ranges."""
+_MULTIPLY, _INPLACE_ADD = 5, 13
+"""Of BINARY_OP, their numbers in the table of ``opcode``."""
+
+
+def _operate(original: Any, self: Any, instruction: Any) -> None:
+    """``[0] + numbers + [last]`` of a list to which a loop over documents has added the numbers of ranges; ``parts +=
+    [a, b]``, which is ``extend``; ``[None] * n``."""
+    if instruction.opname == "INPLACE_ADD" or (instruction.opname == "BINARY_OP" and instruction.arg == _INPLACE_ADD):
+        items, more = self.stack[-2].realize(), self.stack[-1].realize()
+        if grown.regrown(items, more) is not None or extended.extend(self, items, more) is not None:
+            self.pop()
+            return
+    if instruction.opname == "BINARY_MULTIPLY" or (instruction.opname == "BINARY_OP" and instruction.arg == _MULTIPLY):
+        places = slots.repeated(self, *self.stack[-2:])
+        if places is not None:
+            self.popn(2)
+            self.push(places)
+            return
     adds = instruction.opname == "BINARY_ADD" or instruction.arg == 0  # of BINARY_OP, the first in its table
+    if adds and active.regions and grown.regrown(self.stack[-2].realize(), self.stack[-1].realize()) is not None:
+        self.pop()
+        return
     joined = added(*self.stack[-2:]) if adds else None
     if joined is not None:
         self.popn(2)
         self.push(joined)
         return
     original(self, instruction)
+
+
+def _list_extend(original: Any, self: Any, instruction: Any) -> None:
+    """``[*parts]`` of what a loop over documents makes."""
+    own = extended.unpacked(self, self.stack[-1 - instruction.argval], self.stack[-1].realize())
+    if own is not None:
+        self.pop()
+        self.stack[-instruction.argval] = own
+        return
+    _goes_through(1)(original, self, instruction)
 
 
 def _slice(original: Any, self: Any, instruction: Any) -> None:
@@ -242,14 +278,15 @@ _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
     "GET_ITER": _get_iter,
     **dict.fromkeys(("BUILD_SLICE", "BINARY_SLICE", "STORE_SLICE"), _slice),
     "BINARY_SUBSCR": _get_item,
-    **dict.fromkeys(("BINARY_ADD", "BINARY_OP"), _add),
+    **dict.fromkeys(("BINARY_ADD", "INPLACE_ADD", "BINARY_MULTIPLY", "BINARY_OP"), _operate),
     "STORE_SUBSCR": _set_item,
     "LOAD_FAST_AND_CLEAR": _set_aside,
     "FOR_ITER": _for_iter,
     **dict.fromkeys(
-        ("UNPACK_SEQUENCE", "UNPACK_EX", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "CONTAINS_OP"),
+        ("UNPACK_SEQUENCE", "UNPACK_EX", "SET_UPDATE", "DICT_UPDATE", "CONTAINS_OP"),
         _goes_through(1),
     ),
+    "LIST_EXTEND": _list_extend,
     **dict.fromkeys(("SEND", "YIELD_FROM"), _goes_through(2)),
     "CALL_FUNCTION_EX": _call_with_entries,
 }

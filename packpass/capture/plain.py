@@ -197,6 +197,11 @@ def of_columns(length: Any, columns: Any, kind: Any) -> Any:
     return Documents(length, lambda i: kind([c if isinstance(c, int) else c[i].item() for c in columns]), list)
 
 
+def of_vectors(length: Any, columns: Any) -> Any:
+    """The rows of a matrix with these columns, as they are unpacked."""
+    return Documents(length, lambda i: tuple([c[i] for c in columns]), list)
+
+
 def jagged(row: Any, offsets: Any) -> Any:
     """``torch.nested.as_nested_tensor``, which also notes the smallest and the largest length: how wide the padded
     tensor is that is made of it says nothing else."""
@@ -265,6 +270,11 @@ def of_pairwise(items: Any) -> Any:
 def of_map(length: Any, function: Any, *items: Any) -> Any:
     """``map(function, *items)``."""
     return Once(length, lambda i: function(*[item.get(i) for item in items]), map, True)
+
+
+def of_starmap(function: Any, items: Any) -> Any:
+    """``itertools.starmap(function, items)``."""
+    return Once(items.length, lambda i: function(*items.get(i)), itertools.starmap, True)
 
 
 def of_enumerate(items: Any) -> Any:

@@ -19,6 +19,7 @@ from packpass.capture.dynamo import (
     ContextWrappingVariable,
     GenericContextWrappingVariable,
     ListVariable,
+    TensorVariable,
     ValueMutationNew,
     VariableTracker,
     emit,
@@ -141,13 +142,18 @@ class TrackedLocals(dict[str, Any]):
             watcher.write(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if not self._silent:
+        if not self._silent and value is not dict.get(self, name):  # ``parts += [a]`` stores the list that was there
             self._note_write(name)
         dict.__setitem__(self, name, value)
         for other, before, unwritten in self._aside:
             if other == name and value is before:
                 for watcher in unwritten:
                     watcher.written_now.discard(name)
+
+    def give(self, name: str, value: Any) -> None:
+        """A name's value for the iteration that begins, which does not depend on the one before."""
+        self._note_write(name)
+        dict.__setitem__(self, name, value)
 
     def __delitem__(self, name: str) -> None:
         self._note_write(name)
@@ -368,14 +374,17 @@ class Region:
         self._scope.close()
 
     def adopt_list(self, variable: Any) -> bool:
-        """May the body append to this list, created outside the loop? Only if it is new and still empty."""
+        """May the body append to this list, created outside the loop? Only if it is new, and holds tensors if any."""
         items = variable.items if type(variable) is ListVariable else None
         if isinstance(items, CollectedItems):
             return items.region is self
-        if items is None or len(items) or variable.source is not None or len(active.regions) != 1:
+        if items is None or variable.source is not None or len(active.regions) != 1:
             return False
         if not isinstance(variable.mutation_type, ValueMutationNew):
             return False  # a default of a function has no source either, before torch 2.12
+        if not all(isinstance(entry.realize(), TensorVariable) for entry in items):
+            return False
         variable.items = CollectedItems(self)
+        variable.items.before = list(items)
         self.lists.append(variable.items)
         return True

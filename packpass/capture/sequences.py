@@ -1,23 +1,21 @@
-"""Going over documents: what the call hook answers where Python's own functions meet a sequence over documents.
+"""Going over documents: what is a sequence over documents, when a loop over one begins and ends, which uses refuse it.
 
-The sequences themselves are plain Python (`packpass.capture.plain`). This is the side of the tracer: which calls make
-one, when a loop over one begins and ends, and which uses refuse the loop.
+The sequences themselves are plain Python (`packpass.capture.plain`). This is the side of the tracer; Python's own
+functions, which make one from another, are in `packpass.capture.python_functions`.
 """
 
 from __future__ import annotations
 
-import builtins
-import itertools
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import sympy
+import torch
 
-from packpass.capture import plain, ranges, watch
+from packpass.capture import plain, watch
+from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
     ListVariable,
-    LocalGeneratorObjectVariable,
     NumpyNdarrayVariable,
     SliceVariable,
     SymNodeVariable,
@@ -27,22 +25,20 @@ from packpass.capture.dynamo import (
     attribute,
     call,
     constant,
+    example,
     variable,
 )
-from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, looped_over_again
-from packpass.capture.matrices import goes_over_rows, is_column, is_single, rows_of
+from packpass.capture.lists import CollectedItems, is_documents, items_of
+from packpass.capture.matrices import goes_over_rows, is_column, is_single, numbers_of_rows, rows_of
 from packpass.capture.region import ITERATIONS, Region
 from packpass.capture.state import (
-    LOOP_MODES,
     Mode,
     active,
     current_frame,
     is_run_by_a_loop,
     location_of,
     refuse,
-    resumes,
 )
-from packpass.decisions.location import is_library
 
 if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase as Translator
@@ -61,11 +57,10 @@ def documents_of(tx: Translator, value: Any) -> Any:
     if items is not None:
         return looped_over_again(tx, items)
     if isinstance(value, NumpyNdarrayVariable):
-        if watch.is_vector(value) and watch.made_from(value.as_proxy().node) is not None:
-            raise refuse_use(tx, "going over a numpy array of boundaries, instead of their tolist(),")
-        return None
+        return _of_array(tx, value)
     if isinstance(value, TensorVariable) and watch.is_matrix(value):
-        return rows_of(tx, value)
+        columns = columns_over_documents(tx, value)
+        return rows_of(tx, value) if columns is None else _of_columns(tx, columns, plain.of_vectors)
     if current_frame().mode is Mode.STOCK or not isinstance(value, TensorVariable):
         return None
     if watch.is_vector(value) or watch.is_batch(value):
@@ -80,7 +75,48 @@ def documents_of(tx: Translator, value: Any) -> Any:
     return None
 
 
-def _is_once(value: Any) -> bool:
+def looped_over_again(tx: Any, items: CollectedItems) -> Any:
+    """A list that an earlier loop over documents filled, looped over again."""
+    if items.numbers is not None:
+        return items.numbers
+    collected = items.collected()
+    if items.region.skips:
+        current_frame().not_replayable = "a list that lacks the skipped documents is looped over again"
+    return call(tx, plain.of_collected, collected, items.region.length)
+
+
+def _of_array(tx: Translator, array: Any) -> Any:
+    """The entries of an array of numpy, which are numbers. Those of 32 bits stay such in what is made of them."""
+    if not watch.is_vector(array) or watch.made_from(array.as_proxy().node) is None:
+        return None
+    tensor = call(tx, torch.from_numpy, array)
+    if example(tensor).dtype is torch.int64 and documents_of(tx, tensor) is not None:
+        return call(tx, plain.of_tolist, tensor)
+    raise refuse_use(tx, "going over a numpy array of boundaries, instead of their tolist(),")
+
+
+def columns_over_documents(tx: Translator, matrix: Any) -> list[Any] | None:
+    """The columns of a matrix that is made of vectors with one entry per document; None if it is another."""
+    columns = columns_of(tx, matrix)
+    if columns is None or any(documents_of(tx, column) is None for column in columns):
+        return None
+    return columns
+
+
+def _of_columns(tx: Translator, columns: list[Any], function: Any, *args: Any) -> Any:
+    length = columns[0].call_method(tx, "size", [constant(0)], {})
+    return call(tx, function, length, ListVariable(columns, mutation_type=ValueMutationNew()), *args)
+
+
+def rows_of_numbers(tx: Translator, matrix: Any) -> Any:
+    """``matrix.tolist()``: a list of numbers per document; None if its rows are not known to be over documents."""
+    columns = columns_over_documents(tx, matrix)
+    if columns is None:
+        return numbers_of_rows(tx, matrix)
+    return _of_columns(tx, columns, plain.of_columns, variable(tx, plain.row))
+
+
+def is_once(value: Any) -> bool:
     return issubclass(value.python_type(), plain.Once)
 
 
@@ -89,11 +125,11 @@ def expression(value: Any) -> Any:
     return value.sym_num.node.expr if isinstance(value, SymNodeVariable) else value.as_python_constant()
 
 
-def _length(tx: Translator, documents: Any) -> Any:
+def length_of(tx: Translator, documents: Any) -> Any:
     return attribute(tx, documents, "length")
 
 
-def _number(value: Any) -> int | None:
+def number_of(value: Any) -> int | None:
     known = value.as_python_constant() if value.is_python_constant() else None
     return known if type(known) is int else None
 
@@ -112,7 +148,7 @@ def _advance(tx: Translator, iterator: Value) -> Value:
     if region is None:
         if active.regions:
             raise refuse("nested-loops", "a loop over documents inside a loop over documents", location)
-        region = Region(user, iterator, _length(tx, attribute(tx, iterator, "documents")), location)
+        region = Region(user, iterator, length_of(tx, attribute(tx, iterator, "documents")), location)
         active.trace.regions[iterator] = region
         active.regions.append(region)
     else:
@@ -146,8 +182,8 @@ def refuse_use(tx: Translator, what: str) -> Exception:
 def _position(tx: Translator, documents: Value, key: Value) -> Value:
     """`plain.position`."""
     key = key.realize()
-    length = _length(tx, documents)
-    number = _number(key)
+    length = length_of(tx, documents)
+    number = number_of(key)
     if number is not None:
         # In range for at least one document; beyond that eager's IndexError would become a wrong read.
         if number == 0:
@@ -168,9 +204,9 @@ def _bounds(tx: Translator, documents: Value, key: Value) -> Value:
     key = key.realize()
     assert isinstance(key, SliceVariable)
     start, stop, step = (None if v.is_python_constant() and v.as_python_constant() is None else v for v in key.items)
-    if step is not None and _number(step) != 1:
+    if step is not None and number_of(step) != 1:
         raise refuse_use(tx, "a slice with a step")
-    first, last = (0 if end is None else _number(end) for end in (start, stop))
+    first, last = (0 if end is None else number_of(end) for end in (start, stop))
     if (first, last) not in ((0, 0), (1, 0), (0, -1)):
         raise refuse_use(tx, "a slice other than [1:] or [:-1]")
     return TupleVariable([constant(first), constant(-1 * last if last else 0)], mutation_type=ValueMutationNew())
@@ -178,7 +214,7 @@ def _bounds(tx: Translator, documents: Value, key: Value) -> Value:
 
 def take(tx: Translator, documents: Any) -> Value:
     """`plain.take`; and where another iterator uses this one up."""
-    if _is_once(documents):
+    if is_once(documents):
         if documents in active.trace.spent:
             raise refuse("iterator-use", "an iterator over documents is used a second time", location_of(tx))
         active.trace.spent.add(documents)
@@ -201,128 +237,7 @@ QUESTIONS: dict[Any, Callable[..., Any]] = {
 """Function of `plain` -> ``answer(tx, *arguments)``."""
 
 
-# === Python's functions ======================================================================================
-
-
-def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if kwargs or not 1 <= len(args) <= 3:
-        return None
-    own = ranges.of_document(tx, args)
-    if own is not None or (len(args) == 3 and _number(args[2]) != 1):
-        return own
-    start, stop = (constant(0), args[0]) if len(args) == 1 else args[:2]
-    if all(a.is_python_constant() for a in (start, stop)):
-        n = stop.as_python_constant()
-        if isinstance(n, int) and n >= 1:
-            watch.enter_loop_mode(tx, watch.static_sizes(n))
-        return None
-    if not all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in (start, stop)):
-        return None
-    # Only the difference counts: range(1, n) runs as often as range(n - 1).
-    if not watch.loop_mode_for_symint(tx, expression(stop) - expression(start)):
-        return None
-    return call(tx, plain.of_count, stop) if _number(start) == 0 else call(tx, plain.of_range, start, stop)
-
-
-def _shortest(tx: Translator, items: list[Any], what: str, strict: bool) -> Any:
-    """The length of a zip: that of the shortest, if the lengths differ by constants."""
-    shortest = _length(tx, items[0])
-    for item in items[1:]:
-        length = _length(tx, item)
-        watch.settle(length, shortest)
-        difference = sympy.sympify(expression(length) - expression(shortest))
-        if not difference.is_Integer or (strict and difference != 0):
-            lengths = f"{expression(shortest)} and {expression(length)}"
-            reason = f"{what} of sequences whose lengths are not provably equal ({lengths})"
-            raise refuse("unequal-lengths", reason, location_of(tx))
-        shortest = length if difference < 0 else shortest
-    return shortest
-
-
-def _zip(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if set(kwargs) - {"strict"}:
-        return None
-    found = [documents_of(tx, a) for a in args]
-    known = [f for f in found if f is not None]
-    if not known:
-        return None
-    if len(known) != len(found):
-        reason = "zip of a sequence with one entry per document and one of constant length"
-        if resumes(tx):
-            reason += ", perhaps a list of numbers made before a graph break: that break is what to look at"
-        raise refuse("unequal-lengths", reason, location_of(tx))
-    strict = "strict" in kwargs and bool(kwargs["strict"].as_python_constant())
-    length = _shortest(tx, known, "zip", strict)
-    calls = any(_calls(tx, item) for item in known)
-    for item in known:
-        take(tx, item)
-    return call(tx, plain.of_zip, length, constant(calls), *known)
-
-
-def _calls(tx: Translator, documents: Any) -> bool:
-    """Does making an entry call code of the user?"""
-    return bool(attribute(tx, documents, "calls").as_python_constant())
-
-
-def _map(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    found = [documents_of(tx, a) for a in args[1:]]
-    if kwargs or not found or any(f is None for f in found):
-        return None
-    length = _shortest(tx, found, "map", strict=False)
-    for item in found:
-        take(tx, item)
-    return call(tx, plain.of_map, length, args[0], *found)
-
-
-def _enumerate(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    found = documents_of(tx, args[0]) if args else None
-    if found is None:
-        return None
-    take(tx, found)
-    start = args[1] if len(args) > 1 else kwargs.get("start", constant(0))
-    if _number(start) == 0:
-        return call(tx, plain.of_enumerate, found)
-    return call(tx, plain.of_enumerate_from, found, start)
-
-
-def _pairwise(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    found = documents_of(tx, args[0]) if len(args) == 1 else None
-    if found is None:
-        return None
-    take(tx, found)
-    return call(tx, plain.of_pairwise, found)
-
-
-def _list(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 1 or kwargs:
-        return None
-    if is_collected(args[0]):
-        return args[0]
-    if not is_documents(args[0]):
-        return None
-    # A copy of a sequence that is never changed is the sequence, unless making it calls code of the user.
-    if _calls(tx, args[0]):
-        return collect(tx, args[0])
-    return call(tx, plain.listed, args[0], variable(tx, list)) if _is_once(args[0]) else args[0]
-
-
-def _list_or_generator(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) == 1 and isinstance(args[0], LocalGeneratorObjectVariable) and current_frame().mode in LOOP_MODES:
-        return call(tx, plain.collected, args[0])
-    return _list(tx, args, kwargs)
-
-
-def _tuple(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    out = _list_or_generator(tx, args, kwargs)
-    # The entries of a list over documents are only looked at together.
-    return call(tx, tuple, out) if type(out) is ListVariable and not is_collected(out) else out
-
-
-def _iter(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 1 or is_documents(args[0]):
-        return None  # our own __iter__
-    found = documents_of(tx, args[0])
-    return None if found is None else iterate(tx, found)
+# === Going over one ==========================================================================================
 
 
 def iterate(tx: Translator, documents: Any) -> Any:
@@ -331,54 +246,13 @@ def iterate(tx: Translator, documents: Any) -> Any:
     return call(tx, plain.entries, documents)
 
 
-def _isinstance(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 2 or not is_documents(args[0]) or is_ours(tx):
-        return None
-    wanted = args[1]
-    if wanted.is_python_constant() and wanted.as_python_constant() in (*plain.OURS, plain.Once):
-        return None  # while one is being made
-    kind = attribute(tx, args[0], "kind")
-    if not kind.is_python_constant() or not wanted.is_python_constant():
-        raise refuse_use(tx, "isinstance")
-    return constant(issubclass(kind.as_python_constant(), wanted.as_python_constant()))
-
-
-def is_ours(tx: Any) -> bool:
-    """Is this our own plain code, or torch's, and not the user's?"""
-    return is_library(tx.f_code.co_filename)
-
-
-FUNCTIONS: dict[Any, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
-    builtins.range: _range,
-    builtins.zip: _zip,
-    builtins.map: _map,
-    builtins.enumerate: _enumerate,
-    itertools.pairwise: _pairwise,
-    builtins.list: _list_or_generator,
-    builtins.tuple: _tuple,
-    builtins.iter: _iter,
-    builtins.isinstance: _isinstance,
-}
-"""Function of Python -> ``replacement(tx, args, kwargs)``, None if the call is what it seems."""
-
-_UNDERSTOOD = frozenset({len, slice, type(None), getattr, hasattr, *FUNCTIONS})
-
-
-def refuse_unknown(tx: Any, function: Any, args: list[Any]) -> None:
-    """A function of Python that is given a sequence over documents, and would look at all of its entries."""
-    known = function is None or function in _UNDERSTOOD or is_ours(tx)
-    if not known and getattr(function, "__module__", None) in ("builtins", "itertools", "functools", "math"):
-        if any(is_documents(arg) for arg in args):
-            raise refuse_use(tx, f"{getattr(function, '__name__', function)}()")
-
-
 def collect(tx: Translator, documents: Any) -> Any:
     """``list(documents)`` where entries call code of the user: trace two of them, as a loop that appends would."""
     location = location_of(tx)
     if active.regions:
         raise refuse("nested-loops", "a loop over documents inside a loop over documents", location)
     take(tx, documents)
-    region = Region(tx, documents, _length(tx, documents), location)
+    region = Region(tx, documents, length_of(tx, documents), location)
     active.regions.append(region)
     items = CollectedItems(region)
     region.lists.append(items)

@@ -37,6 +37,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.either import Either
 from packpass.capture.tallies import filled, read, stacked, tally
 from packpass.semantics import storage
+from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -71,6 +72,10 @@ class Count:
     step: int
 
 
+def is_none(value: Any) -> bool:
+    return isinstance(value, ConstantVariable) and value.as_python_constant() is None
+
+
 def _tensor(value: Any) -> fx.Node | None:
     return value.as_proxy().node if isinstance(value, TensorVariable) else None
 
@@ -98,6 +103,8 @@ def _added(value: Any, before: Any) -> tuple[Any, Any] | None:
 def _unchanged(value: Any, before: Any) -> bool:
     """Is it what it was?"""
     node, number = _tensor(value), _number(value)
+    if is_none(value):
+        return is_none(before)
     if node is not None or number is None:
         return node is not None and node is _tensor(before)
     return isinstance(before, ConstantVariable) and _same(number, _number(before))
@@ -116,9 +123,12 @@ def _described(node: fx.Node) -> tuple[tuple[int, ...], torch.dtype, torch.devic
 def learn_total(before: Any, after: list[Any]) -> Total | None:
     """How a local grew in all traced iterations that changed it, if it is a total. ``after``: its value at the end of
     each."""
-    found = []
+    found, begins_with_none = [], is_none(before)
     for value in after:
         if _unchanged(value, before):
+            continue
+        if is_none(before) and _tensor(value) is not None:  # the first document's share is the total
+            before = value
             continue
         step = _added(value, before)
         node = _tensor(value)
@@ -131,6 +141,8 @@ def learn_total(before: Any, after: list[Any]) -> Total | None:
         before = value
     total = found[-1][0] if found else None
     if total is None or any(total not in (first, other) for first, other in found):
+        return None
+    if begins_with_none and total.add not in (operator.add, operator.iadd):
         return None
     # Sums of truth values say whether there is one, which is not how many there are.
     return None if total.dtype is torch.bool else total
@@ -176,6 +188,18 @@ def _is_sum(value: Any, start: Any, step: int) -> bool:
     return bool(difference == step)
 
 
+def is_fresh(region: Region, node: fx.Node) -> bool:
+    """Was the memory of a tensor made in the iteration that has just been traced?"""
+    begin, memory = region.indices[-1], storage(node)
+    return memory is not None and all(storage(other) != memory for other in node.graph.nodes if other < begin)
+
+
+def was_written(region: Region, before: Any) -> bool:
+    """Has the loop written to what a local held before it? What it has become is made of that after the loop."""
+    node = _tensor(before)
+    return node is not None and mutated_after(node.graph, node, region.indices[0])
+
+
 class Adding:
     """A total while the loop is traced again."""
 
@@ -187,11 +211,15 @@ class Adding:
         """For each traced iteration: 1 if it makes a tensor of a number."""
         fake = example(before) if isinstance(before, TensorVariable) else None
         fits = fake is None or total.add not in _IN_PLACE or (tuple(fake.shape) == total.sizes)
-        self.ready = fits and (fake is not None or type(_number(before)) in (int, float))
-        self._memory = storage(_tensor(before)) if total.add in _IN_PLACE else None
+        known = fake is not None or type(_number(before)) in (int, float)
+        self.ready = fits and (known or is_none(before))
+        self._memory = storage(_tensor(before)) if total.add in _IN_PLACE and fake is not None else None
 
     def begin(self, index: Any) -> None:
-        """The stand-in for the total of the documents before."""
+        """The stand-in for the total of the documents before; the first finds None, where the program begins so."""
+        if is_none(self.before) and self.region.iteration == 0:
+            self.start = self.before
+            return
         total, create = self.total, self.region.tx.output.create_proxy
         keywords = {"dtype": total.dtype, "device": total.device}
         self.start = wrap_fx_proxy(self.region.tx, create("call_function", torch.empty, (total.sizes,), keywords))
@@ -200,7 +228,10 @@ class Adding:
         """Has this document's share been added, and nothing else been done with the total?"""
         (value,) = values
         if _unchanged(value, self.start):
-            return self._adds_nothing()
+            # What a total that begins with None becomes is known if the first document gives it, and the second more.
+            return not is_none(self.before) and self._adds_nothing()
+        if is_none(self.start):
+            return self._begins_with(_tensor(value))
         step, stand_in, node = _added(value, self.start), _tensor(self.start), _tensor(value)
         if step is None or stand_in is None or node is None or not self._adds_by(step[0]):
             return False
@@ -208,9 +239,23 @@ class Adding:
             return False
         if _described(node) != (self.total.sizes, self.total.dtype, self.total.device) or self._memory_is_used():
             return False
+        if isinstance(step[1], fx.Node) and mutated_after(node.graph, step[1], node):
+            return False  # what was added is what it was then
+        if self.total.add not in _IN_PLACE and was_written(self.region, self.before):
+            return False
         self._add(step[1])
         for done in (node, stand_in):
             done.graph.erase_node(done)
+        return True
+
+    def _begins_with(self, node: fx.Node | None) -> bool:
+        """Is the total what the first document gives? Where there is no other, it is that very tensor: nobody else may
+        see its memory."""
+        if node is None or _described(node) != (self.total.sizes, self.total.dtype, self.total.device):
+            return False
+        if self._is_kept(node) or not is_fresh(self.region, node):
+            return False
+        self._add(node)
         return True
 
     def _adds_by(self, add: Any) -> bool:
@@ -249,7 +294,7 @@ class Adding:
         vector = stacked(region, [self._proxy(iteration, share) for iteration, share in enumerate(self.added)])
         dtype = {"dtype": constant(self.total.dtype)}
         share = vector.call_method(tx, "sum", [constant(0)], dtype)
-        made = call(tx, self.total.add, self.before, share)
+        made = share if is_none(self.before) else call(tx, self.total.add, self.before, share)
         if all(self.grown) or self._is_of_its_form():
             return made
         return Either(read(tx, tally(region, self.grown)), made, self.before)

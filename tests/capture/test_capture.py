@@ -702,7 +702,7 @@ def test_every_code_of_capture_has_a_program() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("refuse", "note"):
                 used |= {a.value for a in node.args[:1] if isinstance(a, ast.Constant)}
-    elsewhere = {"message-wait", "hooks-dead"}  # test_p2p, test_degraded
+    elsewhere = {"message-wait", "hooks-dead", "internal-error"}  # test_p2p, test_degraded, test_own_errors
     assert used == {*REFUSED, "frame-not-compiled", *elsewhere}
 
 

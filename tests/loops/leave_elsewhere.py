@@ -90,14 +90,6 @@ def rows_of_a_view(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([rows[i, : e - s] for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist()))])
 
 
-@leave("f[T] f[N,200] cu", must_refuse=True, why="the rows from where the document begins, each to its end")
-def to_the_end_of_the_row(x: Tensor, rows: Tensor, cu: Tensor) -> Tensor:
-    out = x.sum() + x.new_zeros(1)
-    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
-        out = torch.cat((out, rows[i, e - s :]))
-    return out
-
-
 @leave("f[T] cu", tail=False, must_refuse=True, why="padded by the number of the document")
 def padded_by_its_number(x: Tensor, cu: Tensor) -> Tensor:
     rows = [F.pad(x[s:e], (0, i)) for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist()))]

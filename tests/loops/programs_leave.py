@@ -12,6 +12,7 @@ from . import (
     leave_edges,
     leave_elsewhere,
     leave_grids,
+    leave_grown,
     leave_index,
     leave_iteration,
     leave_lengths,
@@ -19,6 +20,7 @@ from . import (
     leave_memory,
     leave_offsets,
     leave_python,
+    leave_sequences,
     leave_state,
     leave_totals,
     leave_windows,
@@ -29,8 +31,9 @@ PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
     "PROGRAMS", "leave_attention", "leave_blocks", "leave_branches", "leave_carried", "leave_convolution",
     "leave_counts", "leave_edges", "leave_elsewhere",
-    "leave_grids", "leave_index",
-    "leave_iteration", "leave_lengths", "leave_lists", "leave_memory", "leave_offsets", "leave_python", "leave_state",
+    "leave_grids", "leave_grown", "leave_index",
+    "leave_iteration", "leave_lengths", "leave_lists", "leave_memory", "leave_offsets", "leave_python",
+    "leave_sequences", "leave_state",
     "leave_totals",
     "leave_windows",
 ]  # fmt: skip

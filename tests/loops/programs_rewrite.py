@@ -13,10 +13,12 @@ from . import (
     rewrite_elsewhere,
     rewrite_forms,
     rewrite_grids,
+    rewrite_grown,
     rewrite_lengths,
     rewrite_lists,
     rewrite_offsets,
     rewrite_outputs,
+    rewrite_sequences,
     rewrite_totals,
 )
 from .harness import REWRITE, Program
@@ -25,7 +27,7 @@ PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
     "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_carried",
     "rewrite_convolution", "rewrite_counts",
-    "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_lengths", "rewrite_lists",
-    "rewrite_offsets", "rewrite_outputs",
+    "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_lengths", "rewrite_lists",
+    "rewrite_offsets", "rewrite_outputs", "rewrite_sequences",
     "rewrite_totals",
 ]  # fmt: skip

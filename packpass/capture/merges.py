@@ -1,0 +1,82 @@
+"""One value of the graph made of the entries of a list that a loop over documents has filled.
+
+Where a branch leaves documents out (``if n == 0: continue`` in front of ``parts.append(...)``), the list has fewer
+entries than there are documents. The passes make an entry for every document, and what the program sees are those that
+were appended: how many these are, is a number that the host reads.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from packpass import markers
+from packpass._compat import statically_known_true
+from packpass.capture.dynamo import call, constant, emit, example
+from packpass.capture.lists import CollectedItems
+from packpass.capture.state import current_frame, location_of, refuse, restart
+from packpass.capture.watch import is_unknown
+
+
+def among(tx: Any, items: CollectedItems, made: Any, at: int, stacked: bool = False) -> Any:
+    """What was made of the documents' entries, between what is made of the others in the list."""
+    if items.before or items.after:
+        sides = [[value.as_proxy() for value in side] for side in (items.before, items.after)]
+        if stacked:
+            sides = [[emit(tx, torch.stack, side, at).as_proxy()] if side else [] for side in sides]
+        return emit(tx, torch.cat, [*sides[0], made.as_proxy(), *sides[1]], at)
+    return made
+
+
+def cat_of(tx: Any, items: CollectedItems, at: int) -> Any:
+    """``torch.cat`` of the documents' entries."""
+    collected = items.joined(torch.cat, at)
+    fake = example(collected)
+    if fake.dim() and not is_unknown(fake.shape[at]):
+        every_document(items)
+        if items.lacking:
+            at = at % fake.dim()
+            entries = stack_of(tx, items, 0)
+            return entries.call_method(tx, "movedim", [constant(0), constant(at)], {}).call_method(
+                tx, "flatten", [constant(at), constant(at + 1)], {}
+            )
+        return emit(tx, markers.LIST_JOIN, collected.as_proxy(), at, items.region.length.as_proxy())
+    return emit(tx, markers.RAGGED_CAT, collected.as_proxy(), at)
+
+
+def stack_of(tx: Any, items: CollectedItems, at: int, present: bool = True, some: bool = True) -> Any:
+    every_document(items)
+    collected = items.whole() if items.each == 1 else items.joined(torch.stack, at)
+    first = collected.as_proxy().node.args[0].meta["example_value"]
+    sizes = zip(example(collected).shape, first.shape, strict=True)
+    if any(is_unknown(size) and not statically_known_true(size == own) for size, own in sizes):
+        raise refuse("list-use", "documents of different lengths cannot be stacked", location_of(tx))
+    op = markers.LIST_STACK if items.each == 1 else markers.LIST_JOIN
+    made = emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy())
+    return present_of(tx, items, made, at, some) if present else made
+
+
+def every_document(items: CollectedItems) -> None:
+    """The result has one entry per document by its shape. If some are skipped, the frame is traced again with the skip
+    followed both ways, so that it is known which."""
+    region, frame = items.region, current_frame()
+    if region.skips and region.may_follow_skips(frame):
+        frame.both_ways.add(region.key)
+        raise restart("which documents are skipped is asked for")
+    if region.skips:
+        frame.not_replayable = "a list that lacks the skipped documents is stacked, padded or joined"
+
+
+def present_of(tx: Any, items: CollectedItems, made: Any, dim: int, some: bool = True) -> Any:
+    """What was made of the entries of all documents, without those that the list lacks. Torch makes nothing of a list
+    without entries: there are ``some``."""
+    if not items.lacking:
+        return made
+    number = items.entries()
+    if some:
+        holds = call(tx, operator.gt, items.present().call_method(tx, "sum", [constant(0)], {}), constant(0))
+        call(tx, torch._assert_async, holds, constant("expected a non-empty list of tensors"))
+    known = {"dim": constant(dim), "output_size": number}
+    return made.call_method(tx, "repeat_interleave", [items.present()], known)

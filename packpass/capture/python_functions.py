@@ -1,0 +1,210 @@
+"""Python's own functions where they meet a sequence over documents: range, zip, map, enumerate, list and so on."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from packpass.capture import plain, ranges, watch
+from packpass.capture.dynamo import (
+    ListVariable,
+    LocalGeneratorObjectVariable,
+    SymNodeVariable,
+    attribute,
+    call,
+    constant,
+    variable,
+)
+from packpass.capture.lists import is_collected, is_documents
+from packpass.capture.sequences import (
+    collect,
+    documents_of,
+    expression,
+    is_once,
+    iterate,
+    length_of,
+    number_of,
+    refuse_use,
+    take,
+)
+from packpass.capture.state import LOOP_MODES, current_frame, location_of, refuse, resumes
+from packpass.decisions.location import is_library
+
+if TYPE_CHECKING:
+    from packpass.capture.dynamo import InstructionTranslatorBase as Translator
+
+
+def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if kwargs or not 1 <= len(args) <= 3:
+        return None
+    own = ranges.of_document(tx, args)
+    if own is not None or (len(args) == 3 and number_of(args[2]) != 1):
+        return own
+    start, stop = (constant(0), args[0]) if len(args) == 1 else args[:2]
+    if all(a.is_python_constant() for a in (start, stop)):
+        n = stop.as_python_constant()
+        if isinstance(n, int) and n >= 1:
+            watch.enter_loop_mode(tx, watch.static_sizes(n))
+        return None
+    if not all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in (start, stop)):
+        return None
+    # Only the difference counts: range(1, n) runs as often as range(n - 1).
+    if not watch.loop_mode_for_symint(tx, expression(stop) - expression(start)):
+        return None
+    return call(tx, plain.of_count, stop) if number_of(start) == 0 else call(tx, plain.of_range, start, stop)
+
+
+def _shortest(tx: Translator, items: list[Any], what: str, strict: bool) -> Any:
+    """The length of a zip: that of the shortest, if the lengths differ by constants."""
+    shortest = length_of(tx, items[0])
+    for item in items[1:]:
+        length = length_of(tx, item)
+        watch.settle(length, shortest)
+        difference = sympy.sympify(expression(length) - expression(shortest))
+        if not difference.is_Integer or (strict and difference != 0):
+            lengths = f"{expression(shortest)} and {expression(length)}"
+            reason = f"{what} of sequences whose lengths are not provably equal ({lengths})"
+            raise refuse("unequal-lengths", reason, location_of(tx))
+        shortest = length if difference < 0 else shortest
+    return shortest
+
+
+def _zip(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if set(kwargs) - {"strict"}:
+        return None
+    found = [documents_of(tx, a) for a in args]
+    known = [f for f in found if f is not None]
+    if not known:
+        return None
+    if len(known) != len(found):
+        reason = "zip of a sequence with one entry per document and one of constant length"
+        if resumes(tx):
+            reason += ", perhaps a list of numbers made before a graph break: that break is what to look at"
+        raise refuse("unequal-lengths", reason, location_of(tx))
+    strict = "strict" in kwargs and bool(kwargs["strict"].as_python_constant())
+    length = _shortest(tx, known, "zip", strict)
+    calls = any(_calls(tx, item) for item in known)
+    for item in known:
+        take(tx, item)
+    return call(tx, plain.of_zip, length, constant(calls), *known)
+
+
+def _calls(tx: Translator, documents: Any) -> bool:
+    """Does making an entry call code of the user?"""
+    return bool(attribute(tx, documents, "calls").as_python_constant())
+
+
+def _map(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    found = [documents_of(tx, a) for a in args[1:]]
+    if kwargs or not found or any(f is None for f in found):
+        return None
+    length = _shortest(tx, found, "map", strict=False)
+    for item in found:
+        take(tx, item)
+    return call(tx, plain.of_map, length, args[0], *found)
+
+
+def _enumerate(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    found = documents_of(tx, args[0]) if args else None
+    if found is None:
+        return None
+    take(tx, found)
+    start = args[1] if len(args) > 1 else kwargs.get("start", constant(0))
+    if number_of(start) == 0:
+        return call(tx, plain.of_enumerate, found)
+    return call(tx, plain.of_enumerate_from, found, start)
+
+
+def _pairwise(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    found = documents_of(tx, args[0]) if len(args) == 1 else None
+    if found is None:
+        return None
+    take(tx, found)
+    return call(tx, plain.of_pairwise, found)
+
+
+def _starmap(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    found = documents_of(tx, args[1]) if len(args) == 2 and not kwargs else None
+    if found is None:
+        return None
+    take(tx, found)
+    return call(tx, plain.of_starmap, args[0], found)
+
+
+def _list(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        return None
+    if is_collected(args[0]):
+        return args[0]
+    if not is_documents(args[0]):
+        return None
+    # A copy of a sequence that is never changed is the sequence, unless making it calls code of the user.
+    if _calls(tx, args[0]):
+        return collect(tx, args[0])
+    return call(tx, plain.listed, args[0], variable(tx, list)) if is_once(args[0]) else args[0]
+
+
+def listed(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``list(entries)``; None if it is what it seems."""
+    if len(args) == 1 and isinstance(args[0], LocalGeneratorObjectVariable) and current_frame().mode in LOOP_MODES:
+        return call(tx, plain.collected, args[0])
+    return _list(tx, args, kwargs)
+
+
+def _tuple(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    out = listed(tx, args, kwargs)
+    # The entries of a list over documents are only looked at together.
+    return call(tx, tuple, out) if type(out) is ListVariable and not is_collected(out) else out
+
+
+def _iter(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or is_documents(args[0]):
+        return None  # our own __iter__
+    found = documents_of(tx, args[0])
+    return None if found is None else iterate(tx, found)
+
+
+def _isinstance(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 2 or not is_documents(args[0]) or is_ours(tx):
+        return None
+    wanted = args[1]
+    if wanted.is_python_constant() and wanted.as_python_constant() in (*plain.OURS, plain.Once):
+        return None  # while one is being made
+    kind = attribute(tx, args[0], "kind")
+    if not kind.is_python_constant() or not wanted.is_python_constant():
+        raise refuse_use(tx, "isinstance")
+    return constant(issubclass(kind.as_python_constant(), wanted.as_python_constant()))
+
+
+def is_ours(tx: Any) -> bool:
+    """Is this our own plain code, or torch's, and not the user's?"""
+    return is_library(tx.f_code.co_filename)
+
+
+FUNCTIONS: dict[Any, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
+    builtins.range: _range,
+    builtins.zip: _zip,
+    builtins.map: _map,
+    builtins.enumerate: _enumerate,
+    itertools.pairwise: _pairwise,
+    itertools.starmap: _starmap,
+    builtins.list: listed,
+    builtins.tuple: _tuple,
+    builtins.iter: _iter,
+    builtins.isinstance: _isinstance,
+}
+"""Function of Python -> ``replacement(tx, args, kwargs)``, None if the call is what it seems."""
+
+_UNDERSTOOD = frozenset({len, slice, type(None), getattr, hasattr, *FUNCTIONS})
+
+
+def refuse_unknown(tx: Any, function: Any, args: list[Any]) -> None:
+    """A function of Python that is given a sequence over documents, and would look at all of its entries."""
+    known = function is None or function in _UNDERSTOOD or is_ours(tx)
+    if not known and getattr(function, "__module__", None) in ("builtins", "itertools", "functools", "math"):
+        if any(is_documents(arg) for arg in args):
+            raise refuse_use(tx, f"{getattr(function, '__name__', function)}()")

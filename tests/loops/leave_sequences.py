@@ -1,0 +1,63 @@
+"""Loops that must be left alone: places of a list that are filled in another order, or looked at while others are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+
+
+@leave("f[T] cu", must_refuse=True, why="documents are put into the list from its end")
+def places_from_the_end(x: Tensor, cu: Tensor) -> Tensor:
+    n = len(cu) - 1
+    parts: list[Any] = [None] * n
+    for i in range(n):
+        parts[n - 1 - i] = x[cu[i] : cu[i + 1]] * 2
+    return torch.cat([x[:1], *parts])
+
+
+@leave("f[T] cu", must_refuse=True, exact=False, why="the place before is part of the next")
+def places_that_add_up(x: Tensor, cu: Tensor) -> Tensor:
+    n = len(cu) - 1
+    sums: list[Any] = [0.0] * n
+    for i in range(n):
+        sums[i] = x[cu[i] : cu[i + 1]].sum() + sums[i - 1]
+    return torch.stack([x.sum() * 0, *sums])
+
+
+@leave("f[T] cu", must_refuse=True, exact=False, why="a place is filled twice")
+def places_filled_twice(x: Tensor, cu: Tensor) -> Tensor:
+    n = len(cu) - 1
+    sums: list[Any] = [None] * n
+    for i in range(n):
+        sums[i] = x[cu[i] : cu[i + 1]].sum()
+        sums[i] = x[cu[i] : cu[i + 1]].sum() * 2
+    return torch.stack([x.sum() * 0, *sums])
+
+
+@leave("f[T] cu", must_refuse=True, exact=False, why="documents without tokens leave their place empty")
+def places_left_empty(x: Tensor, cu: Tensor) -> Tensor:
+    n = len(cu) - 1
+    sums: list[Any] = [None] * n
+    for i in range(n):
+        if cu[i + 1] > cu[i]:
+            sums[i] = x[cu[i] : cu[i + 1]].sum()
+    return torch.stack([x.sum() * 0, *[s for s in sums if s is not None]])
+
+
+@leave("f[T] cu", must_refuse=True, exact=False, why="the entry of one document is taken from the list")
+def one_place_of_all(x: Tensor, cu: Tensor) -> Any:
+    n = len(cu) - 1
+    sums: list[Any] = [None] * n
+    for i in range(n):
+        sums[i] = x[cu[i] : cu[i + 1]].sum()
+    return sums[n // 2 :]
+
+
+@leave("f[T] cu", must_refuse=True, why="the rows of the matrix come from its end")
+def rows_from_the_end(x: Tensor, cu: Tensor) -> Tensor:
+    spans = torch.stack([cu[:-1], cu[1:]], 1).flip(0).tolist()
+    return torch.cat([x[:1], *[x[s:e].flip(0) for s, e in spans]])
