@@ -41,7 +41,7 @@ def learn(before: dict[str, Any], after: list[dict[str, Any]], region: Region, n
     return {name: of(name) for name in names}
 
 
-MADE_AT_THE_END = (Adding, Lengthening, Relisting)
+WHOLES = (Adding, Lengthening, Relisting)
 """What makes a value that the program has, whether or not somebody asks for it."""
 
 
@@ -94,8 +94,8 @@ class Carried:
 
     def totals(self) -> dict[str, Any]:
         """Name of every total, row and list -> its value after the loop; a total may have been added to in place."""
-        return {names[0]: made.after() for names, made in self.names if isinstance(made, MADE_AT_THE_END)}
+        return {names[0]: made.after() for names, made in self.names if isinstance(made, WHOLES)}
 
     def numbers(self) -> dict[str, Callable[[], Any]]:
         """Name of every other local -> what makes its value after the loop, where somebody asks for it."""
-        return {name: made.after for names, made in self.names if not isinstance(made, MADE_AT_THE_END) for name in names}
+        return {name: made.after for names, made in self.names if not isinstance(made, WHOLES) for name in names}
