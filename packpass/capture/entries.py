@@ -40,8 +40,15 @@ def list_of(region: Region, values: list[Any]) -> Any:
     made = [made_of(node, index, region.indices[0]) for node, index in zip(nodes, region.indices, strict=True)]
     if any(expression is None or expression != made[0] for expression in made):
         return None
-    vector = _emit(region.tx, made[0], region.length)
-    return emit(region.tx, "clone", vector, method=True) if vector is not None and _is_tensor(vector) else None
+    vector = numbers_made(region.tx, made[0], region.length)
+    return None if vector is None else emit(region.tx, "clone", vector, method=True)
+
+
+def numbers_made(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
+    """The proxy of the numbers of ``length`` documents, made in that way; None if they are not found, or all the
+    same."""
+    vector = _emit(tx, made, length)
+    return vector if vector is not None and _is_tensor(vector) else None
 
 
 def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
@@ -135,7 +142,7 @@ def vector_of(tx: InstructionTranslatorBase, made: Any) -> Any:
 
 def holds_entries(made: Any) -> bool:
     """Is a number made from entries of a tensor, of which there may be more than documents?"""
-    return isinstance(made, tuple) and (made[0] == "entry" or any(holds_entries(part) for part in made[1:]))
+    return isinstance(made, tuple) and (made[:1] == ("entry",) or any(holds_entries(part) for part in made[1:]))
 
 
 def _emit(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:

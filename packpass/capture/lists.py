@@ -65,7 +65,7 @@ class CollectedItems(list[Any]):
         self.listed: ListedItems | None = None
         """Where each document has added the numbers of a range (`packpass.capture.ranges`)."""
         self.lacking: set[int] = set()
-        """Traced iterations that append nothing, as a branch says: the list lacks the documents that go their way."""
+        """Traced iterations that append nothing: the list lacks the documents that go their way."""
         self._tensors = False
         self.before: list[Any] = []
         self.after: list[Any] = []
@@ -117,7 +117,7 @@ class CollectedItems(list[Any]):
         """Refuses the loop if the list lacks entries that were to come."""
 
     def _check_alone(self) -> None:
-        if self.before or self.after:
+        if self.alone() is not self:
             raise self.refusal()
 
     def holds(self, iteration: int) -> bool:
@@ -147,8 +147,7 @@ class CollectedItems(list[Any]):
             self._fill()
         if all(isinstance(value, TensorVariable) for values in self.values for value in values):
             self._tensors = True
-            if self.each == 1:
-                self._one = self._collect([values[0] for values in self.values])
+            self._one = self._collect([values[0] for values in self.values]) if self.each == 1 else None
             return
         if all(_is_none(value) for values in self.values for value in values):
             return  # weights of attention that nobody asked for, say: any use of the list needs its entries
@@ -260,7 +259,7 @@ class CollectedItems(list[Any]):
         return known
 
     def _join(self, function: Any, dim: int, iteration: int) -> Any:
-        """The entries of one document put together where its iteration ends."""
+        """A document's entries put together where its iteration ends."""
         end = self._end(iteration)
         with end.graph.inserting_before(end):
             return emit(self.region.tx, function, [value.as_proxy() for value in self.values[iteration]], dim)

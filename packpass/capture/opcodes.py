@@ -44,6 +44,7 @@ from packpass.capture.dynamo import (
     variable,
 )
 from packpass.capture.lists import added, items_of, numbers_of
+from packpass.capture.python_functions import with_zero
 from packpass.capture.region import TrackedLocals
 from packpass.capture.state import LOOP_MODES, Mode, active, leave_to_stock
 from packpass.capture.watch import watch_items
@@ -195,7 +196,8 @@ def _operate(original: Any, self: Any, instruction: Any) -> None:
     if adds and active.regions and grown.regrown(self.stack[-2].realize(), self.stack[-1].realize()) is not None:
         self.pop()
         return
-    joined = added(*self.stack[-2:]) if adds else None
+    sides = [side.realize() for side in self.stack[-2:]]
+    joined = with_zero(self, *sides) or added(*sides) if adds and not active.regions else None
     if joined is not None:
         self.popn(2)
         self.push(joined)
@@ -205,7 +207,9 @@ def _operate(original: Any, self: Any, instruction: Any) -> None:
 
 def _list_extend(original: Any, self: Any, instruction: Any) -> None:
     """``[*parts]`` of what a loop over documents makes."""
-    own = extended.unpacked(self, self.stack[-1 - instruction.argval], self.stack[-1].realize())
+    items, more = self.stack[-1 - instruction.argval].realize(), self.stack[-1].realize()
+    own = None if active.regions else with_zero(self, items, more)
+    own = own or extended.unpacked(self, items, more)
     if own is not None:
         self.pop()
         self.stack[-instruction.argval] = own

@@ -254,7 +254,7 @@ def of_collected(collected: Any, length: Any) -> Any:
 def listed(documents: Any, kind: Any) -> Any:
     """``list(iterator)``: the same entries, to be gone through as often as one likes."""
     take(documents)
-    return Documents(documents.length, documents.get, kind)
+    return Documents(documents.length, documents.get, kind, False, documents.origin)
 
 
 def of_zip(length: Any, calls: Any, *items: Any) -> Any:
@@ -275,6 +275,18 @@ def of_map(length: Any, function: Any, *items: Any) -> Any:
 def of_starmap(function: Any, items: Any) -> Any:
     """``itertools.starmap(function, items)``."""
     return Once(items.length, lambda i: function(*items.get(i)), itertools.starmap, True)
+
+
+def of_accumulate(numbers: Any, initial: Any) -> Any:
+    """``itertools.accumulate(numbers, initial=initial)``, of the ``tolist()`` of a tensor; ``initial``: 0 or None."""
+    sums = numbers.origin.long().cumsum(0)
+    sums = sums if initial is None else torch.nn.functional.pad(sums, (1, 0))
+    return Once(sums.size(0), lambda i: sums[i].item(), itertools.accumulate, False, sums)
+
+
+def of_zero_and(numbers: Any) -> Any:
+    """``[0] + numbers``, of the ``tolist()`` of a tensor."""
+    return of_tolist(torch.nn.functional.pad(numbers.origin, (1, 0)))
 
 
 def of_enumerate(items: Any) -> Any:

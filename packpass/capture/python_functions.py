@@ -14,12 +14,13 @@ from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
     SymNodeVariable,
+    TensorVariable,
     attribute,
     call,
     constant,
     variable,
 )
-from packpass.capture.lists import is_collected, is_documents
+from packpass.capture.lists import is_collected, is_documents, numbers_of
 from packpass.capture.sequences import (
     collect,
     documents_of,
@@ -148,6 +149,33 @@ def _list(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return call(tx, plain.listed, args[0], variable(tx, list)) if is_once(args[0]) else args[0]
 
 
+def _accumulate(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    found = documents_of(tx, args[0]) if len(args) == 1 and not set(kwargs) - {"initial"} else None
+    initial = kwargs.get("initial", constant(None))
+    known = found is not None and is_documents(found) and initial.is_python_constant()
+    if not known or initial.as_python_constant() not in (None, 0) or not _has_origin(tx, found):
+        return None
+    take(tx, found)
+    return call(tx, plain.of_accumulate, found, initial)
+
+
+def _has_origin(tx: Translator, documents: Any) -> bool:
+    return isinstance(attribute(tx, documents, "origin"), TensorVariable)
+
+
+def with_zero(tx: Translator, items: Any, more: Any) -> Any:
+    """``[0] + numbers``, ``[0, *numbers]`` of the numbers that a tensor holds; None if it is something else."""
+    known = type(items) is ListVariable and type(items.items) is list and len(items.items) == 1
+    if not known or number_of(items.items[0].realize()) != 0:
+        return None
+    numbers = numbers_of(more) or more
+    if not is_documents(numbers) or not _has_origin(tx, numbers):
+        return None
+    if is_once(numbers):
+        take(tx, numbers)
+    return call(tx, plain.of_zero_and, numbers)
+
+
 def listed(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``list(entries)``; None if it is what it seems."""
     if len(args) == 1 and isinstance(args[0], LocalGeneratorObjectVariable) and current_frame().mode in LOOP_MODES:
@@ -192,6 +220,7 @@ FUNCTIONS: dict[Any, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     builtins.enumerate: _enumerate,
     itertools.pairwise: _pairwise,
     itertools.starmap: _starmap,
+    itertools.accumulate: _accumulate,
     builtins.list: listed,
     builtins.tuple: _tuple,
     builtins.iter: _iter,

@@ -28,6 +28,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import CollectedItems
 from packpass.capture.questions import without_slots
 from packpass.capture.running import adopt
+from packpass.capture.running import learn as learn_numbers
 from packpass.capture.state import Restart, active, caller_of, refuse, restart
 
 if TYPE_CHECKING:
@@ -383,6 +384,7 @@ class Region:
         if not isinstance(variable.mutation_type, ValueMutationNew):
             return False  # a default of a function has no source either, before torch 2.12
         if not all(isinstance(entry.realize(), TensorVariable) for entry in items):
+            learn_numbers(self, variable)
             return False
         variable.items = CollectedItems(self)
         variable.items.before = list(items)

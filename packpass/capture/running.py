@@ -8,9 +8,12 @@
         bounds.extend(ends.tolist())
     torch.tensor(bounds)
 
-The first trace finds such a list by its ``extend`` and the frame is traced again. Then the last entry is a number that
-nobody knows (`markers.LIST_LAST`), what every document adds is collected as a list of tensors would be, and the list as
-a whole can be made a tensor, nothing else. The passes must prove how the documents' numbers go on from each other.
+or, one number for each document, ``bounds.append(bounds[-1] + n)``.
+
+The first trace finds such a list by its ``extend`` (``append``) and the frame is traced again. Then the last entry is a
+number that nobody knows (`markers.LIST_LAST`), what every document adds is collected as a list of tensors would be, and
+the list as a whole can be made a tensor, nothing else. The passes must prove how the documents' numbers go on from each
+other. Numbers that are appended are sums, which the list is made of.
 """
 
 from __future__ import annotations
@@ -20,17 +23,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from packpass import markers
+from packpass.capture import plain
 from packpass.capture.dynamo import (
     ListVariable,
+    SymNodeVariable,
     TensorVariable,
     ValueMutationNew,
     attribute,
+    call,
     constant,
     emit,
     example,
 )
+from packpass.capture.entries import made_of, numbers_made
 from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.state import active, current_frame, restart
+from packpass.capture.tallies import share_of
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -46,6 +54,8 @@ class RunningItems(CollectedItems):
         self._lasts: dict[int, Any] = {}
         """Iteration -> the last entry before the document."""
         self._whole: Any = None
+        self._shares: list[Any] = []
+        """How the number is made that each traced iteration adds, where it adds one."""
 
     def last(self) -> Any:
         """``numbers[-1]``, before the document has added its own."""
@@ -58,7 +68,21 @@ class RunningItems(CollectedItems):
         return self._lasts[region.iteration]
 
     def append(self, value: Any) -> None:
-        raise self.refusal()
+        """``numbers.append(numbers[-1] + n)``."""
+        region = self.region
+        last = self._lasts.get(region.iteration) if active.regions and active.regions[-1] is region else None
+        if last is None or not isinstance(value.realize(), SymNodeVariable):
+            raise self.refusal()
+        node, before = value.as_proxy().node, last.as_proxy().node
+        share = share_of(node, before)
+        if share is None or self.holds(region.iteration) or self.first != [0] or node.users:
+            raise self.refusal()
+        if list(before.users) != [node]:
+            raise self.refusal()
+        for done in (node, before):
+            done.graph.erase_node(done)
+        self.values.append([share])
+        self._shares.append(made_of(share, region.indices[-1], region.indices[0]))
 
     def go_on(self, numbers: Any) -> None:
         """``extend`` by the numbers that a tensor holds."""
@@ -66,7 +90,25 @@ class RunningItems(CollectedItems):
             raise self._refuse_count()
         self.values.append([numbers])
 
+    def _close_sums(self) -> None:
+        """``[0, first, first + second, ...]``."""
+        tx, made = self.region.tx, self._shares[0]
+        same = made is not None and all(other == made for other in self._shares)
+        vector = numbers_made(tx, made, self.region.length) if same else None
+        if vector is None or self.region.skips or self.region.followed:
+            raise self.refusal()
+        sums = emit(tx, "cumsum", vector, 0, method=True)
+        self.numbers = call(tx, plain.of_tolist, emit(tx, torch.nn.functional.pad, sums.as_proxy(), (1, 0)))
+
+    def entries(self) -> Any:
+        if self.numbers is None:
+            raise self.refusal()
+        return attribute(self.region.tx, self.numbers, "length")
+
     def close(self) -> None:
+        if self._shares:
+            self._close_sums()
+            return
         made = [values[0].as_proxy() for values in self.values]
         lasts = [last.as_proxy() for last in self._lasts.values()]
         if lasts and len(lasts) != len(made):
@@ -85,6 +127,8 @@ class RunningItems(CollectedItems):
 
     def tensor(self) -> Any:
         """All numbers, those before the loop included, as a vector of 64 bits."""
+        if self.numbers is not None:
+            return attribute(self.region.tx, self.numbers, "origin")
         if self._whole is None:
             raise self.refusal()
         tx = self.region.tx
@@ -103,13 +147,17 @@ def extend(items: Any, more: Any) -> Any:
             raise items.items.refusal()
         items.items.go_on(origin)
         return constant(None)
-    region = active.regions[-1]
+    learn(active.regions[-1], items)
+    return None
+
+
+def learn(region: Region, items: Any) -> None:
+    """If this may be such a list, the frame is traced again."""
     place = region.place_of(items)
     known = current_frame().running.setdefault(region.key, set())
-    if _first(items) is None or place is None or place in known:
-        return None
-    known.add(place)
-    raise restart(f"{place[1]} is a list of numbers that goes on from document to document")
+    if _first(items) is not None and place is not None and place not in known:
+        known.add(place)
+        raise restart(f"{place[1]} is a list of numbers that goes on from document to document")
 
 
 def _numbers(more: Any) -> Any:
@@ -141,7 +189,7 @@ def adopt(region: Region, value: Any) -> None:
 def last_of(value: Any, key: Any) -> Any:
     """``numbers[-1]`` of such a list; None if it is none."""
     items = items_of(value)
-    if not isinstance(items, RunningItems):
+    if not isinstance(items, RunningItems) or items.numbers is not None:
         return None
     at = key.realize()
     if not at.is_python_constant() or at.as_python_constant() != -1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -61,3 +62,34 @@ def one_place_of_all(x: Tensor, cu: Tensor) -> Any:
 def rows_from_the_end(x: Tensor, cu: Tensor) -> Tensor:
     spans = torch.stack([cu[:-1], cu[1:]], 1).flip(0).tolist()
     return torch.cat([x[:1], *[x[s:e].flip(0) for s, e in spans]])
+
+
+@leave("f[T] cu", must_refuse=True, tail=False, why="the list is counted from 1")
+def boundaries_counted_from_one(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = [1]
+    for n in cu.diff().tolist():
+        bounds.append(bounds[-1] + n)
+    return torch.cat([x[:1], *[x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])]])
+
+
+@leave("f[T] cu", must_refuse=True, why="the list holds the longest so far")
+def longest_so_far(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = [0]
+    for n in cu.diff().tolist():
+        bounds.append(max(bounds[-1], n))
+    return torch.cat([x[:1], *[x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])]])
+
+
+@leave("f[T] cu", must_refuse=True, why="the last number is part of what else the document gives")
+def last_number_is_used(x: Tensor, cu: Tensor) -> Tensor:
+    bounds, parts = [0], [x[:1]]
+    for n in cu.diff().tolist():
+        parts.append(x[bounds[-1] : bounds[-1] + n] * bounds[-1])
+        bounds.append(bounds[-1] + n)
+    return torch.cat(parts)
+
+
+@leave("f[T] cu", must_refuse=True, why="the longest so far, by accumulate")
+def accumulated_by_max(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = [0, *itertools.accumulate(cu.diff().tolist(), max)]
+    return torch.cat([x[:1], *[x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])]])

@@ -155,3 +155,13 @@ def ends_of_padded_rows(x: Tensor, rows: Tensor, cu: Tensor) -> Tensor:
     for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
         out = torch.cat((out, rows[i, e - s :]))
     return out
+
+
+@program("f[T] cu", exact=False, tail=False, reads=1)
+def row_total_and_count(x: Tensor, cu: Tensor) -> tuple[Tensor, Any, int]:
+    row, total, count = x[:0], 0.0, 0
+    for i, (s, e) in enumerate(spans(cu)):
+        doc = x[s:e] * i
+        row, total = torch.cat((row, doc)), total + doc.sum()
+        count += e - s
+    return row, total, count

@@ -3,6 +3,7 @@ document."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,29 @@ def two_places_for_each(x: Tensor, cu: Tensor) -> tuple[Tensor, Any]:
         doc = x[cu[i] : cu[i + 1]]
         sums[i], first[i] = doc.sum(0), doc * 2
     return torch.cat([doc + 1 for doc in first]), sum(sums)
+
+
+@program("f[T] cu", where=(flipped,), tail=False, shapes=SOME)
+def boundaries_counted_in_a_list(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor, int]:
+    bounds = [0]
+    for n in cu.diff().tolist():
+        bounds.append(bounds[-1] + n)
+    return flipped(x, zip(bounds[:-1], bounds[1:])), torch.tensor(bounds), len(bounds)
+
+
+@program("f[T] cu", where=(flipped,), tail=False, shapes=SOME)
+def boundaries_of_accumulate(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = [0, *itertools.accumulate(cu.diff().tolist())]
+    return flipped(x, itertools.pairwise(bounds))
+
+
+@program("f[T] cu", where=(flipped,), tail=False, shapes=SOME)
+def boundaries_of_accumulate_from_zero(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = list(itertools.accumulate((cu[1:] - cu[:-1]).tolist(), initial=0))
+    return flipped(x, zip(bounds[:-1], bounds[1:]))
+
+
+@program("f[T] cu", where=(flipped,), shapes=SOME)
+def zero_in_front_of_ends(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = [0] + cu[1:].tolist()  # noqa: RUF005
+    return flipped(x, zip(bounds[:-1], bounds[1:]))
