@@ -81,7 +81,9 @@ class Backend:
                 outcome = run_passes(gm, settings, frame)
         except LayoutError as error:
             raise tracing_error(error) from None
-        if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing):
+        # Loops that only count are gone before any pass looks at them.
+        counted = frame.mode is Mode.SYMBOLIC and bool(frame.sites) and not outcome.refusals
+        if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing or counted):
             outcome.react(settings)
             with traced_transaction():  # the inner backend, too, may have Dynamo trace the frame again
                 outcome.commit()
