@@ -15,7 +15,6 @@ from packpass.capture.dynamo import (
     AutogradFunctionContextVariable,
     CellVariable,
     IteratorVariable,
-    ListVariable,
     LocalGeneratorObjectVariable,
     UserDefinedObjectVariable,
     VariableTracker,
@@ -242,13 +241,10 @@ def _make_numbers(frame: Any) -> None:
     for name, value in list(dict.items(values)):
         if isinstance(value, Poison) and value.make is not None:
             dict.__setitem__(values, name, value.made())
-        elif type(value) is ListVariable:
-            lists[value] = lists.get(value) or joins.behind_the_graph(frame, value)
-            dict.__setitem__(values, name, lists[value] or value)
+        else:
+            dict.__setitem__(values, name, joins.behind_the_graph(frame, value, lists) or value)
     for at, value in enumerate(frame.stack):
-        if type(value) is ListVariable:
-            lists[value] = lists.get(value) or joins.behind_the_graph(frame, value)
-            frame.stack[at] = lists[value] or value
+        frame.stack[at] = joins.behind_the_graph(frame, value, lists) or value
 
 
 def _is_read(frame: Any, name: str) -> bool:

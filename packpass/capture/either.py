@@ -24,6 +24,25 @@ def listed(stacked: Any) -> list[Any]:
     return [entry.clone() for entry in stacked.unbind(0)]
 
 
+def numbers(vector: Any) -> list[int]:
+    """A list of the numbers in a tensor, which is the list's own."""
+    made: list[int] = vector.tolist()
+    return made
+
+
+class Numbers(VariableTracker):
+    """A list of numbers behind the graph, given the tensor that holds them."""
+
+    def __init__(self, vector: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.vector = vector
+
+    def reconstruct(self, codegen: Any) -> None:
+        codegen.add_push_null(lambda: codegen.load_import_from(__name__, numbers.__name__))
+        codegen(self.vector)
+        codegen.call_function(1, False)
+
+
 class Listed(VariableTracker):
     """A list behind the graph, given what its entries are stacked: a list of the program itself again."""
 

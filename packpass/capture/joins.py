@@ -15,6 +15,7 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.capture import plain
 from packpass.capture.dynamo import (
+    ListVariable,
     LocalGeneratorObjectVariable,
     TupleVariable,
     attribute,
@@ -23,10 +24,10 @@ from packpass.capture.dynamo import (
     emit,
     example,
 )
-from packpass.capture.either import Either, Listed
+from packpass.capture.either import Either, Listed, Numbers
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
 from packpass.capture.merges import among, cat_of, every_document, present_of, stack_of
-from packpass.capture.sequences import collect
+from packpass.capture.sequences import collect, is_once
 from packpass.capture.state import active, location_of, refuse
 from packpass.capture.watch import is_unknown
 from packpass.semantics import example as example_of
@@ -62,9 +63,33 @@ def stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
     return among(tx, items, stack_of(tx, items.alone(), at), at, stacked=True)
 
 
-def behind_the_graph(tx: Any, value: Any) -> Any:
-    """What a list that lacks documents is for the code behind the graph; None if it is none, or its entries may share
-    memory with something else."""
+def behind_the_graph(tx: Any, value: Any, made: dict[Any, Any]) -> Any:
+    """What a value is for the code behind the graph, which has lists with entries; None if it is what it seems.
+    ``made``: what lists have become."""
+    if type(value) in (ListVariable, TupleVariable) and type(value.items) is list:
+        entries = [behind_the_graph(tx, entry, made) or entry for entry in value.items]
+        if all(a is b for a, b in zip(entries, value.items, strict=True)):
+            return None
+        if type(value) is TupleVariable:
+            return TupleVariable(entries)
+        value.items[:] = entries  # the list is still the one that others may hold
+        return None
+    if value not in made and (type(value) is ListVariable or is_documents(value)):
+        made[value] = _numbers_behind(tx, value) or _tensors_behind(tx, value)
+    return made.get(value)
+
+
+def _numbers_behind(tx: Any, value: Any) -> Any:
+    """A list of numbers that a tensor holds."""
+    known = is_collected(value) or (is_documents(value) and not is_once(value))
+    found = numbers_in(tx, value) if known else None
+    if found is None or attribute(tx, found, "kind").as_python_constant() is not list:
+        return None
+    return Numbers(attribute(tx, found, "origin"))
+
+
+def _tensors_behind(tx: Any, value: Any) -> Any:
+    """A list that lacks documents; None if it is none, or its entries may share memory with something else."""
     items = items_of(value)
     if items is None or not items.lacking or items.each != 1 or not items.region.closed:
         return None

@@ -15,6 +15,7 @@ from packpass.capture.dynamo import (
     LocalGeneratorObjectVariable,
     SymNodeVariable,
     TensorVariable,
+    ValueMutationNew,
     attribute,
     call,
     constant,
@@ -183,10 +184,22 @@ def listed(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _list(tx, args, kwargs)
 
 
+class CollectedTuple(ListVariable):
+    """A tuple of what a loop over documents has put into a list."""
+
+    def python_type(self) -> type:
+        return tuple
+
+
 def _tuple(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     out = listed(tx, args, kwargs)
-    # The entries of a list over documents are only looked at together.
-    return call(tx, tuple, out) if type(out) is ListVariable and not is_collected(out) else out
+    if out is not None and is_documents(out) and not is_once(out):
+        return call(tx, plain.listed, out, variable(tx, tuple))
+    if is_collected(out):
+        made = CollectedTuple([], mutation_type=ValueMutationNew())
+        made.items = out.items  # which are only looked at together
+        return made
+    return call(tx, tuple, out) if type(out) is ListVariable else out
 
 
 def _iter(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:

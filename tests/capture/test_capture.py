@@ -349,7 +349,7 @@ def element_of_a_range_before_the_first(x: Tensor, cu: Tensor) -> Tensor:
 
 
 def sequence_that_is_kept(x: Tensor, cu: Tensor) -> Any:
-    kept = SimpleNamespace(ends=cu.tolist())
+    kept = SimpleNamespace(ends=tuple(cu.tolist()))
     out = x.clone()
     for s, e in zip(kept.ends[:-1], kept.ends[1:]):
         out[:, s:e] = x[:, s:e].flip(1)
@@ -419,11 +419,11 @@ def list_use(x: Tensor, cu: Tensor) -> Any:
     return parts[0], len(parts)
 
 
-def list_added(x: Tensor, cu: Tensor) -> Tensor:
+def list_without_its_first(x: Tensor, cu: Tensor) -> Tensor:
     parts: list[Tensor] = []
     for s, e in zip(cu[:-1], cu[1:]):
         parts.append(x[:, s:e])
-    return torch.cat([x[:, :1]] + parts, 1)  # noqa: RUF005
+    return torch.cat([x[:, :1], *parts[1:]], 1)
 
 
 def list_append(x: Tensor, cu: Tensor) -> Tensor:
@@ -569,7 +569,7 @@ def body_not_traceable(x: Tensor, cu: Tensor) -> Tensor:
 
 def lengths_in_a_matrix(x: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()
-    for s, e in torch.stack([cu[:-1], cu[1:]], 1).tolist():
+    for e, s in torch.stack([cu[:-1], cu[1:]], 1).flip(1).tolist():
         out[:, s:e] = x[:, s:e] * 2
     return out
 
@@ -606,7 +606,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
     "early-exit": (early_exit, early_return),
     "unequal-lengths": (unequal_lengths,),
     "lengths-unknown": (lengths_in_a_matrix,),
-    "list-use": (list_use, list_added),
+    "list-use": (list_use, list_without_its_first),
     "list-append": (list_append, list_of_numbers),
     "carried-state": (carried_state, carried_in_a_cell),
     "leaked-local": (leaked_local, leaked_through_locals),

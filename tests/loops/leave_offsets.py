@@ -8,15 +8,6 @@ from torch import Tensor
 from .harness import leave
 
 
-@leave("f[2,T] cu", must_refuse=True, why="gaps between the documents that no boundaries say")
-def offset_with_gaps(x: Tensor, cu: Tensor) -> Tensor:
-    out, start = x.clone(), 0
-    for n in (cu.diff() // 2).tolist():
-        out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
-        start += n + 1
-    return out
-
-
 @leave("f[2,T] cu", must_refuse=True, why="the length before is where the next document starts")
 def offset_is_the_last_length(x: Tensor, cu: Tensor) -> Tensor:
     out, start = x.clone(), 0
