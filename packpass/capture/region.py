@@ -84,9 +84,11 @@ class Accesses:
         if key not in self.written_now:
             self.read_first.add(key)
 
-    def write(self, key: Any) -> None:
+    def write(self, key: Any, *, changed: bool = True) -> None:
+        """A name gets a value; not ``changed``: the one that it has, as where ``parts += [a]`` stores the same list."""
         self.written_now.add(key)
-        self.written[key] = None
+        if changed:
+            self.written[key] = None
 
     def carried(self) -> list[Any]:
         return [key for key in self.written if key in self.read_first]
@@ -138,13 +140,13 @@ class TrackedLocals(dict[str, Any]):
     def get(self, name: str, default: Any = None) -> Any:
         return self[name] if name in self else default  # noqa: SIM401  (this is get)
 
-    def _note_write(self, name: str) -> None:
+    def _note_write(self, name: str, *, changed: bool = True) -> None:
         for watcher in self.watchers:
-            watcher.write(name)
+            watcher.write(name, changed=changed)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if not self._silent and value is not dict.get(self, name):  # ``parts += [a]`` stores the list that was there
-            self._note_write(name)
+        if not self._silent:
+            self._note_write(name, changed=value is not dict.get(self, name))
         dict.__setitem__(self, name, value)
         for other, before, unwritten in self._aside:
             if other == name and value is before:
