@@ -52,9 +52,11 @@ def _extend_new(tx: Translator, items: Any, more: Any) -> Any:
         items.items.extend(more.items)
         return constant(None)
     made = entries_of(tx, more) if _is_new(items) else None
-    if made is None or not is_collected(made):
+    if made is None:
         return None
-    items.items = items.items + made.items if items.items else made.items
+    if not is_collected(made):  # what was a generator cannot be gone through again
+        return items.call_method(tx, "extend", [made], {})
+    items.items = items.items + made.items if items.items else made.items.copied()
     return constant(None)
 
 
@@ -65,14 +67,15 @@ def _is_new(items: Any) -> bool:
 
 
 def entries_of(tx: Translator, more: Any) -> Any:
-    """The list of what a loop over documents makes; None if nothing of that kind is gone through."""
-    if is_collected(more):
-        return more
-    made = isinstance(more, LocalGeneratorObjectVariable) or is_documents(more)
+    """The list of what a loop over documents, or a generator, makes; None if nothing of that kind is gone through."""
+    made = is_collected(more) or isinstance(more, LocalGeneratorObjectVariable) or is_documents(more)
     return listed(tx, [more], {}) if made and current_frame().mode in LOOP_MODES else None
 
 
-def unpacked(tx: Translator, items: Any, more: Any) -> Any:
-    """``[a, *more]``: the list that takes the place of a new one; None if it is what it seems."""
+def unpacked(tx: Translator, items: Any, more: Any) -> tuple[Any, Any]:
+    """``[a, *more]``: the list that takes the place of a new one, None if it is what it seems; and ``more``, as a list
+    if it was a generator."""
     made = entries_of(tx, more) if not active.regions and _is_new(items) else None
-    return added(items, made) if made is not None and items.items else made
+    if made is None or not items.items:
+        return made, more
+    return added(items, made), made

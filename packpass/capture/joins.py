@@ -67,11 +67,15 @@ def behind_the_graph(tx: Any, value: Any, made: dict[Any, Any]) -> Any:
     """What a value is for the code behind the graph, which has lists with entries; None if it is what it seems.
     ``made``: what lists have become."""
     if type(value) in (ListVariable, TupleVariable) and type(value.items) is list:
+        if value in made:  # a list may be in itself
+            return made[value]
+        made[value] = None
         entries = [behind_the_graph(tx, entry, made) or entry for entry in value.items]
         if all(a is b for a, b in zip(entries, value.items, strict=True)):
             return None
         if type(value) is TupleVariable:
-            return TupleVariable(entries)
+            made[value] = TupleVariable(entries)
+            return made[value]
         value.items[:] = entries  # the list is still the one that others may hold
         return None
     if value not in made and (type(value) is ListVariable or is_documents(value)):

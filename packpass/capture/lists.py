@@ -14,7 +14,6 @@ from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,
     TensorVariable,
-    TupleVariable,
     UserDefinedObjectVariable,
     ValueMutationNew,
     VariableTracker,
@@ -28,7 +27,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.entries import list_of
 from packpass.capture.lifted import same_for_all
 from packpass.capture.state import Restart, active, current_frame, refuse
-from packpass.capture.tallies import filled, number, read, tally
+from packpass.capture.tallies import filled, number, read, row_of, tally
 from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:
@@ -108,9 +107,13 @@ class CollectedItems(list[Any]):
         """The list without what the program itself has put into it."""
         return self._between([], []) if self.before or self.after else self
 
+    def copied(self) -> CollectedItems:
+        """The entries of another list, which gets no more when this one does."""
+        return self._between(self.before, self.after)
+
     def _between(self, before: list[Any], after: list[Any]) -> CollectedItems:
-        other = CollectedItems(self.region)
-        other.__dict__ |= {**self.__dict__, "before": before, "after": after}
+        other = type(self).__new__(type(self))
+        other.__dict__ |= {**self.__dict__, "before": list(before), "after": list(after)}
         return other
 
     def check_filled(self) -> None:
@@ -355,14 +358,6 @@ class ListedItems(CollectedItems):
 
     def _single(self, row: Any, value: Any) -> Any:
         return row.call_method(self.region.tx, "new_full", [constant((1,)), value], {})
-
-
-def row_of(value: Any) -> list[Any] | None:
-    """The entries of a tuple, a list or a shape of numbers."""
-    if not isinstance(value, (ListVariable, TupleVariable)) or type(value.items) is not list or not value.items:
-        return None
-    entries = [entry.realize() for entry in value.items]
-    return entries if all(isinstance(e, SymNodeVariable) or number(e) is not None for e in entries) else None
 
 
 def _is_none(value: Any) -> bool:

@@ -209,7 +209,8 @@ def _list_extend(original: Any, self: Any, instruction: Any) -> None:
     """``[*parts]`` of what a loop over documents makes."""
     items, more = self.stack[-1 - instruction.argval].realize(), self.stack[-1].realize()
     own = None if active.regions else with_zero(self, items, more)
-    own = own or extended.unpacked(self, items, more)
+    if own is None:
+        own, self.stack[-1] = extended.unpacked(self, items, more)
     if own is not None:
         self.pop()
         self.stack[-instruction.argval] = own

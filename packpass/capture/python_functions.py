@@ -141,7 +141,7 @@ def _list(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         return None
     if is_collected(args[0]):
-        return args[0]
+        return copy_of(args[0])
     if not is_documents(args[0]):
         return None
     # A copy of a sequence that is never changed is the sequence, unless making it calls code of the user.
@@ -184,6 +184,13 @@ def listed(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _list(tx, args, kwargs)
 
 
+def copy_of(value: Any, kind: type[ListVariable] = ListVariable) -> Any:
+    """A list of its own with the entries that a loop over documents has made, which are only looked at together."""
+    made = kind([], mutation_type=ValueMutationNew())
+    made.items = value.items.copied()
+    return made
+
+
 class CollectedTuple(ListVariable):
     """A tuple of what a loop over documents has put into a list."""
 
@@ -196,9 +203,7 @@ def _tuple(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if out is not None and is_documents(out) and not is_once(out):
         return call(tx, plain.listed, out, variable(tx, tuple))
     if is_collected(out):
-        made = CollectedTuple([], mutation_type=ValueMutationNew())
-        made.items = out.items  # which are only looked at together
-        return made
+        return copy_of(out, CollectedTuple)
     return call(tx, tuple, out) if type(out) is ListVariable else out
 
 

@@ -23,7 +23,16 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, call, constant, emit, wrap_fx_proxy
+from packpass.capture.dynamo import (
+    ConstantVariable,
+    ListVariable,
+    SymNodeVariable,
+    TupleVariable,
+    call,
+    constant,
+    emit,
+    wrap_fx_proxy,
+)
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -113,3 +122,11 @@ def number(value: Any) -> int | None:
     """The integer that a value of the traced program is known to be."""
     known = value.as_python_constant() if isinstance(value, ConstantVariable) else None
     return known if type(known) is int else None
+
+
+def row_of(value: Any) -> list[Any] | None:
+    """The entries of a tuple, a list or a shape of numbers."""
+    if not isinstance(value, (ListVariable, TupleVariable)) or type(value.items) is not list or not value.items:
+        return None
+    entries = [entry.realize() for entry in value.items]
+    return entries if all(isinstance(e, SymNodeVariable) or number(e) is not None for e in entries) else None
