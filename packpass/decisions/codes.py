@@ -112,4 +112,5 @@ CODES: dict[str, str] = {
     "attention-weights": "attention scores or weights are used in a way that needs them all",
     "in-place": "a value that holds tokens or says which are real is written in place",
     "emit": "the whole-row form of an op failed; please report it",
+    "internal-error": "packpass's own tracing code failed, and the code runs as in stock torch; please report it",
 }

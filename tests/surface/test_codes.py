@@ -12,7 +12,7 @@ from packpass.cli.main import main
 from packpass.decisions.codes import CODES
 
 ROOT = pathlib.Path(__file__).parents[2]
-MAKERS = {"Refused", "refuse", "Refusal", "Left", "Doubt", "Finding"}
+MAKERS = {"Refused", "refuse", "note", "Refusal", "Left", "Doubt", "Finding"}
 
 
 def codes_in(path: pathlib.Path) -> set[str]:
