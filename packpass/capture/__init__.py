@@ -6,9 +6,9 @@ would compile it.
 
 How it fits together: `dynamo` lists every private name of torch. This file is the gate, which knows the frames that
 packpass compiles, and the table of what is wrapped. A call in such a frame goes by `_call_function`, an instruction by
-`opcodes`; both ask `sequences` (Python's own functions), `calls` (torch's) and `p2p` (messages). Sequences over
-documents are the plain classes of `plain`; `region` is a loop that is being traced, `effects` watches what it could
-carry from one document to the next.
+`opcodes`; both ask `python_functions`, `calls` (torch's functions), `extended` (lists) and `p2p` (messages). Sequences
+over documents are the plain classes of `plain`, going over them is in `sequences`; `region` is a loop that is being
+traced, `effects` watches what it could carry from one document to the next.
 """
 
 from __future__ import annotations

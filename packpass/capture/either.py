@@ -9,6 +9,7 @@ it is used (at the latest), and the code behind has the one that eager has.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from packpass.capture.dynamo import VariableTracker
@@ -30,29 +31,17 @@ def numbers(vector: Any) -> list[int]:
     return made
 
 
-class Numbers(VariableTracker):
-    """A list of numbers behind the graph, given the tensor that holds them."""
-
-    def __init__(self, vector: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.vector = vector
-
-    def reconstruct(self, codegen: Any) -> None:
-        codegen.add_push_null(lambda: codegen.load_import_from(__name__, numbers.__name__))
-        codegen(self.vector)
-        codegen.call_function(1, False)
-
-
 class Listed(VariableTracker):
-    """A list behind the graph, given what its entries are stacked: a list of the program itself again."""
+    """A list behind the graph, given the tensor that holds its entries: a list of the program itself again. ``make``:
+    `listed` or `numbers`."""
 
-    def __init__(self, stacked: Any, **kwargs: Any) -> None:
+    def __init__(self, make: Callable[[Any], list[Any]], tensor: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.stacked = stacked
+        self.make, self.tensor = make, tensor
 
     def reconstruct(self, codegen: Any) -> None:
-        codegen.add_push_null(lambda: codegen.load_import_from(__name__, listed.__name__))
-        codegen(self.stacked)
+        codegen.add_push_null(lambda: codegen.load_import_from(__name__, self.make.__name__))
+        codegen(self.tensor)
         codegen.call_function(1, False)
 
 

@@ -13,7 +13,7 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.capture import plain
+from packpass.capture import either, plain
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -24,7 +24,6 @@ from packpass.capture.dynamo import (
     emit,
     example,
 )
-from packpass.capture.either import Either, Listed, Numbers
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
 from packpass.capture.merges import among, cat_of, every_document, present_of, stack_of
 from packpass.capture.sequences import collect, is_once
@@ -89,7 +88,7 @@ def _numbers_behind(tx: Any, value: Any) -> Any:
     found = numbers_in(tx, value) if known else None
     if found is None or attribute(tx, found, "kind").as_python_constant() is not list:
         return None
-    return Numbers(attribute(tx, found, "origin"))
+    return either.Listed(either.numbers, attribute(tx, found, "origin"))
 
 
 def _tensors_behind(tx: Any, value: Any) -> Any:
@@ -104,7 +103,7 @@ def _tensors_behind(tx: Any, value: Any) -> Any:
     memories = {storage(entry) for entry in entries}
     if any(storage(node) in memories for node in collected.graph.nodes if node < collected and node not in entries):
         return None
-    return Listed(stack_of(tx, items, 0, some=False))
+    return either.Listed(either.listed, stack_of(tx, items, 0, some=False))
 
 
 def block_diagonal(entries: Any) -> Any:
@@ -182,7 +181,7 @@ def total(tx: Any, items: Any = None, start: Any = None) -> Any:
     made = _added_up(tx, call(tx, operator.add, first, share), listed.after)
     if entries.lacking and (listed.before or listed.after):
         raise listed.refusal()
-    return Either(entries.entries(), made, first) if entries.lacking else made
+    return either.Either(entries.entries(), made, first) if entries.lacking else made
 
 
 def _added_up(tx: Any, first: Any, values: list[Any]) -> Any:

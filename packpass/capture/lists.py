@@ -120,7 +120,8 @@ class CollectedItems(list[Any]):
         """Refuses the loop if the list lacks entries that were to come."""
 
     def _check_alone(self) -> None:
-        if self.alone() is not self:
+        self.check_filled()
+        if self.before or self.after:
             raise self.refusal()
 
     def holds(self, iteration: int) -> bool:
@@ -220,6 +221,7 @@ class CollectedItems(list[Any]):
     def tensor(self) -> Any:
         """All numbers as a tensor of integers, the entries of rows along its second dimension; None if there are
         none."""
+        self._check_alone()
         tx = self.region.tx
         if self.listed is not None:
             return self.listed.tensor()

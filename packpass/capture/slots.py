@@ -34,26 +34,6 @@ class Slots(CollectedItems):
             raise self.refusal()
         super().append(value)
 
-    def collected(self) -> Any:
-        self.check_filled()
-        return super().collected()
-
-    def whole(self) -> Any:
-        self.check_filled()
-        return super().whole()
-
-    def joined(self, function: Any, dim: int) -> Any:
-        self.check_filled()
-        return super().joined(function, dim)
-
-    def entries(self) -> Any:
-        self.check_filled()
-        return super().entries()
-
-    def tensor(self) -> Any:
-        self.check_filled()
-        return super().tensor()
-
     def check_filled(self) -> None:
         """Refuses the loop if there are places without an entry."""
         if self.region is None or self.lacking or self.region.skips:
