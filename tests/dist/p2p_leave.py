@@ -306,7 +306,7 @@ LEAVE: dict[str, tuple[Callable[..., Tensor], str]] = {
     "one row": (one_row, "not-a-roll"),
     "early": (early, "message-wait"),
     "crossed": (crossed, "message-order"),
-    "late": (late, "outer-mutation"),
+    "late": (late, "list-append"),
     "and more": (and_more, "no-rule"),
     "not all": (not_all, "partial-coverage"),
     "counted": (counted, "no-rule"),

@@ -120,9 +120,11 @@ def test_overlapping_documents_are_refused() -> None:
     assert report.refusals
 
 
-def test_numpy_entries_are_refused_by_name() -> None:
+def test_numpy_entries_of_32_bits_are_refused_by_name() -> None:
+    """What is made of them has their dtype."""
+
     def f(x: Tensor, cu: Tensor) -> Tensor:
-        bounds = cu.numpy()
+        bounds = cu.int().numpy()
         return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:], strict=True)])
 
     x = torch.randn(12)
