@@ -43,7 +43,7 @@ from packpass.capture.dynamo import (
     constant,
     variable,
 )
-from packpass.capture.lists import added, items_of, numbers_of
+from packpass.capture.lists import added, is_documents, items_of, numbers_of
 from packpass.capture.python_functions import with_zero
 from packpass.capture.region import TrackedLocals
 from packpass.capture.state import LOOP_MODES, Mode, active, leave_to_stock
@@ -105,6 +105,9 @@ def end_graph(tx: Any) -> None:
 def _get_iter(original: Any, self: Any, instruction: Any) -> None:
     """``for boundary in cu_seqlens``; looping again over a list with one entry per document."""
     value = self.stack[-1].realize()
+    # Up to torch 2.14 this instruction is a call, which is asked the same.
+    if active.frame is not None and active.frame.left and is_documents(value) and makes_left_loop(self):
+        end_graph(self)
     if isinstance(value, TensorVariable) or items_of(value) is not None:
         found = sequences.documents_of(self, value)
         if found is not None:
