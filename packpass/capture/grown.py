@@ -32,7 +32,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import CollectedItems, items_of
 from packpass.capture.merges import among, cat_of
 from packpass.capture.state import active
-from packpass.capture.totals import is_fresh, is_none, was_written
+from packpass.capture.totals import is_fresh, is_kept, is_none, tensor_node, was_written
 from packpass.semantics import call_of
 from packpass.semantics.effects import mutated_after
 
@@ -47,13 +47,9 @@ class Grown:
     dim: int | None
 
 
-def _node(value: Any) -> fx.Node | None:
-    return value.as_proxy().node if isinstance(value, TensorVariable) else None
-
-
 def _joined(value: Any, before: Any) -> tuple[int, list[fx.Node]] | None:
     """``(dim, what is joined to it)`` if the tensor ``value`` is ``before`` made longer."""
-    node, known = _node(value), _node(before)
+    node, known = tensor_node(value), tensor_node(before)
     call = call_of(node) if node is not None and known is not None else None
     if call is None or call.op != "cat" or not isinstance(call.results[0], torch.Tensor):
         return None
@@ -77,7 +73,7 @@ def learn_grown(before: Any, after: list[Any]) -> Grown | None:
         return Grown(None) if all(_starts_with(later.items, earlier.items) for earlier, later in steps) else None
     found = set()
     for value in after:
-        if is_none(before) and _node(value) is not None and value is after[0]:
+        if is_none(before) and tensor_node(value) is not None and value is after[0]:
             before = value
             continue
         step = _joined(value, before)
@@ -89,7 +85,9 @@ def learn_grown(before: Any, after: list[Any]) -> Grown | None:
 
 
 def _starts_with(items: list[Any], others: list[Any]) -> bool:
-    return len(items) > len(others) and all(_node(a) is _node(b) for a, b in zip(items, others, strict=False))
+    return len(items) > len(others) and all(
+        tensor_node(a) is tensor_node(b) for a, b in zip(items, others, strict=False)
+    )
 
 
 class Lengthening:
@@ -98,7 +96,7 @@ class Lengthening:
     def __init__(self, region: Region, dim: int, before: Any) -> None:
         self.region, self.dim, self.before = region, dim, before
         self.items = CollectedItems(region)
-        self.ready = is_none(before) or _node(before) is not None
+        self.ready = is_none(before) or tensor_node(before) is not None
         self.example: Any = None
 
     def begin(self, index: Any) -> None:
@@ -116,8 +114,8 @@ class Lengthening:
     def has_grown(self, values: list[Any]) -> bool:
         """Has this document's part been joined, and nothing else been done with the row?"""
         (value,) = values
-        node = _node(value)
-        if node is None or self._is_kept(node) or was_written(self.region, self.before):
+        node = tensor_node(value)
+        if node is None or is_kept(self.region, node) or was_written(self.region, self.before):
             return False
         if self.region.iteration == 0:
             self.example = node.meta["example_value"]
@@ -134,9 +132,9 @@ class Lengthening:
         return [node] if is_fresh(self.region, node) else None
 
     def _parts(self, value: Any, node: fx.Node) -> list[fx.Node] | None:
-        stand_in: Any = _node(self.start)
+        stand_in: Any = tensor_node(self.start)
         step = _joined(value, self.start)
-        if step is None or step[0] != self.dim or node.users or self._is_kept(stand_in):
+        if step is None or step[0] != self.dim or node.users or is_kept(self.region, stand_in):
             return None
         if any(mutated_after(node.graph, part, node) for part in step[1]):
             return None  # what was joined is what it was then
@@ -146,10 +144,6 @@ class Lengthening:
                 return None
             stand_in.graph.erase_node(stand_in)
         return step[1]
-
-    def _is_kept(self, node: fx.Node) -> bool:
-        lists = self.region.lists
-        return any(_node(entry) is node for items in lists for entries in items.values for entry in entries)
 
     def after(self) -> Any:
         """The row after the loop."""

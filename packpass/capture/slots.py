@@ -6,6 +6,7 @@ from typing import Any
 
 from packpass.capture.dynamo import ConstantVariable, ListVariable, SymNodeVariable, ValueMutationNew
 from packpass.capture.lists import CollectedItems, items_of
+from packpass.capture.sequences import expression
 from packpass.capture.state import LOOP_MODES, Restart, active, current_frame, location_of, refuse
 from packpass.capture.watch import loop_mode_for_symint
 
@@ -20,12 +21,12 @@ class Slots(CollectedItems):
     def fill(self, at: Any, value: Any) -> None:
         """``parts[at] = value``: each document has to fill its own place."""
         region = active.regions[-1]
-        if self.region is None and len(active.regions) == 1 and _expression(region.length) == self.length:
+        if self.region is None and len(active.regions) == 1 and expression(region.length) == self.length:
             self.region = region
             region.lists.append(self)
         if self.region is not region or not isinstance(at, SymNodeVariable):
             raise self.refusal()
-        if _expression(at) != _expression(region.index) or self.holds(region.iteration):
+        if expression(at) != expression(region.index) or self.holds(region.iteration):
             raise self.refusal()
         super().append(value)
 
@@ -47,10 +48,6 @@ class Slots(CollectedItems):
         return refuse("list-use", reason, self.location, self.region.key if self.region is not None else None)
 
 
-def _expression(number: Any) -> Any:
-    return number.sym_num.node.expr if isinstance(number, SymNodeVariable) else number.as_python_constant()
-
-
 def repeated(tx: Any, one: Any, other: Any) -> Any:
     """``[None] * n`` with a number that changes from batch to batch; None if it is something else."""
     if active.frame is None or active.regions:
@@ -61,10 +58,10 @@ def repeated(tx: Any, one: Any, other: Any) -> Any:
         return None
     if len(items.items) != 1 or not isinstance(items.items[0].realize(), ConstantVariable):
         return None
-    if not loop_mode_for_symint(tx, _expression(length)) or current_frame().mode not in LOOP_MODES:
+    if not loop_mode_for_symint(tx, expression(length)) or current_frame().mode not in LOOP_MODES:
         return None  # Dynamo takes the number for a constant
     made = ListVariable([], mutation_type=ValueMutationNew())
-    made.items = Slots(_expression(length), location_of(tx))
+    made.items = Slots(expression(length), location_of(tx))
     return made
 
 

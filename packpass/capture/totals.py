@@ -76,7 +76,7 @@ def is_none(value: Any) -> bool:
     return isinstance(value, ConstantVariable) and value.as_python_constant() is None
 
 
-def _tensor(value: Any) -> fx.Node | None:
+def tensor_node(value: Any) -> fx.Node | None:
     return value.as_proxy().node if isinstance(value, TensorVariable) else None
 
 
@@ -86,7 +86,7 @@ def _number(value: Any) -> Any:
 
 def _added(value: Any, before: Any) -> tuple[Any, Any] | None:
     """``(what adds, what is added)`` if the tensor ``value`` is ``before`` plus or minus another one, or a number."""
-    node, known = _tensor(value), _tensor(before)
+    node, known = tensor_node(value), tensor_node(before)
     known = _number(before) if known is None else known
     if node is None or type(known) not in (int, float, fx.Node) or node.kwargs or len(node.args) != 2:
         return None
@@ -102,11 +102,11 @@ def _added(value: Any, before: Any) -> tuple[Any, Any] | None:
 
 def _unchanged(value: Any, before: Any) -> bool:
     """Is it what it was?"""
-    node, number = _tensor(value), _number(value)
+    node, number = tensor_node(value), _number(value)
     if is_none(value):
         return is_none(before)
     if node is not None or number is None:
-        return node is not None and node is _tensor(before)
+        return node is not None and node is tensor_node(before)
     return isinstance(before, ConstantVariable) and _same(number, _number(before))
 
 
@@ -127,11 +127,11 @@ def learn_total(before: Any, after: list[Any]) -> Total | None:
     for value in after:
         if _unchanged(value, before):
             continue
-        if is_none(before) and _tensor(value) is not None:  # the first document's share is the total
+        if is_none(before) and tensor_node(value) is not None:  # the first document's share is the total
             before = value
             continue
         step = _added(value, before)
-        node = _tensor(value)
+        node = tensor_node(value)
         described = _described(node) if node is not None and step is not None else None
         if step is None or described is None or (isinstance(step[1], fx.Node) and _described(step[1]) is None):
             return None
@@ -194,9 +194,15 @@ def is_fresh(region: Region, node: fx.Node) -> bool:
     return memory is not None and all(storage(other) != memory for other in node.graph.nodes if other < begin)
 
 
+def is_kept(region: Region, *nodes: fx.Node) -> bool:
+    """Is one of these in a list?"""
+    kept = [tensor_node(entry) for items in region.lists for entries in items.values for entry in entries]
+    return bool(set(nodes) & set(kept))
+
+
 def was_written(region: Region, before: Any) -> bool:
     """Has the loop written to what a local held before it? What it has become is made of that after the loop."""
-    node = _tensor(before)
+    node = tensor_node(before)
     return node is not None and mutated_after(node.graph, node, region.indices[0])
 
 
@@ -213,7 +219,7 @@ class Adding:
         fits = fake is None or total.add not in _IN_PLACE or (tuple(fake.shape) == total.sizes)
         known = fake is not None or type(_number(before)) in (int, float)
         self.ready = fits and (known or is_none(before))
-        self._memory = storage(_tensor(before)) if total.add in _IN_PLACE and fake is not None else None
+        self._memory = storage(tensor_node(before)) if total.add in _IN_PLACE and fake is not None else None
 
     def begin(self, index: Any) -> None:
         """The stand-in for the total of the documents before; the first finds None, where the program begins so."""
@@ -231,11 +237,11 @@ class Adding:
             # What a total that begins with None becomes is known if the first document gives it, and the second more.
             return not is_none(self.before) and self._adds_nothing()
         if is_none(self.start):
-            return self._begins_with(_tensor(value))
-        step, stand_in, node = _added(value, self.start), _tensor(self.start), _tensor(value)
+            return self._begins_with(tensor_node(value))
+        step, stand_in, node = _added(value, self.start), tensor_node(self.start), tensor_node(value)
         if step is None or stand_in is None or node is None or not self._adds_by(step[0]):
             return False
-        if list(stand_in.users) != [node] or node.users or step[1] is stand_in or self._is_kept(node, stand_in):
+        if list(stand_in.users) != [node] or node.users or step[1] is stand_in or is_kept(self.region, node, stand_in):
             return False
         if _described(node) != (self.total.sizes, self.total.dtype, self.total.device) or self._memory_is_used():
             return False
@@ -253,7 +259,7 @@ class Adding:
         see its memory."""
         if node is None or _described(node) != (self.total.sizes, self.total.dtype, self.total.device):
             return False
-        if self._is_kept(node) or not is_fresh(self.region, node):
+        if is_kept(self.region, node) or not is_fresh(self.region, node):
             return False
         self._add(node)
         return True
@@ -264,8 +270,8 @@ class Adding:
         return add is self.total.add or (number and _IN_PLACE_OF[add] is _IN_PLACE_OF[self.total.add])
 
     def _adds_nothing(self) -> bool:
-        stand_in: Any = _tensor(self.start)
-        if stand_in.users or self._is_kept(stand_in) or self._memory_is_used():
+        stand_in: Any = tensor_node(self.start)
+        if stand_in.users or is_kept(self.region, stand_in) or self._memory_is_used():
             return False
         self._add(0)
         stand_in.graph.erase_node(stand_in)
@@ -274,11 +280,6 @@ class Adding:
     def _add(self, share: Any) -> None:
         self.grown.append(int(isinstance(share, fx.Node)))
         self.added.append(share)
-
-    def _is_kept(self, *nodes: fx.Node) -> bool:
-        """Is one of these in a list?"""
-        kept = [_tensor(entry) for items in self.region.lists for entries in items.values for entry in entries]
-        return bool(set(nodes) & set(kept))
 
     def _memory_is_used(self) -> bool:
         """Does the body look at the tensor that is added to in place, which has its final value only after the loop?"""
@@ -311,5 +312,5 @@ class Adding:
 
     def _is_of_its_form(self) -> bool:
         """Was the local already what it is after a document has been added?"""
-        node = _tensor(self.before)
+        node = tensor_node(self.before)
         return node is not None and _described(node) == (self.total.sizes, self.total.dtype, self.total.device)
