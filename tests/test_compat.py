@@ -1,4 +1,4 @@
-"""Every private import of torch in ``packpass/_compat.py``, used as packpass uses it: a new torch fails here first."""
+"""Every private import of torch in ``packpass/_compat``, used as packpass uses it: a new torch fails here first."""
 
 from __future__ import annotations
 

@@ -1,0 +1,219 @@
+"""Symbolic sizes, the environments that know about them, and fake tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+
+def current_shape_env() -> Any:
+    """The ShapeEnv of the fake mode that is being traced with."""
+    from torch._guards import detect_fake_mode
+
+    mode = detect_fake_mode()
+    if mode is None or mode.shape_env is None:
+        raise RuntimeError("packpass: a capture marker was called outside tracing")
+    return mode.shape_env
+
+
+def fake_mode_of(value: Any) -> Any:
+    """The FakeTensorMode of a fake tensor, or None for a real one."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return value.fake_mode if isinstance(value, FakeTensor) else None
+
+
+def free_unbacked_symbols(value: Any) -> Any:
+    """The data-dependent symbols in a SymInt, a tensor's shape, or anything else that holds some."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols as implementation
+
+    return implementation(value)
+
+
+def statically_known_true(condition: Any) -> bool:
+    """Is a symbolic condition true without a new guard?"""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true as implementation
+
+    return bool(implementation(condition))
+
+
+def guard_or_false(condition: Any) -> bool:
+    """Is a symbolic condition true, by what is known or by a guard on sizes at hand? False where only data knows."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_false as implementation
+
+    return bool(implementation(condition))
+
+
+def either(one: Any, other: Any) -> Any:
+    """``one or other`` of symbolic conditions, without deciding them."""
+    from torch.fx.experimental.symbolic_shapes import sym_or
+
+    return sym_or(one, other)
+
+
+def size_oblivious(on: bool = True) -> Any:
+    """Context in which (if ``on``) symbolic sizes are neither 0 nor 1 where only a layout question depends on it."""
+    from torch.fx.experimental import _config
+
+    config: Any = _config
+    return config.patch(backed_size_oblivious=on)
+
+
+def is_size_oblivious() -> bool:
+    """Whether that context, or the user's own setting, is on."""
+    from torch.fx.experimental import _config
+
+    return bool(_config.backed_size_oblivious)
+
+
+def ignore_fresh_symbols(mode: Any) -> Any:
+    """Context in which data-dependent sizes created by fake runs are not expected to be bound by a graph node."""
+    import contextlib
+
+    env = getattr(mode, "shape_env", None)
+    return contextlib.nullcontext() if env is None else env.ignore_fresh_unbacked_symbols()
+
+
+def suppress_guards(mode: Any) -> Any:
+    """Context in which fake runs decide by the sizes at hand and leave no guard, for what is known to hold anyway."""
+    env = getattr(mode, "shape_env", None)
+    return contextlib.nullcontext() if env is None else env.suppress_guards()
+
+
+def hint_of(size: Any) -> int | None:
+    """The value of a symbolic size while compiling, without a guard; None if it is data-dependent."""
+    import torch
+
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    return int(size.node.hint) if size.node.has_hint() else None
+
+
+class Assumed(NamedTuple):
+    """What has been guarded of a symbolic size so far.
+
+    ``holds(number)``: does a number satisfy the same? (Code that asked whether a row is a multiple of its chunk is good
+    for multiples only.) Guards that relate the size to other ones are left out. ``value_of(other)``: another size as a
+    function of this one; None if it depends on more. ``divisors``: by which numbers it is divided in guards.
+    ``guards``: each by itself, False where it cannot be computed.
+    """
+
+    holds: Callable[[int], bool] = lambda value: True
+    guards: tuple[Callable[[int], bool], ...] = ()
+    value_of: Callable[[Any], Callable[[int], int] | None] = lambda other: None
+    divisors: frozenset[int] = frozenset()
+
+
+def assumed_of(size: Any) -> Assumed:
+    """See `Assumed`."""
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+    from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
+    from torch.utils._sympy.printers import PythonPrinter
+
+    symbol, env = size.node.expr, size.node.shape_env
+    number = sympy.Symbol("number", integer=True)
+
+    def function(expression: Any) -> Callable[[int], Any]:
+        # As Python: a chunked scan has hundreds of guards, and sympy takes milliseconds for each.
+        code = compile(PythonPrinter().doprint(expression.xreplace({symbol: number})), "<size>", "eval")
+        return lambda value: eval(code, dict(SYMPY_INTERP), {"number": value})
+
+    def satisfied(condition: Callable[[int], Any]) -> Callable[[int], bool]:
+        def ask(value: int) -> bool:
+            try:
+                return bool(condition(value))
+            except ZeroDivisionError:
+                return False
+
+        return ask
+
+    def value_of(other: Any) -> Callable[[int], int] | None:
+        expression = env.replace(other.node.expr)
+        return function(expression) if expression.free_symbols == {symbol} else None
+
+    if not isinstance(symbol, sympy.Symbol):
+        return Assumed()
+    guards = dict.fromkeys(env.replace(guard.expr) for guard in env.guards)
+    mine = [guard for guard in guards if guard.free_symbols == {symbol}]
+    conditions = tuple(satisfied(function(guard)) for guard in mine)
+    divided = {atom for guard in mine for atom in guard.atoms(Mod, PythonMod, FloorDiv) if atom.args[0] == symbol}
+    divisors = frozenset(int(atom.args[1]) for atom in divided if atom.args[1].is_Integer)
+
+    @functools.cache
+    def holds(value: int) -> bool:
+        return all(condition(value) for condition in conditions)
+
+    return Assumed(holds, conditions, value_of, divisors)
+
+
+@contextlib.contextmanager
+def sizes_of_nobody() -> Iterator[tuple[Any, Callable[[int], Any]]]:
+    """``(fake mode, size)``: fake tensors with sizes of which nothing is known but that they are not negative.
+
+    ``size(least)`` makes one. They belong to no graph, and nothing can be decided by their values.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    env = ShapeEnv()
+
+    def size(least: int) -> Any:
+        with env.ignore_fresh_unbacked_symbols():
+            made = env.create_unbacked_symint()
+            torch._check(made >= least)
+        return made
+
+    mode = FakeTensorMode(shape_env=env)
+    with mode:
+        yield mode, size
+
+
+@contextlib.contextmanager
+def sizes_of_anybody() -> Iterator[tuple[Any, Callable[[int], Any]]]:
+    """``(fake mode, size)`` away from what is being traced: fake tensors whose sizes may be asked for.
+
+    ``size(n)`` makes one that is a symbol, and ``n`` where its value is asked for; `asked` says what was.
+    """
+    from torch._dynamo.source import ConstantSource
+    from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+    made = itertools.count()
+
+    def size(hint: int) -> Any:
+        source = ConstantSource(f"__packpass_size_{next(made)}")
+        symbol = env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
+        return env.create_symintnode(symbol, hint=hint, source=source)
+
+    with unset_fake_temporarily(), FakeTensorMode(shape_env=env) as mode:
+        yield mode, size
+
+
+def asked(mode: Any) -> list[Any]:
+    """The conditions on sizes that were decided, as expressions."""
+    return [guard.expr for guard in mode.shape_env.guards]
+
+
+def asks_for_data(error: BaseException | None) -> bool:
+    """Did something fail because it asked for a size that only the data knows?"""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    while error is not None:
+        if isinstance(error, GuardOnDataDependentSymNode):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def assumptions(mode: Any) -> list[str]:
+    """What was taken for granted about the sizes of a fake mode, but for what they were made with."""
+    env = mode.shape_env
+    deferred = [str(check.expr) for checks in env.deferred_runtime_asserts.values() for check in checks]
+    found = [str(guard.expr) for guard in env.guards] + [f"{old} is {new}" for old, new in env.replacements.items()]
+    return found + [text for text in deferred if not (text[:5] in ("0 <= ", "1 <= ") and text[5:].isidentifier())]
