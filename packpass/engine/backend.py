@@ -89,15 +89,7 @@ class Backend:
                 outcome.commit()
                 agreed = agreement(gm, outcome.rewrites, settings)
                 compiled = _in_its_form(outcome, gm, inner, example_inputs, settings)
-            for stage in outcome.stages:
-                compiled = verified(stage.before, stage.after, compiled, stage.rewrites, frame.not_replayable)
-            if untouched is not None and outcome.keeps_results:
-                compiled = unless_unfit(compiled, untouched, frame.not_replayable)
-            if outcome.separate_inputs:
-                assert untouched is not None
-                groups = [[places.index(name) for name in group] for group in outcome.separate_inputs]
-                compiled = unless_overlapping(groups, compiled, untouched, frame.not_replayable)
-            return agreed.before(compiled)
+            return agreed.before(_watched(outcome, compiled, untouched, places, frame))
         outcome.react(settings)
         if outcome.loops_left:
             try:
@@ -134,6 +126,26 @@ def loops_to_leave(gm: fx.GraphModule, outcome: Any, frame: FrameState) -> set[A
         return set()
     numbers = {node.args[1] for node in gm.graph.nodes if node.target is markers.LOOP_BEGIN}
     return {frame.keys[number] for number in numbers if number in frame.keys} - frame.left
+
+
+def _watched(
+    outcome: Any, compiled: Callable[..., Any], untouched: fx.GraphModule | None, places: list[str], frame: FrameState
+) -> Callable[..., Any]:
+    """``compiled`` behind what looks at every call: beside the graph as it was, or instead of it where that must run.
+
+    Args:
+        untouched: the captured graph before any pass; None where no loop was captured.
+        places: names of the graph's inputs in their order.
+    """
+    for stage in outcome.stages:
+        compiled = verified(stage.before, stage.after, compiled, stage.rewrites, frame.not_replayable)
+    if untouched is not None and outcome.keeps_results:
+        compiled = unless_unfit(compiled, untouched, frame.not_replayable)
+    if outcome.separate_inputs:
+        assert untouched is not None
+        groups = [[places.index(name) for name in group] for group in outcome.separate_inputs]
+        compiled = unless_overlapping(groups, compiled, untouched, frame.not_replayable)
+    return compiled
 
 
 def _in_its_form(outcome: Any, gm: fx.GraphModule, inner: Any, inputs: Sequence[Any], settings: Options) -> Any:

@@ -247,22 +247,8 @@ def cp_packed_roll(
     shifts = list(shift) if isinstance(shift, Sequence) else [shift]
     if not xs or not shifts:
         raise ValueError("x and shift must not be empty lists")
-    dims = _per_field("dim", dim, len(xs))
-    fills = _per_field("fill", fill, len(xs))
-    for i, field in enumerate(xs):
-        check_tensor("x" if isinstance(x, Tensor) else f"x[{i}]", field)
-        dims[i] = check_dim(field, dims[i])
-        if fills[i] is not None:
-            check_fill(fills[i], field.dtype)
-        if field.dtype is torch.complex128:
-            raise TypeError("x must not be complex128: split it with torch.view_as_real")
-        if field.device != xs[0].device:
-            raise ValueError(f"all fields must be on one device, got {xs[0].device} and {field.device}")
-        if field.shape[dims[i]] != xs[0].shape[dims[0]]:
-            raise ValueError(
-                f"all fields must have the same number of slots along dim, got {xs[0].shape[dims[0]]} and "
-                f"{field.shape[dims[i]]}"
-            )
+    names = ["x"] if isinstance(x, Tensor) else [f"x[{i}]" for i in range(len(xs))]
+    dims, fills = _checked_fields(names, xs, dim, fill)
     for k in shifts:
         check_int("shift", k)
         if abs(k) > LONGEST:
@@ -278,6 +264,27 @@ def cp_packed_roll(
         by_field = [list(outs[f * len(shifts) : (f + 1) * len(shifts)]) for f in range(len(xs))]
         return by_field[0] if isinstance(x, Tensor) else by_field
     return outs[0] if isinstance(x, Tensor) else list(outs)
+
+
+def _checked_fields(names: list[str], xs: list[Tensor], dim: Any, fill: Any) -> tuple[list[int], list[Scalar | None]]:
+    """The packed dimension and the fill of every field, counted from the front; raises where fields do not fit."""
+    dims = _per_field("dim", dim, len(xs))
+    fills = _per_field("fill", fill, len(xs))
+    for i, field in enumerate(xs):
+        check_tensor(names[i], field)
+        dims[i] = check_dim(field, dims[i])
+        if fills[i] is not None:
+            check_fill(fills[i], field.dtype)
+        if field.dtype is torch.complex128:
+            raise TypeError("x must not be complex128: split it with torch.view_as_real")
+        if field.device != xs[0].device:
+            raise ValueError(f"all fields must be on one device, got {xs[0].device} and {field.device}")
+        if field.shape[dims[i]] != xs[0].shape[dims[0]]:
+            raise ValueError(
+                f"all fields must have the same number of slots along dim, got {xs[0].shape[dims[0]]} and "
+                f"{field.shape[dims[i]]}"
+            )
+    return dims, fills
 
 
 def _per_field(name: str, value: Any, count: int) -> list[Any]:

@@ -101,27 +101,13 @@ def pack(
         raise ValueError(f"multiple_of must be at least 1, got {multiple_of}")
     if total is not None:
         check_total(total)
-    rows, length = mask.shape[0], mask.shape[-1]
-    if statically_known_true(rows * ((length + multiple_of - 1) // multiple_of * multiple_of) > 2**31 - 1):
-        raise ValueError(f"boundaries are int32: a batch of {rows} x {length} tokens is too large")
     tensors = _tensors("x", x)
-    for name, tensor in tensors.items():
-        if tensor.dim() < 2 or tensor.shape[0] != rows or tensor.shape[1] != length:
-            raise ValueError(
-                f"{name} must be [B, S, ...] = [{rows}, {length}, ...] as the mask {tuple(mask.shape)} has it, "
-                f"got shape {tuple(tensor.shape)}"
-            )
-        if tensor.device != mask.device:
-            raise ValueError(f"{name} must be on the device of the mask ({mask.device}), got {tensor.device}")
+    _check_padded(tensors, mask, multiple_of)
+    rows, longest = mask.shape[0], mask.shape[-1]
     fills = _fills(fill, x, tensors)
 
     waits = total is None and not torch.compiler.is_compiling()
-    faulty = None
-    if mask.dim() == 2 and not mask.dtype.is_floating_point:
-        keep = mask if mask.dtype is torch.bool else mask != 0
-    else:
-        keep, faulty = real_tokens_op(mask.detach(), not waits)
-    longest = length
+    keep, faulty = _real_tokens(mask, waits)
     if total is None:
         sizes = pack_sizes_op(keep, multiple_of)
         if waits and faulty is not None:
@@ -130,10 +116,32 @@ def pack(
         if first_faulty and first_faulty[0] >= 0:
             raise_faulty(mask, first_faulty[0])
         torch._check(total >= 0)
-    cu_seqlens, cu_seqlens_padded, source, slots, position_ids, padding_mask = pack_plan_op(keep, multiple_of, total)
-    packed = pack_op(list(tensors.values()), source, slots, cu_seqlens, cu_seqlens_padded, fills)
-    batch = PackedBatch(cu_seqlens, cu_seqlens_padded, longest, position_ids, padding_mask, rows, length, source, slots)
+    real, padded, source, slots, position_ids, padding_mask = pack_plan_op(keep, multiple_of, total)
+    packed = pack_op(list(tensors.values()), source, slots, real, padded, fills)
+    batch = PackedBatch(real, padded, longest, position_ids, padding_mask, rows, mask.shape[-1], source, slots)
     return _like(x, packed), batch
+
+
+def _real_tokens(mask: Tensor, waits: bool) -> tuple[Tensor, Tensor | None]:
+    """Which tokens are real, bool ``[B, S]``, and, where that is in doubt, the first row that is no mask (-1: none)."""
+    if mask.dim() == 2 and not mask.dtype.is_floating_point:
+        return mask if mask.dtype is torch.bool else mask != 0, None
+    keep, faulty = real_tokens_op(mask.detach(), not waits)
+    return keep, faulty
+
+
+def _check_padded(tensors: Mapping[str, Tensor], mask: Tensor, multiple_of: int) -> None:
+    rows, length = mask.shape[0], mask.shape[-1]
+    if statically_known_true(rows * ((length + multiple_of - 1) // multiple_of * multiple_of) > 2**31 - 1):
+        raise ValueError(f"boundaries are int32: a batch of {rows} x {length} tokens is too large")
+    for name, tensor in tensors.items():
+        if tensor.dim() < 2 or tensor.shape[0] != rows or tensor.shape[1] != length:
+            raise ValueError(
+                f"{name} must be [B, S, ...] = [{rows}, {length}, ...] as the mask {tuple(mask.shape)} has it, "
+                f"got shape {tuple(tensor.shape)}"
+            )
+        if tensor.device != mask.device:
+            raise ValueError(f"{name} must be on the device of the mask ({mask.device}), got {tensor.device}")
 
 
 def unpack(packed: Fields, batch: PackedBatch, *, fill: Fills = 0) -> Fields:

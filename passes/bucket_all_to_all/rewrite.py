@@ -35,8 +35,25 @@ def join(graph: fx.Graph, members: Sequence[Member], beside: str = "") -> None:
     # Joining another bucket may have moved some of them.
     places = {node: i for i, node in enumerate(graph.nodes)}
     members = sorted(members, key=lambda member: places[member.node])
-    size, last, mode = members[0].group_size, members[-1].node, fake_mode_of(members[0].send.meta["val"])
     made: list[fx.Node] = []
+    try:
+        results = _together(graph, members, made)
+    except Exception as error:  # torch's errors about sizes have no common class
+        for node in reversed(made):
+            graph.erase_node(node)
+        raise NotJoined(str(error).split("\n")[0]) from error
+
+    # === Transform ===
+    pairs = [(result, m.wait) for m, result in zip(members, results, strict=True)]
+    for result, wait in pairs:
+        wait.replace_all_uses_with(result)
+    _delay(members[0].node, set(made), made[-1])
+    _compare(graph, pairs, beside) if beside else _erase(graph, members)
+
+
+def _together(graph: fx.Graph, members: Sequence[Member], made: list[fx.Node]) -> list[fx.Node]:
+    """What each member receives, by one exchange in front of the last of them; ``made`` gets every node."""
+    size, last, mode = members[0].group_size, members[-1].node, fake_mode_of(members[0].send.meta["val"])
 
     def call(origin: fx.Node, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
         node = graph.call_function(target, args, kwargs)
@@ -54,34 +71,23 @@ def join(graph: fx.Graph, members: Sequence[Member], beside: str = "") -> None:
         return call(node, aten.sym_size.int, node, dim) if isinstance(known, torch.SymInt) else known
 
     # That the rows divide by the ranks is proven (`equal_splits`), if in words that a reshape may not recognise.
-    try:
-        with graph.inserting_before(last), _fake(mode), size_oblivious(), suppress_guards(mode):
-            # Row r of each goes to rank r. By way of one dimension: reshape would ask whether there are `size` rows
-            # already, and put the answer into a guard.
-            flat = [call(m.node, aten.reshape.default, m.send, [-1]) for m in members]
-            sent = [call(m.node, aten.reshape.default, f, [size, -1]) for m, f in zip(members, flat, strict=True)]
-            together = call(last, aten.cat.default, sent, 1)
-            exchange = call(last, A2A, together, [1] * size, [1] * size, members[0].group)
-            received = call(last, WAIT, exchange)
-            parts = call(last, aten.split_with_sizes.default, received, [size_of(s, 1) for s in sent], 1)
-            results = []
-            for i, m in enumerate(members):
-                part = call(m.wait, operator.getitem, parts, i)
-                shape = [size_of(m.send, d) for d in range(m.send.meta["val"].dim())]
-                # Memory of its own, as before: parts of one buffer would keep each other alive.
-                own = call(m.wait, aten.clone.default, part, memory_format=torch.contiguous_format)
-                results.append(call(m.wait, aten.reshape.default, call(m.wait, aten.reshape.default, own, [-1]), shape))
-    except Exception as error:  # torch's errors about sizes have no common class
-        for node in reversed(made):
-            graph.erase_node(node)
-        raise NotJoined(str(error).split("\n")[0]) from error
-
-    # === Transform ===
-    pairs = [(result, m.wait) for m, result in zip(members, results, strict=True)]
-    for result, wait in pairs:
-        wait.replace_all_uses_with(result)
-    _delay(members[0].node, set(made), made[-1])
-    _compare(graph, pairs, beside) if beside else _erase(graph, members)
+    with graph.inserting_before(last), _fake(mode), size_oblivious(), suppress_guards(mode):
+        # Row r of each goes to rank r. By way of one dimension: reshape would ask whether there are `size` rows
+        # already, and put the answer into a guard.
+        flat = [call(m.node, aten.reshape.default, m.send, [-1]) for m in members]
+        sent = [call(m.node, aten.reshape.default, f, [size, -1]) for m, f in zip(members, flat, strict=True)]
+        together = call(last, aten.cat.default, sent, 1)
+        exchange = call(last, A2A, together, [1] * size, [1] * size, members[0].group)
+        received = call(last, WAIT, exchange)
+        parts = call(last, aten.split_with_sizes.default, received, [size_of(s, 1) for s in sent], 1)
+        results = []
+        for i, m in enumerate(members):
+            part = call(m.wait, operator.getitem, parts, i)
+            shape = [size_of(m.send, d) for d in range(m.send.meta["val"].dim())]
+            # Memory of its own, as before: parts of one buffer would keep each other alive.
+            own = call(m.wait, aten.clone.default, part, memory_format=torch.contiguous_format)
+            results.append(call(m.wait, aten.reshape.default, call(m.wait, aten.reshape.default, own, [-1]), shape))
+    return results
 
 
 def _erase(graph: fx.Graph, members: Sequence[Member]) -> None:

@@ -40,6 +40,7 @@ ROLLS = "the packed rolls alone"
 CONFIG = Config(hidden=128, heads=4, layers=1, depths=3)
 ROW = 2048
 BATCHES = 25
+Ways = dict[str, tuple[Model, Callable[[Model, Batch], Step]]]
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
@@ -68,26 +69,9 @@ def run(ctx: Context, result: CaseResult) -> None:
     documents = batch.cu_seqlens.numel() - 1
     title = f"forward and backward, [1, {ROW}] in {documents} documents, hidden size {CONFIG.hidden}"
 
-    ways: dict[str, tuple[Model, Callable[[Model, Batch], Step]]] = {
-        NAIVE: (model, backward),
-        ONE_BY_ONE: (model, backward_one_by_one),
-    }
-    report, first_calls, graphs = Report(), {}, {}
-    stats = _compat.dynamo_counters("stats")
-    torch._dynamo.reset()
-    with _compat.empty_compile_caches():  # stock, the second, finds kernels in them that both have
-        for name, backend in ((PACKPASS, Backend()), (STOCK, "inductor")):
-            ctx.progress(f"compiling: {name}")
-            call = compile_afresh(model, backend, {"fullgraph": True})
-            before = stats["unique_graphs"]
-            with collecting(report if name == PACKPASS else Report()):
-                started = time.perf_counter()
-                backward(call, batch)
-                first_calls[name] = time.perf_counter() - started
-            graphs[name] = stats["unique_graphs"] - before
-            ways[name] = (call, backward)
-    del first_calls[STOCK]
-
+    ways: Ways = {NAIVE: (model, backward), ONE_BY_ONE: (model, backward_one_by_one)}
+    report = Report()
+    first_calls, graphs = _compile(ctx, model, batch, ways, report)
     errors = _check(result, model, ways, batch)
     ctx.progress("timing")
     timings = _time(ctx, model, ways, batch)
@@ -125,10 +109,32 @@ def run(ctx: Context, result: CaseResult) -> None:
     }
 
 
+def _compile(
+    ctx: Context, model: MTPModel, batch: Batch, ways: Ways, report: Report
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Put the compiled models into ``ways``: seconds of packpass's first call, and graphs of both."""
+    first_calls, graphs = {}, {}
+    stats = _compat.dynamo_counters("stats")
+    torch._dynamo.reset()
+    with _compat.empty_compile_caches():  # stock, the second, finds kernels in them that both have
+        for name, backend in ((PACKPASS, Backend()), (STOCK, "inductor")):
+            ctx.progress(f"compiling: {name}")
+            call = compile_afresh(model, backend, {"fullgraph": True})
+            before = stats["unique_graphs"]
+            with collecting(report if name == PACKPASS else Report()):
+                started = time.perf_counter()
+                backward(call, batch)
+                first_calls[name] = time.perf_counter() - started
+            graphs[name] = stats["unique_graphs"] - before
+            ways[name] = (call, backward)
+    del first_calls[STOCK]
+    return first_calls, graphs
+
+
 def _check(
     result: CaseResult,
     model: MTPModel,
-    ways: dict[str, tuple[Model, Callable[[Model, Batch], Step]]],
+    ways: Ways,
     batch: Batch,
 ) -> dict[str, tuple[float, float, int]]:
     """Loss error, gradient error (both against documents one by one) and contaminated labels of every way."""
@@ -156,9 +162,7 @@ def _gradients(model: MTPModel) -> list[Tensor | None]:
     return found
 
 
-def _time(
-    ctx: Context, model: MTPModel, ways: dict[str, tuple[Model, Callable[[Model, Batch], Step]]], batch: Batch
-) -> Timings:
+def _time(ctx: Context, model: MTPModel, ways: Ways, batch: Batch) -> Timings:
     rolls = torch.compile(packed_rolls)
     fields = (batch.input_ids, batch.position_ids, batch.loss_mask, batch.cu_seqlens)
     timed: dict[str, Callable[[], object]] = {

@@ -11,7 +11,7 @@ from packpass import _compat
 from packpass.engine.backend import Backend
 from packpass.engine.compile import compile_afresh
 from packpass.measuring.compare_render import seconds_text
-from packpass.measuring.measure import interleave, profile
+from packpass.measuring.measure import Timings, interleave, profile
 from packpass.measuring.variants import count_code, first_line
 from perf.bounded import OutOfTime, time_limit
 from perf.data import PackedRow, documents, pack
@@ -21,6 +21,7 @@ from perf.registry import Context, case
 from perf.results import CaseResult, Figures, Gain, Table, Target
 
 TEXT_BYTES = 2_000_000
+Way = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 STOCK_BOUND = 5.0  # seconds; stock torch.compile unrolls the loop and compiles anew for every row
 
 
@@ -37,9 +38,54 @@ def _rows_of(ctx: Context, result: CaseResult, row_length: int) -> None:
     rows = [PackedRow(row.ids.to(ctx.device), row.cu_seqlens.to(ctx.device)) for row in packed]
     expected = [labels_loop(row.ids, row.cu_seqlens) for row in rows]
 
-    ways: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {LOOP: labels_loop, HAND: labels_by_hand}
+    ways: dict[str, Way] = {LOOP: labels_loop, HAND: labels_by_hand}
+    graphs, code = _compile(ctx, result, title, ways, (rows, expected))
+    if wrong := _wrong_rows(labels_by_hand, rows, expected):
+        result.wrong.append(f"{title}: {HAND} differs from eager in rows {wrong}")
+
+    timed: dict[str, Callable[[], object]] = {FLOOR: lambda: [row.ids.clone() for row in rows]}
+    for name, way in ways.items():
+        timed[name] = functools.partial(_all_rows, way, rows)
+    timings = interleave(timed, budget=2 * ctx.budget, min_rounds=3 if ctx.quick else 7)
+    counts = sorted(row.documents for row in rows)
+    table = [
+        [
+            name,
+            seconds_text(timing.seconds),
+            f"{timing.ratio:.2f}",
+            f"{timings[LOOP].ratio / timing.ratio:.1f}x" if name not in (LOOP, FLOOR) else "",
+            str(graphs.get(name, "")),
+        ]
+        for name, timing in timings.items()
+    ]
+    about = f"{title}: {len(rows)} rows, {counts[0]} to {counts[-1]} documents each, median {counts[len(counts) // 2]}"
+    result.tables.append(Table(about, ["way", "all rows", "of the clones", "over the loop", "graphs"], table))
+    over = {name: timing.ratio for name, timing in timings.items()}
+    result.targets += [
+        Target(f"{title}: graphs for all rows", graphs.get(PACKPASS), 2),
+        Target(f"{title}: kernels per graph", code.get("kernels"), 1, "exactly"),
+        Target(f"{title}: host syncs in the generated code", code.get("host syncs"), 0),
+    ]
+    if row_length == 131_072:
+        result.targets.append(target_on(f"{title}: over clone", timings.quotient(PACKPASS, FLOOR), 1.5))
+    hand = timings.quotient(PACKPASS, HAND)
+    if hand is not None:
+        result.targets.append(target_on(f"{title}: over roll + index_fill_ (5 % noise allowed)", hand, 1.05))
+    result.gains.append(_gain(f"labels of {about}", ctx.device, result.notes, timings, timed, graphs))
+    result.data[title] = {"ratios": over, "rows": len(rows), "documents": counts, "graphs": graphs}
+
+
+def _compile(
+    ctx: Context,
+    result: CaseResult,
+    title: str,
+    ways: dict[str, Way],
+    batches: tuple[list[PackedRow], list[torch.Tensor]],
+) -> tuple[dict[str, int], dict[str, float]]:
+    """Put what compiles and is right into ``ways``: graphs of each, and what packpass's generated code holds."""
+    rows, expected = batches
     graphs: dict[str, int] = {}
-    kernels = host_syncs = None
+    code: dict[str, float] = {}
     for name, backend in ((PACKPASS, Backend()), (STOCK, "inductor")):
         way = compile_afresh(labels_loop, backend, {})
         stats = _compat.dynamo_counters("stats")
@@ -65,62 +111,37 @@ def _rows_of(ctx: Context, result: CaseResult, row_length: int) -> None:
             continue
         ways[name] = way
         if name == PACKPASS:
-            kernels = count_code(sources).kernels / max(1, graphs[name])
-            host_syncs = count_code(sources).host_syncs
-    if wrong := _wrong_rows(labels_by_hand, rows, expected):
-        result.wrong.append(f"{title}: {HAND} differs from eager in rows {wrong}")
+            found = count_code(sources)
+            code = {"kernels": found.kernels / max(1, graphs[name]), "host syncs": found.host_syncs}
+    return graphs, code
 
-    timed: dict[str, Callable[[], object]] = {FLOOR: lambda: [row.ids.clone() for row in rows]}
-    for name, way in ways.items():
-        timed[name] = functools.partial(_all_rows, way, rows)
-    timings = interleave(timed, budget=2 * ctx.budget, min_rounds=3 if ctx.quick else 7)
-    counts = sorted(row.documents for row in rows)
-    table = [
-        [
-            name,
-            seconds_text(timing.seconds),
-            f"{timing.ratio:.2f}",
-            f"{timings[LOOP].ratio / timing.ratio:.1f}x" if name not in (LOOP, FLOOR) else "",
-            str(graphs.get(name, "")),
-        ]
-        for name, timing in timings.items()
-    ]
-    about = f"{title}: {len(rows)} rows, {counts[0]} to {counts[-1]} documents each, median {counts[len(counts) // 2]}"
-    result.tables.append(Table(about, ["way", "all rows", "of the clones", "over the loop", "graphs"], table))
-    over = {name: timing.ratio for name, timing in timings.items()}
-    result.targets += [
-        Target(f"{title}: graphs for all rows", graphs.get(PACKPASS), 2),
-        Target(f"{title}: kernels per graph", kernels, 1, "exactly"),
-        Target(f"{title}: host syncs in the generated code", host_syncs, 0),
-    ]
-    if row_length == 131_072:
-        result.targets.append(target_on(f"{title}: over clone", timings.quotient(PACKPASS, FLOOR), 1.5))
-    hand = timings.quotient(PACKPASS, HAND)
-    if hand is not None:
-        result.targets.append(target_on(f"{title}: over roll + index_fill_ (5 % noise allowed)", hand, 1.05))
+
+def _gain(
+    about: str,
+    device: str,
+    notes: list[str],
+    timings: Timings,
+    timed: dict[str, Callable[[], object]],
+    graphs: dict[str, int],
+) -> Gain:
     figures = {}
     for name in (LOOP, STOCK, PACKPASS):
         found = timings.quotient(name, LOOP)
         peak = profile(timed[name]).peak_bytes if name in timed else None
         ratio, spread = (found.ratio, found.spread) if found else (None, 0.0)
-        note = "" if found else next((n for n in result.notes if f": {name} " in n), "not timed").split(": ", 1)[-1]
+        note = "" if found else next((n for n in notes if f": {name} " in n), "not timed").split(": ", 1)[-1]
         figures[name] = Figures(
             ratio, spread, graphs.get(name), peak_bytes=peak, error=0.0 if found else None, note=note
         )
-    result.gains.append(
-        Gain("real text", f"labels of {about}", figures[LOOP], figures[STOCK], figures[PACKPASS], device=ctx.device)
-    )
-    result.data[title] = {"ratios": over, "rows": len(rows), "documents": counts, "graphs": graphs}
+    return Gain("real text", about, figures[LOOP], figures[STOCK], figures[PACKPASS], device=device)
 
 
-def _all_rows(way: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], rows: list[PackedRow]) -> None:
+def _all_rows(way: Way, rows: list[PackedRow]) -> None:
     for row in rows:
         way(row.ids, row.cu_seqlens)
 
 
-def _wrong_rows(
-    way: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], rows: list[PackedRow], expected: list[torch.Tensor]
-) -> list[int]:
+def _wrong_rows(way: Way, rows: list[PackedRow], expected: list[torch.Tensor]) -> list[int]:
     return [
         index
         for index, (row, want) in enumerate(zip(rows, expected, strict=True))

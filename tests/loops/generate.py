@@ -287,36 +287,7 @@ class _Writer:
         after: list[str] = []
         for _ in range(choose.choice((1, 1, 2))):
             v = values[-1] if choose.chance(60) else choose.choice(values)
-            name = self.fresh_name("out")
-            like = v.field.name
-            kind = choose.choice(("clone", "zeros", "full", "list", "self"))
-            if kind == "list" and not odd and choose.chance(60):
-                self.tail = False
-                before.append(f"{name} = []")
-                body.append(f"{name}.append({v.name})")
-                after.append(f"{name} = torch.cat({name}, {v.field.packed})")
-                outs.append(_Field(name, v.field.dims, v.dtype))
-                continue
-            if kind == "self" and v.dtype == v.field.dtype and v.field in sources and self.bad("in_place", 25):
-                self.mutates = True
-                acc = v.field
-            else:
-                dtype = {"f": "torch.float32", "d": "torch.float64", "i": "torch.int64", "m": "torch.bool"}[v.dtype]
-                make = {"zeros": f"torch.zeros_like({like}, dtype={dtype})",
-                        "full": f"torch.full_like({like}, {self.number(v.dtype)}, dtype={dtype})"}  # fmt: skip
-                acc = _Field(name, v.field.dims, v.dtype)
-                before.append(f"{name} = {make.get(kind, f'{like}.clone().to({dtype})')}")
-                outs.append(acc)
-            spot = acc.slice("s", "e")
-            if self.bad("window_off_by_one", 3):
-                spot = acc.slice("s + 1", "e + 1")
-            forms_of_write = [f"{spot} = {v.name}", f"{spot}.copy_({v.name})"]
-            if v.dtype != "m":
-                forms_of_write += [f"{spot} += {v.name}"]
-            body.append(choose.choice(forms_of_write))
-            if acc in outs and self.bad("read_back", 8):
-                name = self.fresh_name("v")
-                body += [f"{name} = {spot}", f"{spot} = {name}.flip({acc.packed})"]
+            self.write_back(v, sources, odd, (before, body, after), outs)
         indent = "    "
         opening = [k for k, line in enumerate(header) if line.startswith("for")][0]
         self.lines += [*before, *header[:opening], header[opening], *header[opening + 1 :], *(indent + b for b in body)]
@@ -325,6 +296,42 @@ class _Writer:
             self.lines.append("leaked = e")
             self.results.append("leaked")
         return outs
+
+    def write_back(
+        self, v: _Value, sources: list[_Field], odd: bool, code: tuple[list[str], ...], outs: list[_Field]
+    ) -> None:
+        """One result of a loop: ``code`` is (lines in front of it, of its body, behind it), ``outs`` what it fills."""
+        choose, (before, body, after) = self.choose, code
+        name = self.fresh_name("out")
+        like = v.field.name
+        kind = choose.choice(("clone", "zeros", "full", "list", "self"))
+        if kind == "list" and not odd and choose.chance(60):
+            self.tail = False
+            before.append(f"{name} = []")
+            body.append(f"{name}.append({v.name})")
+            after.append(f"{name} = torch.cat({name}, {v.field.packed})")
+            outs.append(_Field(name, v.field.dims, v.dtype))
+            return
+        if kind == "self" and v.dtype == v.field.dtype and v.field in sources and self.bad("in_place", 25):
+            self.mutates = True
+            acc = v.field
+        else:
+            dtype = {"f": "torch.float32", "d": "torch.float64", "i": "torch.int64", "m": "torch.bool"}[v.dtype]
+            make = {"zeros": f"torch.zeros_like({like}, dtype={dtype})",
+                    "full": f"torch.full_like({like}, {self.number(v.dtype)}, dtype={dtype})"}  # fmt: skip
+            acc = _Field(name, v.field.dims, v.dtype)
+            before.append(f"{name} = {make.get(kind, f'{like}.clone().to({dtype})')}")
+            outs.append(acc)
+        spot = acc.slice("s", "e")
+        if self.bad("window_off_by_one", 3):
+            spot = acc.slice("s + 1", "e + 1")
+        forms_of_write = [f"{spot} = {v.name}", f"{spot}.copy_({v.name})"]
+        if v.dtype != "m":
+            forms_of_write += [f"{spot} += {v.name}"]
+        body.append(choose.choice(forms_of_write))
+        if acc in outs and self.bad("read_back", 8):
+            name = self.fresh_name("v")
+            body += [f"{name} = {spot}", f"{spot} = {name}.flip({acc.packed})"]
 
     def write(self) -> Generated:
         choose = self.choose

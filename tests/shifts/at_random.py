@@ -71,14 +71,11 @@ def program(rng: random.Random) -> str:
         lines += ["y = torch.zeros_like(x)", f"y{at(keep)}.copy_(x{at(take)})", f"y{at(end)} = {fill}"]
     if rng.random() < 0.3:
         lines.append(rng.choice(["y = y * 2 + 1", "y = y.float()", "y = y.long()"]))
-    if rng.random() < 0.3:  # the next depth
-        lines += [
-            f"w = torch.roll(y, {shift}, {dim})",
-            f"w{at(f':{k}' if right else f'-{k}:')} = {rng.choice([fill, 0])}",
-        ]
-        lines.append("return y, w")
-    else:
-        lines.append("return (y,)")
+    next_depth = rng.random() < 0.3
+    if next_depth:
+        end = f":{k}" if right else f"-{k}:"
+        lines += [f"w = torch.roll(y, {shift}, {dim})", f"w{at(end)} = {rng.choice([fill, 0])}"]
+    lines.append("return y, w" if next_depth else "return (y,)")
     return "def f(ids, cu_seqlens):\n    " + "\n    ".join(lines) + "\n"
 
 

@@ -136,3 +136,19 @@ def test_no_circles() -> None:
         kept = {name: near for name, near in graph.items() if near & graph.keys() and name in reached}
         changed, graph = len(kept) < len(graph), kept
     assert not graph, f"these import each other: {sorted(graph)}"
+
+
+# === What one can read at a time ====================================================================================
+
+
+def test_files_and_functions_stay_short() -> None:
+    long = []
+    for folder in (ROOT, PASSES, ROOT.parent / "perf", ROOT.parent / "tests"):
+        for path in sorted(folder.rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            if text.count("\n") > 400 and folder.name != "tests":  # lists of programs are as long as they are
+                long.append(str(path))
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef) and node.end_lineno and node.end_lineno - node.lineno >= 60:
+                    long.append(f"{path}:{node.lineno} {node.name}")
+    assert not long
