@@ -104,6 +104,7 @@ def _measured(ctx: Context, result: CaseResult, batches: list[Program]) -> list[
         Target(f"{name}: error against document by document", error, ERROR),
         Target(f"{name}: audit finds leaks", float(clean != "clean"), 0),
     ]
+    ctx.progress(f"{name}: {ratio:.2f} of the leaking model, {report.graphs} graphs, error {error:.1e}, audit {clean}")
     result.data[name] = {"ratio": ratio, "graphs": report.graphs, "error": error, "audit": clean}
     return [
         name,
