@@ -73,10 +73,15 @@ class Carried:
             else:
                 self.names.append(([name], Adding(region, how, before[name].realize())))
 
+    def _written_by_another(self, made: Any) -> bool:
+        """Does another total add in place to the memory that this one is made of after the loop?"""
+        others = (other for _, other in self.names if isinstance(other, Adding) and other is not made)
+        return any(made.reads is not None and other.writes == made.reads for other in others)
+
     def begin(self) -> list[str]:
         """Give every local its value for the document that begins; names of those for which there is none."""
         for names, made in self.names:
-            if not made.ready:
+            if not made.ready or (isinstance(made, (Adding, Lengthening)) and self._written_by_another(made)):
                 return names
             made.begin(self.region.index)
             for name in names:

@@ -63,6 +63,7 @@ from torch._dynamo.variables import (
     AutogradFunctionVariable,
     CellVariable,
     ConstantVariable,
+    ConstDictVariable,
     ContextWrappingVariable,
     GetAttrVariable,
     ListVariable,
@@ -74,7 +75,7 @@ from torch._dynamo.variables import (
     TupleVariable,
     UserDefinedObjectVariable,
 )
-from torch._dynamo.variables.base import ValueMutationNew, VariableTracker, is_side_effect_safe
+from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker, is_side_effect_safe
 
 # Making values: of Python objects without a source, and of results of graph nodes.
 from torch._dynamo.variables.builder import SourcelessBuilder, wrap_fx_proxy

@@ -21,9 +21,10 @@ from packpass.capture.dynamo import (
     current_scope_id,
     is_side_effect_safe,
 )
-from packpass.capture.region import JUMPS, Poison, catches_exceptions
+from packpass.capture.region import JUMPS, catches_exceptions
 from packpass.capture.state import Mode, active, location_of, note, refuse, without_data_sizes
 from packpass.capture.watch import loops_are_sought, watch_data_size
+from packpass.capture.watched import Poison
 from packpass.decisions.location import is_library, shorten
 
 

@@ -33,7 +33,7 @@ from packpass.capture.lists import CollectedItems, items_of
 from packpass.capture.merges import among, cat_of
 from packpass.capture.state import active
 from packpass.capture.totals import is_fresh, is_kept, is_none, tensor_node, was_written
-from packpass.semantics import call_of
+from packpass.semantics import call_of, storage
 from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class Lengthening:
         self.region, self.dim, self.before = region, dim, before
         self.items = CollectedItems(region)
         self.ready = is_none(before) or tensor_node(before) is not None
+        self.reads = None if is_none(before) or not self.ready else storage(tensor_node(before))
+        """The memory of the row before the loop."""
         self.example: Any = None
 
     def begin(self, index: Any) -> None:

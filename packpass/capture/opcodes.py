@@ -27,6 +27,7 @@ from packpass.capture import (
     late_reads,
     lifted,
     masked,
+    places,
     running,
     sequences,
     slots,
@@ -45,9 +46,9 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.lists import added, is_documents, items_of, numbers_of
 from packpass.capture.python_functions import with_zero
-from packpass.capture.region import TrackedLocals
 from packpass.capture.state import LOOP_MODES, Mode, active, leave_to_stock
 from packpass.capture.watch import watch_items
+from packpass.capture.watched import TrackedLocals
 
 
 def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any, Any], None]:
@@ -120,7 +121,7 @@ def _get_iter(original: Any, self: Any, instruction: Any) -> None:
 
 def _get_item(original: Any, self: Any, instruction: Any) -> None:
     """``x[s]`` and ``x[:, e - 1]`` with a number that is data; an entry, or a part, of a list of numbers."""
-    last = running.last_of(self.stack[-2], self.stack[-1])
+    last = places.load(self.stack[-2].realize(), self.stack[-1]) or running.last_of(self.stack[-2], self.stack[-1])
     if last is not None:
         self.popn(2)
         self.push(last)
@@ -142,7 +143,7 @@ def _get_item(original: Any, self: Any, instruction: Any) -> None:
 def _set_item(original: Any, self: Any, instruction: Any) -> None:
     """``x[e - 1] = value``; ``parts[i] = value`` of a list with a place for each document."""
     value, items, at = (entry.realize() for entry in self.stack[-3:])
-    if slots.fill(items, at, value):
+    if slots.fill(items, at, value) or places.store(items, at, value):
         self.popn(3)
         return
     _indexed(original, self, instruction, "__setitem__", 3)
@@ -174,6 +175,25 @@ def _load_attr(original: Any, self: Any, instruction: Any) -> None:
             self.pop()
             self.push(out)
             return
+    original(self, instruction)
+
+
+def _load_place(original: Any, self: Any, instruction: Any) -> None:
+    """``state.loss`` of an object that the frame has made; not the form that loads a method to be called."""
+    if active.regions and (sys.version_info < (3, 12) or not instruction.arg or instruction.arg % 2 == 0):
+        out = places.load(self.stack[-1].realize(), instruction.argval)
+        if out is not None:
+            self.pop()
+            self.push(out)
+            return
+    original(self, instruction)
+
+
+def _store_place(original: Any, self: Any, instruction: Any) -> None:
+    """``state.loss = value``."""
+    if active.regions and places.store(self.stack[-1].realize(), instruction.argval, self.stack[-2]):
+        self.popn(2)
+        return
     original(self, instruction)
 
 
@@ -290,6 +310,8 @@ _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
     "STORE_SUBSCR": _set_item,
     "LOAD_FAST_AND_CLEAR": _set_aside,
     "FOR_ITER": _for_iter,
+    "LOAD_ATTR": _load_place,
+    "STORE_ATTR": _store_place,
     **dict.fromkeys(
         ("UNPACK_SEQUENCE", "UNPACK_EX", "SET_UPDATE", "DICT_UPDATE", "CONTAINS_OP"),
         _goes_through(1),

@@ -33,7 +33,15 @@ from packpass.capture.sequences import (
     refuse_use,
     take,
 )
-from packpass.capture.state import LOOP_MODES, current_frame, location_of, refuse, resumes
+from packpass.capture.state import (
+    LOOP_MODES,
+    current_frame,
+    is_noted,
+    leave_to_stock,
+    location_of,
+    refuse,
+    resumes,
+)
 from packpass.decisions.location import is_library
 
 if TYPE_CHECKING:
@@ -84,6 +92,8 @@ def _zip(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return None
     if len(known) != len(found):
         reason = "zip of a sequence with one entry per document and one of constant length"
+        if resumes(tx) and is_noted(location_of(tx)):
+            raise leave_to_stock(reason)
         if resumes(tx):
             reason += ", perhaps a list of numbers made before a graph break: that break is what to look at"
         raise refuse("unequal-lengths", reason, location_of(tx))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from packpass import markers
@@ -26,10 +25,12 @@ from packpass.capture.dynamo import (
     enter_new_scope,
 )
 from packpass.capture.lists import CollectedItems
+from packpass.capture.places import Adopted, Place, adopt_place
 from packpass.capture.questions import without_slots
 from packpass.capture.running import adopt
 from packpass.capture.running import learn as learn_numbers
 from packpass.capture.state import Restart, active, caller_of, refuse, restart
+from packpass.capture.watched import Accesses, Poison, TrackedLocals
 
 if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase
@@ -44,130 +45,6 @@ ALIVE = frozenset({"store_attr", "check_allowed_side_effect", "create_proxy", "r
 JUMPS = ("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE", "JUMP_FORWARD")
 _RAISES_AGAIN = ("einops",)
 """Packages whose handlers only add to the message, or compute the same in another way."""
-
-
-class Poison(VariableTracker):
-    """Value of a name that a closed loop assigned: that of a traced iteration, not of the last one.
-
-    Reading it, or a graph break that would have to rebuild it, refuses the loop, unless it can be made (``make``).
-    """
-
-    def __init__(self, name: str, location: str, make: Callable[[], Any] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.name, self.location, self.make = name, location, make
-
-    def made(self) -> Any:
-        if self.make is None:
-            raise self.refuse()
-        return self.make()
-
-    def refuse(self) -> Restart:
-        return refuse(
-            "leaked-local",
-            f"'{self.name}' is assigned in the loop over documents and used after it; compute it outside the loop",
-            self.location,
-        )
-
-    def reconstruct(self, codegen: Any) -> None:
-        raise self.refuse()
-
-
-class Accesses:
-    """What was read and written in one frame (names), or through cells, since a region was opened."""
-
-    def __init__(self) -> None:
-        self.written_now: set[Any] = set()
-        self.written: dict[Any, None] = {}
-        self.read_first: set[Any] = set()
-
-    def read(self, key: Any) -> None:
-        if key not in self.written_now:
-            self.read_first.add(key)
-
-    def write(self, key: Any, *, changed: bool = True) -> None:
-        """A name gets a value; not ``changed``: the one that it has, as where ``parts += [a]`` stores the same list."""
-        self.written_now.add(key)
-        if changed:
-            self.written[key] = None
-
-    def carried(self) -> list[Any]:
-        return [key for key in self.written if key in self.read_first]
-
-
-class TrackedLocals(dict[str, Any]):
-    """``symbolic_locals`` of a frame, recording accesses while regions are open."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        super().__init__(values)
-        self.watchers: list[Accesses] = []
-        self._aside: list[tuple[str, Any, list[Accesses]]] = []
-        """``(name, value, watchers that had not seen it written)`` of `set_aside`."""
-        self._unbound: list[Any] = []
-        self._silent = False
-
-    def set_aside(self, name: str, instruction: Callable[[], Any]) -> None:
-        """Python 3.12 runs comprehensions in the frame around them: this ``instruction`` puts what a name holds on the
-        stack, and returns it, before the name becomes the comprehension's; afterwards it is stored again. Nobody has
-        read it then, and what is stored again was not written in this iteration."""
-        bound = name in self and not self.is_unbound(name)
-        unwritten = [watcher for watcher in self.watchers if name not in watcher.written_now]
-        self._silent = True
-        try:
-            value = instruction()
-        finally:
-            self._silent = False
-        self._aside.append((name, value, unwritten))
-        if not bound:
-            self._unbound.append(value)
-        self._unbound.append(dict.get(self, name))
-
-    def is_unbound(self, name: str) -> bool:
-        """Does a name hold nothing since a comprehension took it?"""
-        value = dict.get(self, name)
-        return any(value is nothing for nothing in self._unbound)
-
-    def __getitem__(self, name: str) -> Any:
-        value = dict.__getitem__(self, name)
-        if self._silent:
-            return value
-        if isinstance(value, Poison):
-            value = value.made()
-            dict.__setitem__(self, name, value)
-        for watcher in self.watchers:
-            watcher.read(name)
-        return value
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default  # noqa: SIM401  (this is get)
-
-    def _note_write(self, name: str, *, changed: bool = True) -> None:
-        for watcher in self.watchers:
-            watcher.write(name, changed=changed)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if not self._silent:
-            self._note_write(name, changed=value is not dict.get(self, name))
-        dict.__setitem__(self, name, value)
-        for other, before, unwritten in self._aside:
-            if other == name and value is before:
-                for watcher in unwritten:
-                    watcher.written_now.discard(name)
-
-    def give(self, name: str, value: Any) -> None:
-        """A name's value for the iteration that begins, which does not depend on the one before."""
-        self._note_write(name)
-        dict.__setitem__(self, name, value)
-
-    def __delitem__(self, name: str) -> None:
-        self._note_write(name)
-        dict.__delitem__(self, name)
-
-    def pop(self, name: str, *default: Any) -> Any:
-        if name not in self:
-            return dict.pop(self, name, *default)
-        value = self[name]
-        del self[name]
-        return value
 
 
 def _goes_on(tx: Any, handler: Any) -> bool:
@@ -273,15 +150,24 @@ class Region:
         self._before = [dict(frame.symbolic_locals) for frame, _ in self._frames]
         self._after: list[list[dict[str, Any]]] = []
         """Locals of every live frame: before the loop, and after each iteration."""
+        self.adopted: list[Adopted] = []
+        """Entries of dicts and attributes of objects that are among the locals while the loop is open."""
         for i, name in sorted(active.frame.running.get(self.key, ())):
             adopt(self, dict.get(self._frames[i][0].symbolic_locals, name))
         owner, learned = active.frame.carried.get(self.key, (0, {}))
+        lost: list[str] = [name for name in learned if isinstance(name, Place) and not adopt_place(self, owner, name)]
+        if lost:
+            raise self._refuse_carried(lost)
         self.known = Carried(self, self._frames[owner][0], learned, self._before[owner])
 
     @property
     def key(self) -> Any:
         """The loop, by its place in the code."""
         return self.tx.f_code, self.head.offset
+
+    def frame(self, index: int) -> tuple[Any, Accesses, dict[str, Any]]:
+        """A live frame, what was read and written in it, and what its locals held before the loop."""
+        return *self._frames[index], self._before[index]
 
     def place_of(self, value: Any) -> tuple[int, str] | None:
         """``(frame, name)`` of a local that holds this value."""
@@ -341,6 +227,8 @@ class Region:
                 if dict.__contains__(frame.symbolic_locals, name) and not frame.symbolic_locals.is_unbound(name):
                     value = after.get(name) if frame is self.known.frame else None
                     dict.__setitem__(frame.symbolic_locals, name, value or Poison(name, self.location))
+        for entry in self.adopted:
+            entry.put_back()
         side_effects = self.tx.output.side_effects
         for cell in self.cells.written:
             side_effects.store_attr_mutations[cell]["cell_contents"] = Poison(

@@ -272,10 +272,19 @@ def captured_before(key: Any) -> bool:
     return active.frame is not None and active.frame.mode is Mode.SYMBOLIC and any(r.closed for r in others)
 
 
+_noted: set[str] = set()
+
+
+def is_noted(location: str) -> bool:
+    """Has a loop at this line been refused before? The code behind the graph break that follows need not say more."""
+    return location in _noted
+
+
 def note(code: str, reason: str, location: str) -> None:
     """Record why the loop at ``location`` is not captured in this graph, whatever becomes of the frame."""
     refusal = Refusal(rule="capture", code=code, reason=reason, location=location)
     record(refusal)
+    _noted.add(location)
     if active.frame is not None:
         react(refusal, active.frame.options)
 

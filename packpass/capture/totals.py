@@ -27,6 +27,7 @@ from torch import fx
 
 from packpass.capture.dynamo import (
     ConstantVariable,
+    ListVariable,
     SymNodeVariable,
     TensorVariable,
     call,
@@ -36,22 +37,31 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.either import Either
 from packpass.capture.tallies import filled, read, stacked, tally
-from packpass.semantics import storage
+from packpass.semantics import Call, call_of, storage
 from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
 
-_ADDING: dict[Any, Any] = {
-    **dict.fromkeys((operator.add, torch.add), operator.add),
-    **dict.fromkeys((operator.sub, torch.sub), operator.sub),
-    operator.iadd: operator.iadd,
-    operator.isub: operator.isub,
-}
-"""What a total may be added to with -> what adds the sum after the loop."""
 _IN_PLACE_OF = {operator.add: operator.iadd, operator.sub: operator.isub}
 _IN_PLACE_OF |= {add: add for add in (operator.iadd, operator.isub)}
 _IN_PLACE = (operator.iadd, operator.isub)
+_EXTREMES = {torch.maximum: "amax", torch.minimum: "amin"}
+"""What keeps the larger or the smaller of two -> the method that does so along a dimension."""
+
+
+def _adds(call: Call) -> Any:
+    """What a total becomes in a call, as a function of it and what is added; None for any other operation."""
+    if call.op in ("add", "sub"):
+        plain = {"add": (operator.add, operator.iadd), "sub": (operator.sub, operator.isub)}[call.op]
+        return plain[call.in_place] if call.get("alpha", default=1) == 1 else None
+    larger, smaller = call.op in ("maximum", "max"), call.op in ("minimum", "min")
+    if not (larger or smaller) or "other" not in call.arguments or call.in_place:
+        return None
+    # Of two that are equal each gets half of the gradient, which depends on the order.
+    if call.results[0].requires_grad:
+        return None
+    return torch.maximum if larger else torch.minimum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,11 +98,11 @@ def _added(value: Any, before: Any) -> tuple[Any, Any] | None:
     """``(what adds, what is added)`` if the tensor ``value`` is ``before`` plus or minus another one, or a number."""
     node, known = tensor_node(value), tensor_node(before)
     known = _number(before) if known is None else known
-    if node is None or type(known) not in (int, float, fx.Node) or node.kwargs or len(node.args) != 2:
+    call = call_of(node) if node is not None and type(known) in (int, float, fx.Node) else None
+    if call is None or call.several or not isinstance(call.results[0], torch.Tensor):
         return None
-    add = _ADDING.get(node.target) if node.op == "call_function" else None
-    first, second = node.args
-    if add is operator.add and _same(second, known):
+    add, first, second = _adds(call), call.get("input"), call.get("other")
+    if add not in (operator.sub, *_IN_PLACE) and _same(second, known):
         first, second = second, first
     if add is None or not _same(first, known):
         return None
@@ -123,7 +133,7 @@ def _described(node: fx.Node) -> tuple[tuple[int, ...], torch.dtype, torch.devic
 def learn_total(before: Any, after: list[Any]) -> Total | None:
     """How a local grew in all traced iterations that changed it, if it is a total. ``after``: its value at the end of
     each."""
-    found, begins_with_none = [], is_none(before)
+    found, shares, begins_with_none = [], [], is_none(before)
     for value in after:
         if _unchanged(value, before):
             continue
@@ -136,13 +146,16 @@ def learn_total(before: Any, after: list[Any]) -> Total | None:
         if step is None or described is None or (isinstance(step[1], fx.Node) and _described(step[1]) is None):
             return None
         # What is added to a number cannot be added in place.
-        add = step[0] if isinstance(before, TensorVariable) else _IN_PLACE_OF[step[0]]
+        add = step[0] if isinstance(before, TensorVariable) else _IN_PLACE_OF.get(step[0])
         found.append((Total(step[0], *described), Total(add, *described)))
+        shares.append((_described(step[1]) if isinstance(step[1], fx.Node) else None, described))
         before = value
     total = found[-1][0] if found else None
     if total is None or any(total not in (first, other) for first, other in found):
         return None
-    if begins_with_none and total.add not in (operator.add, operator.iadd):
+    if begins_with_none and total.add not in (operator.add, operator.iadd, *_EXTREMES):
+        return None
+    if total.add in _EXTREMES and any(share != described for share, described in shares):
         return None
     # Sums of truth values say whether there is one, which is not how many there are.
     return None if total.dtype is torch.bool else total
@@ -219,7 +232,11 @@ class Adding:
         fits = fake is None or total.add not in _IN_PLACE or (tuple(fake.shape) == total.sizes)
         known = fake is not None or type(_number(before)) in (int, float)
         self.ready = fits and (known or is_none(before))
-        self._memory = storage(tensor_node(before)) if total.add in _IN_PLACE and fake is not None else None
+        memory = storage(tensor_node(before)) if fake is not None else None
+        self.writes: Any = memory if total.add in _IN_PLACE else None
+        """The memory that is added to in place."""
+        self.reads: Any = None if total.add in _IN_PLACE else memory
+        """The memory of the first value of a total that is made anew."""
 
     def begin(self, index: Any) -> None:
         """The stand-in for the total of the documents before; the first finds None, where the program begins so."""
@@ -267,11 +284,12 @@ class Adding:
     def _adds_by(self, add: Any) -> bool:
         """Is this how the total is added to? To a number, nothing is added in place."""
         number = not isinstance(self.before, TensorVariable)
-        return add is self.total.add or (number and _IN_PLACE_OF[add] is _IN_PLACE_OF[self.total.add])
+        known = _IN_PLACE_OF.get(self.total.add)
+        return add is self.total.add or (number and known is not None and _IN_PLACE_OF.get(add) is known)
 
     def _adds_nothing(self) -> bool:
         stand_in: Any = tensor_node(self.start)
-        if stand_in.users or is_kept(self.region, stand_in) or self._memory_is_used():
+        if self.total.add in _EXTREMES or stand_in.users or is_kept(self.region, stand_in) or self._memory_is_used():
             return False
         self._add(0)
         stand_in.graph.erase_node(stand_in)
@@ -284,8 +302,8 @@ class Adding:
     def _memory_is_used(self) -> bool:
         """Does the body look at the tensor that is added to in place, which has its final value only after the loop?"""
         node: Any = self.region.index.as_proxy().node
-        while self._memory is not None and node.op != "root":
-            if any(storage(used) == self._memory for used in node.all_input_nodes):
+        while self.writes is not None and node.op != "root":
+            if any(storage(used) == self.writes for used in node.all_input_nodes):
                 return True
             node = node.next
         return False
@@ -293,6 +311,10 @@ class Adding:
     def after(self) -> Any:
         tx, region = self.region.tx, self.region
         vector = stacked(region, [self._proxy(iteration, share) for iteration, share in enumerate(self.added)])
+        if self.total.add in _EXTREMES:
+            first = [] if is_none(self.before) else [self.before.call_method(tx, "unsqueeze", [constant(0)], {})]
+            every = call(tx, torch.cat, ListVariable([*first, vector])) if first else vector
+            return every.call_method(tx, _EXTREMES[self.total.add], [constant(0)], {})
         dtype = {"dtype": constant(self.total.dtype)}
         share = vector.call_method(tx, "sum", [constant(0)], dtype)
         made = share if is_none(self.before) else call(tx, self.total.add, self.before, share)

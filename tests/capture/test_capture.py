@@ -506,10 +506,10 @@ def suppress_inside(x: Tensor, cu: Tensor) -> Tensor:
 
 
 def outer_mutation(x: Tensor, cu: Tensor) -> Tensor:
-    out, seen = x.clone(), {"documents": 0}
+    out, seen = x.clone(), set[str]()
     for s, e in zip(cu[:-1], cu[1:]):
-        seen["documents"] += 1
-        out[:, s:e] *= 10 if seen["documents"] > 2 else 1
+        seen.add("second" if "first" in seen else "first")
+        out[:, s:e] *= 10 if len(seen) > 1 else 1
     return out
 
 

@@ -18,6 +18,7 @@ from . import (
     rewrite_lists,
     rewrite_offsets,
     rewrite_outputs,
+    rewrite_places,
     rewrite_sequences,
     rewrite_totals,
 )
@@ -28,6 +29,6 @@ __all__ = [
     "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_carried",
     "rewrite_convolution", "rewrite_counts",
     "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_lengths", "rewrite_lists",
-    "rewrite_offsets", "rewrite_outputs", "rewrite_sequences",
+    "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_sequences",
     "rewrite_totals",
 ]  # fmt: skip

@@ -1,0 +1,143 @@
+"""Entries of dicts and attributes of objects that a loop over documents changes: as much locals as locals are.
+
+::
+
+    found = {"loss": 0.0, "tokens": 0}
+    for s, e in spans:
+        found["loss"] = found["loss"] + f(x[s:e])
+        found["tokens"] += e - s
+
+Only of dicts and objects that the frame has made, and that a local holds. As soon as a body stores such an entry, its
+value moves into the locals of the frame, under a name that no program can have, where `packpass.capture.region` watches
+it and `packpass.capture.carried` learns how it grows. Whoever looks at the dict in another way finds a `Poison` there;
+after the loop the entry holds its value again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from packpass.capture.dynamo import (
+    AttributeMutationNew,
+    ConstantVariable,
+    ConstDictVariable,
+    UserDefinedObjectVariable,
+    ValueMutationNew,
+    is_side_effect_safe,
+)
+from packpass.capture.state import active
+from packpass.capture.watched import Poison
+
+if TYPE_CHECKING:
+    from packpass.capture.region import Region
+
+
+class Place(str):
+    """The name of an entry among the locals of a frame: ``found['loss']``, ``state.loss``."""
+
+    holder: str
+    key: Any
+
+    def __new__(cls, holder: str, key: Any, text: str) -> Place:
+        made = super().__new__(cls, text)
+        made.holder, made.key = holder, key
+        return made
+
+
+class Adopted:
+    """An entry while its value is among the locals: where it belongs, and who finds a stand-in there."""
+
+    def __init__(self, entries: MutableMapping[Any, Any], key: Any, frame: Any, place: Place, stand_in: Any) -> None:
+        self.entries, self.key, self.frame, self.place = entries, key, frame, place
+        self.before = entries[key]
+        entries[key] = stand_in
+
+    def put_back(self) -> None:
+        """The loop is over."""
+        value = dict.pop(self.frame.symbolic_locals, self.place)
+        self.entries[self.key] = value.made() if isinstance(value, Poison) and value.make is not None else value
+
+
+def _entries(tx: Any, holder: Any, key: Any) -> tuple[MutableMapping[Any, Any], Any] | None:
+    """Where Dynamo keeps an entry of a dict or object that was made in this frame: ``(mapping, key)``."""
+    if holder.source is not None:
+        return None
+    if type(holder) is ConstDictVariable and isinstance(holder.mutation_type, ValueMutationNew):
+        found = [own for own in holder.items if _constant(own.vt) == (type(key), key)]
+        return (holder.items, found[0]) if found else None
+    if type(holder) is UserDefinedObjectVariable and isinstance(holder.mutation_type, AttributeMutationNew):
+        attributes = tx.output.side_effects.store_attr_mutations.get(holder, {})
+        plain = holder.python_type().__setattr__ is object.__setattr__ and key in attributes
+        return (attributes, key) if plain else None
+    return None
+
+
+def _constant(value: Any) -> Any:
+    """``(type, number or string)`` of a key."""
+    known = value.as_python_constant() if isinstance(value, ConstantVariable) else None
+    return (type(known), known) if type(known) in (int, str) else None
+
+
+def _key(holder: Any, key: Any) -> Any:
+    """The key of an entry or the name of an attribute, if it is one that stays the same for all documents."""
+    if type(holder) is UserDefinedObjectVariable:
+        return key if isinstance(key, str) else None
+    known = _constant(key.realize()) if not isinstance(key, str) and type(holder) is ConstDictVariable else None
+    return None if known is None else known[1]
+
+
+def _region() -> Region | None:
+    return active.regions[0] if active.frame is not None and len(active.regions) == 1 else None
+
+
+def adopt_place(region: Region, index: int, place: Place) -> bool:
+    """Move the value of an entry into the locals of the frame ``index`` that holds its dict or object."""
+    frame, _, before = region.frame(index)
+    held = dict.get(frame.symbolic_locals, place.holder)
+    found = _entries(region.tx, held.realize(), place.key) if held is not None else None
+    if found is None:
+        return False
+    made = Adopted(*found, frame, place, Poison(place, region.location))
+    region.adopted.append(made)
+    before[place] = made.before
+    dict.__setitem__(frame.symbolic_locals, place, made.before)
+    return True
+
+
+def _found(holder: Any, key: Any) -> Adopted | None:
+    """The adopted entry that a subscript or attribute means."""
+    region = _region()
+    known = _key(holder, key) if region is not None and region.adopted else None
+    if region is None or known is None:
+        return None
+    found = _entries(region.tx, holder, known)
+    mine = (made for made in region.adopted if found and made.entries is found[0] and made.key == found[1])
+    return next(mine, None)
+
+
+def load(holder: Any, key: Any) -> Any:
+    """The value of ``holder[key]`` or ``holder.key`` (``key`` a string then), if it is among the locals; else None."""
+    made = _found(holder, key)
+    return None if made is None else made.frame.symbolic_locals[made.place]
+
+
+def store(holder: Any, key: Any, value: Any) -> bool:
+    """``holder[key] = value`` or ``holder.key = value`` in the body of a loop over documents, if it becomes a local."""
+    region = _region()
+    known = _key(holder, key) if region is not None else None
+    if region is None or known is None:
+        return False
+    made = _found(holder, key)
+    if made is None:
+        at = region.place_of(holder)
+        if at is None or is_side_effect_safe(holder.mutation_type) or _entries(region.tx, holder, known) is None:
+            return False
+        attribute = type(holder) is UserDefinedObjectVariable
+        place = Place(at[1], known, f"{at[1]}.{known}" if attribute else f"{at[1]}[{known!r}]")
+        if not adopt_place(region, at[0], place):
+            return False
+        made = region.adopted[-1]
+        region.frame(at[0])[1].read(place)  # it may have been, before anybody looked
+    made.frame.symbolic_locals[made.place] = value
+    return True
