@@ -52,11 +52,12 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if kwargs or not 1 <= len(args) <= 3:
         return None
     own = ranges.of_document(tx, args)
-    if own is not None or (len(args) == 3 and number_of(args[2]) != 1):
+    backwards = len(args) == 3 and number_of(args[2]) == -1
+    if own is not None or (len(args) == 3 and number_of(args[2]) != 1 and not backwards):
         return own
-    start, stop = (constant(0), args[0]) if len(args) == 1 else args[:2]
+    start, stop = (constant(0), args[0]) if len(args) == 1 else args[1::-1] if backwards else args[:2]
     if all(a.is_python_constant() for a in (start, stop)):
-        n = stop.as_python_constant()
+        n = stop.as_python_constant() + backwards
         if isinstance(n, int) and n >= 1:
             watch.enter_loop_mode(tx, watch.static_sizes(n))
         return None
@@ -65,6 +66,8 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     # Only the difference counts: range(1, n) runs as often as range(n - 1).
     if not watch.loop_mode_for_symint(tx, expression(stop) - expression(start)):
         return None
+    if backwards:
+        raise refuse_use(tx, "range() from the last document to the first")
     return call(tx, plain.of_count, stop) if number_of(start) == 0 else call(tx, plain.of_range, start, stop)
 
 

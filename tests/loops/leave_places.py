@@ -46,27 +46,6 @@ def entry_that_decays_by_another_name(x: Tensor, cu: Tensor) -> Any:
     return found["loss"]
 
 
-class Doubling:
-    def __init__(self) -> None:
-        self._value: Any = 0.0
-
-    @property
-    def value(self) -> Any:
-        return self._value
-
-    @value.setter
-    def value(self, value: Any) -> None:
-        self._value = value * 2
-
-
-@leave("f[T] cu", must_refuse=True, why="what is stored is twice the value")
-def property_that_changes_what_is_stored(x: Tensor, cu: Tensor) -> Any:
-    state = Doubling()
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        state.value = state.value + x[s:e].sum()
-    return state.value
-
-
 class Checked:
     def __init__(self) -> None:
         object.__setattr__(self, "loss", 0.0)
