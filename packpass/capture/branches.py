@@ -1,12 +1,12 @@
 """Branches on data in a loop over documents.
 
 Two forms have a meaning without knowing the data: ``if cond: continue`` (and its mirror, a body that is one ``if``)
-skips the rest of the body for some documents, and ``assert cond`` checks every document. Both are written into the
-graph as markers. Any other branch is followed both ways: taken as true in the first of the two traced iterations and
-as false in the second. A loop whose iterations must leave the same, which the passes check anyway, is then one in which
-it does not matter; where they leave other things, the passes put these together if the documents' lengths decide
-(`passes.document_loops.arms`). A loop that skips documents and carries a total past them is traced again with the skip
-followed both ways, too: then the documents that are skipped are those that add nothing.
+skips the rest of the body for some documents, and ``assert cond`` or ``if cond: raise`` checks every document. Both are
+written into the graph as markers. Any other branch is followed both ways: taken as true in the first of the two traced
+iterations and as false in the second. A loop whose iterations must leave the same, which the passes check anyway, is
+then one in which it does not matter; where they leave other things, the passes put these together if the documents'
+lengths decide (`passes.document_loops.arms`). A loop that skips documents and carries a total past them is traced again
+with the skip followed both ways, too: then the documents that are skipped are those that add nothing.
 
 With a second condition in one body there would be pairs of outcomes that nobody has traced. It must be the first one,
 its opposite, or one on the same number that the first one answers where that number is a length (`Question`); any other
@@ -15,6 +15,7 @@ fails as in stock Dynamo, which refuses the loop.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import Any
 
@@ -23,9 +24,9 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, TupleVariable, call, constant, example
 from packpass.capture.questions import question
-from packpass.capture.region import JUMPS, Region
+from packpass.capture.region import JUMPS, Region, catches_exceptions
 from packpass.capture.state import current_frame, location_of
 from packpass.capture.watch import ROWS
 
@@ -42,6 +43,70 @@ def is_on_data(value: Any) -> bool:
 def is_assert(tx: Any, jumps_if: bool) -> bool:
     """Is the branch that of an ``assert``?"""
     return jumps_if and tx.instructions[tx.instruction_pointer].opname == "LOAD_ASSERTION_ERROR"
+
+
+def is_plain_assert(tx: Any, jumps_if: bool) -> bool:
+    """Is it that of an ``assert`` without a message that is worked out? Dynamo itself puts those into the graph."""
+    if not is_assert(tx, jumps_if):
+        return False
+    message = itertools.takewhile(_is_no_raise, tx.instructions[tx.instruction_pointer + 1 :])
+    return all(i.opname in ("LOAD_CONST", "PUSH_NULL", "PRECALL", "CALL", "CALL_FUNCTION", *FILLERS) for i in message)
+
+
+def _is_no_raise(instruction: Any) -> bool:
+    return instruction.opname != "RAISE_VARARGS"
+
+
+def goes_on_if(tx: Any, instruction: Any, jumps_if: bool) -> bool | None:
+    """The outcome with which the program goes on, where it only raises with the other; None for any other branch."""
+    taken, fallen = _only_raises(tx, tx.indexof[instruction.target]), _only_raises(tx, tx.instruction_pointer)
+    if taken == fallen:
+        return None
+    return not jumps_if if taken else jumps_if
+
+
+def _only_raises(tx: Any, start: int) -> bool:
+    """Do all ways from an instruction end in ``raise``, without a loop?"""
+    seen, queue = set[int](), [start]
+    while queue:
+        at = queue.pop()
+        if at in seen:
+            continue
+        instruction = tx.instructions[at] if at < len(tx.instructions) else None
+        if instruction is None or len(seen) > _LONGEST or instruction.opname.startswith(("RETURN", "YIELD", "SEND")):
+            return False
+        seen.add(at)
+        if instruction.opname in ("RAISE_VARARGS", "RERAISE"):
+            continue
+        target = None if instruction.target is None else tx.indexof[instruction.target]
+        if target is not None and target <= at:
+            return False
+        queue += [] if target is None else [target]
+        queue += [] if instruction.opname in JUMPS else [at + 1]
+    return True
+
+
+_LONGEST = 300
+"""Instructions of a way that only raises: a message is made there."""
+
+
+def check(tx: Any, instruction: Any, value: Any, jumps_if: bool) -> bool:
+    """``if lengths.max() > limit: raise ValueError(...)`` in front of a loop: an assertion in the graph, as Dynamo
+    makes of ``assert``, instead of its end. False if the branch is another one."""
+    wanted = goes_on_if(tx, instruction, jumps_if)
+    if wanted is None or catches_exceptions(tx):
+        return False
+    number = isinstance(value, SymNodeVariable)
+    if not number and example(value).numel() != 1:
+        return False
+    tensor = call(tx, torch.scalar_tensor, value) if number else call(tx, torch.reshape, value, TupleVariable([]))
+    held = call(tx, operator.ne if wanted else operator.eq, tensor, constant(0))
+    message = f"the program raises at {location_of(tx)}: its condition holds for these values"
+    tx.output.create_proxy("call_function", torch._assert_async, (held.as_proxy(), message), {})
+    current_frame().user_checks = True
+    if wanted == jumps_if:
+        tx.jump(instruction)
+    return True
 
 
 # === Branches that are written down ==========================================================================
@@ -64,11 +129,14 @@ def _leads_to_loop(tx: Any, at: Any, head: Any) -> bool:
 def write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Region) -> bool:
     """Emit the marker for this branch and go on where control continues; False if the branch has no such meaning."""
     is_bool = isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymBool)
-    if is_bool and is_assert(tx, jumps_if):
+    wanted = goes_on_if(tx, instruction, jumps_if) if is_bool else None
+    if wanted is not None:
+        value = value if wanted else call(tx, torch.sym_not, value)
         message = f"assertion in the loop at {region.location} failed"
         args = (value.as_proxy(), message, region.id, region.iteration)
         tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
-        tx.jump(instruction)
+        if wanted == jumps_if:
+            tx.jump(instruction)
         return True
     if region.tx is not tx or not (is_bool or isinstance(value, TensorVariable)) or is_assert(tx, jumps_if):
         return False

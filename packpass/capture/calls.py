@@ -214,6 +214,8 @@ def _sized(name: str, otherwise: Callable[..., Any] | None) -> Callable[..., Any
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), joins.cat),
     torch.stack: joins.stack,
+    torch.hstack: joins.hstack,
+    **dict.fromkeys((torch.vstack, torch.row_stack), joins.vstack),
     torch._C._nn.pad_sequence: joins.pad,
     torch.nested.as_nested_tensor: joins.jagged,
     **dict.fromkeys((torch.split, torch.functional.split), _call_split),

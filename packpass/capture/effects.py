@@ -7,6 +7,7 @@ in `packpass.capture`.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -21,6 +22,7 @@ from packpass.capture.dynamo import (
     current_scope_id,
     is_side_effect_safe,
 )
+from packpass.capture.either import Listed, numbers
 from packpass.capture.region import JUMPS, catches_exceptions
 from packpass.capture.state import Mode, active, location_of, note, refuse, without_data_sizes
 from packpass.capture.watch import loops_are_sought, watch_data_size
@@ -146,9 +148,28 @@ def compile_subgraph(original: Any, self: Any, tx: Any, reason: Any, *args: Any,
         if not active.frame.sites and (again := without_data_sizes("the graph has no loop over documents")):
             raise again
         _check_survivors(tx)
+        if reason.graph_break and _has_numbers(tx):
+            note("sequence-use", PASSED.format(first_line(reason.reason)), location_of(tx))
     if active.frame is not None and active.frame.mode is Mode.PROBE and reason.graph_break:
         _note_read(reason)
     return original(self, tx, reason, *args, **kwargs)
+
+
+def _has_numbers(tx: Any) -> bool:
+    """Does code behind the graph that has a loop get a list of numbers, one per document?"""
+    while tx is not None:
+        held = itertools.chain(tx.stack, dict(tx.symbolic_locals).values())
+        behind = (instruction.opname for instruction in tx.instructions[tx.instruction_pointer :])
+        if any(isinstance(v, Listed) and v.make is numbers for v in held) and "GET_ITER" in behind:
+            return True
+        tx = tx.parent
+    return False
+
+
+PASSED = (
+    "the graph ends here ({}), and the code behind it gets a list of numbers, one per document, as numbers of Python: "
+    "loops over them run as in stock torch; make the list behind this line, or move what ends the graph in front of it"
+)
 
 
 def _note_read(reason: Any) -> None:

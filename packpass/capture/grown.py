@@ -51,10 +51,14 @@ def _joined(value: Any, before: Any) -> tuple[int, list[fx.Node]] | None:
     """``(dim, what is joined to it)`` if the tensor ``value`` is ``before`` made longer."""
     node, known = tensor_node(value), tensor_node(before)
     call = call_of(node) if node is not None and known is not None else None
-    if call is None or call.op != "cat" or not isinstance(call.results[0], torch.Tensor):
+    if call is None or call.several or not isinstance(call.results[0], torch.Tensor):
+        return None
+    rank = call.results[0].dim()
+    along = {"cat": call.get("dim", default=0), "hstack": min(rank - 1, 1), "vstack": 0}
+    if call.op not in along or any(operand.rank != rank for operand in call.operands):
         return None
     first, *others = [operand.node for operand in call.operands]
-    dim = call.get("dim", default=0)
+    dim = along[call.op]
     if first is not known or known in others or not others or type(dim) is not int:
         return None
     return dim % call.results[0].dim(), others

@@ -62,6 +62,28 @@ def stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
     return among(tx, items, stack_of(tx, items.alone(), at), at, stacked=True)
 
 
+def hstack(tx: Any, tensors: Any = None) -> Any:
+    """``torch.hstack``: entries beside each other, which for vectors is behind each other."""
+    return _along(tx, tensors, beside=True)
+
+
+def vstack(tx: Any, tensors: Any = None) -> Any:
+    """``torch.vstack``: entries below each other, vectors as rows."""
+    return _along(tx, tensors, beside=False)
+
+
+def _along(tx: Any, tensors: Any, *, beside: bool) -> Any:
+    items = _collected(tx, tensors)
+    ranks = set() if items is None else {example(value.realize()).dim() for entry in items.values for value in entry}
+    if len(ranks) != 1:
+        return None
+    rank = ranks.pop()
+    if rank >= (1 if beside else 2):
+        return cat(tx, tensors, constant(min(rank - 1, 1) if beside else 0))
+    rows = stack(tx, tensors, constant(0))
+    return rows if rows is None or beside or rank == 1 else rows.call_method(tx, "unsqueeze", [constant(1)], {})
+
+
 def behind_the_graph(tx: Any, value: Any, made: dict[Any, Any]) -> Any:
     """What a value is for the code behind the graph, which has lists with entries; None if it is what it seems.
     ``made``: what lists have become."""

@@ -53,7 +53,7 @@ from packpass.capture.watched import TrackedLocals
 
 def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any, Any], None]:
     def jump(self: Any, instruction: Any) -> None:
-        if active.frame is not None and not active.regions and branches.is_assert(self, jumps_if):
+        if active.frame is not None and not active.regions and branches.is_plain_assert(self, jumps_if):
             active.frame.user_checks = active.frame.user_checks or branches.is_on_data(self.stack[-1].realize())
         elif active.frame is not None and not active.regions:
             value = self.stack[-1].realize()
@@ -62,6 +62,11 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
                 outcome = joins.truth(self, value)
             if outcome is not None:
                 self.stack[-1] = outcome
+            elif branches.is_on_data(value) and active.frame.mode in LOOP_MODES and instruction.opname[:3] == "POP":
+                self.pop()
+                if branches.check(self, instruction, value, jumps_if):
+                    return
+                self.push(value)
         if active.frame is not None and active.regions:
             value = self.stack[-1].realize()
             if branches.is_on_data(value):

@@ -119,6 +119,9 @@ def comparison(machine: Machine, arg: Any) -> tuple[Affine, str, Affine] | None:
     if not isinstance(arg, fx.Node):
         return None
     name = op_name(arg)
+    if name == "sym_not":
+        opposite = comparison(machine, arg.args[0])
+        return None if opposite is None else (opposite[0], NEGATED[opposite[1]], opposite[2])
     if name not in COMPARISONS or len(arg.args) != 2:
         return None
     left, right = machine.affine(arg.args[0]), machine.affine(arg.args[1])

@@ -8,6 +8,7 @@ from . import (
     rewrite_bodies,
     rewrite_branches,
     rewrite_carried,
+    rewrite_checks,
     rewrite_convolution,
     rewrite_counts,
     rewrite_elsewhere,
@@ -27,6 +28,7 @@ from .harness import REWRITE, Program
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
     "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_carried",
+    "rewrite_checks",
     "rewrite_convolution", "rewrite_counts",
     "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_lengths", "rewrite_lists",
     "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_sequences",

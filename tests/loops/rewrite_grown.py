@@ -165,3 +165,14 @@ def row_total_and_count(x: Tensor, cu: Tensor) -> tuple[Tensor, Any, int]:
         row, total = torch.cat((row, doc)), total + doc.sum()
         count += e - s
     return row, total, count
+
+
+@program("f[T,3] cu", shapes=SOME)
+def rows_below_each_other(x: Tensor, cu: Tensor) -> Any:
+    row, flat, sums, firsts = x[:0], x[:0, 0], [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        row = torch.vstack((row, x[s:e].cumsum(0)))
+        flat = torch.hstack((flat, x[s:e, 0].flip(0)))
+        sums.append(x[s:e].sum(0))
+        firsts.append(x[s:e].sum())
+    return row, flat, torch.vstack(sums), torch.hstack(firsts)
