@@ -118,8 +118,7 @@ def _call_extreme(function: Any) -> Callable[..., Any]:
     def replacement(tx: Any, items: Any = None, *rest: Any, **kwargs: Any) -> Any:
         if rest and active.regions and not kwargs:
             return _extreme_of(tx, _PLAIN[function], [items.realize(), *(value.realize() for value in rest)])
-        numbers = joins.numbers_in(tx, items.realize()) if items is not None and not rest and not kwargs else None
-        return None if numbers is None else call(tx, function, numbers)
+        return joins.extreme(tx, function, items) if items is not None and not rest and not kwargs else None
 
     return replacement
 
@@ -225,6 +224,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     builtins.max: _call_extreme(plain.largest),
     builtins.min: _call_extreme(plain.smallest),
     builtins.len: joins.count,
+    builtins.any: lambda tx, items: joins.condition(tx, "any", items),
+    builtins.all: lambda tx, items: joins.condition(tx, "all", items),
     torch.roll: _call_roll,
     torch.sum: masked.count,
     **dict.fromkeys((torch.nn.functional.pad, native_pad()), widths.call),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from packpass.capture.region import Region
 
 _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
 def list_of(region: Region, values: list[Any]) -> Any:
@@ -69,7 +70,7 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     lengths = length_of(node, index)
     if lengths is not None:
         return ("lengths", *lengths)
-    if node.target in _ARITHMETIC and node.op == "call_function" and len(node.args) == 2:
+    if node.target in (*_ARITHMETIC, *_COMPARISONS) and node.op == "call_function" and len(node.args) == 2:
         parts = [made_of(arg, index, begin) for arg in node.args]
         return None if any(part is None for part in parts) else (node.target, *parts)
     read: Any = node.args[0] if node.target == "item" else None
@@ -153,7 +154,8 @@ def _emit(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
     if what == "size":
         return _size(tx, first)
     if what == "lengths":
-        return stepped(tx, first, second)
+        vector = stepped(tx, first, second)
+        return vector if vector is None or length is None else _cut(tx, vector.node, 0, length)  # or of boundaries
     if what in ("column", "entry"):
         found = node_called(tx, first)
         if found is None:

@@ -18,6 +18,7 @@ from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
     TupleVariable,
+    UserDefinedObjectVariable,
     attribute,
     call,
     constant,
@@ -204,6 +205,50 @@ def total(tx: Any, items: Any = None, start: Any = None) -> Any:
     if entries.lacking and (listed.before or listed.after):
         raise listed.refusal()
     return either.Either(entries.entries(), made, first) if entries.lacking else made
+
+
+def extreme(tx: Any, function: Any, items: Any) -> Any:
+    """``max(lengths)`` of a list of numbers, of what a generator gives, or ``map``; ``function`` as in `plain`."""
+    value = items.realize()
+    if isinstance(value, LocalGeneratorObjectVariable):
+        value = call(tx, plain.collected, value).realize()
+        if items_of(value) is None:
+            return call(tx, {plain.largest: max, plain.smallest: min}[function], value)
+    numbers = numbers_in(tx, value)
+    if numbers is None and is_documents(value) and attribute(tx, value, "calls").as_python_constant():
+        numbers = numbers_in(tx, collect(tx, value))
+    return None if numbers is None else call(tx, function, numbers)
+
+
+def _goes_over_documents(tx: Any, generator: Any) -> bool:
+    """Is it a generator expression over documents, written where it is used, and over nothing that somebody else goes
+    through? ``any`` leaves those where it has found what it looks for; of another, nobody sees how far it went."""
+    at = tx.instruction_pointer - 2
+    while tx.instructions[at].opname in ("PRECALL", "CACHE"):
+        at -= 1
+    if generator.code.co_name != "<genexpr>" or not tx.instructions[at].opname.startswith("CALL"):
+        return False
+    own = [value.realize() for value in dict.values(generator.inline_tracer.symbolic_locals)]
+    outermost = [value for value in own if isinstance(value, UserDefinedObjectVariable)]
+    over = [value for value in outermost if value.python_type().__module__ == plain.__name__]
+    while tx is not None:
+        held = [value for value in dict(tx.symbolic_locals).values() if any(value is one for one in (*over, generator))]
+        if held:
+            return False
+        tx = tx.parent
+    return bool(over)
+
+
+def condition(tx: Any, name: str, items: Any) -> Any:
+    """``any`` and ``all`` of conditions on the documents' numbers, given by their ``name``; None if they are others."""
+    value = items.realize()
+    if isinstance(value, LocalGeneratorObjectVariable) and _goes_over_documents(tx, value):
+        value = call(tx, plain.collected, value).realize()
+    own = items_of(value)
+    if own is None or own.conditions is None or not is_collected(value):
+        return None
+    found = own.conditions.call_method(tx, name, [], {}).call_method(tx, "long", [], {})
+    return call(tx, operator.ne, found.call_method(tx, "item", [], {}), constant(0))
 
 
 def _added_up(tx: Any, first: Any, values: list[Any]) -> Any:

@@ -24,25 +24,13 @@ from packpass.capture.dynamo import (
     example,
     variable,
 )
-from packpass.capture.entries import list_of
 from packpass.capture.lifted import same_for_all
 from packpass.capture.state import Restart, active, current_frame, refuse
-from packpass.capture.tallies import filled, number, read, row_of, tally
+from packpass.capture.tallies import Every, filled, number, read, row_of, tally, vector
 from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
-
-
-class Every(VariableTracker):
-    """All numbers of a range, where the program has one of them."""
-
-    def __init__(self, vector: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.vector = vector
-
-    def python_type(self) -> type:
-        return int
 
 
 class CollectedItems(list[Any]):
@@ -59,6 +47,8 @@ class CollectedItems(list[Any]):
         """What each traced iteration appends."""
         self.numbers: Any = None
         """The list, where its entries are numbers made from lengths: ``[n // 2 for n in lengths]``."""
+        self.conditions: Any = None
+        """All documents' conditions, where its entries are such: ``[n > 3 for n in lengths]``."""
         self.columns: list[Any] | None = None
         """Where its entries are rows of numbers, the shapes of documents, say: for every column a tensor, or an int."""
         self.listed: ListedItems | None = None
@@ -165,10 +155,13 @@ class CollectedItems(list[Any]):
         if rows[0] is not None and self.each == 1 and not region.skips:
             self._close_rows(made[0], rows)
             return
-        numbers = list_of(region, made) if self.each == 1 and not region.skips else None
+        numbers = vector(region, made) if self.each == 1 and not region.skips else None
         if numbers is None:
             raise self._refuse_entry(made[0])
-        self.numbers = call(region.tx, plain.of_tolist, numbers)
+        if numbers.dtype is torch.bool:
+            self.conditions = numbers
+        else:
+            self.numbers = call(region.tx, plain.of_tolist, numbers)
 
     def _fill(self) -> None:
         """Documents that the list lacks have an entry nevertheless, which is taken out again: zeros, or, where entries
@@ -209,7 +202,7 @@ class CollectedItems(list[Any]):
             raise self._refuse_entry(first)
         for column in zip(*rows, strict=True):
             known = {number(value) for value in column}
-            made = list_of(region, list(column)) if known == {None} else None
+            made = vector(region, list(column)) if known == {None} else None
             if made is None and (None in known or len(known) > 1):
                 raise self._refuse_entry(first)
             columns.append(constant(known.pop()) if made is None else made)
@@ -281,11 +274,12 @@ class CollectedItems(list[Any]):
                 raise refuse("aliasing", reason, self.region.location, self.region.key)
 
     def _refuse_count(self) -> Restart:
-        reason = "every document must append to the list, and as often as every other"
-        return refuse("list-append", reason, self.region.location, self.region.key)
+        return self._refuse_append("every document must append to the list, and as often as every other")
 
     def _refuse_entry(self, value: VariableTracker) -> Restart:
-        reason = f"only tensors may be appended per document, not {value.python_type_name()}"
+        return self._refuse_append(f"only tensors may be appended per document, not {value.python_type_name()}")
+
+    def _refuse_append(self, reason: str) -> Restart:
         return refuse("list-append", reason, self.region.location, self.region.key)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:

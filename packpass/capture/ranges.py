@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from packpass.capture.dynamo import ListVariable, SymNodeVariable, ValueMutationNew, constant, emit
-from packpass.capture.lists import Every
 from packpass.capture.state import active
-from packpass.capture.tallies import number
+from packpass.capture.tallies import Every, number
 from packpass.capture.watch import is_unknown
 
 _FILLERS = ("NOP", "RESUME", "CACHE")

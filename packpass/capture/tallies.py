@@ -28,14 +28,27 @@ from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,
     TupleVariable,
+    VariableTracker,
     call,
     constant,
     emit,
     wrap_fx_proxy,
 )
+from packpass.capture.entries import list_of
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
+
+
+class Every(VariableTracker):
+    """All numbers of a range, where the program has one of them."""
+
+    def __init__(self, vector: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.vector = vector
+
+    def python_type(self) -> type:
+        return int
 
 
 def filled(region: Region, iteration: int, sizes: Any, number: Any, **keywords: Any) -> Any:
@@ -51,6 +64,15 @@ def tally(region: Region, shares: list[Any]) -> Any:
     """int64 ``[documents]``: what each document adds, given what is added in each traced iteration."""
     made = [filled(region, i, (), share, dtype=torch.int64) for i, share in enumerate(shares)]
     return stacked(region, [value.as_proxy() for value in made])
+
+
+def vector(region: Region, values: list[Any]) -> Any:
+    """All documents' numbers, or conditions, given those of the traced iterations: made as they are, of vectors, or
+    numbers collected as tensors are. None for other values."""
+    made = list_of(region, values)
+    if made is None and all(isinstance(v, SymNodeVariable) and isinstance(v.sym_num, torch.SymInt) for v in values):
+        made = tally(region, [value.as_proxy().node for value in values])
+    return made
 
 
 def stacked(region: Region, proxies: list[Any]) -> Any:

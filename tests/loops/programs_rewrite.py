@@ -17,6 +17,7 @@ from . import (
     rewrite_grown,
     rewrite_lengths,
     rewrite_lists,
+    rewrite_numbers,
     rewrite_offsets,
     rewrite_outputs,
     rewrite_places,
@@ -31,6 +32,6 @@ __all__ = [
     "rewrite_checks",
     "rewrite_convolution", "rewrite_counts",
     "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_lengths", "rewrite_lists",
-    "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_sequences",
+    "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_sequences",
     "rewrite_totals",
 ]  # fmt: skip

@@ -1,0 +1,42 @@
+"""Lists of numbers and conditions of which the program wants more than can be said of all documents at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+
+
+@leave("f[T,3] cu", tail=False, why="one condition on all documents decides what follows")
+def row_doubled_where_all_are_even(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    if all(length % 2 == 0 for length in lengths):
+        x = x * 2
+    return torch.cat([part.flip(0) for part in x.split(lengths)])
+
+
+@leave("f[T,3] cu", tail=False, why="a list of conditions is gone through")
+def conditions_beside_parts(x: Tensor, cu: Tensor) -> Tensor:
+    lengths, out = cu.diff().tolist(), []
+    long = [length > 4 for length in lengths]
+    for part, is_long in zip(x.split(lengths), long):
+        out.append(part * 2 if is_long else part)
+    return torch.cat(out)
+
+
+@leave("f[T,3] cu", why="halves are no integers")
+def halves_of_lengths(x: Tensor, cu: Tensor) -> Any:
+    halves = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        halves.append(len(x[s:e]) / 2)
+    return x * 2, halves
+
+
+@leave("f[T,3] cu", tail=False, why="the generator goes on where the first has found what it looks for")
+def generator_in_two_steps(x: Tensor, cu: Tensor) -> Tensor:
+    found = (length > 4 for length in cu.diff().tolist())
+    first = any(found)
+    return x * (2 if first else 1) * (3 + sum(found))

@@ -1,0 +1,68 @@
+"""Loops that must be rewritten: lists of lengths of what documents were cut into, and what Python finds out about them
+(`packpass.capture.tallies`, `packpass.capture.joins`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .harness import program
+
+
+@program("f[T,3] cu", tail=False)
+def lengths_of_parts(x: Tensor, cu: Tensor) -> Any:
+    parts = [x[cu[i] : cu[i + 1]] for i in range(len(cu) - 1)]
+    lengths = [len(part) for part in parts]
+    row = torch.cat([part * 2 for part in parts])
+    return torch.cat([part.flip(0) for part in row.split(lengths)]), torch.tensor(lengths)
+
+
+@program("f[T,3] cu")
+def lengths_appended_beside_parts(x: Tensor, cu: Tensor) -> Any:
+    parts, lengths = [x[:0]], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part = x[s:e]
+        parts.append(part.flip(0))
+        lengths.append(part.shape[0])
+    return torch.cat(parts), torch.tensor(lengths, dtype=torch.int64).cumsum(0)
+
+
+@program("f[T,3] cu")
+def lengths_times_parts(x: Tensor, cu: Tensor) -> Tensor:
+    parts = [x[s:e] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    lengths, out = [part.size(0) for part in parts], [x[:0]]
+    for part, length in zip(parts, lengths):
+        out.append(part * length)
+    return torch.cat(out)
+
+
+@program("f[T,3] cu", tail=False, reads=1)
+def padded_to_the_largest_of_a_generator(x: Tensor, cu: Tensor) -> Tensor:
+    parts = x.split(cu.diff().tolist())
+    longest = max(len(part) for part in parts)
+    return torch.stack([F.pad(part, (0, 0, 0, longest - len(part))) for part in parts])
+
+
+@program("f[T,3] cu", tail=False, reads=1)
+def padded_to_the_largest_of_a_map(x: Tensor, cu: Tensor) -> Tensor:
+    parts = x.split(cu.diff().tolist())
+    longest = max(map(len, parts))
+    return torch.stack([F.pad(part, (0, 0, 0, longest - len(part))) for part in parts])
+
+
+@program("f[T,3] cu", tail=False, reads=1)
+def all_of_a_generator(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.tolist()
+    assert all(s <= e for s, e in zip(bounds[:-1], bounds[1:])), "boundaries must not decrease"
+    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])])
+
+
+@program("f[T,3] cu", tail=False, reads=1)
+def any_of_a_generator(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    if any(length > 10_000 for length in lengths):
+        raise ValueError(f"a document of {max(lengths)} tokens")
+    return torch.cat([part.cumsum(0) for part in x.split(lengths)])
