@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from packpass.capture.dynamo import (
     AttributeMutationNew,
+    CellVariable,
     ConstantVariable,
     ConstDictVariable,
     UserDefinedObjectVariable,
@@ -91,10 +92,17 @@ def _region() -> Region | None:
     return active.regions[0] if active.frame is not None and len(active.regions) == 1 else None
 
 
+def contents(tx: Any, held: Any) -> Any:
+    """What a local holds, by way of its cell where a closure shares it."""
+    if not isinstance(held, CellVariable):
+        return held
+    return tx.output.side_effects.store_attr_mutations.get(held, {}).get("cell_contents")
+
+
 def adopt_place(region: Region, index: int, place: Place) -> bool:
     """Move the value of an entry into the locals of the frame ``index`` that holds its dict or object."""
     frame, _, before = region.frame(index)
-    held = dict.get(frame.symbolic_locals, place.holder)
+    held = contents(region.tx, dict.get(frame.symbolic_locals, place.holder))
     found = _entries(region.tx, held.realize(), place.key) if held is not None else None
     if found is None:
         return False
@@ -130,7 +138,7 @@ def store(holder: Any, key: Any, value: Any) -> bool:
         return False
     made = _found(holder, key)
     if made is None:
-        at = region.place_of(holder)
+        at = region.place_of(holder) or region.place_of(holder, in_cell=True)
         if at is None or is_side_effect_safe(holder.mutation_type) or _entries(region.tx, holder, known) is None:
             return False
         attribute = type(holder) is UserDefinedObjectVariable

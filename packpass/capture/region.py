@@ -25,7 +25,7 @@ from packpass.capture.dynamo import (
     enter_new_scope,
 )
 from packpass.capture.lists import CollectedItems
-from packpass.capture.places import Adopted, Place, adopt_place
+from packpass.capture.places import Adopted, Place, adopt_place, contents
 from packpass.capture.questions import without_slots
 from packpass.capture.running import adopt
 from packpass.capture.running import learn as learn_numbers
@@ -169,11 +169,12 @@ class Region:
         """A live frame, what was read and written in it, and what its locals held before the loop."""
         return *self._frames[index], self._before[index]
 
-    def place_of(self, value: Any) -> tuple[int, str] | None:
-        """``(frame, name)`` of a local that holds this value."""
+    def place_of(self, value: Any, in_cell: bool = False) -> tuple[int, str] | None:
+        """``(frame, name)`` of a local that holds this value, or with ``in_cell`` of one that a closure shares."""
         for i, (frame, _) in enumerate(self._frames):
             for name in frame.symbolic_locals:
                 held = dict.get(frame.symbolic_locals, name)
+                held = contents(self.tx, held) if in_cell else held
                 if held is not None and not isinstance(held, Poison) and held.realize() is value:
                     return i, name
         return None

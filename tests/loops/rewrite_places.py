@@ -96,3 +96,13 @@ def sum_by_a_method(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         total = total.add(x[s:e].sum())
     return total
+
+
+@program("f[T] cu", depends=False, reads=1)
+def metrics_by_a_comprehension(x: Tensor, cu: Tensor) -> Any:
+    found: dict[str, Any] = {"kl": 0.0, "entropy": x.new_zeros(()), "tokens": 0}
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        found["kl"] = found["kl"] + x[s:e].sum()
+        found["entropy"] -= x[s:e].abs().sum()
+        found["tokens"] += e - s
+    return {name: value / max(found["tokens"], 1) for name, value in found.items() if name != "tokens"}
