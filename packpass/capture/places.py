@@ -1,4 +1,4 @@
-"""Entries of dicts and attributes of objects that a loop over documents changes: as much locals as locals are.
+"""Entries of dicts and lists and attributes of objects that a loop over documents changes: as much locals as locals.
 
 ::
 
@@ -7,15 +7,15 @@
         found["loss"] = found["loss"] + f(x[s:e])
         found["tokens"] += e - s
 
-Only of dicts and objects that the frame has made, and that a local holds. As soon as a body stores such an entry, its
-value moves into the locals of the frame, under a name that no program can have, where `packpass.capture.region` watches
-it and `packpass.capture.carried` learns how it grows. Whoever looks at the dict in another way finds a `Poison` there;
-after the loop the entry holds its value again.
+Only of dicts, lists and objects that the frame has made, and that a local holds. As soon as a body stores such an
+entry, its value moves into the locals of the frame, under a name that no program can have, where
+`packpass.capture.region` watches it and `packpass.capture.carried` learns how it grows. Whoever looks at the dict in
+another way finds a `Poison` there; after the loop the entry holds its value again.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, MutableSequence
 from typing import TYPE_CHECKING, Any
 
 from packpass.capture.dynamo import (
@@ -23,6 +23,7 @@ from packpass.capture.dynamo import (
     CellVariable,
     ConstantVariable,
     ConstDictVariable,
+    ListVariable,
     UserDefinedObjectVariable,
     ValueMutationNew,
     is_side_effect_safe,
@@ -32,6 +33,9 @@ from packpass.capture.watched import Poison
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
+
+
+Entries = MutableMapping[Any, Any] | MutableSequence[Any]
 
 
 class Place(str):
@@ -49,7 +53,7 @@ class Place(str):
 class Adopted:
     """An entry while its value is among the locals: where it belongs, and who finds a stand-in there."""
 
-    def __init__(self, entries: MutableMapping[Any, Any], key: Any, frame: Any, place: Place, stand_in: Any) -> None:
+    def __init__(self, entries: Entries, key: Any, frame: Any, place: Place, stand_in: Any) -> None:
         self.entries, self.key, self.frame, self.place = entries, key, frame, place
         self.before = entries[key]
         entries[key] = stand_in
@@ -60,13 +64,16 @@ class Adopted:
         self.entries[self.key] = value.made() if isinstance(value, Poison) and value.make is not None else value
 
 
-def _entries(tx: Any, holder: Any, key: Any) -> tuple[MutableMapping[Any, Any], Any] | None:
-    """Where Dynamo keeps an entry of a dict or object that was made in this frame: ``(mapping, key)``."""
+def _entries(tx: Any, holder: Any, key: Any) -> tuple[Entries, Any] | None:
+    """Where Dynamo keeps an entry of a dict, list or object that was made in this frame: ``(entries, key)``."""
     if holder.source is not None:
         return None
     if type(holder) is ConstDictVariable and isinstance(holder.mutation_type, ValueMutationNew):
         found = [own for own in holder.items if _constant(own.vt) == (type(key), key)]
         return (holder.items, found[0]) if found else None
+    if type(holder) is ListVariable and isinstance(holder.mutation_type, ValueMutationNew):
+        inside = type(holder.items) is list and type(key) is int and 0 <= key < len(holder.items)
+        return (holder.items, key) if inside else None
     if type(holder) is UserDefinedObjectVariable and isinstance(holder.mutation_type, AttributeMutationNew):
         attributes = tx.output.side_effects.store_attr_mutations.get(holder, {})
         plain = holder.python_type().__setattr__ is object.__setattr__ and key in attributes
@@ -84,7 +91,8 @@ def _key(holder: Any, key: Any) -> Any:
     """The key of an entry or the name of an attribute, if it is one that stays the same for all documents."""
     if type(holder) is UserDefinedObjectVariable:
         return key if isinstance(key, str) else None
-    known = _constant(key.realize()) if not isinstance(key, str) and type(holder) is ConstDictVariable else None
+    subscript = type(holder) in (ConstDictVariable, ListVariable) and not isinstance(key, str)
+    known = _constant(key.realize()) if subscript else None
     return None if known is None else known[1]
 
 
@@ -101,14 +109,15 @@ def contents(tx: Any, held: Any) -> Any:
 
 def adopt_place(region: Region, index: int, place: Place) -> bool:
     """Move the value of an entry into the locals of the frame ``index`` that holds its dict or object."""
-    frame, _, before = region.frame(index)
+    frame, _, held_before = region.frame(index)
     held = contents(region.tx, dict.get(frame.symbolic_locals, place.holder))
     found = _entries(region.tx, held.realize(), place.key) if held is not None else None
     if found is None:
         return False
     made = Adopted(*found, frame, place, Poison(place, region.location))
     region.adopted.append(made)
-    before[place] = made.before
+    for held_then in held_before:  # nobody has stored anything there until now
+        held_then[place] = made.before
     dict.__setitem__(frame.symbolic_locals, place, made.before)
     return True
 

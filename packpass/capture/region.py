@@ -165,9 +165,10 @@ class Region:
         """The loop, by its place in the code."""
         return self.tx.f_code, self.head.offset
 
-    def frame(self, index: int) -> tuple[Any, Accesses, dict[str, Any]]:
-        """A live frame, what was read and written in it, and what its locals held before the loop."""
-        return *self._frames[index], self._before[index]
+    def frame(self, index: int) -> tuple[Any, Accesses, list[dict[str, Any]]]:
+        """A live frame, what was read and written in it, and what its locals held before the loop and after each
+        iteration."""
+        return *self._frames[index], [self._before[index], *(after[index] for after in self._after)]
 
     def place_of(self, value: Any, in_cell: bool = False) -> tuple[int, str] | None:
         """``(frame, name)`` of a local that holds this value, or with ``in_cell`` of one that a closure shares."""

@@ -105,3 +105,22 @@ def largest_that_shrinks(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         most = torch.maximum(most * 0.5, x[s:e].detach().sum())
     return most
+
+
+@leave("f[T] cu", must_refuse=True, why="the entries are unpacked while they grow")
+def list_that_is_unpacked(x: Tensor, cu: Tensor) -> Any:
+    found = [x.new_zeros(()), x.new_zeros(())]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        found[0] = found[0] + x[s:e].sum()
+        first, second = found
+        found[1] = second + first
+    return found
+
+
+@leave("f[T] cu", must_refuse=True, why="documents add to one entry and to the other in turns")
+def list_that_is_turned_around(x: Tensor, cu: Tensor) -> Any:
+    found = [x.new_zeros(()), x.new_zeros(())]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        found[0] = found[0] + x[s:e].sum()
+        found.reverse()
+    return found

@@ -106,3 +106,24 @@ def metrics_by_a_comprehension(x: Tensor, cu: Tensor) -> Any:
         found["entropy"] -= x[s:e].abs().sum()
         found["tokens"] += e - s
     return {name: value / max(found["tokens"], 1) for name, value in found.items() if name != "tokens"}
+
+
+@program("f[T,3] cu", exact=False, depends=False)
+def sums_in_a_list(x: Tensor, cu: Tensor) -> Any:
+    found: list[Any] = [0.0, 0, x.new_zeros(3)]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        found[0] = found[0] + x[s:e].pow(2).sum()
+        found[1] += 1
+        found[2] += x[s:e].sum(0)
+    return found[0] / (1 + found[1]), found[2]
+
+
+@program("f[T] cu", exact=False, reads=1)
+def mean_of_documents_with_tokens(x: Tensor, cu: Tensor) -> Any:
+    found: dict[str, Any] = {"loss": x.new_zeros(()), "documents": 0}
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s == 0:
+            continue
+        found["loss"] = found["loss"] + x[s:e].mean()
+        found["documents"] += 1
+    return found["loss"] / max(found["documents"], 1)
