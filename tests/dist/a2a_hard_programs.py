@@ -324,6 +324,9 @@ REWRITTEN = {
         Hard(spelled.given_buffer, sharded=False),
         Hard(spelled.own_function, sharded=False),
         Hard(spelled.one_rank_used, sharded=False),
+        Hard(spelled.lists, differentiable=False),
+        Hard(spelled.lists_in_a_function),
+        Hard(spelled.differentiable_lists),
     )
 }
 LEFT = {
@@ -350,5 +353,6 @@ LEFT = {
         Hard(spelled.scaled_into, sharded=False, code="aliasing"),
         Hard(spelled.added_into, sharded=False, code="aliasing"),
         Hard(spelled.uneven_parts, sharded=False, code="aliasing"),
+        Hard(spelled.uneven_lists, sharded=False, code="aliasing"),
     )
 }

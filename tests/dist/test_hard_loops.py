@@ -8,7 +8,7 @@ from tests.dist import a2a_hard_programs, loop_ranks
 from tests.dist.ranks import Ranks
 
 # The others' graphs are looked at in tests/passes; real ranks for all of them take minutes.
-TYPICAL = ("numbers_back", "counted_on", "activated_before", "layers")
+TYPICAL = ("numbers_back", "counted_on", "activated_before", "layers", "lists_in_a_function")
 NAMES = [pytest.param(name, marks=() if name in TYPICAL else pytest.mark.slow) for name in a2a_hard_programs.REWRITTEN]
 
 
