@@ -28,6 +28,7 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
 from packpass.semantics.effects import written_inputs
 from passes.context import PassContext
+from passes.document_loops.fission import prefixes, split
 from passes.document_loops.integers import Boundaries
 from passes.document_loops.machine import Machine
 from passes.document_loops.op_names import is_size_check, name_of
@@ -38,8 +39,8 @@ from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.counted import boundaries_of, integers, only_checked
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
-from passes.fuse_all_to_all.fission import prefixes, split
 from passes.fuse_all_to_all.held import Buffer
+from passes.fuse_all_to_all.moves import MOVES
 from passes.fuse_all_to_all.scalars import Lin, Scale
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.fuse_all_to_all.write import write
@@ -105,7 +106,7 @@ def _run_split(gm: fx.GraphModule, number: int, size: int, context: PassContext)
     """The loop as two, the first of which computes on documents before the second exchanges them; none if that does
     not help, and the graph is as it was."""
     loop = numbered(gm.graph, number)
-    found = prefixes(loop, lambda node: bool(_collectives(gm, [node])))
+    found = prefixes(loop, lambda node: bool(_collectives(gm, [node])), MOVES)
     if not found:
         return []
     graph = copy_of(gm.graph)

@@ -14,6 +14,7 @@ import packpass
 from tests.dist.a2a_moves import size_of, unzigzag
 from tests.dist.a2a_programs import in_place
 from tests.dist.cp_programs import check, group_of
+from tests.dist.p2p_parts import ends
 
 
 def own_part_first(x: Tensor, cu: Tensor, group: Any) -> Tensor:
@@ -51,8 +52,19 @@ def around_ranks(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(out)
 
 
+def received_beside(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """What a roll receives is used beside it: the last rank has it from itself."""
+    out, sums, x = [], [], x.t()
+    for i in range(len(cu) - 1):
+        a, b = x[:, cu[i] // 2 : cu[i + 1] // 2].chunk(2, -1)
+        end_a, end_b = ends(a[:, :1].contiguous(), b[:, :1].contiguous(), group)
+        out.append(torch.cat([a[:, 1:], end_a, b[:, 1:], end_b], -1) * 2)
+        sums.append(end_a.sum())
+    return torch.cat(out, -1) + torch.stack(sums).sum()
+
+
 PROGRAMS: dict[str, Callable[..., Tensor]] = {
-    program.__name__: program for program in (own_part_first, scaled_on_one, around_ranks)
+    program.__name__: program for program in (own_part_first, scaled_on_one, around_ranks, received_beside)
 }
 
 
