@@ -5,6 +5,8 @@
   and that the passes prove like any other.
 * ``dist.all_to_all`` between lists, and its differentiable form of ``torch.distributed.nn.functional``. What is sent is
   put into one tensor, and what comes is copied to where it was asked for.
+* Either with ``async_op=True``, inside a loop over documents: nobody may look at the result before the wait, so that it
+  may as well be there at once. One exchange of all documents has nothing to overlap with.
 
 Each would break the graph, and with it every loop around it.
 """
@@ -19,10 +21,13 @@ from typing import Any
 import torch
 
 from packpass._compat import statically_known_true
+from packpass.capture import plain
 from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, call, constant, example
+from packpass.capture.state import active
 
+_ASYNC = "async_op"
 _SINGLE = ("output", "input", "output_split_sizes", "input_split_sizes", "group")
-_LISTS = ("output_tensor_list", "input_tensor_list", "group", "async_op")
+_LISTS = ("output_tensor_list", "input_tensor_list", "group", _ASYNC)
 
 
 def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -45,7 +50,11 @@ def _functions() -> dict[Any, tuple[tuple[str, ...], Callable[..., Any]]]:
     if not torch.distributed.is_available():
         return {}
     module: Any = importlib.import_module("torch.distributed.nn.functional")
-    found: dict[Any, Any] = {torch.distributed.all_to_all: (_LISTS, _between_lists)}
+    dist = torch.distributed
+    found: dict[Any, Any] = {
+        dist.all_to_all: (_LISTS, _between_lists),
+        dist.all_to_all_single: ((*_SINGLE, _ASYNC), _without_waiting),
+    }
     if hasattr(module, "_AlltoAllSingle"):
         found[module.all_to_all] = (_LISTS[:3], _between_lists_with_gradient)
         if hasattr(module, "_not_supported_under_compile"):
@@ -66,16 +75,35 @@ def _all_to_all_single(output: Any, input: Any, received: Any, sent: Any, group:
     return functions._AlltoAllSingle.apply(group, output, received, sent, input)
 
 
+def _without_waiting(tx: Any, *given: Any) -> Any:
+    """``dist.all_to_all_single`` with ``async_op=True``; None for what torch traces itself."""
+    *rest, async_op = given
+    return call(tx, _all_to_all_single_done, *rest) if _returns_handle(async_op) else None
+
+
+def _returns_handle(async_op: Any) -> bool:
+    value = async_op.realize()
+    return bool(active.regions) and value.is_python_constant() and value.as_python_constant() is True
+
+
+def _all_to_all_single_done(output: Any, input: Any, received: Any, sent: Any, group: Any) -> Any:
+    torch.distributed.all_to_all_single(output, input, received, sent, group)
+    return plain.Done()
+
+
 # === Lists ===================================================================================================
 
 
 def _between_lists(tx: Any, outputs: Any, inputs: Any, group: Any, async_op: Any) -> Any:
-    """``dist.all_to_all``; None for what would return a handle, and for what eager checks and refuses."""
-    waits = async_op.realize().is_python_constant() and not async_op.as_python_constant()
-    alike = _alike(outputs, inputs) if waits else None
+    """``dist.all_to_all``; None where it returns a handle that may be kept, and for what eager checks and refuses."""
+    value = async_op.realize()
+    handle = _returns_handle(value)
+    known = handle or (value.is_python_constant() and not value.as_python_constant())
+    alike = _alike(outputs, inputs) if known else None
     if alike is None:
         return None
-    return call(tx, _all_to_all if alike else _all_to_all_uneven, outputs, inputs, group)
+    made = call(tx, _all_to_all if alike else _all_to_all_uneven, outputs, inputs, group)
+    return call(tx, plain.Done) if handle else made
 
 
 def _between_lists_with_gradient(tx: Any, outputs: Any, inputs: Any, group: Any) -> Any:

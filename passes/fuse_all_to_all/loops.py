@@ -225,8 +225,12 @@ def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machin
     for machine, (_, nodes, _) in zip(machines, loop.iterations, strict=True):
         body = Body(gm, machine, counts.factors, counts.scale, cp)
         body.run(nodes)
-        _no_aliasing(body, nodes)
-        chosen = _choose(body, loop, nodes)
+        try:
+            chosen = _choose(body, loop, nodes)
+        except Refused:
+            _no_aliasing(body, nodes, {*body.values}, {source.node for source in body.sources})
+            raise
+        _no_aliasing(body, nodes, {*_needed(body, nodes, chosen)}, {e.source.node for e in chosen.values()})
         alive, counted = _live(body, nodes, set(chosen))
         order = steps(nodes)
         texts.append(program(gm, loop.iterations[len(bodies)][0], _needed(body, nodes, chosen)))
@@ -241,11 +245,10 @@ def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machin
     return Decided(loop, cp, bodies[0].group, counts, found[0], *of_each, calls, texts[0])
 
 
-def _no_aliasing(body: Body, nodes: tuple[fx.Node, ...]) -> None:
-    """Nothing that is moved may be written by something that is not understood."""
-    watched = {storage(n) for n, v in body.values.items() if body.tensor(n) is not None or not isinstance(v, Lin)}
-    watched |= {storage(source.node) for source in body.sources}
-    watched.discard(None)
+def _no_aliasing(body: Body, nodes: tuple[fx.Node, ...], moved: set[Any], rows: set[fx.Node]) -> None:
+    """Nothing that is ``moved``, and none of the ``rows`` it comes from, may be written by something that is not
+    understood. What the loop does besides is for `vectorize_segments` to prove."""
+    watched = {storage(n) for n in (*moved, *rows) if n in rows or n in body.values} - {None}
     for node in nodes:
         if node in body.values:
             continue

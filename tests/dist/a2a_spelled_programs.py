@@ -191,6 +191,21 @@ def lists(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(rows)
 
 
+def handles(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Two halves are on their way at a time, and waited for where they are used."""
+    cp, rows = size_of(group), []
+    for s, e in documents(cu):
+        works, parts = [], []
+        for half in x[s // cp : e // cp].chunk(2, -1):
+            mine = torch.stack(half.chunk(cp, -1))
+            parts.append(torch.empty_like(mine))
+            works.append(dist.all_to_all_single(parts[-1], mine, group=group, async_op=True))
+        for work in works:
+            work.wait()
+        rows.append(torch.cat([_unsorted(part.flatten(0, 1), cp) for part in parts], -1))
+    return torch.cat(rows)
+
+
 class Lists(torch.autograd.Function):
     """As libraries have it: one function for both ways, told what to scatter and what to gather."""
 
