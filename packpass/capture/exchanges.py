@@ -1,8 +1,14 @@
-"""Differentiable collectives of ``torch.distributed.nn.functional`` that newer torch refuses to trace.
+"""All-to-alls that Dynamo does not trace, in the words of one that it does: ``dist.all_to_all_single``.
 
-From torch 2.13 on, ``all_to_all_single`` of that module raises where it is compiled, which breaks the graph. Nothing
-but that refusal stands in the way: what it calls afterwards is an ``autograd.Function`` that Dynamo traces, and that
-the passes prove like any other.
+* ``all_to_all_single`` of ``torch.distributed.nn.functional``, which from torch 2.13 on raises where it is compiled.
+  Nothing but that refusal stands in the way: what it calls afterwards is an ``autograd.Function`` that Dynamo traces,
+  and that the passes prove like any other.
+* ``dist.all_to_all`` between lists, and its differentiable form of ``torch.distributed.nn.functional``. What is sent is
+  put into one tensor, and what comes is copied to where it was asked for.
+* Either with ``async_op=True``, inside a loop over documents: nobody may look at the result before the wait, so that it
+  may as well be there at once. One exchange of all documents has nothing to overlap with.
+
+Each would break the graph, and with it every loop around it.
 """
 
 from __future__ import annotations
@@ -14,33 +20,140 @@ from typing import Any
 
 import torch
 
-from packpass.capture.dynamo import call, constant
+from packpass._compat import statically_known_true
+from packpass.capture import plain
+from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, call, constant, example
+from packpass.capture.state import active
 
-_PARAMETERS = ("output", "input", "output_split_sizes", "input_split_sizes", "group")
+_ASYNC = "async_op"
+_SINGLE = ("output", "input", "output_split_sizes", "input_split_sizes", "group")
+_LISTS = ("output_tensor_list", "input_tensor_list", "group", _ASYNC)
 
 
 def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """The call without the refusal; None if it is something else, or a call that raises in eager as well."""
-    replacement = _functions().get(function)
-    if replacement is None or len(args) > len(_PARAMETERS) or set(kwargs) - set(_PARAMETERS[len(args) :]):
+    """The call in words that are traced; None if it is something else, or a call that raises in eager as well."""
+    traced = _functions().get(function)
+    if traced is None:
         return None
-    given = dict(zip(_PARAMETERS, args, strict=False)) | kwargs
-    if not {"output", "input"} <= set(given):
+    names, replacement = traced
+    if len(args) > len(names) or set(kwargs) - set(names[len(args) :]):
         return None
-    return call(tx, replacement, *(given.get(name, constant(None)) for name in _PARAMETERS))
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if not set(names[:2]) <= set(given):
+        return None
+    return replacement(tx, *(given.get(name, constant(None)) for name in names))
 
 
 @functools.cache
-def _functions() -> dict[Any, Callable[..., Any]]:
-    """What is refused by this torch; empty where it traces."""
+def _functions() -> dict[Any, tuple[tuple[str, ...], Callable[..., Any]]]:
+    """What this torch does not trace -> the names of its parameters, and what is traced instead."""
     if not torch.distributed.is_available():
         return {}
     module: Any = importlib.import_module("torch.distributed.nn.functional")
-    refuses = hasattr(module, "_not_supported_under_compile") and hasattr(module, "_AlltoAllSingle")
-    return {module.all_to_all_single: _all_to_all_single} if refuses else {}
+    dist = torch.distributed
+    found: dict[Any, Any] = {
+        dist.all_to_all: (_LISTS, _between_lists),
+        dist.all_to_all_single: ((*_SINGLE, _ASYNC), _without_waiting),
+    }
+    if hasattr(module, "_AlltoAllSingle"):
+        found[module.all_to_all] = (_LISTS[:3], _between_lists_with_gradient)
+        if hasattr(module, "_not_supported_under_compile"):
+            found[module.all_to_all_single] = (_SINGLE, _single)
+    return found
+
+
+# === One tensor ==============================================================================================
+
+
+def _single(tx: Any, *given: Any) -> Any:
+    return call(tx, _all_to_all_single, *given)
 
 
 def _all_to_all_single(output: Any, input: Any, received: Any, sent: Any, group: Any) -> Any:
     # Dynamo traces an autograd.Function that it finds by its names, from a global on.
     functions: Any = torch.distributed.nn.functional  # type: ignore[attr-defined]
     return functions._AlltoAllSingle.apply(group, output, received, sent, input)
+
+
+def _without_waiting(tx: Any, *given: Any) -> Any:
+    """``dist.all_to_all_single`` with ``async_op=True``; None for what torch traces itself."""
+    *rest, async_op = given
+    return call(tx, _all_to_all_single_done, *rest) if _returns_handle(async_op) else None
+
+
+def _returns_handle(async_op: Any) -> bool:
+    value = async_op.realize()
+    return bool(active.regions) and value.is_python_constant() and value.as_python_constant() is True
+
+
+def _all_to_all_single_done(output: Any, input: Any, received: Any, sent: Any, group: Any) -> Any:
+    torch.distributed.all_to_all_single(output, input, received, sent, group)
+    return plain.Done()
+
+
+# === Lists ===================================================================================================
+
+
+def _between_lists(tx: Any, outputs: Any, inputs: Any, group: Any, async_op: Any) -> Any:
+    """``dist.all_to_all``; None where it returns a handle that may be kept, and for what eager checks and refuses."""
+    value = async_op.realize()
+    handle = _returns_handle(value)
+    known = handle or (value.is_python_constant() and not value.as_python_constant())
+    alike = _alike(outputs, inputs) if known else None
+    if alike is None:
+        return None
+    made = call(tx, _all_to_all if alike else _all_to_all_uneven, outputs, inputs, group)
+    return call(tx, plain.Done) if handle else made
+
+
+def _between_lists_with_gradient(tx: Any, outputs: Any, inputs: Any, group: Any) -> Any:
+    """The same of ``torch.distributed.nn.functional``, for parts of one size: it returns the tensors of the list."""
+    return call(tx, _all_to_all_with_gradient, outputs, inputs, group) if _alike(outputs, inputs) else None
+
+
+def _alike(outputs: Any, inputs: Any) -> bool | None:
+    """Are all tensors of the two lists of one size, whatever the batch? None if they are no lists of as many tensors
+    of one dtype."""
+    lists = [outputs.realize(), inputs.realize()]
+    if not all(isinstance(given, (ListVariable, TupleVariable)) and type(given.items) is list for given in lists):
+        return None
+    tensors = [item.realize() for given in lists for item in given.items]
+    if not tensors or len(lists[0].items) != len(lists[1].items):
+        return None
+    if not all(isinstance(tensor, TensorVariable) for tensor in tensors):
+        return None
+    fakes = [example(tensor) for tensor in tensors]
+    if len({(fake.dtype, fake.device) for fake in fakes}) > 1:
+        return None
+    first = fakes[0].shape
+    return all(
+        len(fake.shape) == len(first)
+        and all(statically_known_true(a == b) for a, b in zip(fake.shape, first, strict=True))
+        for fake in fakes
+    )
+
+
+def _all_to_all(outputs: Any, inputs: Any, group: Any) -> Any:
+    sent = torch.stack(tuple(inputs))
+    received = torch.empty_like(sent)
+    torch.distributed.all_to_all_single(received, sent, group=group)
+    for output, part in zip(outputs, received.unbind(0)):  # noqa: B905  (traced: as plain as can be)
+        output.copy_(part)
+
+
+def _all_to_all_uneven(outputs: Any, inputs: Any, group: Any) -> Any:
+    sent = torch.cat([part.reshape(-1) for part in inputs])
+    sizes = [output.numel() for output in outputs]
+    received = sent.new_empty(sum(sizes))
+    torch.distributed.all_to_all_single(received, sent, sizes, [part.numel() for part in inputs], group=group)
+    for output, part in zip(outputs, received.split(sizes)):  # noqa: B905
+        output.copy_(part.view(output.shape))
+
+
+def _all_to_all_with_gradient(outputs: Any, inputs: Any, group: Any) -> Any:
+    # What is returned are the tensors of the list, as in eager, and the copies hand the gradient on.
+    sent = torch.stack(tuple(inputs))
+    received = _all_to_all_single(torch.empty_like(sent), sent, None, None, group)
+    for output, part in zip(outputs, received.unbind(0)):  # noqa: B905
+        output.copy_(part)
+    return tuple(outputs)

@@ -317,6 +317,19 @@ class Request:
         return refuse_request(name)
 
 
+class Done:
+    """What a collective with ``async_op=True`` returns in a loop over documents, where it is complete at once."""
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        return True
+
+    def is_completed(self) -> Any:
+        return True
+
+    def __getattr__(self, name: Any) -> Any:
+        return refuse_request(name)
+
+
 class Message:
     """A ``dist.P2POp``: goes into the list of ``batch_isend_irecv``, nowhere else."""
 
@@ -335,5 +348,5 @@ def message(number: Any) -> Any:
     return Message(number)
 
 
-OURS = (Documents, Entries, Request, Message)
+OURS = (Documents, Entries, Request, Done, Message)
 """Nothing of these may outlive the graph."""

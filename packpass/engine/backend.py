@@ -20,11 +20,11 @@ from packpass._options import Options
 from packpass.capture import Mode, frame_state
 from packpass.capture.state import LOOP_MODES, FrameState, in_tracing, restart, tracing_error
 from packpass.decisions.location import shorten
-from packpass.decisions.records import active, record
+from packpass.decisions.records import Refusal, active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, skipped
 from packpass.engine.isolated import isolated, rows_of_one_length
 from packpass.engine.overlap import unless_overlapping
-from packpass.engine.pipeline import run_passes
+from packpass.engine.pipeline import Outcome, run_passes
 from packpass.engine.replay import NotReplayable, replay
 from packpass.engine.unfit import unless_unfit
 from packpass.engine.unpadded import unpadded
@@ -33,6 +33,7 @@ from packpass.layout import LayoutError
 from packpass.layout.mixing import mixing_operations
 from packpass.ranks import compiling
 from packpass.ranks.agreement import agreement
+from packpass.ranks.alike import RULES, alike
 from packpass.ranks.leaving import leave
 from packpass.ranks.meeting import AgreementError
 from packpass.reports.report import traced_transaction
@@ -81,6 +82,8 @@ class Backend:
                 outcome = run_passes(gm, settings, frame)
         except LayoutError as error:
             raise tracing_error(error) from None
+        if not alike(gm, outcome.results, frame.sites, settings):
+            raise left_by_all(outcome, frame)
         # Loops that only count are gone before any pass looks at them.
         counted = frame.mode is Mode.SYMBOLIC and bool(frame.sites) and not outcome.refusals
         if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing or counted):
@@ -146,6 +149,20 @@ def _watched(
         groups = [[places.index(name) for name in group] for group in outcome.separate_inputs]
         compiled = unless_overlapping(groups, compiled, untouched, frame.not_replayable)
     return compiled
+
+
+def left_by_all(outcome: Outcome, frame: FrameState) -> Exception:
+    """What makes Dynamo trace the frame again, with every exchange in a loop as it is written."""
+    frame.apart = True
+    with traced_transaction() as tx:
+        for rewrite in outcome.loop_rewrites:
+            if rewrite.rule in RULES:
+                reason = f"other ranks of the group do something else here, or do not find that it is {rewrite.after}"
+                tx.record(Refusal(rewrite.rule, "ranks-differ", reason, rewrite.location))
+        for refusal in outcome.refusals:
+            if refusal.rule in RULES:
+                tx.record(refusal)
+    return restart("the ranks do not exchange alike in a loop")
 
 
 def _in_its_form(outcome: Any, gm: fx.GraphModule, inner: Any, inputs: Sequence[Any], settings: Options) -> Any:

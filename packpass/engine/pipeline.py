@@ -21,6 +21,7 @@ from packpass.engine.counting import count, graph_modules
 from packpass.engine.verify import copy_graph
 from packpass.layout import LayoutError, analyze
 from packpass.layout.mixing import mixing_operations
+from packpass.ranks import alike
 from packpass.reports.report import traced_transaction
 from packpass.semantics.dialect import normalise
 
@@ -134,6 +135,8 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     prepared = set[str]()
     stages = Stages(gm, settings.verify)
     for p in passes.running(settings, *(("loops", "graph") if capturing else ("graph",))):
+        if frame.apart and p.name in alike.RULES:
+            continue
         if p.prepare and p.prepare not in prepared:
             prepared.add(p.prepare)
             passes.function(p.prepare)(gm.graph)

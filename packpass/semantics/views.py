@@ -203,7 +203,10 @@ def divided(a: Any, b: Any) -> Any:
     """``a // b`` if that is known to leave no rest, else None."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b and a % b == 0 else None
-    return a // b if statically_known_true(a % b == 0) else None
+    try:
+        return a // b if statically_known_true(a % b == 0) else None
+    except ZeroDivisionError:  # a size that has a name is worked out for the batch at hand as well, where it may be 0
+        return None
 
 
 # === More of the same slots ==================================================================================

@@ -28,6 +28,7 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
 from packpass.semantics.effects import written_inputs
 from passes.context import PassContext
+from passes.document_loops.fission import prefixes, split
 from passes.document_loops.integers import Boundaries
 from passes.document_loops.machine import Machine
 from passes.document_loops.op_names import is_size_check, name_of
@@ -38,8 +39,8 @@ from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.counted import boundaries_of, integers, only_checked
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
-from passes.fuse_all_to_all.fission import prefixes, split
 from passes.fuse_all_to_all.held import Buffer
+from passes.fuse_all_to_all.moves import MOVES
 from passes.fuse_all_to_all.scalars import Lin, Scale
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.fuse_all_to_all.write import write
@@ -105,7 +106,7 @@ def _run_split(gm: fx.GraphModule, number: int, size: int, context: PassContext)
     """The loop as two, the first of which computes on documents before the second exchanges them; none if that does
     not help, and the graph is as it was."""
     loop = numbered(gm.graph, number)
-    found = prefixes(loop, lambda node: bool(_collectives(gm, [node])))
+    found = prefixes(loop, lambda node: bool(_collectives(gm, [node])), MOVES)
     if not found:
         return []
     graph = copy_of(gm.graph)
@@ -224,8 +225,12 @@ def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machin
     for machine, (_, nodes, _) in zip(machines, loop.iterations, strict=True):
         body = Body(gm, machine, counts.factors, counts.scale, cp)
         body.run(nodes)
-        _no_aliasing(body, nodes)
-        chosen = _choose(body, loop, nodes)
+        try:
+            chosen = _choose(body, loop, nodes)
+        except Refused:
+            _no_aliasing(body, nodes, {*body.values}, {source.node for source in body.sources})
+            raise
+        _no_aliasing(body, nodes, {*_needed(body, nodes, chosen)}, {e.source.node for e in chosen.values()})
         alive, counted = _live(body, nodes, set(chosen))
         order = steps(nodes)
         texts.append(program(gm, loop.iterations[len(bodies)][0], _needed(body, nodes, chosen)))
@@ -240,11 +245,10 @@ def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machin
     return Decided(loop, cp, bodies[0].group, counts, found[0], *of_each, calls, texts[0])
 
 
-def _no_aliasing(body: Body, nodes: tuple[fx.Node, ...]) -> None:
-    """Nothing that is moved may be written by something that is not understood."""
-    watched = {storage(n) for n, v in body.values.items() if body.tensor(n) is not None or not isinstance(v, Lin)}
-    watched |= {storage(source.node) for source in body.sources}
-    watched.discard(None)
+def _no_aliasing(body: Body, nodes: tuple[fx.Node, ...], moved: set[Any], rows: set[fx.Node]) -> None:
+    """Nothing that is ``moved``, and none of the ``rows`` it comes from, may be written by something that is not
+    understood. What the loop does besides is for `vectorize_segments` to prove."""
+    watched = {storage(n) for n in (*moved, *rows) if n in rows or n in body.values} - {None}
     for node in nodes:
         if node in body.values:
             continue

@@ -24,31 +24,36 @@ selects a slot of a document without slots, that document is left alone.
 
 Does not handle (each refused by a stable code): messages that are not those of a roll by one (``not-a-roll``), several
 groups, tags, an order that differs between peers (``message-order``), requests that are waited for later
-(``message-wait``), gradients, which eager does not send (``message-gradient``), loops whose body does anything else
-with the documents (``no-rule``).
+(``message-wait``), gradients, which eager does not send (``message-gradient``). What a body computes on documents
+before it sends them, or on rolled ones, becomes a loop of its own (`fission`, `apart`) or is refused (``no-rule``).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import example
 from passes import cp_rolls
-from passes.building import Builder
 from passes.context import PassContext
+from passes.document_loops.fission import divide_before, divided_by, prefixes, split
 from passes.document_loops.integers import Boundaries
 from passes.document_loops.rewrite import Made, rewrite
-from passes.fuse_boundary_exchange.decide import Decided, decide, groups_seen, has_messages
+from passes.document_loops.run import NAME as VECTORIZE
+from passes.document_loops.run import numbered, run_loop
+from passes.fuse_boundary_exchange.apart import rolled
+from passes.fuse_boundary_exchange.decide import Decided, candidates, decide, groups_seen, has_messages
 from passes.fuse_boundary_exchange.machine import RULES
 from passes.loops import find
+from passes.nodes import copy_of
 from passes.prune import prune
 from passes.refused import Refused
 
@@ -60,29 +65,18 @@ log = logging.getLogger(f"packpass.passes.{NAME}")
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph that sends messages."""
     results: list[Rewrite | Refusal] = []
-    rewritten: list[tuple[str, dict[str, Any], Claims]] = []
-    before = set(gm.graph.nodes)
+    rewritten: list[_Made] = []
+    before = _rolls(gm.graph)
     groups = groups_seen(gm.graph)
-    for loop in find(gm.graph):
-        if not has_messages(loop):
-            continue
-        location = context.locations.get(loop.id, "<unknown>")
-        try:
-            decided = decide(gm.graph, loop, groups)
-            made = _rewrite(gm.graph, decided)
-        except Refused as refused:
-            reason, line = str(refused), location_of_node(refused.node)
-            if line and line != location:
-                reason += f" (at {line})"
-            results.append(Refusal(NAME, refused.code, reason, location))
-            continue
-        rolls, said = _facts(decided)
-        facts = {"source": "loop", "boundaries": decided.cu.name, **made.facts, "group_size": decided.group.size}
-        claims = dataclasses.replace(made.claims, agreement=(said,), boundary_source="loop")
-        rewritten.append((location, {**facts, "fields": rolls, "agreement": said}, claims))
+    for number in [loop.id for loop in find(gm.graph) if has_messages(loop)]:
+        made = _run_one(gm, number, groups, context)
+        if isinstance(made[-1], Refusal):
+            made = _run_parts(gm, number, groups, context) or made
+        results += [item for item in made if not isinstance(item, _Made)]
+        rewritten += [item for item in made if isinstance(item, _Made)]
     if not rewritten:
         return results
-    ours = set(gm.graph.nodes) - before
+    ours = {node for name, node in _rolls(gm.graph).items() if name not in before}
     found = cp_rolls.exchanges(gm.graph, cp_rolls.find(gm.graph, ours))
     for i, exchange in enumerate(found):
         cp_rolls.put_together(gm.graph, exchange, found[i + 1 :])
@@ -90,7 +84,99 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     gm.recompile()
     after = f"cp_packed_roll, {len(found)} exchange{'s' if len(found) > 1 else ''} in the graph"
     what = "messages per document"
-    return results + [Rewrite(NAME, where, what, after, facts, claims) for where, facts, claims in rewritten]
+    return results + [Rewrite(NAME, m.location, what, after, m.facts, m.claims) for m in rewritten]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """A loop that became a roll, and what the report and the other ranks are told of it."""
+
+    location: str
+    facts: dict[str, Any]
+    claims: Claims
+
+
+_Found = list[Rewrite | Refusal | _Made]
+
+
+def _run_one(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
+    location = context.locations.get(number, "<unknown>")
+    try:
+        decided = decide(gm.graph, numbered(gm.graph, number), groups)
+        made = _rewrite(gm.graph, decided)
+    except Refused as refused:
+        reason, line = str(refused), location_of_node(refused.node)
+        if line and line != location:
+            reason += f" (at {line})"
+        return [Refusal(NAME, refused.code, reason, location)]
+    rolls, said = _facts(decided)
+    facts = {"source": "loop", "boundaries": decided.cu.name, **made.facts, "group_size": decided.group.size}
+    claims = dataclasses.replace(made.claims, agreement=(said,), boundary_source="loop")
+    return [_Made(location, {**facts, "fields": rolls, "agreement": said}, claims)]
+
+
+def _run_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
+    """The loop as several, of which one after the other only computes on documents, or only rolls them; nothing, and
+    the graph as it was, where that does not help."""
+    for apart in (_computed_before, _rolled_before) if context.options.runs(VECTORIZE) else ():
+        graph = copy_of(gm.graph)
+        found = apart(gm, number, groups, context)
+        if found:
+            return found
+        gm.graph = graph
+    return []
+
+
+def _computed_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
+    """What is sent is computed from the document: for the whole row, in front."""
+    loop = numbered(gm.graph, number)
+    found = prefixes(loop, lambda node: node.target is markers.SEND, operations())
+    if not found:
+        return []
+    before = split(gm.graph, loop, found)
+    inner = _at(context, before, number)
+    computed = run_loop(gm.graph, before, inner)
+    if isinstance(computed, Refusal):
+        return []
+    return _messages_of(gm, number, groups, inner, [computed])
+
+
+def _rolled_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
+    """Rolled documents are used in the loop: they are rolled in front."""
+    loop = numbered(gm.graph, number)
+    found = rolled(loop, candidates(loop, groups))
+    if not found:
+        return []
+    before = split(gm.graph, loop, found)
+    inner = _at(context, before, number)
+    made = _run_one(gm, before, groups, inner)
+    if isinstance(made[-1], Refusal):
+        return []
+    divide_before(gm.graph, {}, numbered(gm.graph, number).nodes)
+    return _messages_of(gm, number, groups, inner, made)
+
+
+def _messages_of(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext, done: _Found) -> _Found:
+    """``done``, and what becomes of the rest of the loop; nothing if it cannot be rewritten whole: what sends messages
+    runs as it is written, or not at all."""
+    if not has_messages(numbered(gm.graph, number)):
+        rest = run_loop(gm.graph, number, context)
+        return [] if isinstance(rest, Refusal) else [*done, rest]
+    found = _run_one(gm, number, groups, context)
+    if isinstance(found[-1], Refusal):
+        found = _rolled_before(gm, number, groups, context)
+    return [*done, *found] if found else []
+
+
+def _at(context: PassContext, before: int, number: int) -> PassContext:
+    """Two loops of one place in the user's code."""
+    where = context.locations.get(number, "<unknown>")
+    return dataclasses.replace(context, locations={**context.locations, before: where})
+
+
+def _rolls(graph: fx.Graph) -> dict[str, fx.Node]:
+    """Rolls over ranks by name, which is the same in a copy of the graph."""
+    return {node.name: node for node in graph.nodes if node.target is cp_rolls.CP_ROLL}
 
 
 def operations() -> frozenset[str]:
@@ -114,7 +200,7 @@ def _rewrite(graph: fx.Graph, decided: Decided) -> Made:
     cu, begin = decided.cu, decided.loop.loop.iterations[0][0]
     local = cu
     if not decided.sharded:
-        local = Builder(graph, begin, cu).call(operator.floordiv, cu, decided.group.size)
+        local = divided_by(graph, cu, decided.group.size, begin)
     known = set(graph.nodes)
     try:
         made = rewrite(graph, dataclasses.replace(decided.loop, boundaries=Boundaries(local)), NAME)

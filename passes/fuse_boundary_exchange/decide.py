@@ -18,7 +18,7 @@ from passes.document_loops.find import Decided as LoopDecided
 from passes.document_loops.find import all_documents, conclude
 from passes.document_loops.integers import FULL, Boundaries
 from passes.document_loops.terms import Assign, Row
-from passes.fuse_boundary_exchange import rules  # noqa: F401  (fills the rule table)
+from passes.fuse_boundary_exchange import rules, rules_messages  # noqa: F401  (fill the rule table)
 from passes.fuse_boundary_exchange.canonical import Field, Group, Matched, check_messages, match
 from passes.fuse_boundary_exchange.machine import Machine
 from passes.fuse_boundary_exchange.terms import ZigzagRoll
@@ -70,7 +70,7 @@ def decide(graph: fx.Graph, loop: LoopFound, groups: Sequence[str]) -> Decided:
     )
     found: dict[tuple[int, ...], tuple[Group, int, _Outcome]] = {}
     refused: list[Refused] = []
-    for group in _candidates(loop, groups):
+    for group in candidates(loop, groups):
         for scale in (group.size, 1):
             try:
                 outcome = _outcome(loop, group, scale)
@@ -96,7 +96,7 @@ def _best(refused: list[Refused]) -> Refused:
     return next((r for r in refused if r.code not in early), refused[0])
 
 
-def _candidates(loop: LoopFound, groups: Sequence[str]) -> list[Group]:
+def candidates(loop: LoopFound, groups: Sequence[str]) -> list[Group]:
     """Groups that may hold the shards: those that the code looks at, and that of the messages. By ranks, once each."""
     names = [*groups]
     names += [str(node.args[3]) for node in loop.nodes if node.target in (markers.SEND, markers.RECV)]

@@ -15,7 +15,8 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import is_collective
-from packpass.semantics import argument, example
+from packpass.layout.sources import SAME_BOUNDARIES
+from packpass.semantics import argument, example, op_name
 from packpass.semantics.effects import effects_of, written_inputs
 from packpass.semantics.memory import copied
 from packpass.semantics.pointwise import COMPARISONS, whole_divisor
@@ -137,9 +138,12 @@ class Machine:
         """Boundaries, lengths, and arithmetic on them."""
         if name in ("select", "getitem"):
             vector = node.args[0]
+            held = self.values.get(vector)  # type: ignore[arg-type]
+            if isinstance(held, tuple) and type(node.args[1]) is int:
+                return held[node.args[1]]
             at = self.integer(argument(node, 2, "index") if name == "select" else node.args[1])
             if isinstance(vector, fx.Node) and at is not None and vector not in self.values:
-                return self._boundary(vector, at, node)
+                return self.boundary(vector, at, node)
         if name in ("size", "sym_size"):
             return self._size(node)
         if name == "sym_sum":
@@ -167,13 +171,16 @@ class Machine:
             return ZERO if a.over(b.const) is not None else OPAQUE
         return Comparison(name, a.plus(b, -1)) if name in COMPARISONS else OPAQUE
 
-    def _boundary(self, vector: fx.Node, at: Int, node: fx.Node) -> Any:
+    def boundary(self, vector: fx.Node, at: Int, node: fx.Node) -> Any:
         """``cu_seqlens[i + k]``, or the same of a vector that holds its quotient by a constant."""
         divisor, offset = 1, 0
         while True:
             vector, more, lengths = boundary_vector(vector)
             offset += more
             source, by = (*vector.args, None, None)[:2]
+            if op_name(vector) in SAME_BOUNDARIES and isinstance(source, fx.Node):  # the exchange checks that they fit
+                vector = source
+                continue
             quotient = whole_divisor(vector, by)
             if quotient is None or not isinstance(source, fx.Node):
                 break

@@ -17,17 +17,14 @@ from packpass.semantics.creation import LIKE, SIZED
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.windows import expand_index
 from passes.fuse_boundary_exchange import contents
-from passes.fuse_boundary_exchange.machine import RULES, Machine, Message
+from passes.fuse_boundary_exchange.machine import OPAQUE, RULES, Machine
 from passes.fuse_boundary_exchange.values import (
     HALF,
     ONE,
     WHOLE,
     ZERO,
-    Comparison,
     Int,
     Memory,
-    Pending,
-    Received,
     Run,
     View,
     cut,
@@ -50,6 +47,8 @@ def _indexed(machine: Machine, base: Any, index: Any, node: fx.Node) -> View:
         raise Refused("no-rule", "this index has no rule", node)
     rank = example(base).dim()
     view = machine.value(base)
+    if isinstance(view, View) and None in (given := index if isinstance(index, tuple) else (index,)):
+        return _with_new_dimensions(view, given, rank, node)
     entries = expand_index(index, rank, node)
     cuts = [d for d, entry in enumerate(entries) if entry != slice(None)]
     if isinstance(view, View):
@@ -65,6 +64,26 @@ def _indexed(machine: Machine, base: Any, index: Any, node: fx.Node) -> View:
         if start is not None and stop is not None and entry.step in (None, 1) and start.start and stop.start:
             return machine.outer(base, start, stop, cuts[0] - rank, node)
     raise Refused("unknown-bounds", f"this part of a document is not understood ({label(node)})", node)
+
+
+def _with_new_dimensions(view: View, given: tuple[Any, ...], rank: int, node: fx.Node) -> View:
+    """``slot[:, None]``: one slot, with its packed dimension back."""
+    entries = list(given)
+    at = entries.index(Ellipsis) if Ellipsis in entries else len(entries)
+    entries[at : at + 1] = [slice(None)] * (rank - sum(e is not None and e is not Ellipsis for e in entries))
+    if any(entry is not None and entry != slice(None) for entry in entries):
+        raise Refused("no-rule", "an index that cuts a document and gives it a dimension", node)
+    for d in range(len(entries)):
+        if entries[d] is None:
+            view = _with_dimension(view, d - len(entries), node)
+    return view
+
+
+def _with_dimension(view: View, dim: int, node: fx.Node) -> View:
+    """A new dimension, counted in the result, that is the packed one of a slot that was selected."""
+    if view.kept is None or (view.kept is False and view.dim == dim):
+        return dataclasses.replace(view, dim=dim, kept=True)
+    raise Refused("no-rule", "a new dimension beside the packed one", node)
 
 
 def _slice(machine: Machine, view: View, entry: slice, node: fx.Node) -> View:
@@ -105,13 +124,33 @@ def settle(view: View, of: Any, dim: int, kept: bool | None = None) -> View:
 
 
 @rule("getitem")
-def _getitem(machine: Machine, node: fx.Node) -> View:
+def _getitem(machine: Machine, node: fx.Node) -> Any:
     base, index = node.args
     parts = machine.values.get(base)  # type: ignore[arg-type]
     if isinstance(parts, tuple) and type(index) is int:
-        found: View = parts[index]
+        found: Any = parts[index]
         return found
     return _indexed(machine, base, index, node)
+
+
+@rule(markers.SEGMENT)
+def _segment(machine: Machine, node: fx.Node) -> View:
+    """The document of a row that an earlier loop has made."""
+    row: Any
+    row, boundaries, index, dim = node.args
+    at = machine.integer(index)
+    ends = [machine.boundary(boundaries, at.plus(number(k)), node) for k in (0, 1)] if at is not None else []  # type: ignore[arg-type]
+    if len(ends) != 2 or not all(isinstance(end, Int) for end in ends) or row in machine.inside:
+        raise Refused("unknown-bounds", "a document by boundaries that are not understood", node)
+    return machine.outer(row, ends[0], ends[1], dim - example(row).dim(), node)
+
+
+@rule("size")
+def _sizes(machine: Machine, node: fx.Node) -> Any:
+    """``x.shape``: along the packed dimension a length, otherwise sizes that nobody asks about."""
+    view, rank = machine.value(node.args[0]), example(node.args[0]).dim()
+    known = isinstance(view, View) and view.kept and view.dim is not None
+    return tuple(view.length if known and d == rank + view.dim else OPAQUE for d in range(rank))
 
 
 @rule("select")
@@ -234,16 +273,17 @@ def _like(machine: Machine, node: fx.Node) -> View:
 def _sized(machine: Machine, node: fx.Node) -> View:
     """``torch.empty(sizes)``: one slot, its packed dimension kept or not, as its use will tell."""
     content = contents.made(node)
+    for sizes in node.all_input_nodes:
+        like = machine.value(sizes.args[0]) if name_of(sizes) == "size" and len(sizes.args) == 1 else None
+        if isinstance(like, View) and len(node.all_input_nodes) <= 2:  # x.new_empty(y.shape), torch.empty(y.shape)
+            return machine.fresh((Run(like.length, content),), like)
     return View(Memory((Run(ONE, content),), ONE, 1), ZERO, ONE, 1, None, None)
 
 
 @rule("unsqueeze")
 def _unsqueeze(machine: Machine, node: fx.Node) -> View:
     view, rank = machine.view(node.args[0], node), example(node).dim()
-    dim = argument(node, 1, "dim") % rank - rank
-    if view.kept is None or (view.kept is False and view.dim == dim):
-        return dataclasses.replace(view, dim=dim, kept=True)
-    raise Refused("no-rule", "a new dimension beside the packed one", node)
+    return _with_dimension(view, argument(node, 1, "dim") % rank - rank, node)
 
 
 @rule("squeeze")
@@ -308,62 +348,3 @@ def _same_rest(a: torch.Tensor, b: torch.Tensor, dim: int | None, kept_a: bool, 
         if kept and dim is not None:
             del sizes[dim]
     return len(left) == len(right) and all(statically_known_true(x == y) for x, y in zip(left, right, strict=True))
-
-
-# === Messages, conditions ====================================================================================
-
-
-@rule(markers.SEND)
-def _send(machine: Machine, node: fx.Node) -> None:
-    view, message = _message(machine, node, sends=True)
-    message.what = machine.read(view, node)
-    view.memory.root().sending.add(message.number)
-
-
-@rule(markers.RECV)
-def _recv(machine: Machine, node: fx.Node) -> None:
-    view, message = _message(machine, node, sends=False)
-    machine.write(view, (Run(ONE, Pending(message.number)),), node)
-
-
-def _message(machine: Machine, node: fx.Node, *, sends: bool) -> tuple[View, Message]:
-    tensor, peer, tag, group, work = node.args
-    view = machine.view(tensor, node)
-    if tag != 0:
-        raise Refused("message-order", "a message has a tag", node)
-    if view.length != ONE:
-        raise Refused("not-a-roll", "a message of something else than one slot of every document", node)
-    message = Message(work, sends, peer, group, node, view.memory)  # type: ignore[arg-type]
-    machine.messages.append(message)
-    return view, message
-
-
-@rule(markers.WAIT)
-def _wait(machine: Machine, node: fx.Node) -> None:
-    (message,) = (m for m in machine.messages if m.number == node.args[0])
-    message.waited = True
-    memory = message.memory
-    memory.root().sending.discard(message.number)
-    pending, received = Pending(message.number), Received(message.number)
-    memory.runs = tuple(Run(run.length, received if run.what == pending else run.what) for run in memory.runs)
-
-
-@rule(*markers.LOOP_SKIP)
-def _skip(machine: Machine, node: fx.Node) -> None:
-    """``if length == 0: continue`` before anything happened."""
-    condition, skip_when = machine.value(node.args[0]), bool(node.args[1])
-    untouched = not machine.messages and not any(memory.version for memory in machine.memories.values())
-    if not (untouched and isinstance(condition, Comparison) and condition.only_if_empty(skip_when)):
-        raise Refused("skip-condition", "documents are skipped for another reason than being empty", node)
-
-
-@rule(markers.LOOP_CHECK)
-def _check(machine: Machine, node: fx.Node) -> None:
-    condition = machine.value(node.args[0])
-    if not (isinstance(condition, Comparison) and condition.always()):
-        raise Refused("check", "the body checks something about a document that is not known", node)
-
-
-@rule("_check")
-def _torch_check(machine: Machine, node: fx.Node) -> None:
-    """Dynamo's own; the user's are `markers.LOOP_CHECK`, too."""

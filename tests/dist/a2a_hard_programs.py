@@ -121,6 +121,15 @@ def buffer(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(out)
 
 
+def copied_into(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Results are copied into parts of a new row."""
+    cp = size_of(group)
+    out = torch.zeros(x.shape[0] * cp, x.shape[1] // cp, dtype=x.dtype)
+    for start, stop in pairwise(cu.tolist()):
+        out[start:stop].copy_(gathered(x[start // cp : stop // cp], group))
+    return out
+
+
 def boundaries_written_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """The shard's boundaries were computed from others than ``cu`` holds when the loop runs."""
     cp = size_of(group)
@@ -172,6 +181,15 @@ def buffer_read_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
         dist.all_to_all_single(received, send, group=group)
         out.append((received * before).transpose(0, 1).flatten(1))
     return torch.cat(out)
+
+
+def copied_over(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Results are copied into the row that is exchanged."""
+    cp = size_of(group)
+    x = x.clone()
+    for start, stop in pairwise(cu.tolist()):
+        x[start:stop].copy_(scatter_sequence(zigzag(x[start:stop], cp), group).reshape(stop - start, WIDTH))
+    return x
 
 
 def next_changed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
@@ -306,6 +324,7 @@ REWRITTEN = {
         Hard(empty_skipped),
         Hard(own_weights),
         Hard(numbered),
+        Hard(copied_into),
         Hard(buffer, sharded=False, differentiable=False),
         Hard(boundaries_written_before, tails=False),
         Hard(shard_boundaries_written, tails=False),
@@ -324,6 +343,10 @@ REWRITTEN = {
         Hard(spelled.given_buffer, sharded=False),
         Hard(spelled.own_function, sharded=False),
         Hard(spelled.one_rank_used, sharded=False),
+        Hard(spelled.lists, differentiable=False),
+        Hard(spelled.handles, differentiable=False),
+        Hard(spelled.lists_in_a_function),
+        Hard(spelled.differentiable_lists),
     )
 }
 LEFT = {
@@ -332,6 +355,7 @@ LEFT = {
         Hard(half_counts, code="unknown-bounds"),
         Hard(buffer_read_before, sharded=False, code="aliasing"),
         Hard(next_changed, code="aliasing"),
+        Hard(copied_over, sharded=False, code="aliasing"),
         Hard(computed.scaled_more_and_more, code="not-zigzag"),
         Hard(computed.dropped_out_before, code="not-zigzag"),
         Hard(computed.autocast_before, code="not-zigzag"),
@@ -350,5 +374,6 @@ LEFT = {
         Hard(spelled.scaled_into, sharded=False, code="aliasing"),
         Hard(spelled.added_into, sharded=False, code="aliasing"),
         Hard(spelled.uneven_parts, sharded=False, code="aliasing"),
+        Hard(spelled.uneven_lists, sharded=False, code="aliasing"),
     )
 }

@@ -180,6 +180,71 @@ def one_rank_used(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(rows)
 
 
+def lists(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """``dist.all_to_all``, a tensor for each rank."""
+    cp, rows = size_of(group), []
+    for s, e in documents(cu):
+        mine = [part.contiguous() for part in x[s // cp : e // cp].chunk(cp, dim=-1)]
+        got = [torch.empty_like(part) for part in mine]
+        dist.all_to_all(got, mine, group=group)
+        rows.append(_unsorted(torch.cat(got), cp))
+    return torch.cat(rows)
+
+
+def handles(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Two halves are on their way at a time, and waited for where they are used."""
+    cp, rows = size_of(group), []
+    for s, e in documents(cu):
+        works, parts = [], []
+        for half in x[s // cp : e // cp].chunk(2, -1):
+            mine = torch.stack(half.chunk(cp, -1))
+            parts.append(torch.empty_like(mine))
+            works.append(dist.all_to_all_single(parts[-1], mine, group=group, async_op=True))
+        for work in works:
+            work.wait()
+        rows.append(torch.cat([_unsorted(part.flatten(0, 1), cp) for part in parts], -1))
+    return torch.cat(rows)
+
+
+class Lists(torch.autograd.Function):
+    """As libraries have it: one function for both ways, told what to scatter and what to gather."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scatter: int, gather: int, group: Any) -> Tensor:
+        ctx.how = gather, scatter, group
+        return _by_lists(x, scatter, gather, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _by_lists(grad, *ctx.how), None, None, None
+
+
+def _by_lists(x: Tensor, scatter: int, gather: int, group: Any) -> Tensor:
+    mine = [t.contiguous() for t in torch.tensor_split(x, size_of(group), scatter)]
+    got = [torch.empty_like(mine[0]) for _ in mine]
+    dist.all_to_all(got, mine, group=group)
+    return torch.cat(got, dim=gather).contiguous()
+
+
+def lists_in_a_function(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp = size_of(group)
+    return torch.cat([_unsorted(Lists.apply(x[s // cp : e // cp], 1, 0, group), cp) for s, e in documents(cu)])
+
+
+def differentiable_lists(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp, rows = size_of(group), []
+    for s, e in documents(cu):
+        mine = [part.contiguous() for part in x[s // cp : e // cp].chunk(cp, dim=-1)]
+        got = differentiable.all_to_all([torch.empty_like(part) for part in mine], mine, group=group)
+        rows.append(_unsorted(torch.cat(got), cp))
+    return torch.cat(rows)
+
+
+def _unsorted(tokens: Tensor, cp: int) -> Tensor:
+    chunks = tokens.chunk(2 * cp)
+    return torch.cat([*chunks[::2], *chunks[::-2]])
+
+
 # === Left as they are ===========================================================================================
 
 
@@ -277,6 +342,17 @@ def scaled_into(x: Tensor, cu: Tensor, group: Any) -> Tensor:
 
 def added_into(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return _into(IntoAdded, x, cu, group)
+
+
+def uneven_lists(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """The last rank gets more columns than the others."""
+    cp, rank, rows = size_of(group), dist.get_rank(group), []
+    for s, e in documents(cu):
+        mine = [x[s:e, r : r + 2 + (r == cp - 1)].contiguous() for r in range(cp)]
+        got = [x.new_empty(e - s, 2 + (rank == cp - 1)) for _ in range(cp)]
+        dist.all_to_all(got, mine, group=group)
+        rows.append(torch.cat(got))
+    return torch.cat(rows)
 
 
 def uneven_parts(x: Tensor, cu: Tensor, group: Any) -> Tensor:

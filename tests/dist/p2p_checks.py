@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 import packpass
 from packpass.engine.backend import Backend
-from tests.dist import naive, p2p_leave, p2p_programs
+from tests.dist import naive, p2p_leave, p2p_parts, p2p_programs
 from tests.dist.cp_programs import check, executed, group_of, whole_row
 from tests.ops import reference
 
@@ -93,6 +93,24 @@ def many(cp: int, backend: str) -> list[tuple[int, int]]:
             for i, (a, b) in enumerate(zip(got, want, strict=True)):
                 check(torch.equal(a, b), program.__name__, seed, i)
         figures.append((len(recorder.graphs), exchanges))
+    return figures
+
+
+def parts(cp: int, name: str) -> list[tuple[int, int, int]]:
+    """A program of `p2p_parts`: graphs, exchanges per call, messages left, for 3, 1 and 5 documents."""
+    torch._dynamo.reset()
+    group, program, recorder = group_of(cp), p2p_parts.PARTS[name], Recorder()
+    compiled = torch.compile(program, backend=recorder, fullgraph=True, options=OPTIONS)
+    figures = []
+    for seed, count in enumerate((3, 1, 5)):
+        cu, size = boundaries(cp, count, seed)
+        row = whole_row((2, size), torch.int64, seed)
+        fields = [naive.shard(r, cu.tolist(), cp, dist.get_rank(group), -1) for r in (row, row % 3 - 1)]
+        want = program(*fields, cu, group)
+        got, exchanges = executed(group, lambda: compiled(*fields, cu, group))  # noqa: B023
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            check(a.dtype == b.dtype and torch.equal(a, b), name, count, i)
+        figures.append((len(recorder.graphs), exchanges, recorder.count("p2p_")))
     return figures
 
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tests.dist.p2p_parts import ends, roll
 from tests.dist.p2p_programs import neighbours, requests
 
 
@@ -197,28 +198,6 @@ def late(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return out
 
 
-def and_more(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """A roll, and something else with the same tokens."""
-    out = x.clone()
-    rank, cp, before, behind = neighbours(group)
-    for i in range(len(cu) - 1):
-        s, e = _shards(cu, i, cp)
-        a, b = x[..., s:e].chunk(2, -1)
-        first_a, first_b = a[..., :1].clone(), b[..., :1].clone()
-        end_a, end_b = torch.empty_like(first_b), torch.zeros_like(first_a)
-        works = []
-        if rank:
-            works += [dist.isend(first_a, before, group), dist.irecv(end_b, before, group)]
-        if rank < cp - 1:
-            works += [dist.irecv(end_a, behind, group), dist.isend(first_b, behind, group)]
-        else:
-            end_a = first_b
-        for work in works:
-            work.wait()
-        out[..., s:e] = torch.cat([a[..., 1:], end_a, b[..., 1:], end_b], -1) * 2
-    return out
-
-
 def not_all(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """All documents but the last."""
     out = x.clone()
@@ -283,6 +262,49 @@ def rounded(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return _each(x, cu, group, lambda i: None, ends)
 
 
+def changed_in_place(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """The rolled document is changed before it is stored: its memory is that of the roll."""
+    out = x.clone()
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, dist.get_world_size(group))
+        rolled = roll(x[..., s:e], group)
+        rolled += 1
+        out[..., s:e] = rolled
+    return out
+
+
+def source_changed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Each document changes those after it, once it is rolled."""
+    x, parts = x.clone(), []
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, dist.get_world_size(group))
+        parts.append(roll(x[..., s:e], group) * 2)
+        x[..., e:] += 1
+    return torch.cat(parts, -1)
+
+
+def written_and_read(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Each document adds what the documents before it have left of the row."""
+    out, parts = x.clone(), []
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, dist.get_world_size(group))
+        out[..., s:e] = roll(x[..., s:e], group)
+        parts.append(x[..., s:e] * out.sum())
+    return torch.cat(parts, -1)
+
+
+def received_changed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """What is received is changed before it is put in its place."""
+    parts = []
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, dist.get_world_size(group))
+        a, b = x[..., s:e].chunk(2, -1)
+        end_a, end_b = ends(a[..., :1].clone(), b[..., :1].clone(), group)
+        end_b += 5
+        parts.append(torch.cat([a[..., 1:], end_a, b[..., 1:], end_b], -1))
+    return torch.cat(parts, -1)
+
+
 def mixed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """A roll, and messages outside of any loop."""
     out = requests(x, cu, group)
@@ -307,7 +329,10 @@ LEAVE: dict[str, tuple[Callable[..., Tensor], str]] = {
     "early": (early, "message-wait"),
     "crossed": (crossed, "message-order"),
     "late": (late, "list-append"),
-    "and more": (and_more, "no-rule"),
+    "changed in place": (changed_in_place, "no-rule"),
+    "source changed": (source_changed, "no-rule"),
+    "written and read": (written_and_read, "no-rule"),
+    "received changed": (received_changed, "no-rule"),
     "not all": (not_all, "partial-coverage"),
     "counted": (counted, "no-rule"),
     "erased": (erased, "no-rule"),

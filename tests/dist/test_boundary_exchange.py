@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.dist import p2p_checks, p2p_leave, p2p_programs
+from tests.dist import p2p_checks, p2p_leave, p2p_parts, p2p_programs
 from tests.dist.ranks import Ranks
 
 pytestmark = pytest.mark.dist
@@ -32,6 +32,13 @@ def test_compiled_by_inductor(ranks: Ranks) -> None:
 def test_fields_and_depths_share_one_exchange(ranks: Ranks, cp: int) -> None:
     for figures in ranks.call(p2p_checks.many, cp, "eager", timeout_s=200):
         assert figures == [(2, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", p2p_parts.PARTS)
+def test_what_else_a_loop_does_is_a_loop_of_its_own(ranks: Ranks, name: str, cp: int) -> None:
+    for figures in ranks.call(p2p_checks.parts, cp, name, timeout_s=120):
+        assert all(graphs <= 2 and (exchanges, messages) == (1, 0) for graphs, exchanges, messages in figures)
 
 
 def test_boundaries_that_change_between_two_rolls(ranks: Ranks) -> None:

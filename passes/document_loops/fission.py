@@ -1,4 +1,4 @@
-"""Split a loop in two where it computes on a document before it exchanges it.
+"""Split a loop in two, one in front of the other: where it computes on a document before it exchanges it, say.
 
 Before::
 
@@ -14,15 +14,15 @@ After::
         received.append(all_to_all(parts[i].view(...)))
 
 Only graph surgery: the first loop is for `vectorize_segments`, the second one then exchanges documents of a row as any
-other. Why it is safe: what moves to the first loop are calls without an effect, that use nothing the exchange returns
-and nothing that the loop writes.
+other. Why `prefixes` are safe: what moves to the first loop are calls without an effect, that use nothing the exchange
+returns and nothing that the loop writes. Who finds a `Prefix` otherwise has reasons of its own.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -30,10 +30,11 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name, storage
-from packpass.semantics.effects import changes_mode, written_inputs
+from packpass.semantics.effects import changes_mode, mutated_after, written_inputs
+from packpass.semantics.memory import copied
 from passes.building import Builder
+from passes.document_loops.boundaries import unchanged
 from passes.document_loops.op_names import name_of
-from passes.fuse_all_to_all.moves import MOVES
 from passes.loops import LoopFound, find
 
 _CUTS = (markers.SEGMENT, markers.SPLIT_GET, markers.LIST_GET)
@@ -49,21 +50,24 @@ class Prefix:
     nodes: tuple[fx.Node, ...]
 
 
-def prefixes(loop: LoopFound, is_exchange: IsExchange) -> list[Prefix]:
-    """Of each iteration, what it computes before it exchanges it; none if that is nothing, or cannot be done before."""
+def prefixes(loop: LoopFound, is_exchange: IsExchange, moves: Collection[str]) -> list[Prefix]:
+    """Of each iteration, what it computes before it exchanges it; none if that is nothing, or cannot be done before.
+
+    ``moves``: the names of operations that the exchange itself sees through.
+    """
     if len(loop.iterations) != 2 or any(changes_mode(node) for node in loop.nodes):
         return []
     inside, start, written = loop.nodes, loop.iterations[0][0], loop.written
     found = []
     for begin, body, _ in loop.iterations:
-        prefix = _prefix(begin, body, inside - set(body), is_exchange)
+        prefix = _prefix(begin, body, inside - set(body), is_exchange, moves)
         if prefix is None or not prefix.results:
             return []
         outer = {n for node in prefix.nodes for n in node.all_input_nodes if n not in inside}
         if not all(n < start for n in outer) or any(storage(n) in written for n in (*prefix.nodes, *outer)):
             return []
         found.append(prefix)
-    return found if _shape(found[0]) == _shape(found[1]) else []
+    return found if alike(*found) else []
 
 
 def split(graph: fx.Graph, loop: LoopFound, found: list[Prefix]) -> int:
@@ -78,7 +82,7 @@ def split(graph: fx.Graph, loop: LoopFound, found: list[Prefix]) -> int:
             copy[begin] = _marker(graph, begin, (start.args[0], number, begin.args[2]))
             for node in prefix.nodes:
                 copy[node] = graph.node_copy(node, lambda n: copy.get(n, n))  # noqa: B023
-            _divide_before(graph, divided, start, [copy[node] for node in prefix.nodes])
+            divide_before(graph, divided, [copy[node] for node in prefix.nodes])
             _marker(graph, end, (copy[begin], number, end.args[2]))
             copies.append(copy)
         lists = []
@@ -98,9 +102,7 @@ def split(graph: fx.Graph, loop: LoopFound, found: list[Prefix]) -> int:
     return number
 
 
-def _divide_before(
-    graph: fx.Graph, divided: dict[tuple[fx.Node, int], fx.Node], start: fx.Node, nodes: list[fx.Node]
-) -> None:
+def divide_before(graph: fx.Graph, divided: dict[tuple[fx.Node, int], fx.Node], nodes: Iterable[fx.Node]) -> None:
     """``cu[i] // cp`` becomes ``(cu // cp)[i]``: boundaries of a shard, as `vectorize_segments` knows boundaries."""
     for node in nodes:
         number: Any = node.args[0] if node.args else None
@@ -112,8 +114,7 @@ def _divide_before(
             continue
         cu: Any = entry.args[0]
         if (cu, by) not in divided:
-            first = next(n for n in graph.nodes if n.target is markers.LOOP_BEGIN and cu < n)
-            divided[cu, by] = Builder(graph, first, cu).call(operator.floordiv, cu, by)
+            divided[cu, by] = divided_by(graph, cu, by, node)
         with graph.inserting_before(node):
             made = graph.node_copy(entry)
             made.args = (divided[cu, by], *entry.args[1:])
@@ -123,6 +124,17 @@ def _divide_before(
         node.replace_all_uses_with(made)
 
 
+def divided_by(graph: fx.Graph, cu: fx.Node, by: int, reader: fx.Node) -> fx.Node:
+    """``cu // by`` in front of all loops over it, once for all copies of these boundaries that ``reader`` may read."""
+    source = copied(cu)
+    while source is not None and unchanged(source, cu) and unchanged(cu, cu.next):
+        cu, source = source, copied(source)
+    first = next(n for n in graph.nodes if n.target is markers.LOOP_BEGIN and cu < n)
+    known = [n for n in cu.users if n.target is operator.floordiv and n.args == (cu, by) and n < first]
+    known = [n for n in known if not any(mutated_after(graph, m, n, reader) for m in (cu, n))]
+    return known[0] if known else Builder(graph, first, cu).call(operator.floordiv, cu, by)
+
+
 def _marker(graph: fx.Graph, like: fx.Node, args: tuple[Any, ...]) -> fx.Node:
     target: Any = like.target
     node = graph.call_function(target, args)
@@ -130,7 +142,9 @@ def _marker(graph: fx.Graph, like: fx.Node, args: tuple[Any, ...]) -> fx.Node:
     return node
 
 
-def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_exchange: IsExchange) -> Prefix | None:
+def _prefix(
+    begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_exchange: IsExchange, moves: Collection[str]
+) -> Prefix | None:
     """What one iteration computes before it exchanges it; None if some of it needs what is exchanged. ``others`` are
     the loop's nodes outside of this body."""
     nodes = list(body)
@@ -147,7 +161,7 @@ def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_ex
         seen.add(node)
         if is_exchange(node) or blank(node):
             continue
-        if _moves(node):
+        if _moves(node, moves):
             stack += node.all_input_nodes
         elif isinstance(example(node), torch.Tensor):
             results[node] = None
@@ -164,13 +178,18 @@ def _prefix(begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_ex
     return Prefix(tuple(sorted(results)), tuple(node for node in nodes if node in needed))
 
 
-def _moves(node: fx.Node) -> bool:
+def _moves(node: fx.Node, moves: Collection[str]) -> bool:
     """Does this call only move slots, or cut a document out of a row?"""
     name = name_of(node)
     if name in ("cat", "stack"):
         parts = argument(node, 0, "tensors")
         return isinstance(parts, (list, tuple))
-    return name in MOVES or node.target in _CUTS
+    return name in moves or node.target in _CUTS
+
+
+def alike(one: Prefix, other: Prefix) -> bool:
+    """Do two iterations compute the same?"""
+    return _shape(one) == _shape(other)
 
 
 def _shape(prefix: Prefix) -> tuple[Any, ...]:

@@ -1,0 +1,136 @@
+"""A loop that does more with its documents than to roll them, as two: the roll alone, and the rest with what it gives.
+
+Before::
+
+    for s, e in documents:
+        rolled = ...            # messages, and what is made of them
+        out.append(rolled * mask[s:e])
+
+After::
+
+    for s, e in documents:
+        rolls.append(...)       # a roll, as any other
+    for i, (s, e) in enumerate(documents):
+        out.append(rolls[i] * mask[s:e])
+
+Why it is safe: what moves to the first loop is all that the machine understands of an iteration up to where a rolled
+document is complete, messages and their memory included. The rest uses nothing of it but complete rolls and what only
+reads memory that the loop leaves alone, and writes nothing that the first loop reads. A rest with messages of its own
+(the next depth) is one more such loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass.semantics import example, storage
+from packpass.semantics.effects import changes_mode, written_inputs
+from passes.document_loops.fission import Prefix
+from passes.fuse_boundary_exchange.canonical import Group, match
+from passes.fuse_boundary_exchange.machine import Machine
+from passes.fuse_boundary_exchange.values import WHOLE, View
+from passes.loops import LoopFound
+from passes.refused import Refused
+
+
+def rolled(loop: LoopFound, groups: Sequence[Group]) -> list[Prefix]:
+    """Of each iteration, the documents that it rolls, and all that makes them; none if the rest needs more of it."""
+    if len(loop.iterations) != 2 or any(changes_mode(node) or node.target in markers.LOOP_SKIP for node in loop.nodes):
+        return []
+    for group in groups:
+        for scale in (group.size, 1):
+            found = [_Iteration(loop, which, group, scale).prefix() for which in (0, 1)]
+            known = [prefix for prefix in found if prefix is not None]
+            if len(known) == 2 and _alike(*known):
+                return known
+    return []
+
+
+def _alike(one: Prefix, other: Prefix) -> bool:
+    """Do two iterations roll as many documents? That they do so alike is for each of the two loops to prove."""
+    return [n.target for n in one.results] == [n.target for n in other.results]
+
+
+class _Iteration:
+    """One traced iteration: what is understood of it, node by node, and the rest."""
+
+    def __init__(self, loop: LoopFound, which: int, group: Group, scale: int) -> None:
+        self.loop, self.group = loop, group
+        begin, self.body, _ = loop.iterations[which]
+        self.machine = Machine(loop.nodes, begin, loop.iterations[0][0], scale)
+        given = dict.fromkeys(collect.args[which] for collect in loop.collects)
+        self.appended = [node for node in given if isinstance(node, fx.Node)]
+        self.rest: set[fx.Node] = set()
+        self.rolls: dict[fx.Node, None] = {}
+
+    def prefix(self) -> Prefix | None:
+        for node in self.body:
+            self._step(node)
+        known = [node for node in self.body if node not in self.rest]
+        for node in self.appended:
+            if node not in self.rest and self._is_rolled(node):
+                self.rolls[node] = None
+        more = bool(self.rest) or not set(self.appended) <= set(self.rolls)
+        if not self.rolls or not more or not any(node.target is markers.SEND for node in known):
+            return None
+        try:
+            self.machine.finish()
+        except Refused:
+            return None
+        return Prefix(tuple(self.rolls), tuple(known)) if self._apart(set(known)) else None
+
+    def _step(self, node: fx.Node) -> None:
+        inputs = node.all_input_nodes
+        done = [n for n in inputs if self._is_rolled(n)]
+        self.rolls.update(dict.fromkeys(done))
+        waits = node.target is markers.WAIT
+        if done or any(n in self.rest for n in inputs) or (waits and node.args[0] not in self._asked()):
+            self.rest.add(node)
+            return
+        try:
+            self.machine.step(node)
+        except Refused:
+            self.rest.add(node)
+
+    def _asked(self) -> set[int]:
+        """The messages that are understood."""
+        return {message.number for message in self.machine.messages}
+
+    def _is_rolled(self, node: fx.Node) -> bool:
+        """Is this a document that is rolled, and complete?"""
+        view = self.machine.values.get(node)
+        if node in self.rolls or not isinstance(view, View) or view.memory.outer is not None:
+            return node in self.rolls
+        if not (view.whole and view.kept and view.length == WHOLE) or view.empty:
+            return False
+        try:
+            return bool(match(self.machine.read(view, node), self.group, node).received)
+        except Refused:
+            return False
+
+    def _apart(self, known: set[fx.Node]) -> bool:
+        """May the rest run after what is known of all documents?"""
+        tensors = {node for node in known if isinstance(example(node), torch.Tensor)}
+        outer = {n for node in known for n in node.all_input_nodes if n not in self.loop.nodes}
+        read = {storage(node) for node in (*tensors, *outer)} - {None}
+        for node in self.rest:
+            if any(storage(target) is None or storage(target) in read for target in written_inputs(node)):
+                return False
+        changed = {storage(target) for node in known for target in written_inputs(node)}
+        stack: list[Any] = [n for node in self.rest for n in node.all_input_nodes]
+        stack += [node for node in self.appended if node not in self.rest]
+        seen: set[Any] = set()
+        while stack:
+            node = stack.pop()
+            if node in seen or node in self.rest or node in self.rolls:
+                continue
+            seen.add(node)
+            if isinstance(example(node), torch.Tensor) and storage(node) in changed:
+                return False
+            stack += node.all_input_nodes if node in known else ()
+        return True

@@ -1,0 +1,69 @@
+"""What messages and conditions mean for `machine`."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from packpass import markers
+from packpass._registry import registrar
+from passes.fuse_boundary_exchange.machine import RULES, Machine, Message
+from passes.fuse_boundary_exchange.values import ONE, Comparison, Pending, Received, Run, View
+from passes.refused import Refused
+
+rule = registrar(RULES)
+
+
+@rule(markers.SEND)
+def _send(machine: Machine, node: fx.Node) -> None:
+    view, message = _message(machine, node, sends=True)
+    message.what = machine.read(view, node)
+    view.memory.root().sending.add(message.number)
+
+
+@rule(markers.RECV)
+def _recv(machine: Machine, node: fx.Node) -> None:
+    view, message = _message(machine, node, sends=False)
+    machine.write(view, (Run(ONE, Pending(message.number)),), node)
+
+
+def _message(machine: Machine, node: fx.Node, *, sends: bool) -> tuple[View, Message]:
+    tensor, peer, tag, group, work = node.args
+    view = machine.view(tensor, node)
+    if tag != 0:
+        raise Refused("message-order", "a message has a tag", node)
+    if view.length != ONE:
+        raise Refused("not-a-roll", "a message of something else than one slot of every document", node)
+    message = Message(work, sends, peer, group, node, view.memory)  # type: ignore[arg-type]
+    machine.messages.append(message)
+    return view, message
+
+
+@rule(markers.WAIT)
+def _wait(machine: Machine, node: fx.Node) -> None:
+    (message,) = (m for m in machine.messages if m.number == node.args[0])
+    message.waited = True
+    memory = message.memory
+    memory.root().sending.discard(message.number)
+    pending, received = Pending(message.number), Received(message.number)
+    memory.runs = tuple(Run(run.length, received if run.what == pending else run.what) for run in memory.runs)
+
+
+@rule(*markers.LOOP_SKIP)
+def _skip(machine: Machine, node: fx.Node) -> None:
+    """``if length == 0: continue`` before anything happened."""
+    condition, skip_when = machine.value(node.args[0]), bool(node.args[1])
+    untouched = not machine.messages and not any(memory.version for memory in machine.memories.values())
+    if not (untouched and isinstance(condition, Comparison) and condition.only_if_empty(skip_when)):
+        raise Refused("skip-condition", "documents are skipped for another reason than being empty", node)
+
+
+@rule(markers.LOOP_CHECK)
+def _check(machine: Machine, node: fx.Node) -> None:
+    condition = machine.value(node.args[0])
+    if not (isinstance(condition, Comparison) and condition.always()):
+        raise Refused("check", "the body checks something about a document that is not known", node)
+
+
+@rule("_check")
+def _torch_check(machine: Machine, node: fx.Node) -> None:
+    """Dynamo's own; the user's are `markers.LOOP_CHECK`, too."""

@@ -1,0 +1,86 @@
+"""Loops in which ranks do not all do the same, each of which looks like an exchange on some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import packpass
+from tests.dist.a2a_moves import size_of, unzigzag
+from tests.dist.a2a_programs import in_place
+from tests.dist.cp_programs import check, group_of
+from tests.dist.p2p_parts import ends
+
+
+def own_part_first(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Every rank takes what came beginning with its own part: the order of the ranks on the first of them only."""
+    cp, rank, out = size_of(group), dist.get_rank(group), []
+    for s, e in pairwise(cu.tolist()):
+        received = in_place(torch.stack(x[s // cp : e // cp].chunk(cp, -1)), group)
+        out.append(unzigzag(torch.cat([received[(rank + i) % cp] for i in range(cp)]), cp))
+    return torch.cat(out)
+
+
+def scaled_on_one(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """One rank computes on what it sends."""
+    cp, out = size_of(group), []
+    for s, e in pairwise(cu.tolist()):
+        send = torch.stack(x[s // cp : e // cp].chunk(cp, -1))
+        if dist.get_rank(group) == 0:
+            send = send * 2
+        out.append(unzigzag(in_place(send, group).flatten(0, 1), cp))
+    return torch.cat(out)
+
+
+def around_ranks(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Not a zigzag, but of two ranks the second one does just what a roll of zigzag shards needs."""
+    cp, rank, out = size_of(group), dist.get_rank(group), []
+    before, behind = (dist.get_global_rank(group, (rank + step) % cp) for step in (-1, 1))
+    for s, e in pairwise(cu.tolist()):
+        mine = x[s // cp : e // cp]
+        first = mine[:1].contiguous()
+        last = torch.empty_like(first)
+        ops = [dist.P2POp(dist.isend, first, before, group), dist.P2POp(dist.irecv, last, behind, group)]
+        for request in dist.batch_isend_irecv(ops):
+            request.wait()
+        out.append(torch.cat([mine[1:], last]))
+    return torch.cat(out)
+
+
+def received_beside(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """What a roll receives is used beside it: the last rank has it from itself."""
+    out, sums, x = [], [], x.t()
+    for i in range(len(cu) - 1):
+        a, b = x[:, cu[i] // 2 : cu[i + 1] // 2].chunk(2, -1)
+        end_a, end_b = ends(a[:, :1].contiguous(), b[:, :1].contiguous(), group)
+        out.append(torch.cat([a[:, 1:], end_a, b[:, 1:], end_b], -1) * 2)
+        sums.append(end_a.sum())
+    return torch.cat(out, -1) + torch.stack(sums).sum()
+
+
+PROGRAMS: dict[str, Callable[..., Tensor]] = {
+    program.__name__: program for program in (own_part_first, scaled_on_one, around_ranks, received_beside)
+}
+
+
+def run(name: str) -> list[str]:
+    """Same results as eager for several batches; the codes of the refusals of this rank."""
+    group, program = group_of(2), PROGRAMS[name]
+    torch._dynamo.reset()
+
+    def on_ranks(x: Tensor, cu: Tensor) -> Tensor:
+        return program(x, cu, group)
+
+    options: Any = {"packpass.inner_backend": "eager", "packpass.agreement_timeout": 20.0}
+    compiled = torch.compile(on_ranks, backend=packpass.backend, options=options)
+    for lengths in ([8, 4, 12], [4], [4, 8]):
+        cu = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        torch.manual_seed(dist.get_rank())
+        x = torch.randn(int(cu[-1]) // 2, 24)
+        check(torch.equal(compiled(x, cu), on_ranks(x, cu)), name, lengths)
+    return [refusal.code for refusal in packpass.explain(on_ranks, options=options)(x, cu).refusals]
