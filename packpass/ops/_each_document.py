@@ -96,11 +96,12 @@ def neutral(x: Tensor, dim: int, count: Tensor, fill: float) -> Tensor:
     return torch.where(inside, x, torch.full((), value, dtype=x.dtype, device=x.device))
 
 
-def hidden(mask: Tensor | None, query: Tensor, keys: Tensor, count: Tensor) -> Tensor:
+def hidden(mask: Tensor | None, query: Tensor | None, keys: Tensor, count: Tensor) -> Tensor:
     """A mask of attention that shows none of the keys behind the first ``count``; queries there see what they saw, as
-    one that sees nothing is no number."""
-    real = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1) < count
-    shown = (torch.arange(keys.shape[-2], device=keys.device) < count) | ~real
+    one that sees nothing is no number (``query``: if they are slots of the row)."""
+    shown = (torch.arange(keys.shape[-2], device=keys.device) < count).unsqueeze(0)
+    if query is not None:
+        shown = shown | (torch.arange(query.shape[-2], device=query.device) >= count).unsqueeze(-1)
     if mask is None:
         return shown
     if mask.dtype is torch.bool:

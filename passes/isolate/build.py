@@ -101,7 +101,7 @@ def _counted(
         values[operand] = graph.call_function(_each_document.neutral, (values[operand], dim, count, fill))
     form = counted_form_of(node) if neutral.counts else None
     if form is None:
-        return _copied(graph, node, values, count if neutral.hides else None)
+        return _copied(graph, node, values, (count, neutral.row_queries) if neutral.hides else None)
     function, keywords = form
     (_, dim), *_ = neutral.fills
     given = {**fx.map_arg(keywords, lambda n: values[n]), "row": dim, "count": count}
@@ -110,9 +110,11 @@ def _counted(
     return new
 
 
-def _copied(graph: fx.Graph, node: fx.Node, values: Mapping[fx.Node, fx.Node], hide: fx.Node | None = None) -> fx.Node:
+def _copied(
+    graph: fx.Graph, node: fx.Node, values: Mapping[fx.Node, fx.Node], hide: tuple[fx.Node, bool] | None = None
+) -> fx.Node:
     """The same call, in the form that a batch of documents takes without asking for sizes. ``hide``: how many keys an
-    attention may see."""
+    attention may see, and whether its queries are of the row."""
     form = form_of(node)
     if form is None:
         new = graph.node_copy(node, lambda n: values[n])
@@ -120,7 +122,8 @@ def _copied(graph: fx.Graph, node: fx.Node, values: Mapping[fx.Node, fx.Node], h
         function, keywords = form
         given: dict[str, Any] = dict(fx.map_arg(keywords, lambda n: values[n]))
         if hide is not None:
-            seen = (given.get("attn_mask"), given["query"], given["key"], hide)
+            count, row_queries = hide
+            seen = (given.get("attn_mask"), given["query"] if row_queries else None, given["key"], count)
             given["attn_mask"] = graph.call_function(_each_document.hidden, seen)
         new = graph.call_function(function, (), given)
         new = graph.call_method("to", (new, example(node).dtype))  # as autocast has it

@@ -27,12 +27,14 @@ class Neutral:
     """What has to be done to one call.
 
     ``fills``: by operand and dimension, what its slots behind the end must hold. ``counts``: does the call divide
-    by the number of slots of that dimension? ``hides``: is it an attention, whose keys behind the end no query may see?
+    by the number of slots of that dimension? ``hides``: is it an attention, whose keys behind the end no query may
+    see? ``row_queries``: are its queries slots of the row, too?
     """
 
     fills: dict[tuple[fx.Node, int], float]
     counts: bool = False
     hides: bool = False
+    row_queries: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.fills or self.hides)
@@ -62,7 +64,9 @@ def neutral_of(reading: Reading, node: fx.Node, other: float) -> Neutral:
                 elif (fill := _fill(roles[0], other)) is not None:
                     fills[operand.node, dim] = fill
                     counts = counts or (isinstance(roles[0], Reduced) and roles[0].counts)
-    return Neutral(fills, counts, hides)
+    query = call.of("query")
+    row_queries = hides and query is not None and reading.of_length(query.value.shape[-2])
+    return Neutral(fills, counts, hides, row_queries)
 
 
 def _fill(role: Role, other: float) -> float | None:

@@ -19,7 +19,7 @@ from torch import fx
 from packpass.layout import Layouts, Packing
 from packpass.layout.attention import attention as varlen_call
 from packpass.layout.sources import belongs_to_module, source_name
-from packpass.semantics import blank, call_of, example, meaning_of, op_name, read_inputs, storage
+from packpass.semantics import blank, call_of, example, family_of, meaning_of, op_name, read_inputs, storage
 from packpass.semantics.effects import written_inputs
 from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.meaning import KEPT, Cut, Looked, Relation, same_size
@@ -248,7 +248,7 @@ class Reading:
         """The kind of the result if every slot depends on the slots of its own token alone."""
         call = call_of(node)
         meaning = meaning_of(call)
-        if call is None or meaning is None:
+        if call is None or meaning is None or self.length_as_number(node):
             return None
         for target in written_inputs(node):
             if not isinstance(self.kinds[target], Row):
@@ -262,6 +262,13 @@ class Reading:
             found.append(Row(dim))
         self.aligned += tables
         return tuple(found) if call.several else found[0]
+
+    def length_as_number(self, node: fx.Node) -> bool:
+        """Does a call compute with how long the row is? A document is not as long."""
+        if family_of(node) != "pointwise":
+            return False
+        sized = [example(n) for n in read_inputs(node) if self.kinds[n] is SIZED]
+        return any(not (isinstance(value, torch.Tensor) and self.touches(value.shape)) for value in sized)
 
     def _kept(self, node: fx.Node, relation: Relation, value: Any, tables: list[Aligned]) -> int | None:
         """Along which dimension a result goes by tokens; None if it does not."""

@@ -139,6 +139,17 @@ def turned_and_met(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
     return x + x.flip(1)
 
 
+def divided_by_the_length(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Each token by itself, but for a number that a document has of its own."""
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    return x / x.shape[1]
+
+
+def a_share_of_the_length(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    return x * torch.full((1, 1, 8), 1.0 / x.shape[1])
+
+
 def spread_over_tokens(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
     x = packpass.packed(x, cu_seqlens, dim=1)
     return x / (1 + x.std(1, keepdim=True, correction=0))
@@ -207,6 +218,8 @@ REFUSED: tuple[tuple[Forward, str], ...] = (
     (repeated_at_the_ends, "mixes-documents"),
     (turned_and_met, "mixes-documents"),
     (spread_over_tokens, "mixes-documents"),
+    (divided_by_the_length, "mixes-documents"),
+    (a_share_of_the_length, "mixes-documents"),
     (normalised_over_tokens, "mixes-documents"),
     (mean_of_neighbours, "mixes-documents"),
     (one_good_one_bad, "mixes-documents"),

@@ -79,6 +79,24 @@ def linear_attention(x: Tensor, weight: Tensor) -> Tensor:
     return (q @ (k.mT @ x)) / (q @ k.sum(1).unsqueeze(-1))
 
 
+def up_to_the_largest(x: Tensor, weight: Tensor) -> Tensor:
+    """Where a value behind the end is neither largest nor smallest in the example by chance."""
+    return x * (torch.arange(x.shape[1])[:, None] <= x.argmax(1, keepdim=True))
+
+
+def how_many_and_whether(x: Tensor, weight: Tensor) -> Tensor:
+    return x * (x > 0).sum(1, keepdim=True) + (x > 1.5).any(1, keepdim=True) + (x < 2).all(1, keepdim=True)
+
+
+def keys_hidden_by_tokens(x: Tensor, weight: Tensor) -> Tensor:
+    return (x @ x.mT).masked_fill((x[..., 0] < 0)[:, None], -1e9).softmax(-1) @ x
+
+
+def pooled_to_three(x: Tensor, weight: Tensor) -> Tensor:
+    pooled = F.scaled_dot_product_attention(weight[:1, :3].mT @ weight[:1, :3], x[..., :4], x)
+    return x @ pooled.mT @ pooled
+
+
 def positions_by_counting(x: Tensor, weight: Tensor) -> Tensor:
     places = torch.ones_like(x[..., 0], dtype=torch.long).cumsum(1) - 1
     return x + F.embedding(places, weight.reshape(-1, 8).repeat(2, 1))
@@ -89,6 +107,7 @@ def positions_by_counting(x: Tensor, weight: Tensor) -> Tensor:
     [
         mean_of_the_row, mean_of_everything, largest_of_the_row, squeezed, attention_written_out, attention_in_letters,
         neighbours_both_ways, biased_by_distance, learned_distances, linear_attention, positions_by_counting,
+        up_to_the_largest, how_many_and_whether, keys_hidden_by_tokens, pooled_to_three,
     ],
     ids=lambda p: p.__name__,
 )  # fmt: skip
@@ -189,3 +208,4 @@ def test_hidden_keys(mask: Tensor | None) -> None:
     shown = found if found.dtype is torch.bool else found == 0
     assert not shown[:2, 2:].any()
     assert shown[2:].any(1).all()
+    assert not torch.broadcast_to(hidden(None, None, x, torch.tensor(2)), (3, 4))[:, 2:].any()
