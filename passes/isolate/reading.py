@@ -147,6 +147,7 @@ class Reading:
         tokens = any(isinstance(k, Row) or k is MIXED for k in flat)
         if not tokens:
             return self._without_tokens(node, flat)
+        self._no_length_in_it(node)
         if op_name(node) == "getitem" and isinstance(example(node.args[0]), (tuple, list)):
             base: Any = node.args[0]
             item: Any = node.args[1]
@@ -180,12 +181,36 @@ class Reading:
     def _without_tokens(self, node: fx.Node, kinds: list[Any]) -> Any:
         value = example(node)
         if not isinstance(value, torch.Tensor):
+            self._not_fixed(node, value, kinds)
             return SIZED if SIZED in kinds or self.touches(value) else PLAIN
         if BOUNDED in kinds:
             return BOUNDED
         if storage(node) in self.memory:
             return MIXED
         return SIZED if SIZED in kinds or any(self.touches(size) for size in value.shape) else PLAIN
+
+    def _not_fixed(self, node: fx.Node, value: Any, kinds: list[Any]) -> None:
+        """Raises `Refused` for a number such as ``math.log(T)``, of which torch has made a constant of the code."""
+        if SIZED in kinds and not self.symbols and isinstance(value, (float, torch.SymFloat)):
+            raise Refused(
+                "mixes-documents",
+                f"{op_name(node) or node.name} computes a number from how long the row is, and torch has fixed it: a "
+                "document is not as long",
+                node,
+            )
+
+    def _no_length_in_it(self, node: fx.Node) -> None:
+        """Raises `Refused` for a call on tokens that computes with the row's length where that is a number of the
+        code. (It may be another number that happens to be the same.)"""
+        if self.symbols or family_of(node) != "pointwise" or self.length <= 2:
+            return
+        if self.length in _numbers(node):
+            raise Refused(
+                "mixes-documents",
+                f"{op_name(node)} computes with {self.length}, which is how long the row is, and may not be how long a "
+                "document is: torch has made it a number of the code",
+                node,
+            )
 
     def _aware(self, node: fx.Node) -> Any:
         """A call that is told the boundaries itself."""
@@ -309,3 +334,9 @@ class Reading:
         """Is a cut no cut?"""
         from_start = isinstance(how, Cut) and how.step == 1 and isinstance(how.start, int) and how.start == 0
         return from_start and len(loops) == 1 and self.of_length(relation.sizes[loops[0]])
+
+
+def _numbers(node: fx.Node) -> list[int | float]:
+    """The numbers that a call is given, as they are or as sizes that are known."""
+    given = [settled(example(arg)) for arg in (*node.args, *node.kwargs.values())]
+    return [arg for arg in given if isinstance(arg, (int, float)) and not isinstance(arg, bool)]

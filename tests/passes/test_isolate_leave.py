@@ -150,6 +150,22 @@ def a_share_of_the_length(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tens
     return x * torch.full((1, 1, 8), 1.0 / x.shape[1])
 
 
+def scaled_by_a_fixed_length(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """The logarithm makes the length a number of the code."""
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    return F.scaled_dot_product_attention(x * math.log(x.shape[1] + 1), x, x, is_causal=True)
+
+
+def steps_divided_by_the_length(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """So does a loop over tokens."""
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    state, out = torch.zeros_like(x[:, 0]), []
+    for t in range(x.shape[1]):
+        state = state + x[:, t] / x.shape[1]
+        out.append(state)
+    return torch.stack(out, 1)
+
+
 def spread_over_tokens(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
     x = packpass.packed(x, cu_seqlens, dim=1)
     return x / (1 + x.std(1, keepdim=True, correction=0))
@@ -218,6 +234,8 @@ REFUSED: tuple[tuple[Forward, str], ...] = (
     (repeated_at_the_ends, "mixes-documents"),
     (turned_and_met, "mixes-documents"),
     (spread_over_tokens, "mixes-documents"),
+    (scaled_by_a_fixed_length, "mixes-documents"),
+    (steps_divided_by_the_length, "mixes-documents"),
     (divided_by_the_length, "mixes-documents"),
     (a_share_of_the_length, "mixes-documents"),
     (normalised_over_tokens, "mixes-documents"),
