@@ -39,6 +39,7 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import Layouts, Packing, analyze
 from packpass.ops._document_plans import fit, one_batch, stretches
 from packpass.semantics import example, op_name
+from packpass.semantics.heads import spell_out_heads
 from packpass.semantics.overview import operations as known_operations
 from packpass.semantics.unbatched import unbatch
 from passes.context import PassContext
@@ -68,6 +69,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     work = fx.GraphModule(gm, copy_of(gm.graph))
     try:
         unbatch(work.graph)
+        spell_out_heads(work.graph)
         layouts = analyze(work)
         packing = _packing(work, layouts, context)
         results = [] if packing is None else _isolate(work, context, layouts, packing)

@@ -97,6 +97,18 @@ def pooled_to_three(x: Tensor, weight: Tensor) -> Tensor:
     return x @ pooled.mT @ pooled
 
 
+HEADS = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+LAYER = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+
+def several_heads(x: Tensor, weight: Tensor) -> Tensor:
+    return HEADS(x, x @ weight[..., 0], x)[0]
+
+
+def layer_of_a_transformer(x: Tensor, weight: Tensor) -> Tensor:
+    return LAYER(x)
+
+
 def positions_by_counting(x: Tensor, weight: Tensor) -> Tensor:
     places = torch.ones_like(x[..., 0], dtype=torch.long).cumsum(1) - 1
     return x + F.embedding(places, weight.reshape(-1, 8).repeat(2, 1))
@@ -108,6 +120,7 @@ def positions_by_counting(x: Tensor, weight: Tensor) -> Tensor:
         mean_of_the_row, mean_of_everything, largest_of_the_row, squeezed, attention_written_out, attention_in_letters,
         neighbours_both_ways, biased_by_distance, learned_distances, linear_attention, positions_by_counting,
         up_to_the_largest, how_many_and_whether, keys_hidden_by_tokens, pooled_to_three,
+        several_heads, layer_of_a_transformer,
     ],
     ids=lambda p: p.__name__,
 )  # fmt: skip
