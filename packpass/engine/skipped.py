@@ -41,6 +41,24 @@ def note_skipped(tx: Any, frame: FrameState, error: Exception) -> None:
     _record(frame, Refusal(rule="capture", code="frame-not-compiled", reason=text, location=start))
 
 
+def note_unseen(tx: Any, frame: FrameState, error: Exception | None) -> None:
+    """Documents are to be kept apart, and something runs outside of any graph: nobody sees what it does with them."""
+    reason = getattr(tx.output, "compile_subgraph_reason", None)
+    broken = error is None and getattr(reason, "graph_break", False)
+    if not frame.options.runs("isolate") or not (broken or getattr(error, "skip_frame", False)):
+        return
+    start = shorten(tx.f_code.co_filename, tx.lineno)
+    if error is not None:
+        where, why, what = place_of(error) or start, reason_of(error), f"{tx.f_code.co_name} is not compiled"
+    else:
+        stack = list(getattr(reason, "user_stack", None) or ())
+        where = shorten(stack[-1].filename, stack[-1].lineno) if stack else start
+        why, what = first_line(str(getattr(reason, "reason", ""))), "the graph ends here"
+    text = f"{what}, and what runs outside of graphs is not kept apart by documents: {why}"
+    code = "graph-break" if error is None else "frame-not-compiled"
+    _record(frame, Refusal(rule="isolate", code=code, reason=text, location=where))
+
+
 def _record(frame: FrameState, refusal: Refusal) -> None:
     record(refusal)
     react(refusal, frame.options)

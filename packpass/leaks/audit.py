@@ -23,7 +23,7 @@ from packpass.leaks.records import PADDING_NAME, Audit, NothingToCompare
 from packpass.leaks.trial import Progress, Trial
 from packpass.measuring.trees import clone_tree, tensors
 from packpass.probing import tokens
-from packpass.probing.compare import Verdict, compare, placed, probes
+from packpass.probing.compare import compare, placed, probes
 from packpass.probing.documents import PADDING, Documents
 
 
@@ -126,8 +126,14 @@ class _Auditing:
             changes.exchange(dict(tensors(copy)), documents, label)
             return copy
 
-        verdict, base, moved, told = compare(self.trial, others, documents, labels, self.progress.step, first=True)
-        self._outputs(result, base, moved, documents, labels, verdict)
+        step = self.progress.step
+        verdict, base, moved, told = compare(self.trial, others, documents, labels, step, first=True)
+        marked: dict[str, torch.Tensor] = {}
+        if _elsewhere(base, moved, documents):
+            marked = locate.marked_outputs(self.trial, self.follow, others, documents, labels[0])
+            if marked and not verdict.dirty:
+                verdict, _, _, told = compare(self.trial, others, documents, labels, step, first=True, marked=marked)
+        self._outputs(result, base, moved, documents, {*marked}, verdict.other_forms)
         result.not_covered += told
         if verdict.dirty:
             to_follow = labels[labels.index(next(iter(verdict.dirty))) :]
@@ -145,12 +151,14 @@ class _Auditing:
         base: dict[str, Any],
         moved: dict[str, bool],
         documents: Documents,
-        labels: tuple[int, ...],
-        verdict: Verdict,
+        marked: set[str],
+        other_forms: frozenset[str],
     ) -> None:
-        """What is compared; an error where nothing is."""
-        compared = [path for path, value in base.items() if placed(value, documents)]
-        floating = [path for path in compared if base[path].is_floating_point()]
+        """What is compared; an error where nothing is. ``marked``: outputs that the row does not lie in, and of which
+        is known whose their elements are. ``other_forms``: that could not be compared after all."""
+        known = [path for path, value in base.items() if placed(value, documents) or path in marked]
+        compared = [path for path in known if path not in other_forms]
+        floating = [path for path in compared if base[path].is_floating_point() or base[path].is_complex()]
         if not floating:
             shapes = ", ".join(
                 f"{path} {value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else path
@@ -167,11 +175,16 @@ class _Auditing:
             )
         result.compared = tuple(compared)
         for path, value in base.items():
-            if path in compared:
+            if path in compared or path in other_forms:
                 continue
             if isinstance(value, torch.Tensor):
-                if moved[path]:
+                if moved[path] and value.numel() < documents.flat.numel():
                     result.on_purpose.append(f"{path} {tuple(value.shape)}: one value for all documents")
+                elif moved[path]:
+                    result.not_covered.append(
+                        f"output {path} {tuple(value.shape)} has no dimension of tokens or documents, and whose its "
+                        "elements are cannot be followed, so it was not compared"
+                    )
             elif not isinstance(value, (bool, int, float, str, type(None))):
                 result.not_covered.append(f"output {path} is a {type(value).__name__}, which is not looked into")
 
@@ -194,6 +207,14 @@ class _Auditing:
     def module_has(self, documents: Documents) -> bool:
         """Does the row's length coincide with a size of the model?"""
         return any(documents.grid[-1] in p.shape for module in self.trial.modules for p in module.parameters())
+
+
+def _elsewhere(base: dict[str, Any], moved: dict[str, bool], documents: Documents) -> bool:
+    """Is there an output of several values that depends on tokens, and has no dimension of the row's length?"""
+    return any(
+        isinstance(value, torch.Tensor) and moved[path] and value.numel() > 1 and not placed(value, documents)
+        for path, value in base.items()
+    )
 
 
 def name_of(label: int) -> int | str:

@@ -20,7 +20,7 @@ from packpass.leaks.compiled import Following
 from packpass.leaks.records import Audit, Leak
 from packpass.leaks.trial import Trial, outputs_of
 from packpass.leaks.words import BACKWARD_ADVICE, distance
-from packpass.measuring.trees import clone_tree, leaves
+from packpass.measuring.trees import clone_tree, leaves, map_tensors
 from packpass.probing.documents import PADDING, Documents, Hit
 from packpass.probing.gradients import Recorded, cotangents, foreign_gradients, halves, outside
 from packpass.probing.tokens import Changes
@@ -91,8 +91,12 @@ def look(
     if not torch.is_grad_enabled() and not required:
         return
     # Buffers are put back behind the last backward, which may need what the forward wrote.
+    recorded: _Recorded | str
     with trial.circumstances(), torch.enable_grad():
-        recorded = _record(trial, follow, changes, documents)
+        try:
+            recorded = _record(trial, follow, changes, documents)
+        except Exception as error:  # a kernel without a backward, an input that is written in place
+            recorded = f"a forward that records them raised {type(error).__name__}: {str(error).splitlines()[0]}"
         if isinstance(recorded, str):
             audit.not_covered.append(f"gradients: {recorded}")
         else:
@@ -142,6 +146,9 @@ def _record(trial: Trial, follow: Following | None, changes: Changes, documents:
             wanted.append((entry.name, value.requires_grad_(True)))
         else:
             tokens.append(value)
+    given = {id(value) for _, value in wanted}
+    # Copies, because no model may write into what gradients are asked for.
+    args, kwargs = map_tensors((args, kwargs), lambda t: t.clone() if id(t) in given else t)
     watch = _Watch(documents, tokens)
     if follow is not None:
         result = follow.run(watch, args, kwargs)

@@ -90,11 +90,12 @@ class _Followed:
             else:
                 result = self.follow.run(step, args, kwargs)
         base = outputs_of(result)
-        dirty, returned = {}, []
+        dirty, returned, marked = {}, [], _marked(step, base)
         for k, world in enumerate(worlds):
             other = {p: step.in_world(v, k) if isinstance(v, torch.Tensor) else v for p, v in base.items()}
             returned.append(other)
-            found = hits(base, other, self.documents, world.label, self.noise if noise is None else noise)
+            allowed = self.noise if noise is None else noise
+            found = hits(base, other, self.documents, world.label, allowed, marked=marked)
             if found:
                 dirty[k] = _widest(found)
         return step, dirty, returned
@@ -138,6 +139,32 @@ class _Group:
     @property
     def sites(self) -> set[Site]:
         return {part.site for part in self.parts}
+
+
+def _marked(step: Lockstep, outputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Whose the elements are of outputs that the grid does not lie in."""
+    values = {path: value for path, value in outputs.items() if isinstance(value, torch.Tensor)}
+    return {path: found for path, value in values.items() if (found := step.labels_of(value)) is not None}
+
+
+def marked_outputs(
+    trial: Trial, follow: Following | None, others: Callable[[int], Tree], documents: Documents, label: int
+) -> dict[str, torch.Tensor]:
+    """Labels of outputs that the grid does not lie in (a loss of T - 1 slots, a list of documents), as far as they can
+    be followed from the row through the calls."""
+    step = Lockstep(documents, [World(label)], 0.0)
+    args, kwargs = clone_tree(trial.tree)
+    step.track((t for _, t in tensors((args, kwargs))), [[t for _, t in tensors(others(label))]])
+    try:
+        with trial.circumstances(), torch.no_grad():
+            if follow is None:
+                with step:
+                    result = trial.call(*args, **kwargs)
+            else:
+                result = follow.run(step, args, kwargs)
+    except Exception:  # what cannot be followed is not compared, and the audit says so
+        return {}
+    return _marked(step, outputs_of(result))
 
 
 def _widest(found: dict[str, Hit]) -> Hit:
@@ -262,6 +289,7 @@ def places(
         seen = {label: _widest(hits) for label, hits in verdict.dirty.items()}
         found = _Explained(Lockstep(documents, [], verdict.noise), [], seen, seen)
     audit.not_covered += found.step.raised
+    lost = list(found.step.lost)
     for group in [*found.reached, *found.groups[MOST_CONFIRMED:]] or found.groups:  # none alone, but together
         site = group.parts[0].site
         if mixes_on_purpose(site.operation):
@@ -269,10 +297,9 @@ def places(
         else:
             audit.leaks.append(_leak(group, documents, followed))
     if found.left:
-        audit.not_covered += found.step.lost
-        origins = list(found.step.scrambling)
-        origin = origins[0] if origins and not found.reached else None
-        audit.leaks.append(_rest(verdict, found.left, documents, origin))
+        audit.not_covered += [f"calls inside torch.vmap or torch.func at {s.location} are not followed" for s in lost]
+        origins = [] if found.reached else list(found.step.scrambling)
+        audit.leaks.append(_rest(verdict, found.left, documents, [*origins, *lost, *found.step.read]))
 
 
 def _leak(group: _Group, documents: Documents, followed: _Followed) -> Leak:
@@ -298,8 +325,9 @@ def _leak(group: _Group, documents: Documents, followed: _Followed) -> Leak:
     )
 
 
-def _rest(verdict: Verdict, left: dict[int, Hit], documents: Documents, site: Site | None) -> Leak:
-    """What no operation that was followed explains; or the one after which it could not be followed."""
+def _rest(verdict: Verdict, left: dict[int, Hit], documents: Documents, sites: Sequence[Site]) -> Leak:
+    """What no operation that was followed explains; ``sites``: after which it could not be followed, perhaps."""
+    site = next(iter(sites), None)
     label = min(left, key=lambda one: (one == PADDING, one))
     hit = left[label]
     path = next(iter(verdict.dirty.get(label) or next(iter(verdict.dirty.values()))))
@@ -310,7 +338,8 @@ def _rest(verdict: Verdict, left: dict[int, Hit], documents: Documents, site: Si
         source_document=PADDING_NAME if label == PADDING else label - 1,
         seen_by=tuple(n - 1 for n in hit.documents),
         distance=distance(documents, label, hit),
-        advice=advice(kind, label) if site is not None else NOT_LOCATED,
+        advice=advice(kind, label) if site is not None and kind != "unknown" else NOT_LOCATED,
         kind=kind,
         size=hit.size,
+        also=tuple(f"{other.operation} at {other.location}" for other in sites[1:]),
     )

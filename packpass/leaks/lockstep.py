@@ -80,8 +80,10 @@ class Lockstep(TorchFunctionMode):
         self.documents, self.worlds, self.noise = documents, tuple(worlds), noise
         self.found: dict[Site, Mixing] = {}
         self.raised: dict[str, None] = {}
-        self.lost: dict[str, None] = {}
+        self.lost: dict[Site, None] = {}
         """What was not followed; no harm unless something stays without a place."""
+        self.read: dict[Site, None] = {}
+        """Where Python reads values that are others in some world, and goes on with the base's in all."""
         self.location: Callable[[], str] = user_location
         self.stretch = 0
         self.scrambling: dict[Site, None] = {}
@@ -109,6 +111,10 @@ class Lockstep(TorchFunctionMode):
         """What stands for a tensor of the base in one world."""
         return self.in_worlds(tensor)[world]
 
+    def labels_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Whose every element of a result is, where the grid does not lie in it; None if that is not known."""
+        return None if tensor in self._scrambled else self._labels.get(tensor)
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = operation_name(func)
@@ -116,7 +122,7 @@ class Lockstep(TorchFunctionMode):
         if looks_at_form(name):
             return func(*args, **kwargs)
         if any(in_functorch(t) for t in operands):
-            self.lost[f"calls inside torch.vmap or torch.func at {self.location()} are not followed"] = None
+            self.lost[Site("vmap", self.location())] = None
             return func(*args, **kwargs)
         if reads_attribute(func):
             result = func(*args, **kwargs)
@@ -145,6 +151,8 @@ class Lockstep(TorchFunctionMode):
             if writes_an_item(name):
                 results = operands[:1]
             else:
+                if any(self._differs_but(t, ()) for t in operands):
+                    self.read[Site(name, self.location())] = None
                 return result
         worlds = []
         for other_args, other_kwargs in arguments:
@@ -185,7 +193,7 @@ class Lockstep(TorchFunctionMode):
             lost = dict(scrambled)
             for k in hits:
                 if k not in lost and self._addressed_by_data(name, operands, k):
-                    lost[k] = Site(name, self.location())
+                    lost[k] = self._blamed(name, carried)
             still = {k for k in (*lost, *not_healed) if k in hits or (not placed and self._differs_in(result, k))}
             if away := {k: origin for k, origin in lost.items() if k in still}:
                 self._scramble(result, away)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from packpass.measuring.measure import same_randomness
-from packpass.measuring.trees import clone_tree, leaves
+from packpass.measuring.trees import clone_tree, leaves, map_tensors
 
 Tree = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -51,7 +51,7 @@ class Trial:
 
     def __init__(self, model: Any, call: Callable[..., Any], tree: Tree, eager: bool) -> None:
         self.modules = _modules_of(model)
-        self.call, self.tree, self.eager, self.runs = call, clone_tree(tree), eager, 0
+        self.call, self.tree, self.eager, self.runs = call, map_tensors(clone_tree(tree), _to_write), eager, 0
         self.draws = False
         self.state_after: torch.Tensor | None = None
 
@@ -83,6 +83,14 @@ class Trial:
             return outputs_of(self.call(*args, **kwargs))
 
 
+def _to_write(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose elements can be written one by one: an expanded one has several of them at one place."""
+    spread = tensor.layout is torch.strided and any(
+        size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return tensor.detach().contiguous().requires_grad_(tensor.requires_grad) if spread else tensor
+
+
 def _modules_of(model: Any) -> list[torch.nn.Module]:
     """The module that is run, or those that a function names."""
     owner = getattr(model, "__self__", model)
@@ -97,5 +105,9 @@ def _modules_of(model: Any) -> list[torch.nn.Module]:
 
 
 def outputs_of(result: Any) -> dict[str, Any]:
-    """Everything in a result that is not a container, by path."""
-    return {path or "output": value for path, value in leaves(result)}
+    """Everything in a result that is not a container, by path. Of jagged tensors the row that they are made of."""
+    found = {path or "output": value for path, value in leaves(result)}
+    jagged = [path for path, value in found.items() if isinstance(value, torch.Tensor) and value.is_nested]
+    for path in [path for path in jagged if found[path].layout is torch.jagged]:
+        found[path + ".values()"] = found.pop(path).values()
+    return found

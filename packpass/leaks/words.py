@@ -29,8 +29,8 @@ BACKWARD_ADVICE = (
     "is in, must stop at documents as its forward does"
 )
 NOT_LOCATED = (
-    "an output differs, but no call that was followed mixes documents: look for code outside torch's Python functions "
-    "(a compiled kernel, numpy, values read by Python)"
+    "an output differs, but no call that was followed mixes documents: look for what cannot be followed (values that "
+    "Python reads and goes on with, torch.vmap, numpy, a compiled kernel)"
 )
 
 

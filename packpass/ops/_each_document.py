@@ -14,6 +14,7 @@ It is plain Python, which AOTAutograd traces through: the moves are `pack` and `
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ def each_document(
     returned: tuple[int, ...],
     plans: Sequence[Plan],
     *values: Any,
+    counted: bool = False,
 ) -> tuple[Tensor, ...]:
     """Apply ``function`` to every document.
 
@@ -43,12 +45,13 @@ def each_document(
             length of a batch is a multiple of m is a fact of the shape of ``slots``: the sizes of code that divides it
             by m are then products, not remainders.
         values: the rows, then the other values.
+        counted: does ``function`` take the number of the document's slots, behind the other values?
     """
     count = len(given)
     fronts = [x.movedim(dim, 0) for x, dim in zip(values[:count], given, strict=True)]
     rows: list[Tensor] = []
     for plan in plans:
-        part = _batch(function, given, fills, returned, plan, fronts, values[count:])
+        part = _batch(function, given, fills, returned, plan, fronts, values[count:], counted)
         rows = [_placed(plan[0] >= 0, x, y) for x, y in zip(part, rows, strict=True)] if rows else part
     return tuple(x.movedim(0, dim) for x, dim in zip(rows, returned, strict=True))
 
@@ -66,18 +69,44 @@ def _batch(
     plan: Plan,
     fronts: list[Tensor],
     others: Sequence[Any],
+    counted: bool,
 ) -> list[Tensor]:
     """The results at the documents of one batch, 0 elsewhere, each with the row in front."""
     source, slots, *boundaries = plan
     slots = slots.flatten(1)
     documents = unpack_op(fronts, source, slots, *boundaries, list(fills))
     documents = [x.movedim(1, dim + 1) for x, dim in zip(documents, given, strict=True)]
-    results = torch.func.vmap(
-        function, in_dims=(0,) * len(given) + (None,) * len(others), out_dims=0, randomness="different"
-    )(*documents, *others)
+    in_dims: tuple[int | None, ...] = (0,) * len(given) + (None,) * len(others)
+    if counted:  # a document without slots gets one, so that nothing is divided by 0
+        others, in_dims = (*others, boundaries[0].diff().clamp(min=1)), (*in_dims, 0)
+    results = torch.func.vmap(function, in_dims=in_dims, out_dims=0, randomness="different")(*documents, *others)
     backs = [x.movedim(dim + 1, 1) for x, dim in zip(results, returned, strict=True)]
     packed: list[Tensor] = pack_op(backs, source, slots, *boundaries, [0] * len(backs))
     return packed
+
+
+def neutral(x: Tensor, dim: int, count: Tensor, fill: float) -> Tensor:
+    """``x`` with ``fill`` behind the first ``count`` slots of a dimension."""
+    inside = torch.arange(x.shape[dim], device=x.device).view([-1 if d == dim else 1 for d in range(x.dim())]) < count
+    value: float | int | bool = fill
+    if x.dtype is torch.bool:
+        value = fill > 0
+    elif math.isinf(fill) and not x.dtype.is_floating_point:
+        value = torch.iinfo(x.dtype).max if fill > 0 else torch.iinfo(x.dtype).min
+    return torch.where(inside, x, torch.full((), value, dtype=x.dtype, device=x.device))
+
+
+def hidden(mask: Tensor | None, query: Tensor | None, keys: Tensor, count: Tensor) -> Tensor:
+    """A mask of attention that shows none of the keys behind the first ``count``; queries there see what they saw, as
+    one that sees nothing is no number (``query``: if they are slots of the row)."""
+    shown = (torch.arange(keys.shape[-2], device=keys.device) < count).unsqueeze(0)
+    if query is not None:
+        shown = shown | (torch.arange(query.shape[-2], device=query.device) >= count).unsqueeze(-1)
+    if mask is None:
+        return shown
+    if mask.dtype is torch.bool:
+        return mask & shown
+    return torch.where(shown, mask, torch.full((), -math.inf, dtype=mask.dtype, device=mask.device))
 
 
 def own_memory(x: Tensor, document: Tensor) -> Tensor:

@@ -65,9 +65,14 @@ class Changes:
     def exchange(self, at: Mapping[str, torch.Tensor], documents: Documents, label: int) -> None:
         """Make the tokens of one document others, in the tensors of a copy by path: integers are exchanged for others
         of the same tensor, floating-point numbers get noise of their own size added."""
+        done: set[tuple[object, ...]] = set()
         with torch.no_grad():
             for entry in self.changed:
                 value = at[entry.path]
+                place = (value.data_ptr(), value.dtype, value.shape, value.stride())
+                if place in done:
+                    continue  # one tensor given twice, as tokens and as labels
+                done.add(place)
                 mask = documents.own(value.shape, label, entry.along)
                 if mask is not None:
                     mask = mask.to(value.device).expand(value.shape)

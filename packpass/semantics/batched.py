@@ -33,6 +33,28 @@ def form_of(node: fx.Node) -> tuple[Form, dict[str, Any]] | None:
     return form, arguments
 
 
+def counted_form_of(node: fx.Node) -> tuple[Form, dict[str, Any]] | None:
+    """The same for an operation that divides by the number of slots: the function also takes ``row``, an axis, and
+    ``count``, how many slots of it are there; behind them are zeros. None for one that has no such form."""
+    call = call_of(node)
+    form = _COUNTED.get(call.op) if call is not None else None
+    if call is None or form is None or call.in_place:
+        return None
+    arguments = dict(call.arguments)
+    arguments["x"] = arguments.pop("input", None)
+    accepted = form.__code__.co_varnames[: form.__code__.co_argcount]
+    return None if set(arguments) - set(accepted) else (form, arguments)
+
+
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None, row: int = 0, count: Any = 1) -> Tensor:
+    """A sum that is divided by the slots that there are."""
+    dims = range(x.dim()) if dim is None else [d % x.dim() for d in (dim if isinstance(dim, (tuple, list)) else [dim])]
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    total = x.sum(list(dims), keepdim=keepdim, dtype=wide)
+    others = math.prod(x.shape[d] for d in dims if d != row)
+    return (total / (others * count)).to(dtype or x.dtype)
+
+
 def _placed(x: Tensor, size: Any, dim: int, before: Any, fill: float) -> Tensor:
     """``x`` from slot ``before`` on of an axis of that size, ``fill`` elsewhere."""
     shape = [*x.shape[:dim], size, *x.shape[dim + 1 :]]
@@ -151,6 +173,7 @@ def _attended(
     return torch.dropout(weights, dropout_p, True) @ value if dropout_p else weights @ value
 
 
+_COUNTED: dict[str, Form] = {"mean": _mean}
 _FORMS: dict[str, Form] = {
     "pad": _pad,
     "constant_pad_nd": _pad,

@@ -13,10 +13,11 @@ becomes
 
 One idea covers most of it: wherever tokens are mixed, documents become a batch around that part of the graph, whatever
 the part does (convolutions, scans, recurrences, running sums, attention that is written out). Work on single tokens
-stays on the packed row. The parts are found by the meaning of operations (`reading`, `regions`); that a document may be
-padded there is tried on the numbers of the example, forward and backward, for several lengths (`trial`); and the
-rewritten graph is audited with the example before it is kept (`proof`). All or nothing: if one part cannot be made to
-stop at documents, the graph stays as it is and every such part is refused by name.
+stays on the packed row. What lies behind a document's end is what changes nothing (`neutral`). The parts are found by
+the meaning of operations (`reading`, `regions`); that a document may be padded there is tried on the numbers of the
+example, forward and backward, for several lengths (`trial`); and the rewritten graph is audited with the example
+before it is kept (`proof`). All or nothing: if one part cannot be made to stop at documents, the graph stays as it is
+and every such part is refused by name.
 
 Does not handle: boundaries that are computed inside a subgraph, or padded or sharded ones; two sets of boundaries;
 mixing inside a checkpointed part; random numbers inside a part that mixes; states of the whole row that are returned;
@@ -38,19 +39,20 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import Layouts, Packing, analyze
 from packpass.ops._document_plans import fit, one_batch, stretches
 from packpass.semantics import example, op_name
+from packpass.semantics.heads import spell_out_heads
 from packpass.semantics.overview import operations as known_operations
 from packpass.semantics.unbatched import unbatch
 from passes.context import PassContext
 from passes.declared import remove_declarations
 from passes.isolate import attention, convolution, positions, rewrite
-from passes.isolate.boundaries import Boundaries
-from passes.isolate.build import Body, body_of
+from passes.isolate.boundaries import Boundaries, original
+from passes.isolate.build import Body, body_of, counted_body_of
 from passes.isolate.convolution import Taps, taps_of
 from passes.isolate.lengths import Lengths, lengths_of
 from passes.isolate.proof import leak_of
 from passes.isolate.reading import Aligned, Reading, Row
 from passes.isolate.regions import regions
-from passes.isolate.trial import Example, example_inputs, fill_of
+from passes.isolate.trial import FILLS, Example, example_inputs, fill_of
 from passes.nodes import copy_of
 from passes.refused import Refused
 
@@ -67,6 +69,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     work = fx.GraphModule(gm, copy_of(gm.graph))
     try:
         unbatch(work.graph)
+        spell_out_heads(work.graph)
         layouts = analyze(work)
         packing = _packing(work, layouts, context)
         results = [] if packing is None else _isolate(work, context, layouts, packing)
@@ -119,6 +122,10 @@ def _packing(gm: fx.GraphModule, layouts: Layouts, context: PassContext) -> Pack
                 next((n for n in gm.graph.nodes if n.op == "call_function" and _floats(n)), None),
             )
         return None
+    # Another pass has checked the boundaries for its own use: they are the same ones.
+    as_given = [p for p in found if original(p.boundaries) is p.boundaries]
+    if len({(original(p.boundaries), p.padded) for p in found}) == 1 and as_given:
+        found = as_given
     if len(found) > 1:
         names = " and ".join(p.boundaries.name for p in found)
         raise Refused("two-boundaries", f"the graph has rows that are packed by {names}; isolate knows one row")
@@ -230,7 +237,7 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, 
         done, failed, first = [], [], None
         for body in bodies:
             try:
-                done.append((body, fill_of(body, values, lengths)))
+                done.append(_padded(gm, reading, body, values, lengths))
             except Refused as refused:
                 failed.append(refused)
                 first = first or body.region
@@ -240,6 +247,25 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, 
             break
         inside |= set(first.exits)  # perhaps it can together with what follows it
     raise _together(failed)
+
+
+def _padded(
+    gm: fx.GraphModule, reading: Reading, body: Body, values: dict[fx.Node, Any], lengths: Lengths
+) -> tuple[Body, float]:
+    """How documents can be padded around a part: with one value behind their ends, or with what changes nothing in
+    front of every operation."""
+    try:
+        return body, fill_of(body, values, lengths)
+    except Refused as refused:
+        for other in FILLS:
+            counted = counted_body_of(gm, reading, body, other)
+            if counted is None:
+                break
+            try:
+                return counted, fill_of(counted, values, lengths, FILLS[:1])
+            except Refused as again:
+                log.debug("not with %s behind the end: %s", other, again)
+        raise refused from None
 
 
 def _together(failed: list[Refused]) -> Refused:

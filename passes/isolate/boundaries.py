@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -32,6 +32,36 @@ class Boundaries:
             raise Refused("boundaries-late", "the boundaries are known only inside a part of the model", None)
         if mutated_after(self.graph, cu, cu.next):
             raise Refused("boundaries-written", "the boundaries are written in place", cu)
+        self._to_the_start(cu)
+
+    def _to_the_start(self, node: fx.Node) -> None:
+        """Compute the boundaries before anything else is: another pass may have put them where it needed them, behind
+        what is to stop at documents here."""
+        needed = self._closure([node])
+        made = [n for n in self.graph.nodes if n in needed and n.op not in ("placeholder", "get_attr")]
+        anchor = next((n for n in self.graph.nodes if n.op not in ("placeholder", "get_attr")), None)
+        fixed = all(effects_of(n).repeatable for n in made) and not any(
+            isinstance(example(n), torch.Tensor) and mutated_after(self.graph, n, anchor or n) for n in needed
+        )
+        if not fixed or anchor is None:
+            return
+        for n in made:
+            if n is anchor:
+                anchor = anchor.next
+            else:
+                anchor.prepend(n)
+
+    @staticmethod
+    def _closure(nodes: list[fx.Node]) -> set[fx.Node]:
+        """These nodes, and everything that they are made of."""
+        needed: set[fx.Node] = set()
+        stack = list(nodes)
+        while stack:
+            node = stack.pop()
+            if node not in needed:
+                needed.add(node)
+                stack += node.all_input_nodes
+        return needed
 
     def length(self) -> Any:
         """The number of slots of the row: a number, or a node at the graph's start."""
@@ -81,13 +111,7 @@ class Boundaries:
     def alone(self, gm: fx.GraphModule) -> fx.GraphModule:
         """A graph of the same inputs that gives the boundaries and the row's length, and does nothing else."""
         cu, length = self.packing.boundaries, self.length()
-        needed: set[fx.Node] = set()
-        stack = [n for n in (cu, length) if isinstance(n, fx.Node)]
-        while stack:
-            node = stack.pop()
-            if node not in needed:
-                needed.add(node)
-                stack += node.all_input_nodes
+        needed = self._closure([n for n in (cu, length) if isinstance(n, fx.Node)])
         graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
         for node in self.graph.nodes:
             if node in needed and node.op in ("call_function", "call_method") and not effects_of(node).repeatable:
@@ -97,6 +121,13 @@ class Boundaries:
                 copies[node].meta.clear()
         graph.output((copies[cu], copies[length] if isinstance(length, fx.Node) else length))
         return fx.GraphModule(gm, graph)
+
+
+def original(boundaries: fx.Node) -> fx.Node:
+    """The boundaries as they are given, before any check of whether they fit a row."""
+    while boundaries.target is _OPS.boundaries_or_row.default and boundaries.args[2] is None:
+        boundaries = cast(fx.Node, boundaries.args[0])
+    return boundaries
 
 
 def value_shape(node: fx.Node) -> Any:

@@ -15,7 +15,7 @@ from packpass._compat import hint_of
 from packpass.semantics import example, op_name
 from packpass.semantics.effects import effects_of
 from passes.isolate.boundaries import Boundaries
-from passes.isolate.reading import PLAIN, SIZED, Aligned, Reading
+from passes.isolate.reading import PLAIN, SIZED, Aligned, Reading, Row
 from passes.refused import Refused
 
 
@@ -98,6 +98,9 @@ def _value(reading: Reading, table: fx.Node, values: dict[fx.Node, Any], length:
     for n in given:
         size = example(n)
         known[n] = length if isinstance(size, torch.SymInt) and reading.of_length(size) else values.get(n)
+        kind = reading.kinds[n]
+        if isinstance(kind, Row) and known[n] is not None:  # of which only the form is asked: ``ones_like(ids)``
+            known[n] = known[n].narrow(kind.dim, 0, length)
         if known[n] is None:
             raise Refused("mixes-documents", f"positions depend on {n.name}, which holds tokens", table)
     for n in inner:

@@ -19,7 +19,7 @@ from torch import fx
 from packpass.layout import Layouts, Packing
 from packpass.layout.attention import attention as varlen_call
 from packpass.layout.sources import belongs_to_module, source_name
-from packpass.semantics import blank, call_of, example, meaning_of, op_name, read_inputs, storage
+from packpass.semantics import blank, call_of, example, family_of, meaning_of, op_name, read_inputs, storage
 from packpass.semantics.effects import written_inputs
 from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.meaning import KEPT, Cut, Looked, Relation, same_size
@@ -147,6 +147,7 @@ class Reading:
         tokens = any(isinstance(k, Row) or k is MIXED for k in flat)
         if not tokens:
             return self._without_tokens(node, flat)
+        self._no_length_in_it(node)
         if op_name(node) == "getitem" and isinstance(example(node.args[0]), (tuple, list)):
             base: Any = node.args[0]
             item: Any = node.args[1]
@@ -180,12 +181,36 @@ class Reading:
     def _without_tokens(self, node: fx.Node, kinds: list[Any]) -> Any:
         value = example(node)
         if not isinstance(value, torch.Tensor):
+            self._not_fixed(node, value, kinds)
             return SIZED if SIZED in kinds or self.touches(value) else PLAIN
         if BOUNDED in kinds:
             return BOUNDED
         if storage(node) in self.memory:
             return MIXED
         return SIZED if SIZED in kinds or any(self.touches(size) for size in value.shape) else PLAIN
+
+    def _not_fixed(self, node: fx.Node, value: Any, kinds: list[Any]) -> None:
+        """Raises `Refused` for a number such as ``math.log(T)``, of which torch has made a constant of the code."""
+        if SIZED in kinds and not self.symbols and isinstance(value, (float, torch.SymFloat)):
+            raise Refused(
+                "mixes-documents",
+                f"{op_name(node) or node.name} computes a number from how long the row is, and torch has fixed it: a "
+                "document is not as long",
+                node,
+            )
+
+    def _no_length_in_it(self, node: fx.Node) -> None:
+        """Raises `Refused` for a call on tokens that computes with the row's length where that is a number of the
+        code. (It may be another number that happens to be the same.)"""
+        if self.symbols or family_of(node) != "pointwise" or self.length <= 2:
+            return
+        if self.length in _numbers(node):
+            raise Refused(
+                "mixes-documents",
+                f"{op_name(node)} computes with {self.length}, which is how long the row is, and may not be how long a "
+                "document is: torch has made it a number of the code",
+                node,
+            )
 
     def _aware(self, node: fx.Node) -> Any:
         """A call that is told the boundaries itself."""
@@ -248,7 +273,7 @@ class Reading:
         """The kind of the result if every slot depends on the slots of its own token alone."""
         call = call_of(node)
         meaning = meaning_of(call)
-        if call is None or meaning is None:
+        if call is None or meaning is None or self.length_as_number(node):
             return None
         for target in written_inputs(node):
             if not isinstance(self.kinds[target], Row):
@@ -262,6 +287,13 @@ class Reading:
             found.append(Row(dim))
         self.aligned += tables
         return tuple(found) if call.several else found[0]
+
+    def length_as_number(self, node: fx.Node) -> bool:
+        """Does a call compute with how long the row is? A document is not as long."""
+        if family_of(node) != "pointwise":
+            return False
+        sized = [example(n) for n in read_inputs(node) if self.kinds[n] is SIZED]
+        return any(not (isinstance(value, torch.Tensor) and self.touches(value.shape)) for value in sized)
 
     def _kept(self, node: fx.Node, relation: Relation, value: Any, tables: list[Aligned]) -> int | None:
         """Along which dimension a result goes by tokens; None if it does not."""
@@ -302,3 +334,9 @@ class Reading:
         """Is a cut no cut?"""
         from_start = isinstance(how, Cut) and how.step == 1 and isinstance(how.start, int) and how.start == 0
         return from_start and len(loops) == 1 and self.of_length(relation.sizes[loops[0]])
+
+
+def _numbers(node: fx.Node) -> list[int | float]:
+    """The numbers that a call is given, as they are or as sizes that are known."""
+    given = [settled(example(arg)) for arg in (*node.args, *node.kwargs.values())]
+    return [arg for arg in given if isinstance(arg, (int, float)) and not isinstance(arg, bool)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 from torch import fx
 
@@ -40,7 +41,8 @@ def rewrite(gm: fx.GraphModule, bodies: Sequence[tuple[Body, float]], new: dict[
         with graph.inserting_before(before):
             function = graph.get_attr(name)
             layout = (body.given, body.fills(fill), body.returned)
-            call = graph.call_function(each_document, (function, *layout, (tuple(plan),), *given))
+            keywords: dict[str, Any] = {"counted": True} if body.plain is not None else {}
+            call = graph.call_function(each_document, (function, *layout, (tuple(plan),), *given), keywords)
             call.meta["stack_trace"] = body.region.mixing[0].meta.get("stack_trace", "")
             results = [graph.call_function(operator.getitem, (call, k)) for k in range(len(body.returned))]
         members = set(body.region.nodes)

@@ -80,14 +80,14 @@ def _shape(value: Tensor) -> torch.Size:
     return torch.Size([size if isinstance(size, int) else (hint_of(size) or 2) for size in value.shape])
 
 
-def fill_of(body: Body, values: dict[fx.Node, Any], lengths: Lengths) -> float:
+def fill_of(body: Body, values: dict[fx.Node, Any], lengths: Lengths, fills: Sequence[float] = FILLS) -> float:
     """What slots behind a document's end hold. Raises `Refused` if nothing makes the region stop there."""
     for node in body.region.nodes:
         if effects_of(node).random:
             raise Refused("mixes-documents", f"{op_name(node)} draws random numbers while tokens are mixed", node)
     floats = any(example(n).dtype.is_floating_point for n in body.region.entries)
     reason = ""
-    for fill in FILLS if floats else FILLS[:1]:
+    for fill in fills if floats else fills[:1]:
         reason = _difference(body, values, lengths, fill)
         if not reason:
             return fill
@@ -103,7 +103,8 @@ def fill_of(body: Body, values: dict[fx.Node, Any], lengths: Lengths) -> float:
 def _difference(body: Body, values: dict[fx.Node, Any], lengths: Lengths, fill: float) -> str:
     """What differs between documents alone and padded ones; empty if nothing does."""
     device = example(body.region.entries[0]).device.type
-    wide = dataclasses.replace(body, function=_widened(body.function))
+    plain = None if body.plain is None else _widened(body.plain)
+    wide = dataclasses.replace(body, function=_widened(body.function), plain=plain)
     values = {n: _wide(x) for n, x in values.items()}
     try:
         with torch.autocast(device, enabled=False):
@@ -112,7 +113,10 @@ def _difference(body: Body, values: dict[fx.Node, Any], lengths: Lengths, fill: 
             tried = dict.fromkeys(lengths.trial(n) for n in LENGTHS)
             if not any(lengths.fits(m) for n in tried for m in _tried(n)):
                 return "the code is good for no length that is tried"
-            return next(filter(None, (_compare(wide, values, n, fill, lengths.fits) for n in tried)), "")
+            reason = next(filter(None, (_compare(wide, values, n, fill, lengths.fits) for n in tried)), "")
+            shortest = next(n for n in tried if any(lengths.fits(m) for m in _tried(n)))
+            moved = (_results_elsewhere(wide, values, shortest, fill, lengths.fits, sign) for sign in (-1.0, 1.0))
+            return reason or next(filter(None, moved), "")
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
@@ -142,11 +146,17 @@ def _wide(x: Any) -> Any:
 
 def _of_one_length(body: Body, values: dict[fx.Node, Any], lengths: Lengths, fill: float) -> str:
     """As `_difference`, for code that torch has traced for one length: it may run for others all the same."""
-    reason = _compare(body, values, lengths.example, fill, lengths.fits)
+
+    def difference(fits: Callable[[int], bool]) -> str:
+        reason = _compare(body, values, lengths.example, fill, fits)
+        moved = (_results_elsewhere(body, values, lengths.example, fill, fits, sign) for sign in (-1.0, 1.0))
+        return reason or next(filter(None, moved), "")
+
+    reason = difference(lengths.fits)
     if not reason:
         return ""
     try:
-        return _compare(body, values, lengths.example, fill, lambda number: True)
+        return difference(lambda number: True)
     except Exception:  # sizes are constants of the code
         return reason
 
@@ -156,9 +166,16 @@ def _tried(longest: int) -> list[int]:
     return sorted({longest, longest - 1, longest // 2, 3, 1} & set(range(1, longest + 1)), reverse=True)
 
 
-def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, fits: Callable[[int], bool]) -> str:
+def _compare(
+    body: Body,
+    values: dict[fx.Node, Any],
+    longest: int,
+    fill: float,
+    fits: Callable[[int], bool],
+    roughly: bool = False,
+) -> str:
     """A document of a length that the code is good for (``fits``) is tried by itself, another one as the start of a
-    longer one."""
+    longer one. ``roughly``: look at results alone, and only for what cannot be rounding."""
     lengths = _tried(longest)
     others = [_leaf(values[n], example(n)) for n in body.others]
     fills = body.fills(fill)
@@ -169,7 +186,7 @@ def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, 
     want, want_grads = [], []
     for n, whole in zip(lengths, wholes, strict=True):
         given = [_leaf(x.narrow(d, 0, n) if fits(n) else x, x) for x, d in zip(whole, body.given, strict=True)]
-        results = body.function.forward(*given, *others)
+        results = (body.plain or body.function).forward(*given, *others)
         results = [x.narrow(d, 0, n) for x, d in zip(results, body.returned, strict=True)]
         want.append([x.detach() for x in results])
         grads = _gradients(results, given, others)
@@ -179,21 +196,43 @@ def _compare(body: Body, values: dict[fx.Node, Any], longest: int, fill: float, 
         for k, d in enumerate(body.given)
     ]
     leaves = [_leaf(x, x) for x in padded]
-    function = torch.func.vmap(body.function.forward, in_dims=(0,) * len(leaves) + (None,) * len(others))
-    batch = function(*leaves, *others)
+    in_dims: tuple[int | None, ...] = (0,) * len(leaves) + (None,) * len(others)
+    counts = []
+    if body.plain is not None:
+        counts, in_dims = [torch.tensor(lengths, device=padded[0].device)], (*in_dims, 0)
+    batch = torch.func.vmap(body.function.forward, in_dims=in_dims)(*leaves, *others, *counts)
     cut = [[x[i].narrow(d, 0, n) for x, d in zip(batch, body.returned, strict=True)] for i, n in enumerate(lengths)]
     for n, a, b in zip(lengths, want, cut, strict=True):
-        if not all(_same(x, y) for x, y in zip(a, b, strict=True)):
+        if not all((_roughly_same if roughly else _same)(x, y) for x, y in zip(a, b, strict=True)):
             return f"its first {n} slots change with what follows"
+    if roughly:
+        return ""
     row_grads, other_grads = _gradients([x for results in cut for x in results], leaves, others)
+    # Where attention is nearly certain a gradient is small, and its rounding that of what it is the difference of.
+    largest = max(
+        (float(g.abs().amax()) for grads, _ in want_grads for g in grads if g.is_floating_point() and g.numel()),
+        default=0.0,
+    )
     for i, n in enumerate(lengths):
         got = [g[i].narrow(d, 0, n) for g, d in zip(row_grads, body.given, strict=True)]
-        if not all(_same(x, y) for x, y in zip(want_grads[i][0], got, strict=True)):
+        if not all(_same(x, y, largest) for x, y in zip(want_grads[i][0], got, strict=True)):
             return "gradients change with what follows"
     for k, g in enumerate(other_grads):
         if not _same(sum((grads[1][k] for grads in want_grads), torch.zeros_like(g)), g):
             return "gradients of weights change with what follows"
     return ""
+
+
+def _results_elsewhere(
+    body: Body, values: dict[fx.Node, Any], longest: int, fill: float, fits: Callable[[int], bool], sign: float
+) -> str:
+    """As `_compare`, results alone and roughly, of numbers that are all below the example's, or all above: among these
+    no value behind the end is neither the largest nor the smallest by chance."""
+    moved = dict(values)
+    for n in body.region.entries:
+        if example(n).dtype.is_floating_point and values[n].numel():
+            moved[n] = values[n] + sign * (1 + 2 * values[n].abs().nan_to_num(0.0, posinf=0.0, neginf=0.0).amax())
+    return _compare(body, moved, longest, fill, fits, roughly=True)
 
 
 def _window(x: Tensor, dim: int, start: int, length: int) -> Tensor:
@@ -242,10 +281,20 @@ def _gradients(
     return of_rows, list(grads)
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
+def _roughly_same(a: Tensor, b: Tensor) -> bool:
+    """Are two values the same wherever both are numbers?"""
+    if not a.dtype.is_floating_point:
+        return torch.equal(a, b)
+    both = torch.isfinite(a) & torch.isfinite(b)
+    a, b = a[both].detach(), b[both].detach()
+    return not a.numel() or bool((a - b).abs().max() <= 2e-2 * (1e-3 + a.abs().max()))
+
+
+def _same(a: Tensor, b: Tensor, beside: float = 0.0) -> bool:
+    """Equal but for rounding, of numbers of their own size, or of those that stand beside them."""
     if not a.dtype.is_floating_point:
         return torch.equal(a, b)
     if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
         return bool(torch.equal(torch.isfinite(a), torch.isfinite(b)) and torch.equal(a.nan_to_num(), b.nan_to_num()))
     bound = {torch.float64: 1e-8, torch.float32: 1e-4}.get(a.dtype, 3e-2)
-    return a.numel() == 0 or bool((a - b).abs().max() <= bound * (1e-3 + a.abs().max()))
+    return a.numel() == 0 or bool((a - b).abs().max() <= bound * (1e-3 + max(float(a.abs().max()), beside)))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import packpass
 from packpass.cli.main import main
-from tests.leaks.planted import CU, LINEAR, T, convolution, packed_shift, row, token_wise
+from tests.leaks.planted import CU, LINEAR, T, convolution, packed_shift, planted_lines, row, token_wise
 
 pytest_plugins = ["pytester"]
 EAGER = {"options": {"packpass.inner_backend": "eager"}}
@@ -98,18 +98,36 @@ class _Cache:
     pass
 
 
-def test_a_leak_outside_torch_is_a_leak_without_a_place() -> None:
-    def by_numpy(x: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return LINEAR(x) + torch.from_numpy(x.detach().numpy().cumsum(1).copy())
-
-    found = packpass.audit(by_numpy)(row(), CU)
-    assert [leak.location for leak in found.leaks] == ["<not located>"]
-    assert found.leaks[0].distance == "all later slots"
+def by_numpy(x: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return LINEAR(x) + torch.from_numpy(x.detach().numpy().cumsum(1).copy())  # leak
 
 
-def test_what_vmap_hides_has_no_place_but_is_found() -> None:
-    found = packpass.audit(lambda x, cu_seqlens: torch.vmap(lambda one: LINEAR(one).cumsum(0))(x))(row(), CU)
-    assert [leak.location for leak in found.leaks] == ["<not located>"]
+def by_a_number(x: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return LINEAR(x) / float(x.max())  # leak
+
+
+def by_a_list(x: Tensor, cu_seqlens: Tensor) -> Tensor:
+    values = x[0].tolist()  # leak
+    return x + torch.tensor(values[1:] + values[:1])[None]
+
+
+def inside_vmap(x: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return torch.vmap(lambda one: LINEAR(one).cumsum(0))(x)  # leak
+
+
+@pytest.mark.parametrize("model", [by_numpy, by_a_number, by_a_list, inside_vmap])
+def test_where_a_leak_could_not_be_followed_further_is_named(model: Callable[..., Any]) -> None:
+    (leak,) = packpass.audit(model)(row(), CU).leaks
+    assert int(leak.location.rpartition(":")[2]) in planted_lines(model)
+    assert "cannot be followed" in leak.advice
+
+
+def test_a_leak_outside_torch_reaches_as_far_as_outputs_say() -> None:
+    assert packpass.audit(by_numpy)(row(), CU).leaks[0].distance == "all later slots"
+
+
+def test_what_vmap_hides_is_found() -> None:
+    found = packpass.audit(inside_vmap)(row(), CU)
     assert any("torch.vmap" in line for line in found.not_covered)
     assert packpass.audit(lambda x, cu_seqlens: torch.vmap(lambda one: LINEAR(one))(x))(row(), CU).clean
 

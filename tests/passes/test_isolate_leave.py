@@ -125,18 +125,54 @@ def test_the_pass_can_be_disabled() -> None:
 # === Cannot be made to stop ==================================================================================
 
 
-def mean_of_the_row(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+def last_of_the_row(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
     x = packpass.packed(x, cu_seqlens, dim=1)
-    return x - x.mean(1, keepdim=True)
+    return x - x[:, -1:]
+
+
+def repeated_at_the_ends(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return F.conv1d(F.pad(packpass.packed(x, cu_seqlens, dim=1).mT, (2, 1), mode="replicate"), weight)
+
+
+def turned_and_met(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    return x + x.flip(1)
+
+
+def divided_by_the_length(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Each token by itself, but for a number that a document has of its own."""
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    return x / x.shape[1]
+
+
+def a_share_of_the_length(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    return x * torch.full((1, 1, 8), 1.0 / x.shape[1])
+
+
+def scaled_by_a_fixed_length(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """The logarithm makes the length a number of the code."""
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    return F.scaled_dot_product_attention(x * math.log(x.shape[1] + 1), x, x, is_causal=True)
+
+
+def steps_divided_by_the_length(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """So does a loop over tokens."""
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    state, out = torch.zeros_like(x[:, 0]), []
+    for t in range(x.shape[1]):
+        state = state + x[:, t] / x.shape[1]
+        out.append(state)
+    return torch.stack(out, 1)
+
+
+def spread_over_tokens(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    x = packpass.packed(x, cu_seqlens, dim=1)
+    return x / (1 + x.std(1, keepdim=True, correction=0))
 
 
 def normalised_over_tokens(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
     return F.batch_norm(packpass.packed(x, cu_seqlens, dim=1).mT, None, None, training=True)
-
-
-def full_attention_written_out(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
-    x = packpass.packed(x, cu_seqlens, dim=1)
-    return (x @ x.mT).softmax(-1) @ (x + 1)
 
 
 def mean_of_neighbours(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
@@ -160,7 +196,7 @@ def batched_and_mixing(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
 def one_good_one_bad(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
     x = packpass.packed(x, cu_seqlens, dim=1)
     y = programs.dense(x, weight)
-    return y - y.mean(1, keepdim=True)
+    return y - y[:, -1:]
 
 
 def too_many_slots(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
@@ -194,9 +230,15 @@ def written_to_the_row(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 REFUSED: tuple[tuple[Forward, str], ...] = (
-    (mean_of_the_row, "mixes-documents"),
+    (last_of_the_row, "mixes-documents"),
+    (repeated_at_the_ends, "mixes-documents"),
+    (turned_and_met, "mixes-documents"),
+    (spread_over_tokens, "mixes-documents"),
+    (scaled_by_a_fixed_length, "mixes-documents"),
+    (steps_divided_by_the_length, "mixes-documents"),
+    (divided_by_the_length, "mixes-documents"),
+    (a_share_of_the_length, "mixes-documents"),
     (normalised_over_tokens, "mixes-documents"),
-    (full_attention_written_out, "mixes-documents"),
     (mean_of_neighbours, "mixes-documents"),
     (one_good_one_bad, "mixes-documents"),
     (too_many_slots, "mixes-documents"),
@@ -225,7 +267,7 @@ def test_a_state_of_the_whole_row_stays_and_is_named() -> None:
 def test_a_refusal_names_the_operations_and_what_to_do() -> None:
     report = packpass.explain(one_good_one_bad, options=ON)(*arguments())
     (refusal,) = [r for r in report.refusals if r.rule == "isolate"]
-    assert "mean at" in refusal.reason
+    assert "getitem at" in refusal.reason
     assert "test_isolate_leave.py:" in refusal.location
     assert "one document per row" in refusal.reason
 
@@ -233,15 +275,42 @@ def test_a_refusal_names_the_operations_and_what_to_do() -> None:
 def test_halves_hide_nothing() -> None:
     def forward(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
         x = packpass.packed(x, cu_seqlens, dim=1).bfloat16()
-        return x + 0.01 * x.mean(1, keepdim=True)
+        return x + 0.01 * x[:, -1:]
 
     assert left(forward) == ["mixes-documents"]
 
 
 def test_a_refusal_can_be_an_error() -> None:
-    compiled = torch.compile(mean_of_the_row, backend=packpass.backend, options={**ON, "packpass.on_refusal": "raise"})
-    with pytest.raises(RefusedError, match="mean"):
+    compiled = torch.compile(last_of_the_row, backend=packpass.backend, options={**ON, "packpass.on_refusal": "raise"})
+    with pytest.raises(RefusedError, match="getitem"):
         compiled(*arguments())
+
+
+# === Outside of graphs =======================================================================================
+
+
+def test_what_runs_between_graphs_is_named() -> None:
+    def forward(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+        y = F.conv1d(F.pad(packpass.packed(x, cu_seqlens, dim=1).mT, (3, 0)), weight)
+        torch._dynamo.graph_break()
+        return y.cumsum(-1)
+
+    report = packpass.explain(forward, options=ON)(*arguments())
+    (refusal,) = [r for r in report.refusals if r.code == "graph-break"]
+    assert refusal.rule == "isolate"
+    assert "test_isolate_leave.py:" in refusal.location
+    assert not packpass.explain(forward, options={**ON, "packpass.isolate": False})(*arguments()).refusals
+
+
+def test_what_torch_does_not_compile_is_named() -> None:
+    lstm = torch.nn.LSTM(8, 8, batch_first=True)
+
+    def forward(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+        return lstm(packpass.packed(x, cu_seqlens, dim=1))[0]
+
+    report = packpass.explain(forward, options=ON)(*arguments())
+    assert {"graph-break", "frame-not-compiled"} & {r.code for r in report.refusals if r.rule == "isolate"}
+    assert any("LSTM" in r.reason for r in report.refusals)
 
 
 # === Boundaries ==============================================================================================

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from packpass.semantics.batched import form_of
+from packpass.semantics.batched import counted_form_of, form_of
 
 Program = Callable[[Tensor, Tensor], Tensor]
 WITH_A_FORM: dict[str, Program] = {
@@ -73,3 +73,27 @@ def test_a_form_computes_the_same(program: Program) -> None:
 @pytest.mark.parametrize("program", WITHOUT.values(), ids=WITHOUT.keys())
 def test_other_operations_are_left_to_torch(program: Program) -> None:
     assert not [node for node in captured(program).graph.nodes if form_of(node) is not None]
+
+
+@pytest.mark.parametrize(
+    ("program", "row"),
+    [
+        (lambda x, w: x.mean(1), 1),
+        (lambda x, w: x.mean((1, 2), keepdim=True), 1),
+        (lambda x, w: torch.mean(x, dim=-2), 1),
+        (lambda x, w: x.mean(), 1),
+    ],
+)
+def test_a_mean_of_the_slots_that_are_there(program: Program, row: int) -> None:
+    (node,) = (n for n in captured(program).graph.nodes if n.op in ("call_function", "call_method"))
+    form = counted_form_of(node)
+    assert form is not None
+    function, keywords = form
+    x = torch.randn(1, 11, 8)
+    padded = torch.cat([x[:, :4], torch.zeros(1, 7, 8)], 1)
+    found = function(**{**keywords, "x": padded}, row=row, count=torch.tensor(4))
+    torch.testing.assert_close(found, program(x[:, :4], torch.empty(0)))
+
+
+def test_nothing_else_divides_by_slots() -> None:
+    assert not [node for node in captured(lambda x, w: x.sum(1)).graph.nodes if counted_form_of(node) is not None]
