@@ -52,6 +52,7 @@ from passes.isolate.lengths import Lengths, lengths_of
 from passes.isolate.proof import leak_of
 from passes.isolate.reading import Aligned, Reading, Row
 from passes.isolate.regions import regions
+from passes.isolate.steps import Steps
 from passes.isolate.trial import FILLS, Example, example_inputs, fill_of
 from passes.nodes import copy_of
 from passes.refused import Refused
@@ -223,6 +224,9 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, 
             dims = {n: example(n).dim() - 2 for n in fused}
             reading = Reading(gm, layouts, packing, length, inside, dims).run()
         parts = regions(reading)
+        if not reading.symbols:
+            for region in parts:
+                Steps(reading, region).check()
         members = {n for region in parts for n in region.nodes}
         if failed and inside - members:  # what cannot be padded is only put together: a loss of mixed tokens
             raise _together(failed)
