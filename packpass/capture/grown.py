@@ -54,11 +54,15 @@ def _joined(value: Any, before: Any) -> tuple[int, list[fx.Node]] | None:
     if call is None or call.several or not isinstance(call.results[0], torch.Tensor):
         return None
     rank = call.results[0].dim()
-    along = {"cat": call.get("dim", default=0), "hstack": min(rank - 1, 1), "vstack": 0}
-    if call.op not in along or any(operand.rank != rank for operand in call.operands):
+    if call.op == "cat":
+        dim = call.get("dim", default=0)
+    elif call.op in ("hstack", "vstack"):  # of vectors, hstack goes along their only dimension
+        dim = min(rank - 1, 1) if call.op == "hstack" else 0
+    else:
+        return None
+    if any(operand.rank != rank for operand in call.operands):
         return None
     first, *others = [operand.node for operand in call.operands]
-    dim = along[call.op]
     if first is not known or known in others or not others or type(dim) is not int:
         return None
     return dim % call.results[0].dim(), others

@@ -132,7 +132,7 @@ def slot_of(reading: Reading, node: fx.Node) -> int | None:
     """The number of the one slot, or of the last of several, that a call takes from a row."""
     call = call_of(node)
     base = node.args[0] if call is not None and node.args else None
-    if call is None or not isinstance(base, fx.Node) or call.op not in ("getitem", "setitem", "select", "narrow"):
+    if call is None or not isinstance(base, fx.Node):
         return None
     of = call_of(base)
     if of is not None and of.op == "unbind" and call.op == "getitem":
@@ -163,7 +163,7 @@ def _numbers(op: str, args: tuple[Any, ...], dim: int | None, rank: int) -> Iter
     elif op == "narrow":
         known = len(args) == 3 and args[0] == dim and type(args[1]) is int and type(args[2]) is int
         yield args[1] + args[2] - 1 if known else None
-    elif args:
+    elif args and op in ("getitem", "setitem"):
         index = args[0] if isinstance(args[0], tuple) else (args[0],)
         taken = sum(1 for at in index if at is not None and at is not Ellipsis)
         place = 0
