@@ -97,7 +97,7 @@ def check(tx: Any, instruction: Any, value: Any, jumps_if: bool) -> bool:
     if wanted is None or catches_exceptions(tx):
         return False
     number = isinstance(value, SymNodeVariable)
-    if not number and example(value).numel() != 1:
+    if not number and any(type(size) is not int or size != 1 for size in example(value).shape):
         return False
     tensor = call(tx, torch.scalar_tensor, value) if number else call(tx, torch.reshape, value, TupleVariable([]))
     held = call(tx, operator.ne if wanted else operator.eq, tensor, constant(0))
