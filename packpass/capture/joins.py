@@ -17,6 +17,7 @@ from packpass.capture import either, plain
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
+    TensorVariable,
     TupleVariable,
     UserDefinedObjectVariable,
     attribute,
@@ -214,10 +215,19 @@ def extreme(tx: Any, function: Any, items: Any) -> Any:
         value = call(tx, plain.collected, value).realize()
         if items_of(value) is None:
             return call(tx, {plain.largest: max, plain.smallest: min}[function], value)
+        if numbers_in(tx, value) is None:  # it has been gone through to its end
+            raise _own(value).refusal()
     numbers = numbers_in(tx, value)
     if numbers is None and is_documents(value) and attribute(tx, value, "calls").as_python_constant():
         numbers = numbers_in(tx, collect(tx, value))
     return None if numbers is None else call(tx, function, numbers)
+
+
+def _own(value: Any) -> CollectedItems:
+    """What a loop over documents has put into a list that is known to be one."""
+    items = items_of(value)
+    assert items is not None
+    return items
 
 
 def _goes_over_documents(tx: Any, generator: Any) -> bool:
@@ -240,15 +250,32 @@ def _goes_over_documents(tx: Any, generator: Any) -> bool:
 
 
 def condition(tx: Any, name: str, items: Any) -> Any:
-    """``any`` and ``all`` of conditions on the documents' numbers, given by their ``name``; None if they are others."""
+    """``any`` and ``all`` of what is said of the documents' numbers, given by their ``name``; None if it is asked of
+    something else."""
     value = items.realize()
     if isinstance(value, LocalGeneratorObjectVariable) and _goes_over_documents(tx, value):
         value = call(tx, plain.collected, value).realize()
-    own = items_of(value)
-    if own is None or own.conditions is None or not is_collected(value):
+        if items_of(value) is None:
+            return call(tx, {"any": any, "all": all}[name], value)
+    if not is_collected(value):
         return None
-    found = own.conditions.call_method(tx, name, [], {}).call_method(tx, "long", [], {})
+    vector = _said(tx, _own(value))
+    found = call(tx, operator.ne, vector, constant(0)).call_method(tx, name, [], {}).call_method(tx, "long", [], {})
     return call(tx, operator.ne, found.call_method(tx, "item", [], {}), constant(0))
+
+
+def _said(tx: Any, items: CollectedItems) -> Any:
+    """Conditions, numbers or tensors of one number, one for each document, as a vector."""
+    rows = items.columns is not None or items.listed is not None
+    if rows or items.before or items.after or items.lacking or items.each != 1:
+        raise items.refusal()
+    vector = items.conditions if items.conditions is not None else items.tensor()
+    if vector is not None:
+        return vector
+    entries = [value.realize() for entry in items.values for value in entry]
+    if not all(isinstance(value, TensorVariable) and not example(value).dim() for value in entries):
+        raise items.refusal()
+    return stack_of(tx, items, 0)
 
 
 def _added_up(tx: Any, first: Any, values: list[Any]) -> Any:

@@ -40,3 +40,20 @@ def generator_in_two_steps(x: Tensor, cu: Tensor) -> Tensor:
     found = (length > 4 for length in cu.diff().tolist())
     first = any(found)
     return x * (2 if first else 1) * (3 + sum(found))
+
+
+@leave("f[T,3] cu", why="of tuples none is false, whatever their numbers are")
+def all_of_tuples(x: Tensor, cu: Tensor) -> Tensor:
+    return x * (2 if all((s, e) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())) else 3)
+
+
+@leave("f[T,3] cu", why="which document has the largest sum decides about the gradient")
+def largest_of_tensors(x: Tensor, cu: Tensor) -> Tensor:
+    return x * max([x[:0].sum(), *(x[s:e].sum() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()))])
+
+
+@leave("f[T,3] cu", tail=False, why="the condition decides what follows")
+def row_doubled_where_any_is_odd(x: Tensor, cu: Tensor) -> Tensor:
+    if any(length % 2 for length in cu[1:] - cu[:-1]):
+        x = x * 2
+    return torch.cat([x[cu[i] : cu[i + 1]].flip(0) for i in range(len(cu) - 1)])

@@ -22,6 +22,13 @@ def two_lengths(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([part.flip(0) for part in x.split(lengths)])
 
 
+def all_divide(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu[1:] - cu[:-1]
+    if any(length % 2 for length in lengths):
+        raise ValueError(f"lengths {lengths}")
+    return torch.cat([x[cu[i] : cu[i + 1]].flip(0) for i in range(len(cu) - 1)])
+
+
 def caught(x: Tensor, cu: Tensor) -> Tensor:
     """The program goes on with what it raises itself."""
     lengths = cu.diff().tolist()
@@ -67,6 +74,15 @@ def test_raises_where_eager_does(inner: str) -> None:
     with pytest.raises(RuntimeError, match=r"test_checks.py:\d+: its condition holds"):
         compiled(x, TOO_LONG)
     assert torch.equal(compiled(x, FITTING), two_lengths(x, FITTING))
+
+
+def test_any_of_tensors_is_asked() -> None:
+    """What goes through a generator leaves nothing of it: whoever looks next would find no document."""
+    compiled = torch.compile(all_divide, backend=packpass.backend, **EAGER)
+    x, even = torch.randn(10), torch.tensor([0, 4, 8, 10])
+    assert torch.equal(compiled(x, even), all_divide(x, even))
+    with pytest.raises((RuntimeError, ValueError)):
+        compiled(x, FITTING)
 
 
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
