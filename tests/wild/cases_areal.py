@@ -78,9 +78,9 @@ def areal_unpad_logits() -> Program:
     "areal",
     Verdict.REFUSED,
     breaks=8,
-    codes=["body-not-traceable"],
+    codes=["frame-not-compiled"],
     loops=False,
-    why="any() goes over a generator of conditions on lengths",
+    why="what any() says of the lengths is compared with a number, and decides whether the program raises",
 )
 def areal_split_for_one_rank() -> Program:
     megatron.megatron("0.16")

@@ -62,8 +62,8 @@ def navit() -> Program:
     Verdict.REFUSED,
     graphs=6,
     breaks=2,
-    codes=["sequence-use"],
-    why="lists of numbers leave the function, and parts of two lengths are written in one loop",
+    codes=["no-rule", "partial-write"],
+    why="parts of two lengths are written in one loop, into columns of padded rows",
 )
 def lumina2_positions() -> Program:
     """Positions of captions of several lengths in front of an image, per row."""
@@ -82,7 +82,7 @@ def lumina2_positions() -> Program:
     Verdict.REFUSED,
     graphs=12,
     breaks=6,
-    codes=["body-not-traceable", "frame-not-compiled", "graph-break", "sequence-use"],
+    codes=["body-not-traceable", "frame-not-compiled", "graph-break", "no-rule", "partial-write", "sequence-use"],
     why="whether all numbers of a list are equal decides what follows; parts of two lengths are written in a loop",
 )
 def lumina2_transformer() -> Program:
