@@ -12,6 +12,7 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import example, storage
 from packpass.semantics.effects import written_inputs
+from passes.nodes import needed_for
 from passes.refused import Refused
 
 
@@ -66,13 +67,7 @@ def hoistable(graph: fx.Graph, loop: LoopFound) -> tuple[fx.Node, ...]:
             else:
                 keep.append(node)
     escaping = [n for n in keep if any(u not in nodes for u in n.users)]
-    needed: set[fx.Node] = set()
-    stack = list(escaping)
-    while stack:
-        node = stack.pop()
-        if node not in needed:
-            needed.add(node)
-            stack.extend(n for n in node.all_input_nodes if n in nodes)
+    needed = needed_for(escaping, nodes)
     return tuple(n for n in graph.nodes if n in needed)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import torch
@@ -28,6 +28,17 @@ def copy_of(graph: fx.Graph) -> fx.Graph:
     copy = fx.Graph()
     copy.output(copy.graph_copy(graph, {}))
     return copy
+
+
+def needed_for(nodes: Iterable[fx.Node], among: Container[fx.Node] | None = None) -> set[fx.Node]:
+    """These nodes, and everything that they are made of (``among`` these nodes only, if given)."""
+    needed, stack = set[fx.Node](), list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack += [n for n in node.all_input_nodes if among is None or n in among]
+    return needed
 
 
 def call(graph: fx.Graph, rule: str, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:

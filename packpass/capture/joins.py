@@ -211,13 +211,14 @@ def total(tx: Any, items: Any = None, start: Any = None) -> Any:
 def extreme(tx: Any, function: Any, items: Any) -> Any:
     """``max(lengths)`` of a list of numbers, of what a generator gives, or ``map``; ``function`` as in `plain`."""
     value = items.realize()
-    if isinstance(value, LocalGeneratorObjectVariable):
+    goes_through = isinstance(value, LocalGeneratorObjectVariable)
+    if goes_through:
         value = call(tx, plain.collected, value).realize()
         if items_of(value) is None:
             return call(tx, {plain.largest: max, plain.smallest: min}[function], value)
-        if numbers_in(tx, value) is None:  # it has been gone through to its end
-            raise _own(value).refusal()
     numbers = numbers_in(tx, value)
+    if numbers is None and goes_through:  # nothing is left of the generator to look at in another way
+        raise _own(value).refusal()
     if numbers is None and is_documents(value) and attribute(tx, value, "calls").as_python_constant():
         numbers = numbers_in(tx, collect(tx, value))
     return None if numbers is None else call(tx, function, numbers)

@@ -173,9 +173,15 @@ def _indexed(original: Any, self: Any, instruction: Any, name: str, operands: in
 
 
 def _load_attr(original: Any, self: Any, instruction: Any) -> None:
-    """``Class.tensor`` in a backward; not the form that loads a method to be called."""
+    """``Class.tensor`` in a backward."""
+    _attribute(original, self, instruction, functools.partial(late_reads.read, self))
+
+
+def _attribute(original: Any, self: Any, instruction: Any, read: Callable[[Any, str], Any]) -> None:
+    """What ``read(object, name)`` makes of an attribute, unless that is None or the instruction's other form, which
+    loads a method to be called."""
     if sys.version_info < (3, 12) or not instruction.arg or instruction.arg % 2 == 0:
-        out = late_reads.read(self, self.stack[-1].realize(), instruction.argval)
+        out = read(self.stack[-1].realize(), instruction.argval)
         if out is not None:
             self.pop()
             self.push(out)
@@ -184,14 +190,11 @@ def _load_attr(original: Any, self: Any, instruction: Any) -> None:
 
 
 def _load_place(original: Any, self: Any, instruction: Any) -> None:
-    """``state.loss`` of an object that the frame has made; not the form that loads a method to be called."""
-    if active.regions and (sys.version_info < (3, 12) or not instruction.arg or instruction.arg % 2 == 0):
-        out = places.load(self.stack[-1].realize(), instruction.argval)
-        if out is not None:
-            self.pop()
-            self.push(out)
-            return
-    original(self, instruction)
+    """``state.loss`` of an object that the frame has made."""
+    if active.regions:
+        _attribute(original, self, instruction, places.load)
+    else:
+        original(self, instruction)
 
 
 def _store_place(original: Any, self: Any, instruction: Any) -> None:

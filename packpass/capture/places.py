@@ -148,7 +148,7 @@ def store(holder: Any, key: Any, value: Any) -> bool:
     made = _found(holder, key)
     if made is None:
         at = region.place_of(holder) or region.place_of(holder, in_cell=True)
-        if at is None or is_side_effect_safe(holder.mutation_type) or _entries(region.tx, holder, known) is None:
+        if at is None or is_side_effect_safe(holder.mutation_type):
             return False
         attribute = type(holder) is UserDefinedObjectVariable
         place = Place(at[1], known, f"{at[1]}.{known}" if attribute else f"{at[1]}[{known!r}]")

@@ -133,7 +133,7 @@ def _described(node: fx.Node) -> tuple[tuple[int, ...], torch.dtype, torch.devic
 def learn_total(before: Any, after: list[Any]) -> Total | None:
     """How a local grew in all traced iterations that changed it, if it is a total. ``after``: its value at the end of
     each."""
-    found, shares, begins_with_none = [], [], is_none(before)
+    found, of_one_form, begins_with_none = [], True, is_none(before)
     for value in after:
         if _unchanged(value, before):
             continue
@@ -148,14 +148,14 @@ def learn_total(before: Any, after: list[Any]) -> Total | None:
         # What is added to a number cannot be added in place.
         add = step[0] if isinstance(before, TensorVariable) else _IN_PLACE_OF.get(step[0])
         found.append((Total(step[0], *described), Total(add, *described)))
-        shares.append((_described(step[1]) if isinstance(step[1], fx.Node) else None, described))
+        of_one_form &= isinstance(step[1], fx.Node) and _described(step[1]) == described
         before = value
     total = found[-1][0] if found else None
     if total is None or any(total not in (first, other) for first, other in found):
         return None
     if begins_with_none and total.add not in (operator.add, operator.iadd, *_EXTREMES):
         return None
-    if total.add in _EXTREMES and any(share != described for share, described in shares):
+    if total.add in _EXTREMES and not of_one_form:
         return None
     # Sums of truth values say whether there is one, which is not how many there are.
     return None if total.dtype is torch.bool else total

@@ -8,6 +8,7 @@ from packpass.semantics import op_of, storage
 from packpass.semantics.effects import effects_of, written_inputs
 from passes.eliminate_padding.values import Condition
 from passes.eliminate_padding.writes import heavy, written
+from passes.nodes import needed_for
 from passes.refused import Refused
 
 
@@ -17,13 +18,7 @@ def prologue(gm: fx.GraphModule, mask: fx.Node, conditions: list[Condition]) -> 
     It runs in addition to the graph, so it must come to the same values and change nothing.
     """
     wanted = [mask, *(c.node for c in conditions if c.node is not None)]
-    needed: set[fx.Node] = set()
-    stack = list(wanted)
-    while stack:
-        node = stack.pop()
-        if node not in needed:
-            needed.add(node)
-            stack += node.all_input_nodes
+    needed = needed_for(wanted)
     memory = {storage(node) for node in needed} - {None}
     for node in gm.graph.nodes:
         name, others = op_of(node), written_inputs(node)[1:]  # such as running statistics

@@ -11,6 +11,7 @@ from packpass.layout import Packing
 from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
 from passes.isolate.reading import Reading, Row
+from passes.nodes import needed_for
 from passes.refused import Refused
 
 _OPS = torch.ops.packpass
@@ -37,7 +38,7 @@ class Boundaries:
     def _to_the_start(self, node: fx.Node) -> None:
         """Compute the boundaries before anything else is: another pass may have put them where it needed them, behind
         what is to stop at documents here."""
-        needed = self._closure([node])
+        needed = needed_for([node])
         made = [n for n in self.graph.nodes if n in needed and n.op not in ("placeholder", "get_attr")]
         anchor = next((n for n in self.graph.nodes if n.op not in ("placeholder", "get_attr")), None)
         fixed = all(effects_of(n).repeatable for n in made) and not any(
@@ -50,18 +51,6 @@ class Boundaries:
                 anchor = anchor.next
             else:
                 anchor.prepend(n)
-
-    @staticmethod
-    def _closure(nodes: list[fx.Node]) -> set[fx.Node]:
-        """These nodes, and everything that they are made of."""
-        needed: set[fx.Node] = set()
-        stack = list(nodes)
-        while stack:
-            node = stack.pop()
-            if node not in needed:
-                needed.add(node)
-                stack += node.all_input_nodes
-        return needed
 
     def length(self) -> Any:
         """The number of slots of the row: a number, or a node at the graph's start."""
@@ -111,7 +100,7 @@ class Boundaries:
     def alone(self, gm: fx.GraphModule) -> fx.GraphModule:
         """A graph of the same inputs that gives the boundaries and the row's length, and does nothing else."""
         cu, length = self.packing.boundaries, self.length()
-        needed = self._closure([n for n in (cu, length) if isinstance(n, fx.Node)])
+        needed = needed_for(n for n in (cu, length) if isinstance(n, fx.Node))
         graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
         for node in self.graph.nodes:
             if node in needed and node.op in ("call_function", "call_method") and not effects_of(node).repeatable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,18 +17,10 @@ from packpass.decisions.records import RefusedError
 from packpass.ops import segment_ids, varlen_attention
 
 from . import isolated_programs as programs
-from .test_isolate import ON
+from .test_isolate import ON, _reset  # noqa: F401  (a fixture of every test here)
 
 Forward = Callable[[Tensor, Tensor, Tensor], Any]
 BOUNDS = (0, 7, 20)
-
-
-@pytest.fixture(autouse=True)
-def _reset() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 def arguments(total: int = 20) -> tuple[Tensor, Tensor, Tensor]:

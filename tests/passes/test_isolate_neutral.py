@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,17 +14,9 @@ from torch._dynamo.utils import counters
 import packpass
 from packpass.ops._each_document import hidden, neutral
 
-from .test_isolate import BATCHES, ON, alone, check, compiled_with, gradients
+from .test_isolate import BATCHES, ON, _reset, alone, check, compiled_with, gradients  # noqa: F401  (a fixture)
 
 Program = Callable[[Tensor, Tensor], Tensor]
-
-
-@pytest.fixture(autouse=True)
-def _reset() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 # === Programs ================================================================================================
