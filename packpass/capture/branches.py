@@ -24,7 +24,8 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, TupleVariable, call, constant, example
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, example
+from packpass.capture.nothing import ensure
 from packpass.capture.questions import question
 from packpass.capture.region import JUMPS, Region, catches_exceptions
 from packpass.capture.state import current_frame, location_of
@@ -99,11 +100,9 @@ def check(tx: Any, instruction: Any, value: Any, jumps_if: bool) -> bool:
     number = isinstance(value, SymNodeVariable)
     if not number and any(type(size) is not int or size != 1 for size in example(value).shape):
         return False
-    tensor = call(tx, torch.scalar_tensor, value) if number else call(tx, torch.reshape, value, TupleVariable([]))
+    tensor = call(tx, torch.scalar_tensor, value) if number else value
     held = call(tx, operator.ne if wanted else operator.eq, tensor, constant(0))
-    message = f"the program raises at {location_of(tx)}: its condition holds for these values"
-    tx.output.create_proxy("call_function", torch._assert_async, (held.as_proxy(), message), {})
-    current_frame().user_checks = True
+    ensure(tx, held, f"the program raises at {location_of(tx)}: its condition holds for these values")
     if wanted == jumps_if:
         tx.jump(instruction)
     return True

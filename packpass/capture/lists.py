@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from packpass import markers
-from packpass.capture import plain
+from packpass.capture import nothing, plain
 from packpass.capture.dynamo import (
-    ConstantVariable,
     ListVariable,
     SymNodeVariable,
     TensorVariable,
@@ -78,7 +77,7 @@ class CollectedItems(list[Any]):
         if not region.iteration <= len(self.values) <= region.iteration + 1:
             raise self._refuse_count()
         value = value.realize()
-        known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or _is_none(value)
+        known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.is_none(value)
         if not known and row_of(value) is None:
             raise self._refuse_entry(value)
         if not self.holds(region.iteration):
@@ -143,7 +142,7 @@ class CollectedItems(list[Any]):
             self._tensors = True
             self._one = self._collect([values[0] for values in self.values]) if self.each == 1 else None
             return
-        if all(_is_none(value) for values in self.values for value in values):
+        if all(nothing.is_none(value) for values in self.values for value in values):
             return  # weights of attention that nobody asked for, say: any use of the list needs its entries
         self._check_alone()
         made = [values[0] for values in self.values]
@@ -246,7 +245,7 @@ class CollectedItems(list[Any]):
     def joined(self, function: Any, dim: int) -> Any:
         """The same of what ``torch.cat`` or ``torch.stack`` makes of a document's entries."""
         self._check_alone()
-        if self.numbers is not None or any(_is_none(value) for values in self.values for value in values):
+        if self.numbers is not None or any(nothing.is_none(value) for values in self.values for value in values):
             raise self.refusal()
         known = self._joined.get((function, dim), self._one if function is torch.cat else None)
         if self.each > 1:
@@ -310,8 +309,14 @@ class CollectedItems(list[Any]):
             raise self.refusal()
         return others
 
+    def __getitem__(self, index: Any) -> Any:
+        found = nothing.entry(self, index)
+        if found is None:
+            raise self.refusal()
+        return found
+
     if not TYPE_CHECKING:
-        __iter__ = __len__ = __getitem__ = __setitem__ = __delitem__ = __contains__ = __iadd__ = _refuse
+        __iter__ = __len__ = __setitem__ = __delitem__ = __contains__ = __iadd__ = _refuse
         __bool__ = __reversed__ = __mul__ = __eq__ = insert = pop = clear = copy = reverse = _refuse
         remove = index = count = sort = _refuse
 
@@ -354,10 +359,6 @@ class ListedItems(CollectedItems):
 
     def _single(self, row: Any, value: Any) -> Any:
         return row.call_method(self.region.tx, "new_full", [constant((1,)), value], {})
-
-
-def _is_none(value: Any) -> bool:
-    return isinstance(value, ConstantVariable) and value.as_python_constant() is None
 
 
 def items_of(value: Any) -> CollectedItems | None:

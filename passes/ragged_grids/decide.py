@@ -16,6 +16,7 @@ from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.names import name_of_target
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
+from passes.ragged_grids.arms import arms
 from passes.ragged_grids.machine import Check, Machine, label
 from passes.ragged_grids.sizes import DOCUMENT, LAST, Names, coordinates
 from passes.ragged_grids.steps import finish, step
@@ -32,6 +33,7 @@ from passes.ragged_grids.terms import (
     Read,
     Term,
     Value,
+    computed,
     reads,
     walk,
 )
@@ -93,20 +95,24 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
         raise Refused("no-effect", "the loop over rows of sizes fills no list")
     intern, names = Interner(), Names()
     first, second = (_interpret(loop, i, intern, names) for i in (0, 1))
-    appended = []
+    appended, ways = [], arms(first, second)
     for collect in loop.collects:
         terms = [machine.term(_source(collect, i), collect) for i, machine in enumerate((first, second))]
         if collect.target is markers.LIST_CONTINUE:
             terms = [counted_on(machine, term, collect) for machine, term in zip((first, second), terms, strict=True)]
-        if terms[0] is not terms[1]:
+        if ways is not None:
+            terms[0] = ways.term((terms[0], terms[1]) if ways.few is first else (terms[1], terms[0]))
+        elif terms[0] is not terms[1]:
             raise Refused("not-generic", "two iterations of the loop do different things", collect)
         appended.append((collect, terms[0]))
     if any(_mentions_last(term) for _, term in appended):
         raise Refused("no-rule", "the last entry of a list is used otherwise than to count on from it")
-    if first.checks != second.checks:
+    if ways is None and first.checks != second.checks:
         raise Refused("not-generic", "two iterations of the loop do different things")
     dead = list_sizes(loop)
-    decided = Decided(loop, names, tuple(appended), tuple(first.checks), hoisted, dead)
+    decided = Decided(
+        loop, names, tuple(appended), tuple(first.checks) if ways is None else ways.checks(), hoisted, dead
+    )
     for collect, term in appended:
         _concatenated(decided, collect, term)
     _from_outside(graph, decided)
@@ -188,9 +194,8 @@ def _concatenated(decided: Decided, collect: fx.Node, term: Term) -> None:
 
 def _no_memory_beside(term: Term, node: fx.Node) -> None:
     """What is cut out of a longer tensor by where it is, is computed everywhere: also where it must not be."""
-    for part in walk(term):
-        if isinstance(part, (Input, Piece)) or part.grad or getattr(part, "raises", False):
-            raise Refused("no-rule", "a padded tensor, or one of several parts, that is read from another one", node)
+    if any(computed(read) for read in reads(term)):
+        raise Refused("no-rule", "a padded tensor, or one of several parts, that is computed", node)
 
 
 def joined_dim(cat: fx.Node, term: Term) -> int:

@@ -31,6 +31,10 @@ class Documents:
         self._builder = Builder(graph, like=like, rule=rule)
         self.device = example(like).device
         self._vectors: dict[Any, Any] = {}
+        self.slots: dict[Any, Any] = {}
+        """Length of documents -> the slots of documents that are that long (`passes.ragged_grids.row.Slots`)."""
+        self.layers: dict[Any, fx.Node] = {}
+        """`Layer` -> the row that it makes."""
 
     def call(self, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
         """One node with its fake value; a failing fake run refuses the rewrite."""

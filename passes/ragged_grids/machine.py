@@ -47,6 +47,10 @@ class Machine:
         self.checks: dict[Check, None] = {}
         self.assumed: list[fx.Node] = []
         """Dynamo's own assertions."""
+        self.asserted: set[tuple[Any, str]] = set()
+        """What the program itself asserts: a number, and how it compares with 0."""
+        self.branches: list[Any] = []
+        """``(condition, outcome)`` of every branch that the iteration met; None where nothing is known of it."""
         self._divided: dict[Any, Any] = {}
         """Quotients that are known to leave no rest where a document has slots at all -> a name for each."""
 
@@ -143,9 +147,13 @@ class Machine:
 
     def check(self, left: Any, op: str, right: Any, node: fx.Node, what: str) -> None:
         """The numbers must compare so for every document."""
-        holds = getattr(sympy, {"==": "Eq", ">=": "Ge", "!=": "Ne"}[op])(left, right)
-        if holds != sympy.true:
+        if compared(left, op, right) != sympy.true:
             self.checks[Check(left, op, right, what)] = None
+
+
+def compared(left: Any, op: str, right: Any) -> Any:
+    """``left op right``, as far as it is known."""
+    return getattr(sympy, {"==": "Eq", ">=": "Ge", "!=": "Ne"}[op])(left, right)
 
 
 def label(node: fx.Node) -> str:

@@ -13,7 +13,8 @@ from packpass.semantics import example
 from passes.prune import prune
 from passes.ragged_grids.decide import Decided, joined_dim
 from passes.ragged_grids.documents import Documents
-from passes.ragged_grids.row import KeptSlots, Row, Slots
+from passes.ragged_grids.places import Slots
+from passes.ragged_grids.row import KeptSlots, Row
 from passes.ragged_grids.terms import Piece, Term, walk
 from passes.refused import Refused
 
@@ -51,8 +52,7 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
 
 def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
     """The concatenated rows, by what concatenates them in the graph."""
-    slots: dict[Any, Slots] = {}
-    kept = decided.names.kept
+    slots, kept = documents.slots, decided.names.kept
     later = [check for check in decided.checks if check.about & kept.keys()]
     for check in decided.checks:
         if check not in later:

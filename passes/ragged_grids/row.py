@@ -1,8 +1,4 @@
-"""From terms to nodes: what all documents append, one behind the other, as operations on one row of slots.
-
-An expression of a document's numbers is a vector with one entry per document; one that holds coordinates is a tensor
-that broadcasts to the row: slots along dimension 0 and, behind it, the dimensions that all documents share.
-"""
+"""From terms to nodes: what all documents append, one behind the other, as operations on one row of slots."""
 
 from __future__ import annotations
 
@@ -15,7 +11,8 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example
-from passes.ragged_grids.documents import DIVISIONS, OPERATORS, Documents
+from passes.ragged_grids.documents import Documents
+from passes.ragged_grids.places import Places, Slots, is_tensor
 from passes.ragged_grids.sizes import SLOT, Free, placed
 from passes.ragged_grids.terms import (
     Applied,
@@ -25,8 +22,10 @@ from passes.ragged_grids.terms import (
     Index,
     Input,
     Kept,
+    Layer,
     Moved,
     Number,
+    Numbers,
     Padded,
     Piece,
     Read,
@@ -38,19 +37,6 @@ from passes.ragged_grids.terms import (
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
-
-
-class Slots:
-    """The slots of documents of given lengths, one behind the other; shared by all lists of such lengths."""
-
-    def __init__(self, documents: Documents, length: Any) -> None:
-        call = documents.call
-        self.length = length
-        sums = call(torch.cumsum, documents.full(length), 0)
-        self.cu = call(torch.cat, (call("new_zeros", sums, (1,), method=True), sums))
-        self.total = call(_ops.covered_length.default, self.cu)
-        self.ids = call(_ops.segment_ids.default, self.cu, self.total)
-        self.numbers = call(_ops.position_ids.default, self.cu, self.total)
 
 
 class KeptSlots(Slots):
@@ -74,17 +60,14 @@ class KeptSlots(Slots):
         documents.note(name, call(torch.diff, self.cu))
 
 
-class Row:
+class Row(Places):
     """One tensor per document, concatenated along ``dim``."""
 
     def __init__(self, documents: Documents, slots: Slots, term: Term, dim: int, rank: int | None = None) -> None:
         """``rank``: dimensions of the row, if it has more than ``term``."""
-        self.documents, self.slots, self.term, self.dim = documents, slots, term, dim
-        self.call, self.rank = documents.call, len(term.dims) if rank is None else rank
-        self._numbers: dict[Any, Any] = {}
+        super().__init__(documents, slots, len(term.dims) if rank is None else rank)
+        self.term, self.dim = term, dim
         self._nodes: dict[Any, fx.Node] = {}
-        self._looked: dict[Any, fx.Node] = {}
-        """Coordinates that tensors of integers hold."""
 
     def made(self) -> fx.Node:
         """The whole row, as eager lays it out."""
@@ -103,82 +86,33 @@ class Row:
             out = self.call(torch.movedim, out, 0, self.dim)
         return out if all(same) and not self.dim else self.call(torch.clone, out, memory_format=torch.contiguous_format)
 
-    # --- numbers --------------------------------------------------------------------------------------------
-
-    def _varies(self, found: Any) -> bool:
-        """Does an expression differ from slot to slot of one document?"""
-        return bool(found.has(Free) or found.free_symbols & {SLOT, *self._looked})
-
-    def number(self, found: Any) -> Any:
-        """An expression as a tensor that broadcasts to the row, or an int that all slots share."""
-        if found not in self._numbers:
-            self._numbers[found] = self._number(found)
-        return self._numbers[found]
-
-    def _number(self, found: Any) -> Any:
-        if not self._varies(found):
-            vector = self.documents.vector(found)
-            return (
-                self._behind(self.call(torch.index_select, vector, 0, self.slots.ids)) if is_tensor(vector) else vector
-            )
-        if found == SLOT:
-            return self._behind(self.slots.numbers)
-        if found in self._looked:
-            return self._looked[found]
-        if isinstance(found, Free):
-            axis, size = int(found.args[0]), self.documents.vector(found.args[1])
-            places = self.call(torch.arange, size, device=self.documents.device)
-            for _ in range(self.rank - 1 - axis):
-                places = self.call(torch.unsqueeze, places, -1)
-            return places
-        if found.func in DIVISIONS:
-            return self.documents.divided(found.func, *(self.number(part) for part in found.args))
-        if found.func not in (sympy.Add, sympy.Mul):
-            raise Refused("no-rule", f"a coordinate that is {found.func.__name__} of others")
-        own = [part for part in found.args if self._varies(part)]
-        rest = found.func(*(part for part in found.args if not self._varies(part)))
-        parts = [self.number(part) for part in own] + ([] if rest == found.func.identity else [self.number(rest)])
-        return self.documents.folded(OPERATORS[found.func], parts)
-
-    def _behind(self, slots: fx.Node) -> fx.Node:
-        for _ in range(self.rank - 1):
-            slots = self.call(torch.unsqueeze, slots, -1)
-        return slots
-
-    def tensor(self, found: Any, dtype: torch.dtype) -> fx.Node:
-        """An expression, or a number, as a tensor."""
-        number = self.number(found) if isinstance(found, sympy.Basic) else found
-        if not is_tensor(number):
-            return self.call(torch.full, (1,) * self.rank, number, dtype=dtype, device=self.documents.device)
-        node: fx.Node = number
-        return node if example(node).dtype == dtype else self.call("to", node, dtype, method=True)
-
-    # --- terms ----------------------------------------------------------------------------------------------
-
     def node(self, term: Term, at: tuple[Any, ...]) -> fx.Node:
         """A term at places of the row, made once."""
-        if (term, at) not in self._nodes:
+        key = (term, at, self.inside)
+        if key not in self._nodes:
             made = self._made(term, at)
             if example(made).dtype != term.dtype:
                 raise Refused(
                     "emit", f"the whole-row form has dtype {example(made).dtype} instead of {term.dtype}", made
                 )
-            self._nodes[term, at] = made
-        return self._nodes[term, at]
+            self._nodes[key] = made
+        return self._nodes[key]
 
     def _made(self, term: Term, at: tuple[Any, ...]) -> fx.Node:
         if isinstance(term, Moved):
             return self.read(term.read, term.dims, at)
         if isinstance(term, (Number, Filled)):
             return self.tensor(term.value, term.dtype)
+        if isinstance(term, Numbers):
+            return self.tensor(sympy.expand(placed(term.value, term.dims, at)), term.dtype)
         if isinstance(term, Count):
             return self.tensor(sympy.expand(term.start + term.step * at[0]), term.dtype)
         if isinstance(term, Input):
-            return self._gathered(term.node, term.dims, at)
+            return self.gathered(term.node, term.dims, at)
         if isinstance(term, Piece):
-            begin = self.documents.begin(term.length)
-            at = (*at[: term.dim], at[term.dim] + begin, *at[term.dim + 1 :])
-            return self._gathered(term.node, (*term.dims[: term.dim], None, *term.dims[term.dim + 1 :]), at)
+            return self.of_row(term.node, term.dims, term.dim, at)
+        if isinstance(term, Layer):
+            return self.of_row(layer(self.documents, term), term.dims, 0, at)
         if isinstance(term, Kept):
             return self._kept(term, at)
         if isinstance(term, Reduced):
@@ -217,7 +151,7 @@ class Row:
                 behind = self.call(operator.add, index, self.number(size))
                 index = self.call(torch.where, self.call(operator.lt, index, 0), behind, index)
             name = sympy.Symbol(f"at_{index.name}", integer=True)
-            self._looked[name] = index
+            self.looked[name] = index
             places.append(name)
         return self.node(read.of, tuple(places))
 
@@ -225,15 +159,15 @@ class Row:
         if at[0] != SLOT or not isinstance(self.slots, KeptSlots) or self.slots.length != term.dims[0]:
             raise Refused("no-rule", "slots that were selected are not used in their order")
         name = sympy.Symbol(f"before_{self.slots.length}", integer=True)
-        self._looked[name] = self._behind(self.slots.before)
+        self.looked[name] = self.behind(self.slots.before)
         return self.read(term.read, (term.read.of.dims[0], *term.dims[1:]), (name, *at[1:]))
 
     def _reduced(self, term: Reduced, at: tuple[Any, ...]) -> fx.Node:
         inner = Row(self.documents, self.slots, term.read.of, 0, self.rank + len(term.over))
-        for name, node in self._looked.items():
+        for name, node in self.looked.items():
             for _ in term.over:
                 node = self.call(torch.unsqueeze, node, -1)
-            inner._looked[name] = node
+            inner.looked[name] = node
         gone = [Free(self.rank + i, size) for i, size in enumerate(term.over)]
         made = inner.read(term.read, (*term.dims, *term.over), (*at, *gone))
         sizes = [self.documents.vector(size) for size in term.over]
@@ -251,16 +185,35 @@ class Row:
         return self.call(torch.sub, sums, self.call(torch.index_select, starts, 0, self.slots.ids))
 
     def _chosen(self, term: Chosen, at: tuple[Any, ...]) -> fx.Node:
-        last, *others = reversed(term.parts)
-        out = self.read(last, term.dims, at)
         where = at[term.dim]
-        for part, end in zip(others, reversed(term.ends[:-1]), strict=True):
-            if where.is_Integer and end.is_Integer:
-                out = self.read(part, term.dims, at) if where < end else out
+        ends = [self._before(where, end) for end in term.ends[:-1]]
+        outside = [None if end is None or isinstance(end, bool) else self.call(torch.logical_not, end) for end in ends]
+        out = None
+        for i in reversed(range(len(term.parts))):
+            end = ends[i] if i < len(ends) else None
+            if end is False or (i and ends[i - 1] is True):
                 continue
-            before = self.call(operator.lt, self.tensor(where, torch.int64), self.number(end))
-            out = self.call(torch.where, before, self.read(part, term.dims, at), out)
+            inside = [limit for limit in (end, outside[i - 1] if i else None) if isinstance(limit, fx.Node)]
+            part = self._read_inside(inside, term.parts[i], term.dims, at)
+            out = part if out is None else self.call(torch.where, end, part, out)
+        assert out is not None
         return out
+
+    def _before(self, where: Any, end: Any) -> Any:
+        """Is a place in front of the end of a part? Known, or a tensor."""
+        if where.is_Integer and end.is_Integer:
+            return bool(where < end)
+        return self.call(operator.lt, self.tensor(where, torch.int64), self.number(end))
+
+    def _read_inside(self, inside: list[fx.Node], read: Read, dims: tuple[Any, ...], at: tuple[Any, ...]) -> fx.Node:
+        """The same, where only some places are within the tensor that is read; elsewhere anything that is allowed."""
+        outer = self.inside
+        for fits in inside:
+            self.inside = fits if self.inside is None else self.call(torch.logical_and, self.inside, fits)
+        try:
+            return self.read(read, dims, at)
+        finally:
+            self.inside = outer
 
     def _padded(self, term: Padded, at: tuple[Any, ...]) -> fx.Node:
         inside = None
@@ -270,49 +223,44 @@ class Row:
                 torch.logical_and, self.call(operator.ge, place, 0), self.call(operator.lt, place, self.number(size))
             )
             inside = fits if inside is None else self.call(torch.logical_and, inside, fits)
-        out = self.read(term.read, term.dims, at)
+        assert inside is not None
+        out = self._read_inside([inside], term.read, term.dims, at)
         fill = self.call(torch.full, (1,) * self.rank, term.fill, dtype=term.dtype, device=self.documents.device)
         return self.call(torch.where, inside, out, fill)
 
-    # --- memory ---------------------------------------------------------------------------------------------
 
-    def _gathered(self, node: fx.Node, dims: tuple[Any, ...], at: tuple[Any, ...]) -> fx.Node:
-        """An outer tensor at places of the row."""
-        if not dims:
-            return self.call("reshape", node, (1,) * self.rank, method=True)
-        whole = [isinstance(where, Free) and where.args[1] == size for where, size in zip(at, dims, strict=True)]
-        axes = [int(where.args[0]) for where, is_whole in zip(at, whole, strict=True) if is_whole]
-        rest = [d for d, is_whole in enumerate(whole) if not is_whole]
-        if len(rest) == 1 and len(set(axes)) == len(axes) and not at[rest[0]].has(Free):
-            slots = self.number(at[rest[0]])
-            if is_tensor(slots) and example(slots).dim() and not self._lies_along_shared(at[rest[0]]):
-                return self._rows(node, rest[0], slots, axes)
-        index = tuple(self.tensor(where, torch.int64) for where in at)
-        return self.call(operator.getitem, node, index)
+def layer(documents: Documents, term: Layer) -> fx.Node:
+    """The row of all documents' slots that a layer makes, once for all who read it."""
+    if term not in documents.layers:
+        slots = documents.slots.get(term.dims[0])
+        if slots is None:
+            slots = documents.slots[term.dims[0]] = Slots(documents, term.dims[0])
 
-    def _lies_along_shared(self, where: Any) -> bool:
-        """Does a coordinate that a tensor holds differ along a dimension that documents share?"""
-        looked = [self._looked[s] for s in where.free_symbols if s in self._looked]
-        return any(not statically_known_true(size == 1) for n in looked for size in example(n).shape[1:])
+        def argument(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(argument(part) for part in value)
+            return _operand(documents, slots, term, value.of) if isinstance(value, Read) else value
 
-    def _rows(self, node: fx.Node, dim: int, slots: fx.Node, axes: list[int]) -> fx.Node:
-        """One dimension is looked up, the others are whole: ``axes`` of the row."""
-        if self.rank > 1:
-            slots = self.call("reshape", slots, (-1,), method=True)
-        out = self.call(torch.index_select, node, dim, slots)
-        order = [0] * (len(axes) + 1)
-        kept = [d for d in range(len(axes) + 1) if d != dim]
-        for place, axis in enumerate(sorted(axes), 1):
-            order[place] = kept[axes.index(axis)]
-        order[0] = dim
-        if order != list(range(len(order))):
-            out = self.call(torch.permute, out, tuple(order))
-        for axis in range(1, self.rank):
-            if axis not in axes:
-                out = self.call(torch.unsqueeze, out, axis)
-        return out
+        args, kwargs = argument(term.args), dict(argument(term.kwargs))
+        if term.target is None:
+            out = documents.call("contiguous", *args, method=True)
+        else:
+            out = documents.call(term.target, *args, method=term.method, **kwargs)
+        documents.layers[term] = documents.call(torch.flatten, out, 0, term.rank - 1) if term.rank > 1 else out
+    return documents.layers[term]
 
 
-def is_tensor(value: Any) -> bool:
-    """Is it a node with a tensor, and not a number?"""
-    return isinstance(value, fx.Node) and isinstance(example(value), torch.Tensor)
+def _operand(documents: Documents, slots: Slots, term: Layer, of: Term) -> fx.Node:
+    """What a layer reads: the row of slots, with as many dimensions as the program's tensor, or a tensor that all
+    documents share."""
+    if isinstance(of, Input):
+        return of.node
+    if of is not term.operand:
+        row = Row(documents, slots, of, 0, len(of.dims) + 1)
+        made = row.node(of, tuple(Free(d + 1, size) for d, size in enumerate(of.dims)))
+        sizes = [documents.vector(size) for size in of.dims]
+        return documents.call(torch.squeeze, documents.call("expand", made, (1, *sizes), method=True), 0)
+    made = Row(documents, slots, of, 0).made()
+    for _ in range(term.rank - 1):
+        made = documents.call(torch.unsqueeze, made, 1)
+    return made

@@ -13,7 +13,7 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import Call, call_of, example, meaning, meaning_of
 from packpass.semantics.pointwise import COPIES, PROMOTING
-from passes.ragged_grids import rules_slots
+from passes.ragged_grids import layers, rules_slots
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import (
     Coordinate,
@@ -24,7 +24,7 @@ from passes.ragged_grids.sizes import (
     regrouped,
     unflat,
 )
-from passes.ragged_grids.terms import Applied, Chosen, Count, Filled, Form, Index, Padded, Read, Term, Value
+from passes.ragged_grids.terms import Applied, Chosen, Count, Filled, Form, Index, Padded, Read, Term, Value, frozen
 from passes.refused import Refused
 
 _EXACT = (torch.float32, torch.float64)
@@ -233,7 +233,7 @@ def _joined(machine: Machine, call: Call, relation: meaning.Relation, form: Form
         at = part.at if stacked else (*part.at[:dim], part.at[dim] - end, *part.at[dim + 1 :])
         end = end + (1 if stacked else part.of.dims[dim])
         ends.append(end)
-        moved.append(machine.read(part.of, at))
+        moved.append(layers.in_memory(machine, machine.read(part.of, at)))
     return Chosen(*form, tuple(moved), tuple(ends), dim, stacked)
 
 
@@ -248,7 +248,7 @@ def _padded(machine: Machine, call: Call, relation: meaning.Relation, form: Form
             fills = {axis.how.fill}
     if not within:
         return machine.moved(form, read)
-    return Padded(*form, machine.read(read.of, at), tuple(within), fills.pop())
+    return Padded(*form, layers.in_memory(machine, machine.read(read.of, at)), tuple(within), fills.pop())
 
 
 def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: Form, mixed: bool) -> Term:
@@ -271,8 +271,8 @@ def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: For
     dtype = _computed_in(call, reads, args, node)
     if dtype is not None:
         args, kwargs = (_cast(machine, part, dtype) for part in (args, kwargs))
-    given = tuple(sorted((name, _frozen(value)) for name, value in kwargs.items()))
-    return Applied(*form, node.target, node.op == "call_method", _frozen(args), given, False, _raises(call))
+    given = tuple(sorted((name, frozen(value)) for name, value in kwargs.items()))
+    return Applied(*form, node.target, node.op == "call_method", frozen(args), given, False, _raises(call))
 
 
 def _computed_in(call: Call, reads: Mapping[fx.Node, int], args: Any, node: fx.Node) -> torch.dtype | None:
@@ -309,10 +309,6 @@ def _cast(machine: Machine, value: Any, dtype: torch.dtype) -> Any:
 def _raises(call: Call) -> bool:
     means = meaning_of(call)
     return means is None or bool(means.traits.raises)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(v) for v in value) if isinstance(value, (tuple, list)) else value
 
 
 _FAMILIES = {"views": _moved, "indexing": _moved, "lookups": _looked_up, "joins": _joined, "pointwise": _applied}

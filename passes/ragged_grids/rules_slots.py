@@ -1,5 +1,5 @@
 """Operations that look at several slots of a document: slots that are selected, sums over dimensions that all documents
-share, running sums."""
+share, running sums, layers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import fx
 from packpass.semantics import Call, example, meaning, meaning_of
 from packpass.semantics.indexing import selection
 from packpass.semantics.reductions import REDUCING, SCANS
+from passes.ragged_grids.layers import layer
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import Coordinate, coordinates, flat, product, regrouped, unflat
 from passes.ragged_grids.terms import Kept, Reduced, Scanned, Term, walk
@@ -93,4 +94,4 @@ def _scanned(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     return Scanned(operand.dims, fake.dtype, fake.device, False, read)
 
 
-RULES: tuple[Callable[[Machine, fx.Node, Call], Term | None], ...] = (_kept, _reduced, _scanned)
+RULES: tuple[Callable[[Machine, fx.Node, Call], Term | None], ...] = (_kept, _reduced, _scanned, layer)

@@ -181,7 +181,10 @@ class Reader:
         return bool(self.known.setdefault(symbol, meaning) == meaning)
 
 
-_WORDS = {"FloorDiv": Quotient, "CleanDiv": Quotient, "Mod": Remainder, "PythonMod": Remainder}
+_WORDS = {
+    **{"FloorDiv": Quotient, "CleanDiv": Quotient, "Mod": Remainder, "PythonMod": Remainder},
+    **{"Max": sympy.Max, "Min": sympy.Min},
+}
 
 
 def _in_our_words(found: Any) -> Any:

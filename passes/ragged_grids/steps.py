@@ -15,17 +15,35 @@ from packpass.semantics.pointwise import DIVIDING
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.rules import apply
 from passes.ragged_grids.sizes import DOCUMENT, LAST, Quotient, Remainder, Unknown, placed
-from passes.ragged_grids.terms import Applied, Index, Input, Moved, Number, Piece, Read, Term, Value
+from passes.ragged_grids.terms import (
+    Applied,
+    Count,
+    Filled,
+    Index,
+    Input,
+    Moved,
+    Number,
+    Numbers,
+    Piece,
+    Read,
+    Term,
+    Value,
+)
 from passes.refused import Refused
 
 
 def step(machine: Machine, node: fx.Node) -> None:
     """Interpret one node of the body; raises `Refused`."""
-    if node.op == "get_attr" or _is_size(node) or node.target in markers.LOOP_BRANCH:
+    if node.op == "get_attr" or _is_size(node):
         return
-    if node.target in (*markers.LOOP_SKIP, markers.LOOP_CHECK):
-        code = "check" if node.target is markers.LOOP_CHECK else "skip-condition"
-        raise Refused(code, "a loop over rows of sizes that checks or skips documents has no rule", node)
+    if node.target in markers.LOOP_BRANCH:
+        machine.branches.append(_condition(machine, node))
+        return
+    if node.target is markers.LOOP_CHECK:
+        _checked(machine, node)
+        return
+    if node.target in markers.LOOP_SKIP:
+        raise Refused("skip-condition", "a loop over rows of sizes that skips documents has no rule", node)
     if node.target is markers.LIST_LAST:
         machine.size.bind(example(node), LAST)
         return
@@ -90,6 +108,10 @@ def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
         return entry(machine, term.read.of, tuple(placed(where, term.dims, at) for where in term.read.at))
     if isinstance(term, Applied):
         return _computed(machine, term, at)
+    if isinstance(term, (Numbers, Number, Filled)):
+        return placed(sympy.sympify(term.value), term.dims, at)
+    if isinstance(term, Count):
+        return sympy.expand(term.start + term.step * at[0])
     if not isinstance(term, Input) or len(at) not in (1, 2):
         return None
     if at[0] != DOCUMENT and not (at[0] == 0 and term.dims[0] == 1):  # of one row, torch does not ask which
@@ -153,7 +175,7 @@ def _assume(machine: Machine, node: fx.Node) -> None:
         holds = machine.size(value)
     except Unknown:
         raise Refused("no-rule", "a size that depends on values of tensors is checked", node) from None
-    if holds == sympy.true:
+    if holds == sympy.true or _asked(holds) in machine.asserted:
         return
     if not {*machine.names.columns, *machine.names.kept} & holds.free_symbols:
         return  # it is there in front of the loop, too
@@ -167,14 +189,50 @@ def _assume(machine: Machine, node: fx.Node) -> None:
     machine.check(size, ">=", least, node, "a size is negative")
 
 
+def _condition(machine: Machine, node: fx.Node) -> Any:
+    """What a branch asks for, and the way that this iteration goes; None for what is not known of sizes alone."""
+    value = example(node.args[0])
+    try:
+        return (machine.size(value), bool(node.args[1])) if isinstance(value, torch.SymBool) else None
+    except Unknown:
+        return None
+
+
+def _checked(machine: Machine, node: fx.Node) -> None:
+    """An assertion of the user's on sizes."""
+    value = example(node.args[0])
+    try:
+        holds = machine.size(value) if isinstance(value, torch.SymBool) else None
+    except Unknown:
+        holds = None
+    if holds == sympy.true:
+        return
+    asked = _asked(holds)
+    if asked is None:
+        raise Refused("check", "a check in a loop over rows of sizes that is none of sizes alone has no rule", node)
+    machine.check(asked[0], asked[1], sympy.Integer(0), node, str(node.args[1]))
+    machine.asserted.add(asked)
+
+
+def _asked(holds: Any) -> tuple[Any, str] | None:
+    """``(number, op)`` if it is asked how a number compares with 0."""
+    if isinstance(holds, (sympy.Eq, sympy.Ne)):
+        return sympy.expand(holds.lhs - holds.rhs), "==" if isinstance(holds, sympy.Eq) else "!="
+    if isinstance(holds, (sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)):
+        strict = 1 if isinstance(holds, (sympy.Gt, sympy.Lt)) else 0
+        return sympy.expand(holds.gts - holds.lts - strict), ">="
+    return None
+
+
 def _at_least(holds: Any) -> tuple[Any, Any]:
     """``(size, number)`` if it is asked whether a size is at least that number; None for the number otherwise."""
     if not isinstance(holds, (sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)):
         return None, None
     if isinstance(holds, sympy.Ge) and holds.rhs.is_Integer and holds.rhs <= 0:
         return holds.lhs, holds.rhs
-    more = sympy.expand(holds.gts - holds.lts - (1 if isinstance(holds, (sympy.Gt, sympy.Lt)) else 0))
-    number, size = more.as_coeff_Add()
+    asked = _asked(holds)
+    assert asked is not None
+    number, size = asked[0].as_coeff_Add()
     return (size, -number) if number.is_Integer else (None, None)
 
 

@@ -64,6 +64,13 @@ class Count(Term):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Numbers(Term):
+    """Integers worked out from where they are: an expression of the coordinates."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Filled(Term):
     """One number everywhere."""
 
@@ -153,6 +160,23 @@ class Scanned(Term):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Layer(Term):
+    """What a function makes of every slot's features, dimensions that all documents share: a norm, a linear layer. Its
+    dimensions are the slots of a document, as one dimension, and the features. Made for whole rows, it lies in memory
+    as a tensor from outside does. ``target`` is None where it is the operand itself that is to lie in memory."""
+
+    operand: Term
+    """What has the slots."""
+    target: Any
+    method: bool
+    args: tuple[Any, ...]
+    """With `Read` for tensors: of the operand, [slots, features], and of tensors that all documents share."""
+    kwargs: tuple[tuple[str, Any], ...]
+    rank: int
+    """How many dimensions there are in front of the features where the program calls the function."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Value:
     """A number of the document as an argument, of the dtype that an operation promotes it to."""
 
@@ -194,7 +218,7 @@ def reads(value: Any) -> Iterator[Read]:
         yield from reads(value.mask)
     elif isinstance(value, Chosen):
         yield from reads(value.parts)
-    elif isinstance(value, Applied):
+    elif isinstance(value, (Applied, Layer)):
         yield from reads(value.args)
         yield from reads(value.kwargs)
     elif isinstance(value, tuple):
@@ -202,8 +226,9 @@ def reads(value: Any) -> Iterator[Read]:
             yield from reads(v)
 
 
-def walk(*terms: Term) -> Iterator[Term]:
-    """All terms that these are made of, themselves included, each once."""
+def walk(*terms: Term, into_layers: bool = True) -> Iterator[Term]:
+    """All terms that these are made of, themselves included, each once; ``into_layers``: what layers are made of,
+    too."""
     seen: set[Term] = set()
     stack = list(terms)
     while stack:
@@ -211,4 +236,15 @@ def walk(*terms: Term) -> Iterator[Term]:
         if term not in seen:
             seen.add(term)
             yield term
-            stack += [read.of for read in reads(term)]
+            stack += [read.of for read in reads(term)] if into_layers or not isinstance(term, Layer) else []
+
+
+def computed(read: Read) -> bool:
+    """Is something worked out, slot by slot, of what is read, that may raise or has a gradient of its own?"""
+    parts = walk(read.of, into_layers=False)
+    return any(isinstance(part, Applied) and not part.copies and (part.grad or part.raises) for part in parts)
+
+
+def frozen(value: Any) -> Any:
+    """Arguments as tuples throughout."""
+    return tuple(frozen(v) for v in value) if isinstance(value, (tuple, list)) else value

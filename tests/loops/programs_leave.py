@@ -13,6 +13,7 @@ from . import (
     leave_elsewhere,
     leave_grids,
     leave_grown,
+    leave_images,
     leave_index,
     leave_iteration,
     leave_lengths,
@@ -33,7 +34,7 @@ PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
     "PROGRAMS", "leave_attention", "leave_blocks", "leave_branches", "leave_carried", "leave_convolution",
     "leave_counts", "leave_edges", "leave_elsewhere",
-    "leave_grids", "leave_grown", "leave_index",
+    "leave_grids", "leave_grown", "leave_images", "leave_index",
     "leave_iteration", "leave_lengths", "leave_lists", "leave_memory", "leave_numbers",
     "leave_offsets", "leave_places", "leave_python",
     "leave_sequences", "leave_state",

@@ -15,6 +15,7 @@ from . import (
     rewrite_forms,
     rewrite_grids,
     rewrite_grown,
+    rewrite_images,
     rewrite_lengths,
     rewrite_lists,
     rewrite_numbers,
@@ -31,7 +32,8 @@ __all__ = [
     "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_carried",
     "rewrite_checks",
     "rewrite_convolution", "rewrite_counts",
-    "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_lengths", "rewrite_lists",
+    "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_images",
+    "rewrite_lengths", "rewrite_lists",
     "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_sequences",
     "rewrite_totals",
 ]  # fmt: skip

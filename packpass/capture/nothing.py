@@ -1,0 +1,42 @@
+"""Lists that hold None for every document: weights of attention that nobody asked for.
+
+``weights[0] is None`` is how models ask whether there are any. Every entry is None, so the answer is known as soon as
+there is an entry; that there is one is asserted when the program runs.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, TupleVariable, call, constant
+from packpass.capture.state import active, current_frame, location_of
+
+
+def is_none(value: Any) -> bool:
+    return isinstance(value, ConstantVariable) and value.as_python_constant() is None
+
+
+def entry(items: Any, index: Any) -> Any:
+    """The None at an index of such a list (`packpass.capture.lists.CollectedItems`); None if it is another list."""
+    values = [value for each in items.values for value in each]
+    finished = items.region.closed and not active.regions and not (items.before or items.after or items.lacking)
+    if type(index) is not int or not finished or not values or not all(is_none(value) for value in values):
+        return None
+    tx, least = items.region.tx, (index if index >= 0 else -index - 1) // items.each
+    held = call(tx, operator.gt, items.region.length, constant(least))
+    if isinstance(held, ConstantVariable):
+        return values[0] if held.as_python_constant() else None
+    if not isinstance(held, SymNodeVariable):
+        return None
+    ensure(tx, call(tx, torch.scalar_tensor, held), f"list index out of range at {location_of(tx)}")
+    return values[0]
+
+
+def ensure(tx: Any, held: Any, message: str) -> None:
+    """An assertion of the program's own in the graph; ``held``: a tensor of one slot."""
+    held = call(tx, torch.reshape, held, TupleVariable([]))
+    tx.output.create_proxy("call_function", torch._assert_async, (held.as_proxy(), message), {})
+    current_frame().user_checks = True

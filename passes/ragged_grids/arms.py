@@ -1,0 +1,110 @@
+"""A branch on a number of the document, of which one way is what the other makes of one such number.
+
+    frames = arange(h * w)
+    if t > 1:
+        frames = (frames + arange(t)[:, None] * (h * w)).flatten()
+
+Capture has followed one way in each traced iteration. Where the way for few frames leaves what the other one does with
+one frame, both are the other way with ``max(t, 1)`` frames; nothing else is done here. For integers, which are worked
+out from where they are, that can be seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+
+from passes.ragged_grids.machine import Check, Machine, compared
+from passes.ragged_grids.sizes import Quotient, Remainder, coordinates
+from passes.ragged_grids.steps import entry
+from passes.ragged_grids.terms import Numbers, Term
+from passes.refused import Refused
+
+_NOT_GENERIC = "two iterations of the loop do different things"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arms:
+    """Documents with ``number >= least`` go the way of ``many``, others that of ``few``; ``least`` is None if ``few``
+    is for one number only, ``last``. ``last``: the largest number (or the only one) that goes the way of ``few``."""
+
+    few: Machine
+    many: Machine
+    number: Any
+    last: Any
+    exactly: bool
+
+    def at_last(self, found: Any) -> Any:
+        """An expression for the number that ``few`` is for."""
+        return _again(found, lambda e: e.xreplace({self.number: self.last}))
+
+    def for_all(self, found: Any) -> Any:
+        """An expression of ``many``, for all documents."""
+        if self.exactly:
+            return found
+        return _again(found, lambda e: e.xreplace({self.number: sympy.Max(self.number, self.last)}))
+
+    def term(self, terms: tuple[Term, Term]) -> Term:
+        """What documents leave that go either way; ``terms``: what each of `few` and `many` leaves."""
+        few, many = terms
+        if few is many and self.number not in {s for size in few.dims for s in size.free_symbols}:
+            return few
+        values = [entry(m, t, coordinates(t.dims)) for m, t in ((self.few, few), (self.many, many))]
+        forms = [(t.dtype, t.device, len(t.dims)) for t in terms]
+        if None in values or forms[0] != forms[1]:
+            raise Refused("not-generic", f"{_NOT_GENERIC}, and what they leave is not worked out from sizes alone")
+        if not self._same(values[0], values[1]) or not all(map(self._same, few.dims, many.dims)):
+            raise Refused("not-generic", _NOT_GENERIC)
+        dims = tuple(self.for_all(size) for size in many.dims)
+        return self.many.intern(Numbers(dims, many.dtype, many.device, False, self.for_all(values[1])))
+
+    def _same(self, few: Any, many: Any) -> bool:
+        return bool(sympy.expand(self.at_last(few) - self.at_last(many)) == 0)
+
+    def checks(self) -> tuple[Check, ...]:
+        """What must hold for documents that go either way."""
+        held = [{self._key(c) for c in m.checks} - {None} for m in (self.few, self.many)]
+        if held[0] != held[1]:
+            raise Refused("not-generic", f"{_NOT_GENERIC}: they ask for different sizes")
+        return tuple(Check(self.for_all(c.left), c.op, self.for_all(c.right), c.message) for c in self.many.checks)
+
+    def _key(self, check: Check) -> Any:
+        left, right = self.at_last(check.left), self.at_last(check.right)
+        return None if compared(left, check.op, right) == sympy.true else (left, check.op, right)
+
+
+def arms(first: Machine, second: Machine) -> Arms | None:
+    """The two ways of the iterations' only branch; None if there is none, or another one."""
+    if len(first.branches) != 1 or len(second.branches) != 1 or None in (*first.branches, *second.branches):
+        return None
+    (condition, outcome), (other, opposite) = first.branches[0], second.branches[0]
+    if condition != other or outcome == opposite:
+        return None
+    holds, fails = (first, second) if outcome else (second, first)
+    names = condition.free_symbols & first.names.own
+    if len(names) != 1 or condition.free_symbols != names:
+        return None
+    (number,) = names
+    if isinstance(condition, (sympy.Eq, sympy.Ne)):
+        value = condition.rhs if condition.lhs == number else condition.lhs
+        few, many = (holds, fails) if isinstance(condition, sympy.Eq) else (fails, holds)
+        same = {condition.lhs, condition.rhs} == {number, value} and value.is_Integer
+        return Arms(few, many, number, value, True) if same else None
+    if not isinstance(condition, (sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)):
+        return None
+    strict = isinstance(condition, (sympy.Gt, sympy.Lt))
+    if condition.gts == number and condition.lts.is_Integer:  # number >= least
+        return Arms(fails, holds, number, condition.lts - (0 if strict else 1), False)
+    if condition.lts == number and condition.gts.is_Integer:  # number <= last
+        return Arms(holds, fails, number, condition.gts - (1 if strict else 0), False)
+    return None
+
+
+def _again(found: Any, change: Callable[[Any], Any]) -> Any:
+    """An expression with its parts worked out anew: functions of ours see what they are given."""
+    found = change(found)
+    ours = (Quotient, Remainder)
+    return sympy.expand(found.replace(lambda e: isinstance(e, ours), lambda e: e.func(*map(sympy.expand, e.args))))

@@ -1,0 +1,172 @@
+"""Places of a row and what lies there in memory.
+
+An expression of a document's numbers is a vector with one entry per document; one that holds coordinates is a tensor
+that broadcasts to the row: slots along dimension 0 and, behind it, the dimensions that all documents share.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from packpass._compat import statically_known_true
+from packpass.semantics import example
+from passes.ragged_grids.documents import DIVISIONS, OPERATORS, Documents
+from passes.ragged_grids.sizes import SLOT, Free
+from passes.refused import Refused
+
+_ops = torch.ops.packpass
+
+
+class Slots:
+    """The slots of documents of given lengths, one behind the other; shared by all lists of such lengths."""
+
+    def __init__(self, documents: Documents, length: Any) -> None:
+        call = documents.call
+        self.length = length
+        sums = call(torch.cumsum, documents.full(length), 0)
+        self.cu = call(torch.cat, (call("new_zeros", sums, (1,), method=True), sums))
+        self.total = call(_ops.covered_length.default, self.cu)
+        self.ids = call(_ops.segment_ids.default, self.cu, self.total)
+        self.numbers = call(_ops.position_ids.default, self.cu, self.total)
+
+
+class Places:
+    """Slots of all documents, and ``rank - 1`` dimensions behind them."""
+
+    def __init__(self, documents: Documents, slots: Slots, rank: int) -> None:
+        self.documents, self.slots, self.rank, self.call = documents, slots, rank, documents.call
+        self.inside: fx.Node | None = None
+        """Where the places that are read now are within their tensor, if they may be outside of it."""
+        self.looked: dict[Any, fx.Node] = {}
+        """Coordinates that tensors of integers hold."""
+        self._numbers: dict[Any, Any] = {}
+
+    # --- numbers --------------------------------------------------------------------------------------------
+
+    def _varies(self, found: Any) -> bool:
+        """Does an expression differ from slot to slot of one document?"""
+        return bool(found.has(Free) or found.free_symbols & {SLOT, *self.looked})
+
+    def number(self, found: Any) -> Any:
+        """An expression as a tensor that broadcasts to the row, or an int that all slots share."""
+        if found not in self._numbers:
+            self._numbers[found] = self._number(found)
+        return self._numbers[found]
+
+    def _number(self, found: Any) -> Any:
+        if not self._varies(found):
+            vector = self.documents.vector(found)
+            return (
+                self.behind(self.call(torch.index_select, vector, 0, self.slots.ids)) if is_tensor(vector) else vector
+            )
+        if found == SLOT:
+            return self.behind(self.slots.numbers)
+        if found in self.looked:
+            return self.looked[found]
+        if isinstance(found, Free):
+            axis, size = int(found.args[0]), self.documents.vector(found.args[1])
+            places = self.call(torch.arange, size, device=self.documents.device)
+            for _ in range(self.rank - 1 - axis):
+                places = self.call(torch.unsqueeze, places, -1)
+            return places
+        if found.func in DIVISIONS:
+            return self.documents.divided(found.func, *(self.number(part) for part in found.args))
+        if found.func not in (sympy.Add, sympy.Mul):
+            raise Refused("no-rule", f"a coordinate that is {found.func.__name__} of others")
+        own = [part for part in found.args if self._varies(part)]
+        rest = found.func(*(part for part in found.args if not self._varies(part)))
+        parts = [self.number(part) for part in own] + ([] if rest == found.func.identity else [self.number(rest)])
+        return self.documents.folded(OPERATORS[found.func], parts)
+
+    def behind(self, slots: fx.Node) -> fx.Node:
+        for _ in range(self.rank - 1):
+            slots = self.call(torch.unsqueeze, slots, -1)
+        return slots
+
+    def tensor(self, found: Any, dtype: torch.dtype) -> fx.Node:
+        """An expression, or a number, as a tensor."""
+        number = self.number(found) if isinstance(found, sympy.Basic) else found
+        if not is_tensor(number):
+            return self.call(torch.full, (1,) * self.rank, number, dtype=dtype, device=self.documents.device)
+        node: fx.Node = number
+        return node if example(node).dtype == dtype else self.call("to", node, dtype, method=True)
+
+    # --- memory ---------------------------------------------------------------------------------------------
+
+    def of_row(self, node: fx.Node, dims: tuple[Any, ...], dim: int, at: tuple[Any, ...]) -> fx.Node:
+        """A document's part of a row, which lies along ``dim``, at places of this one."""
+        axes = range(1, self.rank)
+        whole = [Free(axis, size) for axis, size in zip(axes, (*dims[:dim], *dims[dim + 1 :]), strict=False)]
+        own = [where for d, where in enumerate(at) if d != dim]
+        if at[dim] == SLOT and self.slots.length == dims[dim] and own == whole and len(own) == self.rank - 1:
+            return self.call(torch.movedim, node, dim, 0) if dim else node
+        at = (*at[:dim], at[dim] + self.documents.begin(dims[dim]), *at[dim + 1 :])
+        return self.gathered(node, (*dims[:dim], None, *dims[dim + 1 :]), at)
+
+    def gathered(self, node: fx.Node, dims: tuple[Any, ...], at: tuple[Any, ...]) -> fx.Node:
+        """An outer tensor at places of the row."""
+        if not dims:
+            return self.call("reshape", node, (1,) * self.rank, method=True)
+        whole = [isinstance(where, Free) and where.args[1] == size for where, size in zip(at, dims, strict=True)]
+        axes = [int(where.args[0]) for where, is_whole in zip(at, whole, strict=True) if is_whole]
+        rest = [d for d, is_whole in enumerate(whole) if not is_whole]
+        if len(rest) == 1 and len(set(axes)) == len(axes) and not at[rest[0]].has(Free):
+            slots = self.number(at[rest[0]])
+            along = is_tensor(slots) and example(slots).dim() and not self._lies_along_shared(at[rest[0]])
+            if along and (self.inside is None or _is_of_slots(self.inside)):
+                node, slots = self._within(node, rest[0], slots)
+                return self._rows(node, rest[0], slots, axes)
+        index = [self.tensor(where, torch.int64) for where in at]
+        moving = [d for d in rest if not at[d].is_Integer]
+        if self.inside is not None and moving:
+            node, index[moving[0]] = self._within(node, moving[0], index[moving[0]])
+            for d in moving[1:]:
+                index[d] = self.call(torch.where, self.inside, index[d], 0)
+        return self.call(operator.getitem, node, tuple(index))
+
+    def _within(self, node: fx.Node, dim: int, slots: fx.Node) -> tuple[fx.Node, fx.Node]:
+        """A tensor and places along a dimension, with one more slot of zeros for places that are outside."""
+        if self.inside is None:
+            return node, slots
+        fake = example(node)
+        end = self.call(torch.ops.aten.sym_size.int, node, dim)
+        sizes = [self.call(torch.ops.aten.sym_size.int, node, d) for d in range(fake.dim())]
+        one = self.call("new_zeros", node, tuple(1 if d == dim else size for d, size in enumerate(sizes)), method=True)
+        return self.call(torch.cat, (node, one), dim), self.call(torch.where, self.inside, slots, end)
+
+    def _lies_along_shared(self, where: Any) -> bool:
+        """Does a coordinate that a tensor holds differ along a dimension that documents share?"""
+        looked = [self.looked[s] for s in where.free_symbols if s in self.looked]
+        return not all(_is_of_slots(node) for node in looked)
+
+    def _rows(self, node: fx.Node, dim: int, slots: fx.Node, axes: list[int]) -> fx.Node:
+        """One dimension is looked up, the others are whole: ``axes`` of the row."""
+        if self.rank > 1:
+            slots = self.call("reshape", slots, (-1,), method=True)
+        out = self.call(torch.index_select, node, dim, slots)
+        order = [0] * (len(axes) + 1)
+        kept = [d for d in range(len(axes) + 1) if d != dim]
+        for place, axis in enumerate(sorted(axes), 1):
+            order[place] = kept[axes.index(axis)]
+        order[0] = dim
+        if order != list(range(len(order))):
+            out = self.call(torch.permute, out, tuple(order))
+        for axis in range(1, self.rank):
+            if axis not in axes:
+                out = self.call(torch.unsqueeze, out, axis)
+        return out
+
+
+def _is_of_slots(node: fx.Node) -> bool:
+    """Does a tensor of places differ from slot to slot only, not along dimensions that documents share?"""
+    return all(statically_known_true(size == 1) for size in example(node).shape[1:])
+
+
+def is_tensor(value: Any) -> bool:
+    """Is it a node with a tensor, and not a number?"""
+    return isinstance(value, fx.Node) and isinstance(example(value), torch.Tensor)

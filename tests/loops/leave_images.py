@@ -1,0 +1,92 @@
+"""Look-alikes of layers on images of several sizes: what looks at all of an image, arms that differ, other kernels."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .harness import leave
+from .rewrite_images import _grids, _images, parts
+
+images: Any = functools.partial(leave, tail=False, wrap=_images, min_len=1, lead_empty=False, must_refuse=True)
+
+
+@images("i[N,3]", why="a norm over the patches of an image")
+def norm_of_each_image(x: Tensor, grid: Tensor) -> Tensor:
+    out = []
+    for part, (t, h, w) in parts(x, grid):
+        rows = part.view(t, h, w, 6)
+        out.append((rows - rows.mean(2, keepdim=True)).reshape(-1, 6))
+    return torch.cat(out)
+
+
+@images("i[N,3] f[6]", why="a softmax along the columns of an image")
+def softmax_of_columns(x: Tensor, grid: Tensor, scale: Tensor) -> Tensor:
+    out = []
+    for part, (t, h, w) in parts(x, grid):
+        out.append((part.view(t, h, w, 6) * scale).softmax(1).reshape(-1, 6))
+    return torch.cat(out)
+
+
+@images("i[N,3]", why="random numbers")
+def dropout_in_a_layer(x: Tensor, grid: Tensor) -> Tensor:
+    torch.manual_seed(3)
+    out = []
+    for part, (t, h, w) in parts(x, grid):
+        out.append(F.dropout(part.view(t, h, w, 6).softmax(-1), 0.5).transpose(1, 2).reshape(-1, 6))
+    return torch.cat(out)
+
+
+@images("i[N,3] f[1,6,4,5]", wrap=_grids, why="another way to interpolate")
+def nearest_positions(grid: Tensor, table: Tensor) -> Tensor:
+    out = []
+    for _, h, w in grid.tolist():
+        out.append(F.interpolate(table, size=(h, w), mode="nearest").flatten(2)[0].t())
+    return torch.cat(out)
+
+
+@images("i[N,3] f[6,6,2,2]", why="windows that overlap in steps")
+def convolution_in_steps(x: Tensor, grid: Tensor, weight: Tensor) -> Tensor:
+    out = []
+    for part, (t, h, w) in parts(x, grid):
+        part = F.conv2d(part.view(t, h, w, 6).permute(0, 3, 1, 2), weight, stride=(2, 1))
+        out.append(part.flatten(2).transpose(1, 2).reshape(-1, 6))
+    return torch.cat(out)
+
+
+@images("i[N,3]", wrap=_grids, why="one frame is something of its own")
+def another_order_for_one_frame(grid: Tensor) -> Tensor:
+    out = []
+    for t, h, w in grid.tolist():
+        if t == 1:
+            index = torch.arange(h * w) + 1
+        else:
+            index = (torch.arange(t)[:, None] * (h * w) + torch.arange(h * w)).flatten()
+        out.append(index)
+    return torch.cat(out)
+
+
+@images("i[N,3]", wrap=_grids, why="two frames go the way of one, with as many slots")
+def few_frames(grid: Tensor) -> Tensor:
+    out = []
+    for t, h, w in grid.tolist():
+        index = torch.arange(t * h * w)
+        if t >= 3:
+            index = (torch.arange(t)[:, None] * (h * w) + torch.arange(h * w).flip(0)).flatten()
+        out.append(index)
+    return torch.cat(out)
+
+
+@images("i[N,3] f[6]", why="arms of numbers that are learned")
+def scaled_videos(x: Tensor, grid: Tensor, scale: Tensor) -> Tensor:
+    out = []
+    for part, (t, h, w) in parts(x, grid):
+        part = part.view(t, h, w, 6).transpose(1, 2)
+        if t > 1:
+            part = part * scale
+        out.append(part.reshape(-1, 6))
+    return torch.cat(out)
