@@ -353,6 +353,7 @@ REWRITTEN = {
         Hard(twice.added_to_the_document, exchanges=2, tails=False),
         Hard(twice.back_and_there, exchanges=3, tails=False),
         Hard(twice.two_lists, tails=False),
+        Hard(twice.function_of_documents, tails=False),
     )
 }
 LEFT = {
@@ -384,5 +385,6 @@ LEFT = {
         Hard(twice.received_used_twice, code="not-zigzag"),
         Hard(twice.next_document_written, code="aliasing"),
         Hard(twice.back_in_order, code="not-zigzag"),
+        Hard(twice.function_that_forgets, code="aliasing"),
     )
 }

@@ -1,4 +1,5 @@
-"""Programs of `a2a_hard_programs` that exchange a document more than once: there, something, and back."""
+"""Programs of `a2a_hard_programs` that exchange a document more than once (there, something, and back), and functions
+that exchange whole documents, order included."""
 
 from __future__ import annotations
 
@@ -61,6 +62,32 @@ def two_lists(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat([torch.cat(queries), torch.cat(keys)], -1)
 
 
+class Documents(torch.autograd.Function):
+    """Zigzag is undone inside, and done again in the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, document: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return gathered(document, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return scattered(grad, ctx.group), None
+
+
+class DocumentsInOrder(Documents):
+    """The backward forgets to bring the chunks back in order."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return scatter_sequence(grad, ctx.group), None
+
+
+def function_of_documents(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp = size_of(group)
+    return torch.cat([Documents.apply(x[s // cp : e // cp], group) for s, e in pairwise(cu.tolist())])
+
+
 # === Left as they are ===========================================================================================
 
 
@@ -89,3 +116,8 @@ def back_in_order(x: Tensor, cu: Tensor, group: Any) -> Tensor:
         out.append(scatter_sequence(torch.tanh(gathered(x[s // cp : e // cp], group)), group))
     return torch.cat(out)
 
+
+
+def function_that_forgets(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp = size_of(group)
+    return torch.cat([DocumentsInOrder.apply(x[s // cp : e // cp], group) for s, e in pairwise(cu.tolist())])
