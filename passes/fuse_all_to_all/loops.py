@@ -4,7 +4,8 @@ Both traced iterations are run on blocks (`body`): what a document's tensor hold
 that is, for every document, its part of ``cp_to_hp`` or ``hp_to_cp`` of an outer tensor is computed once for the whole
 row; the loop then only cuts the documents out of it, which is for `vectorize_segments` to see through.
 
-A loop that computes on documents before it sends them is split in two first (`fission`).
+A loop that computes on documents before it sends them is split in two first (`fission`), and so is one that exchanges
+what it got (`apart`).
 
 Does not handle: shards that are no zigzag, boundaries counted in other
 units than tokens of the row or of a shard, hooks and in-place writes to what is sent or received, an autograd.Function
