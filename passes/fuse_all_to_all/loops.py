@@ -28,6 +28,7 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
 from packpass.semantics.effects import written_inputs
 from passes.context import PassContext
+from passes.document_loops.aliasing import used_beside_written
 from passes.document_loops.fission import Prefix, prefixes, split
 from passes.document_loops.integers import Boundaries
 from passes.document_loops.machine import Machine
@@ -111,11 +112,13 @@ def _rewritten(gm: fx.GraphModule, number: int, size: int, context: PassContext)
         first: Any = find_first(gm, numbered(gm.graph, number), size)
         if not first:
             continue
-        graph = copy_of(gm.graph)
+        graph, separate = copy_of(gm.graph), used_beside_written(gm.graph, numbered(gm.graph, number))
         done = run_first(gm, number, first, size, context)
         rest = _all_done(_rewritten(gm, number, size, context)) if done else []
         if rest:
-            return [*done, *rest]
+            names = tuple(dict.fromkeys((*rest[0].claims.separate_inputs, *separate)))
+            claims = dataclasses.replace(rest[0].claims, separate_inputs=names)
+            return [*done, dataclasses.replace(rest[0], claims=claims), *rest[1:]]
         gm.graph = graph
         break  # the other way would try the same again, and again for every exchange
     return [whole]
@@ -126,9 +129,7 @@ def _computed_before(gm: fx.GraphModule, loop: LoopFound, cp: int) -> list[Prefi
     return prefixes(loop, lambda node: bool(_collectives(gm, [node])), MOVES)
 
 
-def _run_computed(
-    gm: fx.GraphModule, number: int, found: list[Prefix], cp: int, context: PassContext
-) -> list[Rewrite | Refusal]:
+def _run_computed(gm: fx.GraphModule, number: int, found: list[Prefix], cp: int, context: PassContext) -> list[Rewrite]:
     before = split(gm.graph, numbered(gm.graph, number), found)
     return _all_done([run_loop(gm.graph, before, _at(context, before, number))])
 
@@ -147,9 +148,7 @@ def _exchanged_before(gm: fx.GraphModule, loop: LoopFound, cp: int) -> list[Firs
     return []
 
 
-def _run_exchanged(
-    gm: fx.GraphModule, number: int, found: list[First], cp: int, context: PassContext
-) -> list[Rewrite | Refusal]:
+def _run_exchanged(gm: fx.GraphModule, number: int, found: list[First], cp: int, context: PassContext) -> list[Rewrite]:
     recount(gm.graph, found)
     before = split(gm.graph, numbered(gm.graph, number), [first.prefix for first in found])
     inner = _at(context, before, number)
@@ -157,8 +156,9 @@ def _run_exchanged(
     return [] if isinstance(exchange, Refusal) else _all_done([exchange, run_loop(gm.graph, before, inner)])
 
 
-def _all_done(results: list[Rewrite | Refusal]) -> list[Rewrite | Refusal]:
-    return [] if any(isinstance(result, Refusal) for result in results) else results
+def _all_done(results: list[Rewrite | Refusal]) -> list[Rewrite]:
+    done = [result for result in results if isinstance(result, Rewrite)]
+    return done if len(done) == len(results) else []
 
 
 def _at(context: PassContext, before: int, number: int) -> PassContext:
