@@ -25,8 +25,12 @@ def namespace_of(target: Any) -> str | None:
 
 def copy_of(graph: fx.Graph) -> fx.Graph:
     """The graph as it is now, to go back to."""
-    copy = fx.Graph()
-    copy.output(copy.graph_copy(graph, {}))
+    copy, made = fx.Graph(), dict[fx.Node, fx.Node]()
+    copy.output(copy.graph_copy(graph, made))
+    for node in graph.nodes:
+        # Dynamo notes on an input where it comes from, which AOTAutograd asks for, and torch does not copy that.
+        if node.op == "placeholder":
+            vars(made[node]).update({k: v for k, v in vars(node).items() if k not in vars(made[node])})
     return copy
 
 

@@ -47,6 +47,7 @@ from packpass.capture.dynamo import (
     SideEffects,
     SkipFrame,
     Unsupported,
+    builder,
     callee,
     dynamic_sources,
     dynamo_config,
@@ -316,6 +317,7 @@ def _groups(client: Client) -> list[Group]:
             "traces a loop over documents once for every number of documents",
             (
                 _hook(dynamo_utils, "run_node", "tracer node args kwargs nnmodule", _run_node),
+                _hook(builder, "set_example_value", "node example_value", fakes.set_example_value),
                 _hook(SideEffects, "check_allowed_side_effect", "self item", effects.check_allowed_side_effect),
                 _hook(SideEffects, "store_attr", "self item name value", effects.store_attr),
                 _hook(SideEffects, "load_cell", "self cellvar", effects.load_cell),

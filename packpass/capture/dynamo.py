@@ -58,6 +58,7 @@ from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.source import LocalSource
 from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
 
+# What a node gives, as it is noted on it.
 # Kinds of values: numbers, tensors, containers, cells, functions that are not plain, managers that swallow errors.
 from torch._dynamo.variables import (
     AutogradFunctionVariable,
@@ -74,6 +75,7 @@ from torch._dynamo.variables import (
     TensorVariable,
     TupleVariable,
     UserDefinedObjectVariable,
+    builder,
 )
 from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew, VariableTracker, is_side_effect_safe
 

@@ -26,7 +26,7 @@ from packpass._compat import (
 from packpass.capture import assumed
 from packpass.capture.dynamo import fake_slice_table, fake_slices_are_expressions, fake_writes_assume_sizes
 from packpass.capture.state import LOOP_MODES, active
-from packpass.semantics import op_name
+from packpass.semantics import AUTOGRAD_FUNCTION, op_name
 from packpass.semantics.sizes import DISTINCT
 
 _SLICE = torch.ops.aten.slice.Tensor
@@ -79,6 +79,17 @@ def _something_is_left(node: Any, args: Any, out: Any) -> None:
     if isinstance(values, torch.Tensor) and values.dim() == 1 and _unknown(values.shape[0]):
         if statically_known_true(args[0].numel() >= 1):
             torch._check(values.shape[0] >= 1)
+
+
+def set_example_value(original: Any, node: Any, value: Any) -> None:
+    """The fake results of a node. An autograd.Function may make up sizes for itself, of parts that it puts together
+    again: no result has them, and nobody refers to them."""
+    if op_name(node) == AUTOGRAD_FUNCTION and active.regions:
+        env, results = current_shape_env(), value if isinstance(value, (tuple, list)) else (value,)
+        seen = {symbol for result in results for symbol in free_unbacked_symbols(result)}
+        pending = env.pending_fresh_unbacked_symbols
+        env.ignorable_fresh_unbacked_symbols.extend(symbol for symbol in pending if symbol not in seen)
+    original(node, value)
 
 
 def ignore_views(tracer: Any, node: Any, *rest: Any) -> None:

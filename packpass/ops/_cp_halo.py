@@ -94,9 +94,8 @@ def window_positions(ranks: Tensor, shards: Shards, group_size: int, before: int
 
 def exchange_windows(
     rows: list[Tensor],
-    shards: Shards,
-    before: int,
-    behind: int,
+    sent: Tensor,
+    outside: Tensor,
     group: str,
     group_size: int,
     ends: list[dict[int, Scalar]] | None = None,
@@ -105,22 +104,16 @@ def exchange_windows(
 
     Args:
         rows: ``[T / cp, ...]``, packed dimension first, at least one slot.
+        sent, outside: as of `packpass.ops._cp_roll_slots.RollSlots`.
         ends: for each field what this rank sends for slots outside of a document: by shift, for the slot that a roll
             by it is the first to bring in.
 
     Returns:
         For each field ``[group_size * 2 * (N + 1) * (before + behind), ...]``: by owner, chunk, document and place.
     """
-    ranks = torch.arange(group_size, device=rows[0].device)
-    positions = window_positions(ranks, shards, group_size, before, behind)
-    slots = locate(positions, shards, group_size).slot
-    total = rows[0].shape[0]
-    taken = [read(row, 0, slots.flatten().clamp(0, total - 1)) for row in rows]
+    taken = [read(row, 0, sent) for row in rows]
     if ends is not None:
-        # How far outside: by -1 the slot right behind the document comes in, by 1 the one right before it.
-        whole = 2 * group_size * shards.lengths.unsqueeze(1)
-        outside = torch.where(positions < 0, -positions, torch.where(positions < whole, 0, whole - 1 - positions))
-        taken = [_with_ends(t, outside.flatten(), fills) for t, fills in zip(taken, ends, strict=True)]
+        taken = [_with_ends(t, outside, fills) for t, fills in zip(taken, ends, strict=True)]
     if len(rows) == 1:
         return [exchange(taken[0].view(group_size, -1), group, group_size).view(taken[0].shape)]
     mixed = len({row.dtype for row in rows}) > 1 or rows[0].dtype not in SENT

@@ -23,19 +23,21 @@ from torch import Tensor
 from packpass.ops._arguments import Scalar, check_boundaries, check_dim, check_fill, check_int, check_tensor
 from packpass.ops._bits import as_bits, fill_bits
 from packpass.ops._cp_group import resolve_group
-from packpass.ops._cp_halo import Shards, chunk_edges, exchange_windows, locate, shards_of
+from packpass.ops._cp_halo import chunk_edges, exchange_windows
 from packpass.ops._cp_layout import check_shards_op
+from packpass.ops._cp_roll_slots import roll_slots
 from packpass.ops._geometry import read, write
 from packpass.ops._library import define, differentiable
 from packpass.ops._packed_roll import packed_roll_op
+from packpass.ops._packed_roll_inductor import shifted_row
 
 # The exchange grows with (documents x |shift| x ranks): beyond this a roll is not a matter of edges.
 LONGEST = 1024
 
 
-def _kernel(
-    xs: list[Tensor], cu_seqlens: Tensor, fields: list[int], shifts: list[int], dims: list[int], fills: list[Scalar],
-    wraps: list[bool], group: str, group_size: int, rank: int, end_fills: list[Scalar] | None,
+def _rolled(
+    generated: bool, xs: list[Tensor], cu_seqlens: Tensor, fields: list[int], shifts: list[int], dims: list[int],
+    fills: list[Scalar], wraps: list[bool], group: str, group_size: int, rank: int, end_fills: list[Scalar] | None,
     end_wraps: list[bool] | None,
 ) -> list[Tensor]:  # fmt: skip
     dims = [dim % x.dim() for x, dim in zip(xs, dims, strict=True)]
@@ -47,83 +49,37 @@ def _kernel(
     if before + behind == 0 or xs[0].shape[dims[0]] == 0:
         return [xs[f].clone(memory_format=torch.contiguous_format) for f in fields]
 
-    shards = shards_of(cu_seqlens, group_size)
+    slots = roll_slots(cu_seqlens, xs[0].shape[dims[0]], group_size, rank, shifts, end_fills is not None)
     rows = [x.movedim(dim, 0).contiguous() for x, dim in zip(xs, dims, strict=True)]
     ends = None
     if rank == 0 and end_fills is not None and end_wraps is not None:
         known = list(zip(fields, shifts, end_fills, end_wraps, strict=True))
         ends = [{k: fill for f, k, fill, wrap in known if f == field and not wrap} for field in range(len(xs))]
-    halos = exchange_windows(rows, shards, before, behind, group, group_size, ends)
-    edges = chunk_edges(cu_seqlens, group_size)
+    halos = exchange_windows(rows, slots.sent, slots.outside, group, group_size, ends)
+    shards, edges = cu_seqlens // group_size, chunk_edges(cu_seqlens, group_size)
     outs = []
     for f, k, fill, wrap in rolls:
-        moved = packed_roll_op(xs[f], edges, k, dims[f], 0)
+        # What the patch below writes need not be filled before.
+        shifted = shifted_row(xs[f], shards, k, dims[f]) if generated else None
+        moved = packed_roll_op(xs[f], edges, k, dims[f], 0) if shifted is None else shifted
         if k != 0:
-            slots, values = _near_edges(
-                rows[f],
-                halos[f],
-                shards,
-                k,
-                None if wrap else fill,
-                (before, behind),
-                (group_size, rank),
-                end_fills is not None,
-            )
-            patched = write(as_bits(moved), dims[f], slots, as_bits(values.movedim(0, dims[f])))
+            at = slots.patches[k]
+            values = as_bits(read(halos[f], 0, at.taken))
+            if not wrap and end_fills is None:
+                filling = fill_bits(fill, moved.dtype, moved.device)
+                values = torch.where(_column(at.absent, values) != 0, filling, values)
+            patched = write(as_bits(moved), dims[f], at.slots, values.movedim(0, dims[f]))
             moved = patched.view(moved.dtype)
         outs.append(moved)
     return outs
 
 
-def _near_edges(
-    rows: Tensor,
-    halo: Tensor,
-    shards: Shards,
-    shift: int,
-    fill: Scalar | None,
-    reach: tuple[int, int],
-    place: tuple[int, int],
-    ends_sent: bool,
-) -> tuple[Tensor, Tensor]:
-    """The slots of this rank's chunks whose source lies in another chunk, and their values.
+def _kernel(*arguments: Any) -> list[Tensor]:
+    return _rolled(False, *arguments)
 
-    Entries that a short chunk has no slot for repeat another entry of the same chunk.
 
-    Args:
-        rows, halo: as of `exchange_windows`; ``reach`` and ``place`` are its (before, behind) and this rank.
-        ends_sent: has rank 0 sent what slots get whose source lies outside of their document?
-
-    Returns:
-        Slots int64 ``[n]`` with repetitions, values ``[n, ...]``, equal where the slots are.
-    """
-    (before, behind), (group_size, rank) = reach, place
-    count = abs(shift)
-    documents = shards.starts.shape[0]
-    length = shards.lengths.unsqueeze(1)
-    steps = torch.arange(count, device=rows.device)
-    # [N+1, count]: the slot within its chunk, and the place of its source in the chunk's window.
-    if shift < 0:
-        offset = (length - count + steps).clamp(min=0)
-        window = before + offset + count - length
-    else:
-        offset = torch.minimum(steps, (length - 1).clamp(min=0))
-        window = before - count + offset
-    half = torch.arange(2, device=rows.device).view(2, 1, 1)
-    chunk = torch.where(half == 0, rank, 2 * group_size - 1 - rank)
-    source = locate(chunk * length + offset - shift, shards, group_size)
-    document = torch.arange(documents, device=rows.device).view(-1, 1)
-    width = before + behind
-    owner = torch.where(source.exists, source.rank, 0) if ends_sent else source.rank
-    taken = ((owner * 2 + half) * documents + document) * width + window.clamp(0, width - 1)
-    slots = (shards.starts.unsqueeze(1) + half * length + offset).clamp(0, rows.shape[0] - 1).flatten()
-
-    bits = as_bits(read(halo, 0, taken.flatten()))
-    if fill is not None and not ends_sent:
-        absent = ~source.exists.flatten()
-        bits = torch.where(_column(absent, bits), fill_bits(fill, rows.dtype, rows.device), bits)
-    empty = (length == 0).expand(2, documents, count).flatten()  # no document has slots: keep what lies there
-    kept = as_bits(read(rows, 0, slots))
-    return slots, torch.where(_column(empty, bits), kept, bits).view(rows.dtype)
+def _code(*arguments: Any) -> list[Tensor]:
+    return _rolled(True, *arguments)
 
 
 def _column(vector: Tensor, like: Tensor) -> Tensor:
@@ -143,7 +99,7 @@ cp_packed_roll_op = define(
     "bool[] wraps, str group, int group_size, int rank, Scalar[]? end_fills, bool[]? end_wraps) -> Tensor[]",
     fake=_fake,
     kernel=_kernel,
-    decomposition=_kernel,
+    decomposition=_code,
 )
 
 

@@ -69,12 +69,27 @@ def decomposition(
             return gather_kernel(x, cu_seqlens, shift, dim, fill, cu_seqlens_padded)
         return select_form(x, cu_seqlens, shift, dim, fill)
     if cu_seqlens_padded is None and reach <= SHORT and x.dtype in VECTORISED and guard_or_false(total > 0):
-        # Trailing dimensions of size 1 would hide that this is a row.
-        inner = x.shape[dim + 1 :]
-        row = x.reshape(x.shape[: dim + 1]) if all(statically_known_true(size == 1) for size in inner) else x
-        return patch_form(row, cu_seqlens, shift, dim, fill).reshape(x.shape)
+        return patch_form(row_alone(x, dim), cu_seqlens, shift, dim, fill).reshape(x.shape)
     out: Tensor = host_roll_op(x, cu_seqlens, shift, dim, fill, cu_seqlens_padded)
     return out
+
+
+def shifted_row(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int) -> Tensor | None:
+    """`shift_between` for code of the CPU, whose caller patches all slots whose source lies in another document; None
+    where the row is not shifted as one.
+
+    Args:
+        dim: at least 0.
+    """
+    if shift == 0 or x.device.type != "cpu" or abs(shift) > SHORT or x.dtype not in VECTORISED:
+        return None
+    return shift_between(row_alone(x, dim).contiguous(), cu_seqlens, shift, dim).reshape(x.shape)
+
+
+def row_alone(x: Tensor, dim: int) -> Tensor:
+    """x without trailing dimensions of size 1, which would hide that this is a row."""
+    inner = x.shape[dim + 1 :]
+    return x.reshape(x.shape[: dim + 1]) if all(statically_known_true(size == 1) for size in inner) else x
 
 
 def select_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar) -> Tensor:

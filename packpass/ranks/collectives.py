@@ -17,6 +17,7 @@ from torch import fx
 
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Rewrite
+from packpass.ops._snapshot import snapshot_op
 from packpass.semantics.memory import copied
 
 NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
@@ -164,8 +165,9 @@ def _even(splits: Any) -> bool:
 
 
 def _origin(node: fx.Node) -> fx.Node:
-    """The node whose values these boundaries have."""
-    while (source := copied(node)) is not None:
+    """The node whose values these boundaries have, through the copies that are kept for the backward."""
+    while (source := node.args[0] if node.target is snapshot_op else copied(node)) is not None:
+        assert isinstance(source, fx.Node)
         node = source
     return node
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
 from packpass.semantics import example, storage
@@ -12,6 +13,7 @@ from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import FULL
 from passes.document_loops.machine import Machine
 from passes.document_loops.terms import Assign, DocRow, Outside, PointRead, Row, Term, walk
+from passes.loops import LoopFound
 from passes.refused import Refused
 
 if TYPE_CHECKING:
@@ -45,6 +47,16 @@ def separate_inputs(graph: fx.Graph, decided: Decided) -> list[str]:
     targets = {memory[m] for m in {storage(node) for node in written} if m in inputs}
     found = [n.name for m, n in inputs.items() if memory[m] in targets]
     return found if len(found) > 1 else []
+
+
+def used_beside_written(graph: fx.Graph, loop: LoopFound) -> tuple[str, ...]:
+    """The same for a loop that is about to become several: each of them sees only its own part."""
+    outer = {n for node in loop.nodes for n in node.all_input_nodes if n not in loop.nodes}
+    memory = {storage(n): example(n).dtype for n in outer if isinstance(example(n), torch.Tensor)}
+    inputs = {storage(n): n for n in graph.nodes if n.op == "placeholder" and storage(n) is not None}
+    targets = {memory[m] for m in loop.written if m in inputs and m in memory}
+    found = [n.name for m, n in inputs.items() if m in memory and memory[m] in targets]
+    return tuple(found) if len(found) > 1 else ()
 
 
 def only_overwritten(decided: Decided, node: fx.Node) -> bool:

@@ -145,15 +145,18 @@ def _marker(graph: fx.Graph, like: fx.Node, args: tuple[Any, ...]) -> fx.Node:
 def _prefix(
     begin: fx.Node, body: Iterable[fx.Node], others: set[fx.Node], is_exchange: IsExchange, moves: Collection[str]
 ) -> Prefix | None:
-    """What one iteration computes before it exchanges it; None if some of it needs what is exchanged. ``others`` are
-    the loop's nodes outside of this body."""
+    """What one iteration computes before its first exchanges, those that need nothing which was exchanged; None if some
+    of it needs it all the same. ``others`` are the loop's nodes outside of this body."""
     nodes = list(body)
-    inside, tainted = set(nodes), set[fx.Node]()
+    inside, tainted, first = set(nodes), set[fx.Node](), list[fx.Node]()
     for node in nodes:
-        if is_exchange(node) or any(n in tainted for n in node.all_input_nodes):
+        late = any(n in tainted for n in node.all_input_nodes)
+        if is_exchange(node) and not late:
+            first.append(node)
+        if is_exchange(node) or late:
             tainted.add(node)
     results: dict[fx.Node, None] = {}
-    stack, seen = [n for node in nodes if is_exchange(node) for n in node.all_input_nodes], set[fx.Node]()
+    stack, seen = [n for node in first for n in node.all_input_nodes], set[fx.Node]()
     while stack:
         node = stack.pop()
         if node in seen or node not in inside or not isinstance(example(node), (torch.Tensor, list, tuple)):

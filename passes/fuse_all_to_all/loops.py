@@ -4,7 +4,8 @@ Both traced iterations are run on blocks (`body`): what a document's tensor hold
 that is, for every document, its part of ``cp_to_hp`` or ``hp_to_cp`` of an outer tensor is computed once for the whole
 row; the loop then only cuts the documents out of it, which is for `vectorize_segments` to see through.
 
-A loop that computes on documents before it sends them is split in two first (`fission`).
+A loop that computes on documents before it sends them is split in two first (`fission`), and so is one that exchanges
+what it got (`apart`).
 
 Does not handle: shards that are no zigzag, boundaries counted in other
 units than tokens of the row or of a shard, hooks and in-place writes to what is sent or received, an autograd.Function
@@ -15,7 +16,6 @@ columns, say), they do not agree and all raise; what a rank does with the result
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -28,19 +28,21 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
 from packpass.semantics.effects import written_inputs
 from passes.context import PassContext
-from passes.document_loops.fission import prefixes, split
+from passes.document_loops.aliasing import used_beside_written
+from passes.document_loops.fission import Prefix, prefixes, split
 from passes.document_loops.integers import Boundaries
 from passes.document_loops.machine import Machine
 from passes.document_loops.op_names import is_size_check, name_of
 from passes.document_loops.run import NAME as VECTORIZE
 from passes.document_loops.run import numbered, run_loop
+from passes.fuse_all_to_all.apart import First, exchanged, recount
 from passes.fuse_all_to_all.blocks import Blocks
 from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.counted import boundaries_of, integers, only_checked
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
-from passes.fuse_all_to_all.held import Buffer
 from passes.fuse_all_to_all.moves import MOVES
+from passes.fuse_all_to_all.needed import needed
 from passes.fuse_all_to_all.scalars import Lin, Scale
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 from passes.fuse_all_to_all.write import write
@@ -90,9 +92,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         loop = numbered(gm.graph, number)
         size = _group_size(gm, loop)
         if size is not None:
-            result = _run_one(gm, loop, size, context)
-            found = _run_split(gm, number, size, context) if helped and isinstance(result, Refusal) else []
-            results += found or [result]
+            results += _rewritten(gm, number, size, context)
         elif helped and _feeds_exchange(gm, loop):
             results.append(run_loop(gm.graph, number, context))
     if any(isinstance(r, Rewrite) for r in results):
@@ -102,24 +102,69 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     return results
 
 
-def _run_split(gm: fx.GraphModule, number: int, size: int, context: PassContext) -> list[Rewrite | Refusal]:
-    """The loop as two, the first of which computes on documents before the second exchanges them; none if that does
-    not help, and the graph is as it was."""
-    loop = numbered(gm.graph, number)
-    found = prefixes(loop, lambda node: bool(_collectives(gm, [node])), MOVES)
-    if not found:
+def _rewritten(gm: fx.GraphModule, number: int, size: int, context: PassContext) -> list[Rewrite | Refusal]:
+    """The rewrites of one loop, as it is or as several; or why not, and the graph as it was."""
+    whole = _run_one(gm, numbered(gm.graph, number), size, context)
+    if isinstance(whole, Rewrite):
+        return [whole]
+    ways = ((_computed_before, _run_computed), (_exchanged_before, _run_exchanged))
+    for find_first, run_first in ways if context.options.runs(VECTORIZE) else ():
+        first: Any = find_first(gm, numbered(gm.graph, number), size)
+        if not first:
+            continue
+        graph, separate = copy_of(gm.graph), used_beside_written(gm.graph, numbered(gm.graph, number))
+        done = run_first(gm, number, first, size, context)
+        rest = _all_done(_rewritten(gm, number, size, context)) if done else []
+        if rest:
+            names = tuple(dict.fromkeys((*rest[0].claims.separate_inputs, *separate)))
+            claims = dataclasses.replace(rest[0].claims, separate_inputs=names)
+            return [*done, dataclasses.replace(rest[0], claims=claims), *rest[1:]]
+        gm.graph = graph
+        break  # the other way would try the same again, and again for every exchange
+    return [whole]
+
+
+def _computed_before(gm: fx.GraphModule, loop: LoopFound, cp: int) -> list[Prefix]:
+    """What is exchanged is computed from the document: for the whole row, in front."""
+    return prefixes(loop, lambda node: bool(_collectives(gm, [node])), MOVES)
+
+
+def _run_computed(gm: fx.GraphModule, number: int, found: list[Prefix], cp: int, context: PassContext) -> list[Rewrite]:
+    before = split(gm.graph, numbered(gm.graph, number), found)
+    return _all_done([run_loop(gm.graph, before, _at(context, before, number))])
+
+
+def _exchanged_before(gm: fx.GraphModule, loop: LoopFound, cp: int) -> list[First]:
+    """What is exchanged depends on what was: the first exchange is one of the whole row, in front."""
+    machines = [integers(loop, which) for which in range(len(loop.iterations))]
+    try:
+        readings = _readings(loop, cp, machines)
+    except Refused:
         return []
-    graph = copy_of(gm.graph)
-    before = split(gm.graph, loop, found)
-    where = context.locations.get(number, "<unknown>")
-    inner = dataclasses.replace(context, locations={**context.locations, before: where})
-    results = [run_loop(gm.graph, before, inner)]
-    if isinstance(results[0], Rewrite):
-        results.append(_run_one(gm, numbered(gm.graph, number), size, context))
-        if isinstance(results[1], Rewrite):
-            return results
-    gm.graph = graph
+    for counts in readings:
+        found = exchanged(loop, [_body(gm, loop, i, cp, counts, machine) for i, machine in enumerate(machines)])
+        if found and len(_collectives(gm, found[0].prefix.nodes)) < len(_collectives(gm, loop.iterations[0][1])):
+            return found
     return []
+
+
+def _run_exchanged(gm: fx.GraphModule, number: int, found: list[First], cp: int, context: PassContext) -> list[Rewrite]:
+    recount(gm.graph, found)
+    before = split(gm.graph, numbered(gm.graph, number), [first.prefix for first in found])
+    inner = _at(context, before, number)
+    exchange = _run_one(gm, numbered(gm.graph, before), cp, inner)
+    return [] if isinstance(exchange, Refusal) else _all_done([exchange, run_loop(gm.graph, before, inner)])
+
+
+def _all_done(results: list[Rewrite | Refusal]) -> list[Rewrite]:
+    done = [result for result in results if isinstance(result, Rewrite)]
+    return done if len(done) == len(results) else []
+
+
+def _at(context: PassContext, before: int, number: int) -> PassContext:
+    """Two loops of one place in the user's code."""
+    where = context.locations.get(number, "<unknown>")
+    return dataclasses.replace(context, locations={**context.locations, before: where})
 
 
 def _run_one(gm: fx.GraphModule, loop: LoopFound, size: int, context: PassContext) -> Rewrite | Refusal:
@@ -204,36 +249,45 @@ def decide(gm: fx.GraphModule, loop: LoopFound, cp: int) -> Decided:
         raise Refused(
             "skip-condition", "documents that the loop skips would have to divide, too", loop.iterations[0][0]
         )
-    base, lengths, factors = boundaries_of(machines[0], loop)
     refused: Refused | None = None
-    for scale in (Scale(2 * cp, cp), Scale(2, 1)):
-        if any((f * scale.align).denominator != 1 for f in factors.values()):
-            refused = refused or Refused("unknown-bounds", "boundaries are divided by more than the group's size")
-            continue
-        counts = Counts(base, lengths, factors, scale)
+    for counts in _readings(loop, cp, machines):
         try:
             return _decide(gm, loop, cp, counts, machines)
         except Refused as again:
             refused = refused or again
-    assert refused is not None
-    raise refused
+    raise refused or Refused("unknown-bounds", "boundaries are divided by more than the group's size")
+
+
+def _readings(loop: LoopFound, cp: int, machines: list[Machine]) -> list[Counts]:
+    """What the loop's integers may mean: its boundaries count the whole row, or a shard. Raises `Refused`."""
+    base, lengths, factors = boundaries_of(machines[0], loop)
+    scales = [Scale(2 * cp, cp), Scale(2, 1)]
+    fitting = [scale for scale in scales if all((f * scale.align).denominator == 1 for f in factors.values())]
+    return [Counts(base, lengths, factors, scale) for scale in fitting]
+
+
+def _body(gm: fx.GraphModule, loop: LoopFound, which: int, cp: int, counts: Counts, machine: Machine) -> Body:
+    body = Body(gm, machine, counts.factors, counts.scale, cp)
+    body.run(loop.iterations[which][1])
+    return body
 
 
 def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machines: list[Machine]) -> Decided:
     bodies, texts = list[Body](), list[str]()
     found, live, lengths = [], [], []
-    for machine, (_, nodes, _) in zip(machines, loop.iterations, strict=True):
-        body = Body(gm, machine, counts.factors, counts.scale, cp)
-        body.run(nodes)
+    for i, (machine, (_, nodes, _)) in enumerate(zip(machines, loop.iterations, strict=True)):
+        body = _body(gm, loop, i, cp, counts, machine)
         try:
             chosen = _choose(body, loop, nodes)
         except Refused:
             _no_aliasing(body, nodes, {*body.values}, {source.node for source in body.sources})
             raise
-        _no_aliasing(body, nodes, {*_needed(body, nodes, chosen)}, {e.source.node for e in chosen.values()})
+        _no_aliasing(body, nodes, {*needed(body, nodes, chosen)}, {e.source.node for e in chosen.values()})
         alive, counted = _live(body, nodes, set(chosen))
         order = steps(nodes)
-        texts.append(program(gm, loop.iterations[len(bodies)][0], _needed(body, nodes, chosen)))
+        # All that ranks must have in common: what a rank does with its part may depend on the rank (weights of its own
+        # heads).
+        texts.append(program(gm, loop.iterations[len(bodies)][0], needed(body, nodes, chosen)))
         found.append(tuple((order.index(n), e) for n, e in chosen.items()))
         bodies.append(body)
         live.append(alive)
@@ -293,21 +347,6 @@ def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.
     return chosen
 
 
-def _needed(body: Body, nodes: tuple[fx.Node, ...], chosen: Iterable[fx.Node]) -> list[fx.Node]:
-    """What the exchanged tensors are computed from: all that ranks must have in common. What a rank does with its part
-    may depend on the rank (weights of its own heads)."""
-    inside, needed, stack = set(nodes), set[fx.Node](), list(chosen)
-    while stack:
-        node = stack.pop()
-        if node in needed or node not in inside:
-            continue
-        needed.add(node)
-        stack += node.all_input_nodes
-        if isinstance(body.values.get(node), Buffer):
-            stack += [user for user in node.users if name_of(user) == "copy_" and user in body.values]
-    return [n for n in nodes if n in needed]
-
-
 def _live(
     body: Body, nodes: tuple[fx.Node, ...], chosen: set[fx.Node]
 ) -> tuple[frozenset[fx.Node], dict[fx.Node, bool]]:
@@ -329,7 +368,7 @@ def _live(
         if sharded is not None:
             lengths[node] = sharded
         elif node not in chosen:
-            if base_name(node.target) or (node in body.exchanged and op_name(node) == AUTOGRAD_FUNCTION):
+            if base_name(node.target) or _collectives(body.gm, [node]):
                 raise Refused("not-zigzag", "a part of the exchange is used in another way", node)
             stack.extend(node.all_input_nodes)
     return frozenset(live), lengths

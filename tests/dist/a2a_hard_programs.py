@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from tests.dist import a2a_computed_programs as computed
 from tests.dist import a2a_spelled_programs as spelled
+from tests.dist import a2a_twice_programs as twice
 from tests.dist.a2a_moves import WIDTH, gathered, scatter_sequence, size_of, unzigzag, zigzag
 from tests.dist.naive import AllToAll
 
@@ -347,6 +348,12 @@ REWRITTEN = {
         Hard(spelled.handles, differentiable=False),
         Hard(spelled.lists_in_a_function),
         Hard(spelled.differentiable_lists),
+        Hard(twice.there_and_back, exchanges=2, tails=False),
+        Hard(twice.back_into_the_row, exchanges=2),
+        Hard(twice.added_to_the_document, exchanges=2, tails=False),
+        Hard(twice.back_and_there, exchanges=3, tails=False),
+        Hard(twice.two_lists, tails=False),
+        Hard(twice.function_of_documents, tails=False),
     )
 }
 LEFT = {
@@ -375,5 +382,9 @@ LEFT = {
         Hard(spelled.added_into, sharded=False, code="aliasing"),
         Hard(spelled.uneven_parts, sharded=False, code="aliasing"),
         Hard(spelled.uneven_lists, sharded=False, code="aliasing"),
+        Hard(twice.received_used_twice, code="not-zigzag"),
+        Hard(twice.next_document_written, code="aliasing"),
+        Hard(twice.back_in_order, code="not-zigzag"),
+        Hard(twice.function_that_forgets, code="aliasing"),
     )
 }

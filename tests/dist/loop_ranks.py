@@ -10,6 +10,8 @@ from torch import Tensor
 
 import packpass
 from tests.dist import a2a_fuzz, a2a_hard_programs, a2a_programs
+from tests.dist.a2a_moves import gathered
+from tests.dist.a2a_twice_programs import scattered
 from tests.dist.cp_programs import check, executed, group_of
 
 
@@ -160,6 +162,33 @@ def hard(cp: int, name: str, inner: str) -> None:
             check(torch.equal(grad[0], by_hand), name, count, "gradient")
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     check(graphs <= 2, name, "graphs", graphs)
+
+
+def split_over_source(back: bool) -> None:
+    """The same for loops that become several: what is sent is computed, or has come back."""
+    group = group_of(2)
+    torch._dynamo.reset()
+
+    def program(x: Tensor, out: Tensor, cu: Tensor) -> Tensor:
+        for i in range(len(cu) - 1):
+            document = x[cu[i] // 2 : cu[i + 1] // 2]
+            if back:
+                out[cu[i] // 2 : cu[i + 1] // 2] = scattered(torch.relu(gathered(document, group)), group)
+            else:
+                out[cu[i] : cu[i + 1]] = gathered(torch.relu(document), group)
+        return out * 2
+
+    compiled = torch.compile(
+        program, backend=packpass.backend, fullgraph=True, options={"packpass.inner_backend": "eager"}
+    )
+    cu = torch.tensor([0, 4, 16], dtype=torch.int32)
+    for shift in (None, 4, 0):
+        ours, eager = (torch.arange(36.0) + 100 * dist.get_rank() for _ in range(2))
+        targets = [torch.zeros(32) if shift is None else memory[shift : shift + 32] for memory in (ours, eager)]
+        shape = (8, 4) if back else (16, 2)
+        inputs = [(m[:32].view(8, 4), t.view(shape), cu) for m, t in zip((ours, eager), targets, strict=True)]
+        check(torch.equal(compiled(*inputs[0]), program(*inputs[1])), back, shift, "values")
+        check(torch.equal(ours, eager), back, shift, "memory")
 
 
 def result_over_source() -> None:

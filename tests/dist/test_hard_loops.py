@@ -29,6 +29,11 @@ def test_result_over_source(ranks: Ranks) -> None:
     ranks.call(loop_ranks.result_over_source, timeout_s=120)
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_result_over_source_of_a_loop_that_is_split(ranks: Ranks, back: bool) -> None:
+    ranks.call(loop_ranks.split_over_source, back, timeout_s=120)
+
+
 def test_verified(ranks: Ranks) -> None:
     """The loop as it was runs beside the exchange."""
     for messages in ranks.call(loop_ranks.verified, "to_heads", timeout_s=120):

@@ -409,3 +409,16 @@ def test_a_group_of_one(tmp_path: Path) -> None:
     finally:
         dist.destroy_process_group()
         torch._dynamo.reset()
+
+
+def test_boundaries_are_found_behind_the_copies_kept_for_the_backward() -> None:
+    graph = torch.fx.Graph()
+    x, cu = graph.placeholder("x"), graph.placeholder("cu")
+    kept = graph.call_function(torch.ops.packpass.snapshot.default, (cu,))
+    made = graph.call_function(torch.ops.packpass.cp_to_hp.default, (x, kept, [4], 1, "0", 2))
+    graph.output(made)
+    for node, value in ((x, torch.zeros(2, 4)), (cu, torch.tensor([0, 4])), (kept, torch.tensor([0, 4]))):
+        node.meta["example_value"] = value
+    made.meta["example_value"] = torch.zeros(4, 2)
+    (found,) = collectives(torch.fx.GraphModule(torch.nn.Module(), graph))
+    assert found.boundaries == 1
