@@ -93,6 +93,47 @@ def _resampled(taps: Any, image: Tensor, rows: Any, columns: Any, align_corners:
     return out.reshape(n, channels, rows, columns)
 
 
+def bilinear_smoothed(image: Tensor, rows: Any, columns: Any, last: bool) -> Tensor:
+    """The same with ``antialias``: where pixels get fewer, every one is a mean of all that it stands for."""
+    return _smoothed(_triangle, image, rows, columns, last)
+
+
+def bicubic_smoothed(image: Tensor, rows: Any, columns: Any, last: bool) -> Tensor:
+    """The same with the bicubic kernel."""
+    return _smoothed(_cubic_filter, image, rows, columns, last)
+
+
+def _triangle(distance: Tensor) -> Tensor:
+    return (1 - distance).clamp(min=0)
+
+
+def _cubic_filter(distance: Tensor) -> Tensor:
+    near = (1.5 * distance - 2.5) * distance * distance + 1
+    far = -0.5 * (((distance - 5) * distance + 8) * distance - 4)
+    return torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
+
+
+def _shares(kernel: Any, size: Any, of: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What part of each of ``size`` new pixels each of the ``of`` old ones is: [size, of]."""
+    places = torch.arange(size, device=device).to(dtype)
+    center = (places + 0.5) * of / size
+    width = ((places * 0 + of) / size).clamp(min=1)
+    pixels = torch.arange(of, device=device).to(dtype) + 0.5
+    shares = kernel(((pixels[None, :] - center[:, None]) / width[:, None]).abs())
+    return shares / shares.sum(-1, keepdim=True)
+
+
+def _smoothed(kernel: Any, image: Tensor, rows: Any, columns: Any, last: bool) -> Tensor:
+    _, channels, high, wide = image.shape
+    dtype = torch.float64 if image.dtype == torch.float64 else torch.float32
+    down = _shares(kernel, rows, high, dtype, image.device)
+    across = _shares(kernel, columns, wide, dtype, image.device)
+    shares = (down[:, None, :, None] * across[None, :, None, :]).reshape(rows * columns, high * wide)
+    out = (shares @ image[0].permute(1, 2, 0).reshape(high * wide, channels).to(dtype)).to(image.dtype)
+    out = out.reshape(1, rows, columns, channels).permute(0, 3, 1, 2)
+    return out if last else out.contiguous()
+
+
 def convolved(
     image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int], padding: tuple[int, int], last: bool
 ) -> Tensor:
@@ -157,12 +198,16 @@ def interpolate(tx: Any, *args: Any, **kwargs: Any) -> Any:
         return None
     given = {name: value.as_python_constant() for name, value in known.items()}
     function = {"bilinear": bilinear, "bicubic": bicubic}.get(given.pop("mode", "nearest"))
-    corners = bool(given.pop("align_corners", None))
+    corners, smooth = bool(given.pop("align_corners", None)), bool(given.pop("antialias", None))
     if function is None or any(given.values()) or not (_has_unknown(image) or _is_number(rows) or _is_number(columns)):
         return None
-    return variable(tx, function).call_function(
-        tx, [image, rows, columns, constant(corners), constant(_is_last(image))], {}
-    )
+    last = constant(_is_last(image))
+    if not smooth:
+        return variable(tx, function).call_function(tx, [image, rows, columns, constant(corners), last], {})
+    if corners or not all(type(size) is int for size in example(image).shape) or example(image).shape[0] != 1:
+        return None
+    smoothed = bilinear_smoothed if function is bilinear else bicubic_smoothed
+    return variable(tx, smoothed).call_function(tx, [image, rows, columns, last], {})
 
 
 def convolution(tx: Any, *args: Any, **kwargs: Any) -> Any:

@@ -8,13 +8,14 @@ every entry by itself and has no other tensor among its operands, so that it giv
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch import fx
 
 from packpass._compat import hint_of
-from packpass.capture.dynamo import TensorVariable, emit, example
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit, example
 from packpass.capture.entries import is_constant
 from packpass.capture.state import Mode, active, current_frame
 from packpass.capture.watch import ROWS, enter_loop_mode, is_unknown, loops_are_sought
@@ -27,12 +28,40 @@ from packpass.semantics.pointwise import tagged
 def number(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
     """``int(tensor)`` as an entry of a vector of integers; None if it is something else."""
     value = tensor.realize() if tensor is not None and not rest and not kwargs else None
+    if active.regions and isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymBool):
+        return _of_comparison(tx, value.as_proxy().node)
     if not active.regions or not isinstance(value, TensorVariable) or not _is_single(example(value)):
         return None
     node = value.as_proxy().node
     if _source(node) is None or mutated_after(node.graph, node, node):
         return None  # what it holds now is not what it was made as
     return _entry(tx, active.regions[-1], value)
+
+
+_ABOVE = {operator.gt: (0, 1, 0), operator.ge: (0, 1, 1), operator.lt: (1, 0, 0), operator.le: (1, 0, 1)}
+"""Comparison of integers -> which of both is the larger one, which the smaller, and whether they may be equal."""
+
+
+def _of_comparison(tx: Any, node: fx.Node) -> Any:
+    """``int(t > 1)``: 1 or 0, without asking which; None if it is no comparison of integers."""
+    if node.target not in _ABOVE or len(node.args) != 2:
+        return None
+    more, less, equal = _ABOVE[node.target]
+    sides = [_integer(tx, part) for part in node.args]
+    if None in sides:
+        return None
+    by = call(tx, operator.sub, sides[more], sides[less])
+    by = call(tx, operator.add, by, constant(equal))
+    return call(tx, torch.sym_min, call(tx, torch.sym_max, by, constant(0)), constant(1))
+
+
+def _integer(tx: Any, part: Any) -> Any:
+    if type(part) is int:
+        return constant(part)
+    value = part.meta.get("example_value") if isinstance(part, fx.Node) else None
+    if not isinstance(value, torch.SymInt):
+        return None
+    return SymNodeVariable.create(tx, tx.output.current_tracer.proxy(part), value)
 
 
 def item(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from packpass import markers
-from packpass.capture import nothing, plain
+from packpass.capture import nothing, plain, widths
 from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,
@@ -76,7 +76,7 @@ class CollectedItems(list[Any]):
             self.values.append([])
         if not region.iteration <= len(self.values) <= region.iteration + 1:
             raise self._refuse_count()
-        value = value.realize()
+        value = widths.as_numbers(region.tx, value.realize())
         known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.is_none(value)
         if not known and row_of(value) is None:
             raise self._refuse_entry(value)
@@ -389,4 +389,5 @@ def is_collected(value: Any) -> bool:
 
 def numbers_of(value: Any) -> Any:
     """The sequence over documents that a list of numbers is, which a loop over documents has filled; or None."""
-    return value.items.numbers if is_collected(value) else None
+    items = items_of(value)
+    return items.numbers if items is not None and items.region.closed else None

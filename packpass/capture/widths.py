@@ -62,6 +62,19 @@ def as_number(tx: Any, entry: Any) -> Any:
     return _made_again(tx, entry.as_proxy().node) if is_tensor else entry
 
 
+def as_numbers(tx: Any, row: Any) -> Any:
+    """A tuple or list with the integer tensors without dimensions among its entries as the numbers they hold."""
+    if not isinstance(row, (ListVariable, TupleVariable)) or type(row.items) is not list:
+        return row
+    entries = [entry.realize() for entry in row.items]
+    if not any(isinstance(entry, TensorVariable) for entry in entries):
+        return row
+    made = [as_number(tx, entry) for entry in entries]
+    if any(isinstance(entry, TensorVariable) for entry in made):
+        return row
+    return TupleVariable(made) if isinstance(row, TupleVariable) else ListVariable(made)
+
+
 def _made_again(tx: Any, made: Any) -> Any:
     """The number that a tensor without dimensions holds, from the numbers that it was made of."""
     if isinstance(made, int):

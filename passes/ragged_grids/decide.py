@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass._compat import statically_known_true
+from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.names import name_of_target
@@ -61,8 +61,15 @@ class Decided:
 
 
 def is_over_rows(loop: LoopFound) -> bool:
-    """Does the body read numbers of a row of a matrix?"""
-    return any(_is_row_number(node) for node in loop.iterations[0][1])
+    """Does the body read numbers of a row of a matrix, or lay a document's slots out by several numbers of its own?"""
+    return any(_is_row_number(node) or _lays_out(node) for node in loop.iterations[0][1])
+
+
+def _lays_out(node: fx.Node) -> bool:
+    if node.target is not markers.RESHAPE:
+        return False
+    sizes = [size.node.expr for size in example(node).shape if isinstance(size, torch.SymInt)]
+    return len({size for size in sizes if size.is_Symbol and free_unbacked_symbols(size)}) > 1
 
 
 def _is_row_number(node: fx.Node) -> bool:

@@ -16,7 +16,21 @@ from packpass.semantics import Call, example, meaning, meaning_of
 from packpass.semantics.effects import effects_of
 from passes.ragged_grids.machine import Machine
 from passes.ragged_grids.sizes import DOCUMENT, Coordinate, coordinates, flat, product, unflat
-from passes.ragged_grids.terms import Form, Index, Input, Layer, Moved, Read, Term, computed, frozen, reads, walk
+from passes.ragged_grids.terms import (
+    Applied,
+    Form,
+    Index,
+    Input,
+    Layer,
+    Moved,
+    Read,
+    Term,
+    Value,
+    computed,
+    frozen,
+    reads,
+    walk,
+)
 
 
 def layer(machine: Machine, node: fx.Node, call: Call) -> Term | None:
@@ -75,11 +89,18 @@ def _operand(machine: Machine, node: fx.Node, call: Call, relation: meaning.Rela
 
 def _is_from_outside(machine: Machine, term: Term) -> bool:
     """Is a tensor the same for all documents?"""
-    if any(not isinstance(part, (Input, Moved)) for part in walk(term)):
+    if any(not isinstance(part, (Input, Moved, Applied)) or _takes_numbers(part) for part in walk(term)):
         return False
     read = [at for part in walk(term) for found in reads(part) for at in found.at]
     numbers = [e for e in (*read, *term.dims) if not isinstance(e, Index)]
     return not any(e.free_symbols & machine.names.own or DOCUMENT in e.free_symbols for e in numbers)
+
+
+def _takes_numbers(value: Any) -> bool:
+    """Is a number of the document among the arguments?"""
+    if isinstance(value, Applied):
+        return _takes_numbers((value.args, value.kwargs))
+    return isinstance(value, Value) or (isinstance(value, tuple) and any(map(_takes_numbers, value)))
 
 
 def in_row(machine: Machine, of: Term, rank: int) -> Term:

@@ -76,15 +76,14 @@ class Row(Places):
         out = self.node(self.term, tuple(at))
         rest = [self.documents.vector(size) for d, size in enumerate(self.term.dims) if d != self.dim]
         sizes = (self.slots.total, *rest)
-        same = [
-            statically_known_true(have == (example(want) if isinstance(want, fx.Node) else want))
-            for have, want in zip(example(out).shape, sizes, strict=True)
-        ]
-        if not all(same):
+        have = example(out).shape
+        known = [example(size) if isinstance(size, fx.Node) else size for size in sizes]
+        whole = len(have) == len(known) and all(map(statically_known_true, map(operator.eq, have, known)))
+        if not whole:  # it is the same for all slots, or along a dimension that documents share
             out = self.call("expand", out, sizes, method=True)
         if self.dim:
             out = self.call(torch.movedim, out, 0, self.dim)
-        return out if all(same) and not self.dim else self.call(torch.clone, out, memory_format=torch.contiguous_format)
+        return out if whole and not self.dim else self.call(torch.clone, out, memory_format=torch.contiguous_format)
 
     def node(self, term: Term, at: tuple[Any, ...]) -> fx.Node:
         """A term at places of the row, made once."""
@@ -168,6 +167,9 @@ class Row(Places):
             for _ in term.over:
                 node = self.call(torch.unsqueeze, node, -1)
             inner.looked[name] = node
+        inner.inside = self.inside
+        for _ in term.over:
+            inner.inside = None if inner.inside is None else self.call(torch.unsqueeze, inner.inside, -1)
         gone = [Free(self.rank + i, size) for i, size in enumerate(term.over)]
         made = inner.read(term.read, (*term.dims, *term.over), (*at, *gone))
         sizes = [self.documents.vector(size) for size in term.over]

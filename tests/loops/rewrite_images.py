@@ -189,3 +189,45 @@ def checked_sizes(x: Tensor, grid: Tensor) -> Tensor:
         torch._check(w % 2 == 0)
         out.append(part.view(t, h, w, 6).transpose(1, 2).reshape(-1, 6))
     return torch.cat(out)
+
+
+@images("i[N,3] f[5,4,6]", wrap=_grids, exact=False)
+def smoothed_positions(grid: Tensor, table: Tensor) -> Tensor:
+    """Cosmos' tower: where there are fewer patches than positions, each is a mean of several."""
+    out = []
+    for t, h, w in grid.tolist():
+        positions = F.interpolate(
+            table.permute(2, 0, 1).unsqueeze(0), size=(h, w), mode="bilinear", align_corners=False, antialias=True
+        )
+        positions = positions.squeeze(0).permute(1, 2, 0).reshape(h // 2, 2, w // 2, 2, -1)
+        out.append(positions.transpose(1, 2).reshape(h * w, -1).repeat(t, 1))
+    return torch.cat(out)
+
+
+@images("i[N,3] f[1,6,5,4]", wrap=_grids, exact=False)
+def smoothed_by_cubes(grid: Tensor, table: Tensor) -> Tensor:
+    out = []
+    for _, h, w in grid.tolist():
+        out.append(F.interpolate(table, (h // 2, w), mode="bicubic", antialias=True).flatten(2)[0].t())
+    return torch.cat(out)
+
+
+@images("i[N,3]", graphs=4)
+def sizes_in_a_list_of_their_own(x: Tensor, grid: Tensor) -> Tensor:
+    """Mistral3's: rows of numbers that are made of tensors, asked for by the number of the image."""
+    sizes = [(size[0] * size[1], size[2]) for size in grid]
+    out = []
+    for i, part in enumerate(x.split([h * w for h, w in sizes])):
+        h, w = sizes[i]
+        out.append(part.view(h, w, 6).transpose(0, 1).reshape(-1, 6))
+    return torch.cat(out)
+
+
+@images("i[N,3]", wrap=_grids)
+def frames_behind_the_first(grid: Tensor) -> Tensor:
+    """Kimi's: a comparison as a number."""
+    out = []
+    for t, h, w in grid.tolist():
+        frames = torch.arange(t) + int(t > 1) - 2 * int(w <= h)
+        out.append(frames.repeat_interleave(h * w))
+    return torch.cat(out)
