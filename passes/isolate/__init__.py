@@ -44,9 +44,10 @@ from packpass.semantics.overview import operations as known_operations
 from packpass.semantics.unbatched import unbatch
 from passes.context import PassContext
 from passes.declared import remove_declarations
-from passes.isolate import attention, convolution, positions, rewrite
+from passes.isolate import attention, carried, convolution, positions, rewrite
 from passes.isolate.boundaries import Boundaries, original
 from passes.isolate.build import Body, body_of, counted_body_of
+from passes.isolate.carried import Carried, carried_of
 from passes.isolate.convolution import Taps, taps_of
 from passes.isolate.lengths import Lengths, lengths_of
 from passes.isolate.proof import leak_of
@@ -164,6 +165,7 @@ class _Found:
     reading: Reading
     attentions: dict[fx.Node, attention.Attention]
     taps: list[Taps]
+    loops: list[Carried]
     bodies: list[tuple[Body, float]]
     tables: list[Aligned]
 
@@ -171,7 +173,7 @@ class _Found:
 def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing: Packing) -> list[Rewrite | Refusal]:
     length = _length(gm, layouts, packing)
     found, lengths = _with_lengths(gm, layouts, packing, length)
-    if not (found.attentions or found.taps or found.bodies or found.tables):
+    if not (found.attentions or found.taps or found.loops or found.bodies or found.tables):
         return []
     boundaries = Boundaries(gm.graph, packing, found.reading)
     boundaries.check()
@@ -184,6 +186,8 @@ def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing
         attention.rewrite(gm.graph, node, parts, boundaries.whole(), moved)
     for taps in found.taps:
         convolution.rewrite(gm.graph, taps, boundaries, moved)
+    for loop in found.loops:
+        carried.rewrite(gm.graph, loop, boundaries, moved)
     form = None
     alone = boundaries.alone(gm)
     if found.bodies:
@@ -224,15 +228,18 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, 
             dims = {n: example(n).dim() - 2 for n in fused}
             reading = Reading(gm, layouts, packing, length, inside, dims).run()
         parts = regions(reading)
+        loops = [loop for region in parts if (loop := carried_of(reading, region)) is not None]
+        proven = [loop.region for loop in loops]
         if not reading.symbols:
             for region in parts:
-                Steps(reading, region).check()
+                if region not in proven:
+                    Steps(reading, region).check()
         members = {n for region in parts for n in region.nodes}
         if failed and inside - members:  # what cannot be padded is only put together: a loss of mixed tokens
             raise _together(failed)
         tables = [t for t in reading.aligned if t.user not in members]
         taps = [found for region in parts if (found := taps_of(reading, region)) is not None]
-        short = [t.region for t in taps]
+        short = [*proven, *(t.region for t in taps)]
         bodies = [body_of(gm, reading, region) for region in parts if region not in short]
         wanted = positions.plain_inputs(reading, tables)
         wanted |= {n for body in bodies for n in (*body.region.entries, *body.others)}
@@ -246,7 +253,7 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, 
                 failed.append(refused)
                 first = first or body.region
         if first is None:
-            return _Found(reading, {n: p for n, p in fused.items() if n not in members}, taps, done, tables)
+            return _Found(reading, {n: p for n, p in fused.items() if n not in members}, taps, loops, done, tables)
         if any(user.op == "output" for n in first.exits for user in n.users):
             break
         inside |= set(first.exits)  # perhaps it can together with what follows it
@@ -329,6 +336,10 @@ def _reports(found: _Found, packing: Packing) -> list[Rewrite | Refusal]:
         where = location_of_node(taps.region.nodes[-1]) or "<unknown>"
         before = f"depthwise causal convolution of {taps.left + 1} taps over the whole row"
         out.append(Rewrite(NAME, where, before, "shifted products that stop at documents", {}, claims))
+    for loop in found.loops:
+        where = location_of_node(loop.region.mixing[0]) or "<unknown>"
+        before = f"a loop over {len(loop.gathered[0].results)} tokens of the whole row"
+        out.append(Rewrite(NAME, where, before, "the same, whose state begins anew at documents", {}, claims))
     for body, fill in found.bodies:
         mixing = [n for n in body.region.nodes if n in found.reading.mixing]
         where = location_of_node(mixing[0] if mixing else body.region.nodes[0]) or "<unknown>"
@@ -337,7 +348,8 @@ def _reports(found: _Found, packing: Packing) -> list[Rewrite | Refusal]:
         out.append(
             Rewrite(NAME, where, f"{names} over the whole row", "the same for a batch of documents", details, claims)
         )
-    for node in (n for body, _ in found.bodies for n in body.region.states):
+    taken = [*(body.region for body, _ in found.bodies), *(loop.region for loop in found.loops)]
+    for node in (n for region in taken for n in region.states):
         where = location_of_node(node) or "<unknown>"
         reason = f"{op_name(node)} is returned for the whole row, as a state of its last document; it stays as it is"
         out.append(Refusal(NAME, "whole-row-state", reason, where))

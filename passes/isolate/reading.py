@@ -8,9 +8,10 @@ one dimension of the row's length (an *exit*), which is a guess that `passes.iso
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -156,7 +157,7 @@ class Reading:
         if BOUNDED in flat or varlen_call(node) is not None or op_name(node).startswith("packpass::"):
             return self._aware(node)
         if MIXED not in flat:
-            kind = self._inner(node) or self._token_by_token(node)
+            kind = self._inner(node) or self.token_by_token(node)
             if kind is not None:
                 return kind
         return self._mixing(node, mixes=MIXED not in flat)
@@ -269,7 +270,14 @@ class Reading:
 
     # === Token by token =========================================================================================
 
-    def _token_by_token(self, node: fx.Node) -> Any:
+    def with_rows(self, rows: Mapping[fx.Node, int]) -> Reading:
+        """The same, in which these nodes are rows that are packed along these dimensions."""
+        other = copy.copy(self)
+        other.kinds = {**self.kinds, **{node: Row(dim) for node, dim in rows.items()}}
+        other.aligned = []
+        return other
+
+    def token_by_token(self, node: fx.Node) -> Any:
         """The kind of the result if every slot depends on the slots of its own token alone."""
         call = call_of(node)
         meaning = meaning_of(call)
