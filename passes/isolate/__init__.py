@@ -39,6 +39,7 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import Layouts, Packing, analyze
 from packpass.ops._document_plans import fit, one_batch, stretches
 from packpass.semantics import example, op_name
+from packpass.semantics.effects import effects_of
 from packpass.semantics.heads import spell_out_heads
 from packpass.semantics.overview import operations as known_operations
 from packpass.semantics.unbatched import unbatch
@@ -56,6 +57,7 @@ from passes.isolate.regions import regions
 from passes.isolate.steps import Steps
 from passes.isolate.trial import FILLS, Example, example_inputs, fill_of
 from passes.nodes import copy_of
+from passes.prune import erase_unused
 from passes.refused import Refused
 
 NAME = "isolate"
@@ -194,16 +196,10 @@ def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing
         rewrite.rewrite(gm, found.bodies, moved)
         form = DocumentForm(gm, alone, packing.kind == "declared", lengths.at_least, lengths.multiple)
     remove_declarations(gm)
-    gm.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or not _removable(n))
+    erase_unused(gm.graph, lambda n: n.op != "get_attr" and not effects_of(n).repeatable)
     _prove(gm, found.reading, alone, inputs, moved, lengths)
     context.products.documents = form
     return results
-
-
-def _removable(node: fx.Node) -> bool:
-    from packpass.semantics.effects import effects_of
-
-    return node.op == "get_attr" or effects_of(node).repeatable
 
 
 def _with_lengths(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) -> tuple[_Found, Lengths]:

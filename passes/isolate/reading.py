@@ -25,6 +25,7 @@ from packpass.semantics.effects import written_inputs
 from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.meaning import KEPT, Cut, Looked, Relation, same_size
 from passes.isolate.lengths import Lengths, lengths_of, settled
+from passes.isolate.memory import Written
 from passes.refused import Refused
 
 
@@ -81,6 +82,7 @@ class Reading:
         self.gm, self.handed = gm, handed or {}
         self.inside, self.by_document = inside, by_document or {}
         self.memory: set[Any] = set()
+        self.written = Written(self.graph)
         self._lengths: Lengths | None = None
         self._equal: dict[str, bool] = {}
         self.symbols = length.node.expr.free_symbols if isinstance(length, torch.SymInt) else frozenset()
