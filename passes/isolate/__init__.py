@@ -11,13 +11,14 @@ becomes
     y = varlen_attention(q, k, v, cu_seqlens)
     y = y + position_table[:T][position_ids(cu_seqlens, T)]
 
-One idea covers most of it: wherever tokens are mixed, documents become a batch around that part of the graph, whatever
-the part does (convolutions, scans, recurrences, running sums, attention that is written out). Work on single tokens
-stays on the packed row. What lies behind a document's end is what changes nothing (`neutral`). The parts are found by
-the meaning of operations (`reading`, `regions`); that a document may be padded there is tried on the numbers of the
-example, forward and backward, for several lengths (`trial`); and the rewritten graph is audited with the example
-before it is kept (`proof`). All or nothing: if one part cannot be made to stop at documents, the graph stays as it is
-and every such part is refused by name.
+A loop over tokens whose state goes from step to step stays on the row, and its state begins anew at documents
+(`carried`). For everything else one idea covers most of it: wherever tokens are mixed, documents become a batch
+around that part of the graph, whatever the part does (convolutions, scans, recurrences, running sums, attention that
+is written out). Work on single tokens stays on the packed row. What lies behind a document's end is what changes
+nothing (`neutral`). The parts are found by the meaning of operations (`reading`, `regions`); that a document may be
+padded there is tried on the numbers of the example, forward and backward, for several lengths (`trial`); and the
+rewritten graph is audited with the example before it is kept (`proof`). All or nothing: if one part cannot be made to
+stop at documents, the graph stays as it is and every such part is refused by name.
 
 Does not handle: boundaries that are computed inside a subgraph, or padded or sharded ones; two sets of boundaries;
 mixing inside a checkpointed part; random numbers inside a part that mixes; states of the whole row that are returned;

@@ -187,7 +187,10 @@ class _Loop:
             self.plain.add(node)
 
     def _without_tokens(self, node: fx.Node) -> bool:
-        return node in self.plain or (node not in self.members and self.reading.kinds[node] in (PLAIN, SIZED))
+        if node in self.members:
+            return node in self.plain
+        changes = self.reading.written.between(node, self.region.nodes[0], self.region.nodes[-1])
+        return self.reading.kinds[node] in (PLAIN, SIZED) and not changes
 
     def _check_after(self, after: Sequence[fx.Node]) -> None:
         """What is made of the results goes token by token, and is all that leaves the region."""

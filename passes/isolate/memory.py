@@ -49,6 +49,11 @@ class Written:
             self._settled.add(memory)
         return found
 
+    def between(self, node: fx.Node, first: fx.Node, last: fx.Node) -> bool:
+        """Is what a value holds written somewhere between two nodes?"""
+        span = range(self.order[first], self.order[last] + 1)
+        return any(self.order[writer] in span for writer in self._writers.get(storage(node), ()))
+
     def _check(self, memory: Any, writers: list[fx.Node]) -> None:
         last = self.order[writers[-1]]
         for writer in writers:

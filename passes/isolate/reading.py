@@ -56,7 +56,7 @@ class Aligned:
 
 
 class Restart(Exception):
-    """Memory turned out to be written with tokens: read the graph again with that known."""
+    """Memory turned out to be written with tokens, or boundaries: read the graph again with that known."""
 
 
 class Reading:
@@ -82,6 +82,7 @@ class Reading:
         self.gm, self.handed = gm, handed or {}
         self.inside, self.by_document = inside, by_document or {}
         self.memory: set[Any] = set()
+        self.bounded: set[Any] = set()
         self.written = Written(self.graph)
         self._lengths: Lengths | None = None
         self._equal: dict[str, bool] = {}
@@ -183,10 +184,15 @@ class Reading:
 
     def _without_tokens(self, node: fx.Node, kinds: list[Any]) -> Any:
         value = example(node)
+        if BOUNDED in kinds:
+            memories = {storage(n) for n in written_inputs(node) if self.kinds[n] is not BOUNDED} - {None}
+            if memories - self.bounded:
+                self.bounded |= memories
+                raise Restart
         if not isinstance(value, torch.Tensor):
             self._not_fixed(node, value, kinds)
             return SIZED if SIZED in kinds or self.touches(value) else PLAIN
-        if BOUNDED in kinds:
+        if BOUNDED in kinds or storage(node) in self.bounded:
             return BOUNDED
         if storage(node) in self.memory:
             return MIXED

@@ -9,7 +9,7 @@ from torch import fx
 
 from packpass.semantics import example, family_of, op_name, storage
 from packpass.semantics.effects import changes_mode, grad_mode_changes, open_autocasts, written_inputs
-from passes.isolate.reading import MIXED, PLAIN, SIZED, Reading, Row
+from passes.isolate.reading import MIXED, SIZED, Reading, Row
 from passes.refused import Refused
 
 
@@ -166,8 +166,8 @@ def _region(
             if n in members:
                 continue
             kind = reading.kinds[n]
-            writers = reading.written.writers(n) if kind in (SIZED, PLAIN) else []
             if kind is SIZED and n.op != "placeholder":
+                writers = reading.written.writers(n)
                 members.add(n)
                 stack.append(n)
                 stack += [w for w in writers if w not in members]
@@ -178,7 +178,7 @@ def _region(
                 raise Refused("mixes-documents", f"{_call(n)} cannot be handed to a part that runs per document", n)
             else:
                 others[n] = None
-                if writers and order[writers[-1]] > order[nodes[0]]:
+                if reading.written.between(n, nodes[0], nodes[-1]):
                     raise Refused("in-place", f"{_call(n)} is written while tokens are mixed; write to a copy", n)
     filled = {storage(target) for n in members for target in written_inputs(n)} - {None}
     if any(storage(n) in filled for n in others):

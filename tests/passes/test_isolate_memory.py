@@ -188,6 +188,26 @@ def test_what_is_written_in_place_is_part_of_it(function: Callable[[Tensor], Ten
     assert not report.refusals
 
 
+def test_a_mask_that_is_filled_at_the_boundaries_is_not_made_of_positions_alone() -> None:
+    """It must not be made again for every document, as what is made of the row's length is."""
+
+    def function(x: Tensor, cu: Tensor) -> Tensor:
+        x = packpass.packed(x, cu, dim=1)
+        starts = torch.zeros(x.shape[1], dtype=torch.int64)
+        starts[cu[:-1]] = 1
+        document = starts.cumsum(0)
+        seen = document[:, None] == document[None]
+        y: Tensor = ((x @ x.mT) / 3).masked_fill(~seen, float("-inf")).softmax(-1) @ x
+        return y.cumsum(1)
+
+    torch._dynamo.reset()
+    run, report = torch.compile(function, backend=packpass.backend, options=OPTIONS), Report()
+    x, cu = torch.randn(1, 20, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 9, 16, 20])
+    with collecting(report):
+        torch.testing.assert_close(run(x, cu), function(x, cu))
+    assert [r.code for r in report.refusals] == ["mixes-documents"]
+
+
 @pytest.mark.parametrize("function", REFUSED)
 def test_is_refused_and_stays_as_it_is(function: Callable[[Tensor], Tensor]) -> None:
     run, report = _compiled(function), Report()
