@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import fx
 
@@ -23,3 +23,11 @@ def prune(graph: fx.Graph, candidates: Iterable[fx.Node]) -> int:
         erased.add(node)
         stack.extend(inputs)
     return len(erased)
+
+
+def erase_unused(graph: fx.Graph, stays: Callable[[fx.Node], bool]) -> None:
+    """Erase every call that nobody uses, unless it ``stays``. Graphs inside are left alone: `eliminate_dead_code` of
+    torch goes into them, and takes a write that is a statement (``mask.masked_fill_(...)``) for unused."""
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in ("placeholder", "output") and not stays(node):
+            graph.erase_node(node)

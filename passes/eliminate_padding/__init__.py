@@ -49,6 +49,7 @@ from passes.eliminate_padding import rules_attention, rules_general, rules_losse
 from passes.eliminate_padding.find import FUSED, Found, find, mask_of
 from passes.eliminate_padding.machine import RULES, Machine
 from passes.eliminate_padding.prologue import prologue
+from passes.prune import erase_unused
 from passes.refused import Refused
 
 NAME = "eliminate_padding"
@@ -102,7 +103,7 @@ def _pack(gm: fx.GraphModule, found: Found) -> tuple[Rewrite, PackedForm]:
     first = prologue(gm, found.mask, machine.conditions)
 
     # === Transform ===
-    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or machine.must_stay(node))
+    erase_unused(graph, machine.must_stay)
     random = any(effects_of(node).random for node in gm.graph.nodes)
     for node in graph.nodes:
         node.meta.pop("example_value", None)

@@ -11,13 +11,14 @@ becomes
     y = varlen_attention(q, k, v, cu_seqlens)
     y = y + position_table[:T][position_ids(cu_seqlens, T)]
 
-One idea covers most of it: wherever tokens are mixed, documents become a batch around that part of the graph, whatever
-the part does (convolutions, scans, recurrences, running sums, attention that is written out). Work on single tokens
-stays on the packed row. What lies behind a document's end is what changes nothing (`neutral`). The parts are found by
-the meaning of operations (`reading`, `regions`); that a document may be padded there is tried on the numbers of the
-example, forward and backward, for several lengths (`trial`); and the rewritten graph is audited with the example
-before it is kept (`proof`). All or nothing: if one part cannot be made to stop at documents, the graph stays as it is
-and every such part is refused by name.
+A loop over tokens whose state goes from step to step stays on the row, and its state begins anew at documents
+(`carried`). For everything else one idea covers most of it: wherever tokens are mixed, documents become a batch
+around that part of the graph, whatever the part does (convolutions, scans, recurrences, running sums, attention that
+is written out). Work on single tokens stays on the packed row. What lies behind a document's end is what changes
+nothing (`neutral`). The parts are found by the meaning of operations (`reading`, `regions`); that a document may be
+padded there is tried on the numbers of the example, forward and backward, for several lengths (`trial`); and the
+rewritten graph is audited with the example before it is kept (`proof`). All or nothing: if one part cannot be made to
+stop at documents, the graph stays as it is and every such part is refused by name.
 
 Does not handle: boundaries that are computed inside a subgraph, or padded or sharded ones; two sets of boundaries;
 mixing inside a checkpointed part; random numbers inside a part that mixes; states of the whole row that are returned;
@@ -39,14 +40,16 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import Layouts, Packing, analyze
 from packpass.ops._document_plans import fit, one_batch, stretches
 from packpass.semantics import example, op_name
+from packpass.semantics.effects import effects_of
 from packpass.semantics.heads import spell_out_heads
 from packpass.semantics.overview import operations as known_operations
 from packpass.semantics.unbatched import unbatch
 from passes.context import PassContext
 from passes.declared import remove_declarations
-from passes.isolate import attention, convolution, positions, rewrite
+from passes.isolate import attention, carried, convolution, positions, rewrite
 from passes.isolate.boundaries import Boundaries, original
 from passes.isolate.build import Body, body_of, counted_body_of
+from passes.isolate.carried import Carried, carried_of
 from passes.isolate.convolution import Taps, taps_of
 from passes.isolate.lengths import Lengths, lengths_of
 from passes.isolate.proof import leak_of
@@ -55,6 +58,7 @@ from passes.isolate.regions import regions
 from passes.isolate.steps import Steps
 from passes.isolate.trial import FILLS, Example, example_inputs, fill_of
 from passes.nodes import copy_of
+from passes.prune import erase_unused
 from passes.refused import Refused
 
 NAME = "isolate"
@@ -164,6 +168,7 @@ class _Found:
     reading: Reading
     attentions: dict[fx.Node, attention.Attention]
     taps: list[Taps]
+    loops: list[Carried]
     bodies: list[tuple[Body, float]]
     tables: list[Aligned]
 
@@ -171,7 +176,7 @@ class _Found:
 def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing: Packing) -> list[Rewrite | Refusal]:
     length = _length(gm, layouts, packing)
     found, lengths = _with_lengths(gm, layouts, packing, length)
-    if not (found.attentions or found.taps or found.bodies or found.tables):
+    if not (found.attentions or found.taps or found.loops or found.bodies or found.tables):
         return []
     boundaries = Boundaries(gm.graph, packing, found.reading)
     boundaries.check()
@@ -184,22 +189,18 @@ def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing
         attention.rewrite(gm.graph, node, parts, boundaries.whole(), moved)
     for taps in found.taps:
         convolution.rewrite(gm.graph, taps, boundaries, moved)
+    for loop in found.loops:
+        carried.rewrite(gm.graph, loop, boundaries, moved)
     form = None
     alone = boundaries.alone(gm)
     if found.bodies:
         rewrite.rewrite(gm, found.bodies, moved)
         form = DocumentForm(gm, alone, packing.kind == "declared", lengths.at_least, lengths.multiple)
     remove_declarations(gm)
-    gm.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or not _removable(n))
+    erase_unused(gm.graph, lambda n: n.op != "get_attr" and not effects_of(n).repeatable)
     _prove(gm, found.reading, alone, inputs, moved, lengths)
     context.products.documents = form
     return results
-
-
-def _removable(node: fx.Node) -> bool:
-    from packpass.semantics.effects import effects_of
-
-    return node.op == "get_attr" or effects_of(node).repeatable
 
 
 def _with_lengths(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) -> tuple[_Found, Lengths]:
@@ -224,15 +225,18 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, 
             dims = {n: example(n).dim() - 2 for n in fused}
             reading = Reading(gm, layouts, packing, length, inside, dims).run()
         parts = regions(reading)
+        loops = [loop for region in parts if (loop := carried_of(reading, region)) is not None]
+        proven = [loop.region for loop in loops]
         if not reading.symbols:
             for region in parts:
-                Steps(reading, region).check()
+                if region not in proven:
+                    Steps(reading, region).check()
         members = {n for region in parts for n in region.nodes}
         if failed and inside - members:  # what cannot be padded is only put together: a loss of mixed tokens
             raise _together(failed)
         tables = [t for t in reading.aligned if t.user not in members]
         taps = [found for region in parts if (found := taps_of(reading, region)) is not None]
-        short = [t.region for t in taps]
+        short = [*proven, *(t.region for t in taps)]
         bodies = [body_of(gm, reading, region) for region in parts if region not in short]
         wanted = positions.plain_inputs(reading, tables)
         wanted |= {n for body in bodies for n in (*body.region.entries, *body.others)}
@@ -246,7 +250,7 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, 
                 failed.append(refused)
                 first = first or body.region
         if first is None:
-            return _Found(reading, {n: p for n, p in fused.items() if n not in members}, taps, done, tables)
+            return _Found(reading, {n: p for n, p in fused.items() if n not in members}, taps, loops, done, tables)
         if any(user.op == "output" for n in first.exits for user in n.users):
             break
         inside |= set(first.exits)  # perhaps it can together with what follows it
@@ -329,6 +333,10 @@ def _reports(found: _Found, packing: Packing) -> list[Rewrite | Refusal]:
         where = location_of_node(taps.region.nodes[-1]) or "<unknown>"
         before = f"depthwise causal convolution of {taps.left + 1} taps over the whole row"
         out.append(Rewrite(NAME, where, before, "shifted products that stop at documents", {}, claims))
+    for loop in found.loops:
+        where = location_of_node(loop.region.mixing[0]) or "<unknown>"
+        before = f"a loop over {len(loop.gathered[0].results)} tokens of the whole row"
+        out.append(Rewrite(NAME, where, before, "the same, whose state begins anew at documents", {}, claims))
     for body, fill in found.bodies:
         mixing = [n for n in body.region.nodes if n in found.reading.mixing]
         where = location_of_node(mixing[0] if mixing else body.region.nodes[0]) or "<unknown>"
@@ -337,7 +345,8 @@ def _reports(found: _Found, packing: Packing) -> list[Rewrite | Refusal]:
         out.append(
             Rewrite(NAME, where, f"{names} over the whole row", "the same for a batch of documents", details, claims)
         )
-    for node in (n for body, _ in found.bodies for n in body.region.states):
+    taken = [*(body.region for body, _ in found.bodies), *(loop.region for loop in found.loops)]
+    for node in (n for region in taken for n in region.states):
         where = location_of_node(node) or "<unknown>"
         reason = f"{op_name(node)} is returned for the whole row, as a state of its last document; it stays as it is"
         out.append(Refusal(NAME, "whole-row-state", reason, where))

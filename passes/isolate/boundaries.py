@@ -25,6 +25,7 @@ class Boundaries:
         self._length: Any = None
         self._checked: fx.Node | None = None
         self._positions: fx.Node | None = None
+        self._starts: fx.Node | None = None
 
     def check(self) -> None:
         """Raises `Refused` where they are not known from the start, or change."""
@@ -96,6 +97,14 @@ class Boundaries:
             with self.graph.inserting_after(cu):
                 self._positions = self.graph.call_function(_OPS.position_ids.default, (cu, self.length()))
         return self._positions
+
+    def starts(self) -> fx.Node:
+        """Does a document begin at a slot? bool ``[T]``."""
+        if self._starts is None:
+            positions = self.positions()
+            with self.graph.inserting_after(positions):
+                self._starts = self.graph.call_function(torch.eq, (positions, 0))
+        return self._starts
 
     def alone(self, gm: fx.GraphModule) -> fx.GraphModule:
         """A graph of the same inputs that gives the boundaries and the row's length, and does nothing else."""

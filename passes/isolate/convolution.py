@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from packpass.ops._document_taps import document_taps
-from packpass.semantics import call_of, example, meaning_of
+from packpass.semantics import call_of, example, meaning_of, read_inputs
 from packpass.semantics.bound_mixers import Convolution, convolution_of, pad_of
 from packpass.semantics.meaning import KEPT, Cut
 from passes.isolate.boundaries import Boundaries
@@ -37,9 +37,11 @@ class Taps:
 def taps_of(reading: Reading, region: Region) -> Taps | None:
     """The convolution that a region is; None if it is anything else."""
     chain = [n for n in region.nodes if isinstance(example(n), torch.Tensor)]
-    if region.states or len(region.entries) != 1 or len(region.exits) != 1 or chain[-1] is not region.exits[0]:
+    # Of others the length alone is asked.
+    rows = [row for row in region.entries if any(row in read_inputs(n) for n in chain)]
+    if region.states or len(rows) != 1 or len(region.exits) != 1 or chain[-1] is not region.exits[0]:
         return None
-    at, left = region.entries[0], 0
+    at, left = rows[0], 0
     kind = reading.kinds[at]
     if not isinstance(kind, Row) or kind.dim != example(at).dim() - 1:
         return None
@@ -58,7 +60,7 @@ def taps_of(reading: Reading, region: Region) -> Taps | None:
         at = node
     if convolution is None or not _depthwise(convolution, left) or example(at).dim() != kind.dim + 1:
         return None
-    return Taps(region, region.entries[0], convolution, left)
+    return Taps(region, rows[0], convolution, left)
 
 
 def _depthwise(convolution: Convolution, left: int) -> bool:

@@ -6,6 +6,7 @@ position p of its document gets what the value has at slot p, provided that this
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ def varying(reading: Reading, tables: list[Aligned], values: dict[fx.Node, Any])
     for t in tables:
         length = (hint_of(reading.length) or 1) if isinstance(reading.length, torch.SymInt) else reading.length
         here = values[t.table]
+        if reading.written.writers(t.table):
+            here = _value(reading, t.table, values, length)
         if here.shape[t.dim] and torch.equal(here, here.narrow(t.dim, 0, 1).expand_as(here)):
             continue
         for other in {max(length // 2, 1), max(length - 1, 1)}:
@@ -62,7 +65,8 @@ def rewrite(graph: fx.Graph, tables: list[Aligned], boundaries: Boundaries) -> N
         if key not in made:
             positions = boundaries.positions()
             order = {n: i for i, n in enumerate(graph.nodes)}
-            latest = max((t.table, positions), key=order.__getitem__)
+            writers = boundaries.reading.written.writers(t.table)
+            latest = max((t.table, positions, *writers), key=order.__getitem__)
             with graph.inserting_after(latest):
                 made[key] = graph.call_function(torch.index_select, (t.table, t.dim, positions))
             made[key].meta = t.table.meta.copy()
@@ -79,12 +83,14 @@ def _closure(reading: Reading, table: fx.Node, deep: bool = False) -> tuple[list
         node = stack.pop()
         if node in inner or node in given:
             continue
-        computed = reading.kinds[node] is SIZED or (deep and reading.kinds[node] is PLAIN)
+        kind = reading.kinds[node]
+        writers = reading.written.writers(node) if kind in (SIZED, PLAIN) else []
+        computed = kind is SIZED or (kind is PLAIN and (deep or bool(writers)))
         if computed and node.op in ("call_function", "call_method"):
-            if not effects_of(node).repeatable:
-                raise Refused("mixes-documents", "positions are drawn at random or written in place", node)
+            if not dataclasses.replace(effects_of(node), writes=()).repeatable:
+                raise Refused("mixes-documents", "positions are drawn at random", node)
             inner[node] = None
-            stack += node.all_input_nodes
+            stack += [*node.all_input_nodes, *writers]
         else:
             given[node] = None
     order = {n: i for i, n in enumerate(reading.graph.nodes)}

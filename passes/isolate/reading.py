@@ -8,9 +8,10 @@ one dimension of the row's length (an *exit*), which is a guess that `passes.iso
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from packpass.semantics.effects import written_inputs
 from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.meaning import KEPT, Cut, Looked, Relation, same_size
 from passes.isolate.lengths import Lengths, lengths_of, settled
+from passes.isolate.memory import Written
 from passes.refused import Refused
 
 
@@ -54,7 +56,7 @@ class Aligned:
 
 
 class Restart(Exception):
-    """Memory turned out to be written with tokens: read the graph again with that known."""
+    """Memory turned out to be written with tokens, or boundaries: read the graph again with that known."""
 
 
 class Reading:
@@ -80,6 +82,8 @@ class Reading:
         self.gm, self.handed = gm, handed or {}
         self.inside, self.by_document = inside, by_document or {}
         self.memory: set[Any] = set()
+        self.bounded: set[Any] = set()
+        self.written = Written(self.graph)
         self._lengths: Lengths | None = None
         self._equal: dict[str, bool] = {}
         self.symbols = length.node.expr.free_symbols if isinstance(length, torch.SymInt) else frozenset()
@@ -156,7 +160,7 @@ class Reading:
         if BOUNDED in flat or varlen_call(node) is not None or op_name(node).startswith("packpass::"):
             return self._aware(node)
         if MIXED not in flat:
-            kind = self._inner(node) or self._token_by_token(node)
+            kind = self._inner(node) or self.token_by_token(node)
             if kind is not None:
                 return kind
         return self._mixing(node, mixes=MIXED not in flat)
@@ -180,10 +184,15 @@ class Reading:
 
     def _without_tokens(self, node: fx.Node, kinds: list[Any]) -> Any:
         value = example(node)
+        if BOUNDED in kinds:
+            memories = {storage(n) for n in written_inputs(node) if self.kinds[n] is not BOUNDED} - {None}
+            if memories - self.bounded:
+                self.bounded |= memories
+                raise Restart
         if not isinstance(value, torch.Tensor):
             self._not_fixed(node, value, kinds)
             return SIZED if SIZED in kinds or self.touches(value) else PLAIN
-        if BOUNDED in kinds:
+        if BOUNDED in kinds or storage(node) in self.bounded:
             return BOUNDED
         if storage(node) in self.memory:
             return MIXED
@@ -269,7 +278,14 @@ class Reading:
 
     # === Token by token =========================================================================================
 
-    def _token_by_token(self, node: fx.Node) -> Any:
+    def with_rows(self, rows: Mapping[fx.Node, int]) -> Reading:
+        """The same, in which these nodes are rows that are packed along these dimensions."""
+        other = copy.copy(self)
+        other.kinds = {**self.kinds, **{node: Row(dim) for node, dim in rows.items()}}
+        other.aligned = []
+        return other
+
+    def token_by_token(self, node: fx.Node) -> Any:
         """The kind of the result if every slot depends on the slots of its own token alone."""
         call = call_of(node)
         meaning = meaning_of(call)

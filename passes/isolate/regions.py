@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import example, family_of, op_name, storage
-from packpass.semantics.effects import changes_mode, grad_mode_changes, open_autocasts
+from packpass.semantics.effects import changes_mode, grad_mode_changes, open_autocasts, written_inputs
 from passes.isolate.reading import MIXED, SIZED, Reading, Row
 from passes.refused import Refused
 
@@ -167,14 +167,22 @@ def _region(
                 continue
             kind = reading.kinds[n]
             if kind is SIZED and n.op != "placeholder":
+                writers = reading.written.writers(n)
                 members.add(n)
                 stack.append(n)
+                stack += [w for w in writers if w not in members]
+                members.update(writers)
             elif isinstance(kind, Row):
                 entries[n] = None
             elif kind is MIXED or isinstance(kind, tuple):
                 raise Refused("mixes-documents", f"{_call(n)} cannot be handed to a part that runs per document", n)
             else:
                 others[n] = None
+                if reading.written.between(n, nodes[0], nodes[-1]):
+                    raise Refused("in-place", f"{_call(n)} is written while tokens are mixed; write to a copy", n)
+    filled = {storage(target) for n in members for target in written_inputs(n)} - {None}
+    if any(storage(n) in filled for n in others):
+        raise Refused("in-place", "a part of memory is filled for the whole row; fill new memory", nodes[0])
     for n in members:
         if op_name(n).startswith("higher_order::"):
             raise Refused(

@@ -53,7 +53,9 @@ def rewrite(gm: fx.GraphModule, bodies: Sequence[tuple[Body, float]], new: dict[
             new[old] = result
         for node in reversed(body.region.nodes):
             # Where a state of the whole row is returned, the code for it stays, with what it writes.
-            if not node.users and not body.region.states:
+            # What fills memory without tokens fills it for others, too.
+            filled = node in body.constants and not effects_of(node).repeatable
+            if not (node.users or body.region.states or filled):
                 graph.erase_node(node)
 
 

@@ -18,8 +18,8 @@ from torch import Tensor, fx
 
 from packpass._compat import fake_mode_of, hint_of
 from packpass.decisions.location import location_of_node
-from packpass.semantics import example, op_name
-from packpass.semantics.effects import effects_of
+from packpass.semantics import example, op_name, storage
+from packpass.semantics.effects import effects_of, written_inputs
 from passes.isolate.build import Body
 from passes.isolate.lengths import Lengths
 from passes.refused import Refused
@@ -50,11 +50,20 @@ class _Keeper(fx.Interpreter):
     def __init__(self, gm: fx.GraphModule, wanted: set[fx.Node], values: dict[fx.Node, Any]) -> None:
         super().__init__(gm)
         self.wanted, self.kept = wanted, values
+        self.filled: dict[fx.Node, Tensor] = {}
+        """Wanted values in memory that is written later on."""
+        self.written = {storage(target) for node in gm.graph.nodes for target in written_inputs(node)} - {None}
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         if n in self.wanted:
             self.kept[n] = value.detach().clone() if isinstance(value, Tensor) else value
+            if isinstance(value, Tensor) and storage(n) in self.written:
+                self.filled[n] = value
+        memories = {storage(target) for target in written_inputs(n)} if self.filled else set()
+        for node, filled in self.filled.items():
+            if storage(node) in memories:
+                self.kept[node] = filled.detach().clone()
         return value
 
 

@@ -142,9 +142,11 @@ def target_view(run: Interpreter, base: fx.Node, index: Any, value: Any) -> View
         at = entries.index(Ellipsis)
         entries[at : at + 1] = [slice(None)] * (rank - len(entries) + 1)
     entries += [slice(None)] * (rank - len(entries))
+    if any(e is None for e in entries):
+        return None
     shape = example(base).shape
     cut = [d for d, e in enumerate(entries) if e != slice(None) and not (isinstance(shape[d], int) and shape[d] == 1)]
-    if len(cut) != 1 or any(e is None for e in entries):
+    if len(cut) != 1:
         return None
     dim = cut[0]
     size = shape[dim]

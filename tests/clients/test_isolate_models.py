@@ -115,6 +115,31 @@ def test_every_document_is_as_if_alone(name: str) -> None:
     assert counters["stats"]["unique_graphs"] <= 2
 
 
+EXPERTS: dict[str, dict[str, Any]] = {
+    "qwen3_next": {
+        **MODELS["qwen3_next"],
+        "mlp_only_layers": [],
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    },
+    "mixtral": {**HEADS, "num_local_experts": 4, "num_experts_per_tok": 2},
+}
+"""Tokens go to experts one by one: nothing there is of other tokens."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERTS)
+def test_models_with_experts(name: str) -> None:
+    model = model_of(name, **EXPERTS[name])
+    compiled = torch.compile(model, backend=packpass.backend, options=ON)
+    for bounds in BATCHES:
+        check(model, compiled, bounds)
+    assert counters["packpass"]["rewrite:isolate"]
+    assert not [key for key in counters["packpass"] if key.startswith("refusal")]
+
+
 @pytest.mark.parametrize("name", [*OF_ONE_LENGTH, "mamba with its associative scan"])
 def test_loops_over_tokens(name: str) -> None:
     kind, _, scanned = name.partition(" ")
