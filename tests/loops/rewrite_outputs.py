@@ -409,3 +409,14 @@ def both_ends_marked(x: Tensor, cu: Tensor) -> Tensor:
         mark[s] = True
         mark[e - 1] = True
     return mark
+
+
+@program("f[T,4] cu", tail=False, min_len=1, lead_empty=False, exact=False)
+def nothing_per_document_is_looked_at(x: Tensor, cu: Tensor) -> Tensor:
+    """How attention functions ask whether there are weights (LFM3-VL's tower)."""
+    outputs, weights = [], []
+    for start, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        outputs.append(x[start:end].cumsum(0))
+        weights.append(None)
+    found = None if weights[0] is None and weights[-1] is None else tuple(weights)
+    return torch.cat(outputs) * (2 if found is None else 1)
