@@ -247,6 +247,8 @@ def _is_image(value: Any) -> bool:
     """Is it one, in the body of a loop over documents?"""
     if not active.regions or not isinstance(value, TensorVariable):
         return False
+    if torch.is_autocast_enabled(example(value).device.type):
+        return False  # which has its own dtypes for torch's functions, not for what they are written with
     return example(value).dim() == 4 and example(value).dtype.is_floating_point
 
 

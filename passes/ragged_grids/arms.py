@@ -50,7 +50,7 @@ class Arms:
     def term(self, terms: tuple[Term, Term]) -> Term:
         """What documents leave that go either way; ``terms``: what each of `few` and `many` leaves."""
         few, many = terms
-        if few is many and self.number not in {s for size in few.dims for s in size.free_symbols}:
+        if few is many:
             return few
         values = [entry(m, t, coordinates(t.dims)) for m, t in ((self.few, few), (self.many, many))]
         forms = [(t.dtype, t.device, len(t.dims)) for t in terms]
@@ -58,8 +58,14 @@ class Arms:
             raise Refused("not-generic", f"{_NOT_GENERIC}, and what they leave is not worked out from sizes alone")
         if not self._same(values[0], values[1]) or not all(map(self._same, few.dims, many.dims)):
             raise Refused("not-generic", _NOT_GENERIC)
+        if any(map(self._varies, (values[0], *few.dims))):
+            raise Refused("not-generic", f"{_NOT_GENERIC}, one of them by a number that the branch asks for")
         dims = tuple(self.for_all(size) for size in many.dims)
         return self.many.intern(Numbers(dims, many.dtype, many.device, False, self.for_all(values[1])))
+
+    def _varies(self, found: Any) -> bool:
+        """Does an expression of ``few`` differ among the documents that go that way?"""
+        return not self.exactly and self.number in found.free_symbols
 
     def _same(self, few: Any, many: Any) -> bool:
         return bool(sympy.expand(self.at_last(few) - self.at_last(many)) == 0)
@@ -67,7 +73,8 @@ class Arms:
     def checks(self) -> tuple[Check, ...]:
         """What must hold for documents that go either way."""
         held = [{self._key(c) for c in m.checks} - {None} for m in (self.few, self.many)]
-        if held[0] != held[1]:
+        own = [c for c in self.few.checks if c.op != ">=" and (self._varies(c.left) or self._varies(c.right))]
+        if held[0] != held[1] or own:
             raise Refused("not-generic", f"{_NOT_GENERIC}: they ask for different sizes")
         return tuple(Check(self.for_all(c.left), c.op, self.for_all(c.right), c.message) for c in self.many.checks)
 

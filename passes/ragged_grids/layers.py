@@ -41,6 +41,8 @@ def layer(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     relation = means.relations[0]
     if not relation.roles or not isinstance(fake, torch.Tensor) or fake.is_complex():
         return None
+    if any(isinstance(role, meaning.Mixed) and role.op == "reshape" for role in relation.roles.values()):
+        return None  # slots elsewhere
     found = _operand(machine, node, call, relation)
     if found is None:
         return None

@@ -109,7 +109,8 @@ def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
     if isinstance(term, Applied):
         return _computed(machine, term, at)
     if isinstance(term, (Numbers, Number, Filled)):
-        return placed(sympy.sympify(term.value), term.dims, at)
+        known = type(term.value) is int or isinstance(term.value, sympy.Basic)
+        return placed(sympy.sympify(term.value), term.dims, at) if known else None
     if isinstance(term, Count):
         return sympy.expand(term.start + term.step * at[0])
     if not isinstance(term, Input) or len(at) not in (1, 2):
