@@ -28,3 +28,15 @@ def the_same_numbers_every_time() -> None:
     """A test that fails fails again: how far compiled and eager lie apart depends on the numbers drawn (two rows that
     nearly agree have a standard deviation whose gradient is mostly rounding)."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_entered() -> Iterator[None]:
+    """A mode that is left entered is seen by whatever runs later: under autocast, weights that were cast are kept."""
+    yield
+    torch.autocast_increment_nesting()
+    nesting = torch.autocast_decrement_nesting()
+    for _ in range(nesting):
+        torch.autocast_decrement_nesting()
+    assert not nesting, f"{nesting} autocast regions were entered and not left"
+    assert torch.is_grad_enabled()

@@ -42,6 +42,7 @@ from packpass._compat import (
     sizes_of_nobody,
 )
 from packpass.semantics.call import invoke
+from packpass.semantics.effects import changes_mode
 from packpass.semantics.names import is_in_place, op_name
 from packpass.semantics.sizes import Renamed
 from packpass.semantics.spelling import respell
@@ -79,6 +80,8 @@ def expand(node: fx.Node, grads: bool = True, equal: Axes = (), least: int = 0) 
     name = op_name(node)
     if node.op not in ("call_function", "call_method") or is_in_place(name) or name == "setitem":
         return None
+    if changes_mode(node):
+        return None  # to trace it is to do it: autocast would stay entered in the process of the user
     target: Any = node.target
     table = {}
     if isinstance(target, torch._ops.OpOverload):

@@ -105,3 +105,15 @@ def test_whether_documents_without_slots_raise(rows: Rows) -> None:
     largest, total = (node_of(call, rows[1], 0) for call in (torch.amax, torch.sum))
     assert fails_when_empty(largest, [(largest.all_input_nodes[0], 0)]) is True
     assert fails_when_empty(total, [(total.all_input_nodes[0], 0)]) is False
+
+
+def test_modes_are_not_entered() -> None:
+    """To take such a call apart is to make it: autocast would stay entered, and weights that it has cast stay as they
+    were through all later steps."""
+    graph = fx.Graph()
+    enter = graph.call_function(torch.amp.autocast_mode._enter_autocast, ("cpu", torch.bfloat16, True, True))
+    leave = graph.call_function(torch._C._set_grad_enabled, (False,))
+    assert expand(enter) is None
+    assert expand(leave) is None
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
