@@ -47,7 +47,7 @@ def step(machine: Machine, node: fx.Node) -> None:
     if node.target is markers.LIST_LAST:
         machine.size.bind(example(node), LAST)
         return
-    if node.target is torch.ops.aten._assert_scalar.default:
+    if node.target in (torch.ops.aten._assert_scalar.default, torch._check):  # a marker says it, too, if it is a user's
         machine.assumed.append(node)
         return
     if node.target is markers.SPLIT_GET:
