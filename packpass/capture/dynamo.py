@@ -58,8 +58,8 @@ from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.source import LocalSource
 from torch._dynamo.symbolic_convert import InstructionTranslator, InstructionTranslatorBase
 
-# What a node gives, as it is noted on it.
-# Kinds of values: numbers, tensors, containers, cells, functions that are not plain, managers that swallow errors.
+# Kinds of values, and what a node gives as it is noted on it: numbers, tensors, containers, cells, functions that are
+# not plain, managers that swallow errors.
 from torch._dynamo.variables import (
     AutogradFunctionVariable,
     CellVariable,

@@ -31,8 +31,9 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.lists import CollectedItems, items_of
 from packpass.capture.merges import among, cat_of
+from packpass.capture.nothing import is_none
 from packpass.capture.state import active
-from packpass.capture.totals import is_fresh, is_kept, is_none, tensor_node, was_written
+from packpass.capture.totals import is_fresh, is_kept, tensor_node, was_written
 from packpass.semantics import call_of, storage
 from packpass.semantics.effects import mutated_after
 

@@ -20,15 +20,17 @@ from packpass.capture.dynamo import (
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
+    call,
     constant,
     example,
     variable,
 )
+from packpass.capture.nothing import is_none
 from packpass.capture.state import active
 from packpass.capture.watch import is_unknown
 
-_CUBIC = -0.75
-"""The parameter of torch's bicubic kernel."""
+_CUBIC, _CUBIC_SMOOTHED = -0.75, -0.5
+"""The parameter of torch's bicubic kernel, and of the one for ``antialias``."""
 
 
 # === What is traced in their place ===========================================================================
@@ -55,27 +57,23 @@ def _cubic(size: Any, of: Any, align_corners: bool, dtype: torch.dtype, device: 
     source = _source(size, of, align_corners, dtype, device)
     low = source.floor()
     rest = source - low
-    far, near, beyond, past = rest + 1, rest, 1 - rest, 2 - rest
-    weights = (
-        ((_CUBIC * far - 5 * _CUBIC) * far + 8 * _CUBIC) * far - 4 * _CUBIC,
-        ((_CUBIC + 2) * near - (_CUBIC + 3)) * near * near + 1,
-        ((_CUBIC + 2) * beyond - (_CUBIC + 3)) * beyond * beyond + 1,
-        ((_CUBIC * past - 5 * _CUBIC) * past + 8 * _CUBIC) * past - 4 * _CUBIC,
-    )
+    weights = (_far(rest + 1, _CUBIC), _near(rest, _CUBIC), _near(1 - rest, _CUBIC), _far(2 - rest, _CUBIC))
     return tuple((low.long() + (i - 1), weight) for i, weight in enumerate(weights))
 
 
-def bilinear(image: Tensor, rows: Any, columns: Any, align_corners: bool, last: bool) -> Tensor:
-    """[n, c, rows, columns] of an image [n, c, h, w]; ``last``: with channels last in memory, as torch's own has it."""
-    return _resampled(_linear, image, rows, columns, align_corners, last)
+def _near(distance: Tensor, a: float) -> Tensor:
+    """The cubic kernel up to a distance of 1."""
+    return ((a + 2) * distance - (a + 3)) * distance * distance + 1
 
 
-def bicubic(image: Tensor, rows: Any, columns: Any, align_corners: bool, last: bool) -> Tensor:
-    """The same with the bicubic kernel."""
-    return _resampled(_cubic, image, rows, columns, align_corners, last)
+def _far(distance: Tensor, a: float) -> Tensor:
+    """The cubic kernel from there to a distance of 2."""
+    return ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
 
 
-def _resampled(taps: Any, image: Tensor, rows: Any, columns: Any, align_corners: bool, last: bool) -> Tensor:
+def resampled(taps: Any, image: Tensor, rows: Any, columns: Any, align_corners: bool, last: bool) -> Tensor:
+    """[n, c, rows, columns] of an image [n, c, h, w], by `_linear` or `_cubic`; ``last``: with channels last in memory,
+    as torch's own has it."""
     n, channels, high, wide = image.shape
     dtype = torch.float64 if image.dtype == torch.float64 else torch.float32
     pixels = image.permute(0, 2, 3, 1).flatten(1, 2) if last else image.flatten(2)
@@ -93,23 +91,12 @@ def _resampled(taps: Any, image: Tensor, rows: Any, columns: Any, align_corners:
     return out.reshape(n, channels, rows, columns)
 
 
-def bilinear_smoothed(image: Tensor, rows: Any, columns: Any, last: bool) -> Tensor:
-    """The same with ``antialias``: where pixels get fewer, every one is a mean of all that it stands for."""
-    return _smoothed(_triangle, image, rows, columns, last)
-
-
-def bicubic_smoothed(image: Tensor, rows: Any, columns: Any, last: bool) -> Tensor:
-    """The same with the bicubic kernel."""
-    return _smoothed(_cubic_filter, image, rows, columns, last)
-
-
 def _triangle(distance: Tensor) -> Tensor:
     return (1 - distance).clamp(min=0)
 
 
 def _cubic_filter(distance: Tensor) -> Tensor:
-    near = (1.5 * distance - 2.5) * distance * distance + 1
-    far = -0.5 * (((distance - 5) * distance + 8) * distance - 4)
+    near, far = _near(distance, _CUBIC_SMOOTHED), _far(distance, _CUBIC_SMOOTHED)
     return torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
 
 
@@ -123,7 +110,9 @@ def _shares(kernel: Any, size: Any, of: int, dtype: torch.dtype, device: torch.d
     return shares / shares.sum(-1, keepdim=True)
 
 
-def _smoothed(kernel: Any, image: Tensor, rows: Any, columns: Any, last: bool) -> Tensor:
+def smoothed(kernel: Any, image: Tensor, rows: Any, columns: Any, last: bool) -> Tensor:
+    """The same with ``antialias``, by `_triangle` or `_cubic_filter`: where pixels get fewer, every one is a mean of
+    all that it stands for."""
     _, channels, high, wide = image.shape
     dtype = torch.float64 if image.dtype == torch.float64 else torch.float32
     down = _shares(kernel, rows, high, dtype, image.device)
@@ -137,7 +126,7 @@ def _smoothed(kernel: Any, image: Tensor, rows: Any, columns: Any, last: bool) -
 def convolved(
     image: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int], padding: tuple[int, int], last: bool
 ) -> Tensor:
-    """A convolution that moves by one slot, or by as much as its window is large; ``last`` as for `bilinear`."""
+    """A convolution that moves by one slot, or by as much as its window is large; ``last`` as for `resampled`."""
     high, wide = weight.shape[2:]
     if padding != (0, 0):
         image = F.pad(image, (padding[1], padding[1], padding[0], padding[0]))
@@ -187,7 +176,12 @@ def interpolate(tx: Any, *args: Any, **kwargs: Any) -> Any:
     names = ("input", "size", "scale_factor", "mode", "align_corners")
     kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
     input, size, scale_factor = (kwargs.pop(name, None) for name in names[:3])
-    if len(args) > len(names) or input is None or size is None or not _is_none(scale_factor):
+    if (
+        len(args) > len(names)
+        or input is None
+        or size is None
+        or not (scale_factor is None or is_none(scale_factor.realize()))
+    ):
         return None
     image, sizes = input.realize(), size.realize()
     known = {name: value.realize() for name, value in kwargs.items()}
@@ -197,17 +191,19 @@ def interpolate(tx: Any, *args: Any, **kwargs: Any) -> Any:
     if not all(value.is_python_constant() for value in known.values()):
         return None
     given = {name: value.as_python_constant() for name, value in known.items()}
-    function = {"bilinear": bilinear, "bicubic": bicubic}.get(given.pop("mode", "nearest"))
+    taps, kernel = _MODES.get(given.pop("mode", "nearest"), (None, None))
     corners, smooth = bool(given.pop("align_corners", None)), bool(given.pop("antialias", None))
-    if function is None or any(given.values()) or not (_has_unknown(image) or _is_number(rows) or _is_number(columns)):
+    if taps is None or any(given.values()) or not (_has_unknown(image) or _is_number(rows) or _is_number(columns)):
         return None
     last = constant(_is_last(image))
     if not smooth:
-        return variable(tx, function).call_function(tx, [image, rows, columns, constant(corners), last], {})
+        return call(tx, resampled, variable(tx, taps), image, rows, columns, constant(corners), last)
     if corners or not all(type(size) is int for size in example(image).shape) or example(image).shape[0] != 1:
         return None
-    smoothed = bilinear_smoothed if function is bilinear else bicubic_smoothed
-    return variable(tx, smoothed).call_function(tx, [image, rows, columns, last], {})
+    return call(tx, smoothed, variable(tx, kernel), image, rows, columns, last)
+
+
+_MODES: dict[Any, Any] = {"bilinear": (_linear, _triangle), "bicubic": (_cubic, _cubic_filter)}
 
 
 def convolution(tx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -225,11 +221,9 @@ def convolution(tx: Any, *args: Any, **kwargs: Any) -> Any:
     bias = given.get("bias") or constant(None)
     last = constant(_is_last(image) or _is_last(weight))
     if groups[0] == 1 and (stride == (1, 1) or stride == shape[2:]):
-        return variable(tx, convolved).call_function(
-            tx, [image, weight, bias, _tuple(stride), _tuple(padding), last], {}
-        )
+        return call(tx, convolved, image, weight, bias, _tuple(stride), _tuple(padding), last)
     if groups[0] == shape[0] and shape[1] == 1 and stride == (1, 1) and example(image).shape[1] == shape[0]:
-        return variable(tx, convolved_by_channel).call_function(tx, [image, weight, bias, _tuple(padding)], {})
+        return call(tx, convolved_by_channel, image, weight, bias, _tuple(padding))
     return None
 
 
@@ -240,7 +234,7 @@ def unfold(tx: Any, input: Any = None, kernel_size: Any = None, *args: Any, **kw
     rest = [_pair(given.get(name), default) for name, default in (("dilation", 1), ("padding", 0), ("stride", 1))]
     if not _is_image(image) or not _has_unknown(image) or window is None or rest != [(1, 1), (0, 0), window]:
         return None
-    return variable(tx, unfolded).call_function(tx, [image, *map(constant, window)], {})
+    return call(tx, unfolded, image, *map(constant, window))
 
 
 def _is_image(value: Any) -> bool:
@@ -264,10 +258,6 @@ def _has_unknown(image: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, SymNodeVariable) and is_unknown(value.sym_num)
-
-
-def _is_none(value: Any) -> bool:
-    return value is None or (value.is_python_constant() and value.as_python_constant() is None)
 
 
 def _pair(value: Any, default: int | None) -> tuple[int, int] | None:

@@ -36,6 +36,7 @@ from packpass.capture.dynamo import (
     wrap_fx_proxy,
 )
 from packpass.capture.either import Either
+from packpass.capture.nothing import is_none
 from packpass.capture.tallies import filled, read, stacked, tally
 from packpass.semantics import Call, call_of, storage
 from packpass.semantics.effects import mutated_after
@@ -80,10 +81,6 @@ class Count:
 
     first: int
     step: int
-
-
-def is_none(value: Any) -> bool:
-    return isinstance(value, ConstantVariable) and value.as_python_constant() is None
 
 
 def tensor_node(value: Any) -> fx.Node | None:

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from packpass.semantics.binding import example
-from packpass.semantics.call import call_of
+from packpass.semantics.call import call_of, invoke
 from packpass.semantics.names import op_name
 from packpass.semantics.registry import family_of
 
@@ -111,5 +111,4 @@ def _replaced(graph: fx.Graph, node: fx.Node, method: str, args: tuple[Any, ...]
 def _value(node: fx.Node) -> Any:
     """What a call of fake tensors gives."""
     args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), example)
-    target: Any = node.target
-    return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+    return invoke(node, args, kwargs)

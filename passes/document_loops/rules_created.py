@@ -53,7 +53,7 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
     return machine.fresh(Positions(per_document, offset, fake.dtype, fake.device), 1)
 
 
-@documents(*LENT)
+@documents(*LENT, "full")
 @rule(*SIZED)
 def _create(machine: Machine, node: fx.Node) -> Any:
     """A tensor with a dimension of the document's length: the same call with the row's length."""

@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from packpass._compat import hint_of
 from packpass.semantics import example, op_name
+from packpass.semantics.call import invoke
 from packpass.semantics.effects import effects_of
 from passes.isolate.boundaries import Boundaries
 from passes.isolate.reading import PLAIN, SIZED, Aligned, Reading, Row
@@ -111,8 +112,7 @@ def _value(reading: Reading, table: fx.Node, values: dict[fx.Node, Any], length:
             raise Refused("mixes-documents", f"positions depend on {n.name}, which holds tokens", table)
     for n in inner:
         args, kwargs = _of_length(reading, fx.map_arg((n.args, dict(n.kwargs)), lambda x: known[x]), length)
-        target: Any = n.target
-        known[n] = getattr(args[0], target)(*args[1:], **kwargs) if n.op == "call_method" else target(*args, **kwargs)
+        known[n] = invoke(n, args, kwargs)
     result = known[table]
     assert isinstance(result, Tensor)
     return result

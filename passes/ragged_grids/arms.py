@@ -19,7 +19,7 @@ import sympy
 
 from passes.ragged_grids.machine import Check, Machine, compared
 from passes.ragged_grids.sizes import Quotient, Remainder, coordinates
-from passes.ragged_grids.steps import entry
+from passes.ragged_grids.steps import asked_of, entry
 from passes.ragged_grids.terms import Numbers, Term
 from passes.refused import Refused
 
@@ -94,19 +94,17 @@ def arms(first: Machine, second: Machine) -> Arms | None:
     names = condition.free_symbols & first.names.own
     if len(names) != 1 or condition.free_symbols != names:
         return None
-    (number,) = names
-    if isinstance(condition, (sympy.Eq, sympy.Ne)):
-        value = condition.rhs if condition.lhs == number else condition.lhs
-        few, many = (holds, fails) if isinstance(condition, sympy.Eq) else (fails, holds)
-        same = {condition.lhs, condition.rhs} == {number, value} and value.is_Integer
-        return Arms(few, many, number, value, True) if same else None
-    if not isinstance(condition, (sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)):
+    (number,), asked = names, asked_of(condition)
+    if asked is None:
         return None
-    strict = isinstance(condition, (sympy.Gt, sympy.Lt))
-    if condition.gts == number and condition.lts.is_Integer:  # number >= least
-        return Arms(fails, holds, number, condition.lts - (0 if strict else 1), False)
-    if condition.lts == number and condition.gts.is_Integer:  # number <= last
-        return Arms(holds, fails, number, condition.gts - (1 if strict else 0), False)
+    for sign in (1, -1):
+        edge = sympy.expand(number - sign * asked[0])
+        if edge.is_Integer and asked[1] == ">=":  # number >= edge, or number <= edge
+            few, many, last = (fails, holds, edge - 1) if sign == 1 else (holds, fails, edge)
+            return Arms(few, many, number, last, False)
+        if edge.is_Integer:
+            few, many = (holds, fails) if asked[1] == "==" else (fails, holds)
+            return Arms(few, many, number, edge, True)
     return None
 
 

@@ -35,6 +35,14 @@ class Slots:
         self.numbers = call(_ops.position_ids.default, self.cu, self.total)
 
 
+def slots_of(documents: Documents, length: Any) -> Slots:
+    """The slots of documents of that length, made once."""
+    if length not in documents.slots:
+        documents.slots[length] = Slots(documents, length)
+    slots: Slots = documents.slots[length]
+    return slots
+
+
 class Places:
     """Slots of all documents, and ``rank - 1`` dimensions behind them."""
 

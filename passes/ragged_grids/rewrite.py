@@ -13,7 +13,7 @@ from packpass.semantics import example
 from passes.prune import prune
 from passes.ragged_grids.decide import Decided, joined_dim
 from passes.ragged_grids.documents import Documents
-from passes.ragged_grids.places import Slots
+from passes.ragged_grids.places import Slots, slots_of
 from passes.ragged_grids.row import KeptSlots, Row
 from passes.ragged_grids.terms import Piece, Term, walk
 from passes.refused import Refused
@@ -71,12 +71,13 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
             if user.target is markers.RAGGED_CAT:
                 dim = joined_dim(user, term)
                 length = term.dims[dim]
-                slots[length] = slots.get(length) or Slots(documents, length)
                 if term.device != documents.device:
                     raise Refused("no-rule", "a document's tensors are on another device than its sizes", user)
-                made[user] = Row(documents, slots[length], term, dim).made()
+                made[user] = Row(documents, slots_of(documents, length), term, dim).made()
                 if collect.target is markers.LIST_CONTINUE:
-                    made[user] = _counted_on(documents, slots[length], made[user], int(str(collect.args[5])))
+                    made[user] = _counted_on(
+                        documents, slots_of(documents, length), made[user], int(str(collect.args[5]))
+                    )
     return made
 
 

@@ -12,7 +12,7 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import example
 from passes.ragged_grids.documents import Documents
-from passes.ragged_grids.places import Places, Slots, is_tensor
+from passes.ragged_grids.places import Places, Slots, is_tensor, slots_of
 from passes.ragged_grids.sizes import SLOT, Free, placed
 from passes.ragged_grids.terms import (
     Applied,
@@ -234,9 +234,7 @@ class Row(Places):
 def layer(documents: Documents, term: Layer) -> fx.Node:
     """The row of all documents' slots that a layer makes, once for all who read it."""
     if term not in documents.layers:
-        slots = documents.slots.get(term.dims[0])
-        if slots is None:
-            slots = documents.slots[term.dims[0]] = Slots(documents, term.dims[0])
+        slots = slots_of(documents, term.dims[0])
 
         def argument(value: Any) -> Any:
             if isinstance(value, tuple):

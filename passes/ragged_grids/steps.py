@@ -176,7 +176,7 @@ def _assume(machine: Machine, node: fx.Node) -> None:
         holds = machine.size(value)
     except Unknown:
         raise Refused("no-rule", "a size that depends on values of tensors is checked", node) from None
-    if holds == sympy.true or _asked(holds) in machine.asserted:
+    if holds == sympy.true or asked_of(holds) in machine.asserted:
         return
     if not {*machine.names.columns, *machine.names.kept} & holds.free_symbols:
         return  # it is there in front of the loop, too
@@ -208,14 +208,14 @@ def _checked(machine: Machine, node: fx.Node) -> None:
         holds = None
     if holds == sympy.true:
         return
-    asked = _asked(holds)
+    asked = asked_of(holds)
     if asked is None:
         raise Refused("check", "a check in a loop over rows of sizes that is none of sizes alone has no rule", node)
     machine.check(asked[0], asked[1], sympy.Integer(0), node, str(node.args[1]))
     machine.asserted.add(asked)
 
 
-def _asked(holds: Any) -> tuple[Any, str] | None:
+def asked_of(holds: Any) -> tuple[Any, str] | None:
     """``(number, op)`` if it is asked how a number compares with 0."""
     if isinstance(holds, (sympy.Eq, sympy.Ne)):
         return sympy.expand(holds.lhs - holds.rhs), "==" if isinstance(holds, sympy.Eq) else "!="
@@ -231,7 +231,7 @@ def _at_least(holds: Any) -> tuple[Any, Any]:
         return None, None
     if isinstance(holds, sympy.Ge) and holds.rhs.is_Integer and holds.rhs <= 0:
         return holds.lhs, holds.rhs
-    asked = _asked(holds)
+    asked = asked_of(holds)
     assert asked is not None
     number, size = asked[0].as_coeff_Add()
     return (size, -number) if number.is_Integer else (None, None)

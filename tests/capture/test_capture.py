@@ -433,13 +433,6 @@ def list_append(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([part for pair in parts for part in pair], 1)
 
 
-def list_of_numbers(x: Tensor, cu: Tensor) -> Any:
-    lengths = []
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        lengths.append((e - s) ** 2)
-    return x + max(lengths)
-
-
 def carried_state(x: Tensor, cu: Tensor) -> Tensor:
     out, k = x.clone(), 0
     for s, e in zip(cu[:-1], cu[1:]):
@@ -628,7 +621,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
     "unequal-lengths": (unequal_lengths,),
     "lengths-unknown": (lengths_in_a_matrix,),
     "list-use": (list_use, list_without_its_first),
-    "list-append": (list_append, list_of_numbers),
+    "list-append": (list_append,),
     "carried-state": (carried_state, carried_in_a_cell, carried_through_a_property),
     "leaked-local": (leaked_local, leaked_through_locals),
     "try-block": (try_around, try_inside, suppress_inside),

@@ -233,3 +233,22 @@ def counted_rows_beside_a_list(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
         row += 1
         total += x[s:e].sum()
     return sums, total + parts[0]
+
+
+@program("f[T,2] cu", tail=False, reads=1)
+def squares_of_lengths(x: Tensor, cu: Tensor) -> Any:
+    """What a document adds is not linear in its length: a value of its own, not a difference of boundaries."""
+    out, pairs = torch.empty_like(x), 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = x[s:e].cumsum(0)
+        pairs += (e - s) ** 2
+    return out / max(pairs, 1)
+
+
+@program("f[T,2] cu", tail=False, reads=1)
+def largest_of_squares(x: Tensor, cu: Tensor) -> Tensor:
+    squares, parts = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(x[s:e].flip(0))
+        squares.append((e - s) ** 2)
+    return torch.cat(parts) / (1 + max(squares))
