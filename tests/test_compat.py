@@ -6,10 +6,12 @@ import importlib
 import inspect
 import json
 import logging
+import operator
 from typing import Any
 
 import pytest
 import torch
+from torch import fx
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from packpass import _compat
@@ -361,3 +363,22 @@ def test_what_is_assumed_of_a_size() -> None:
     assert [n for n in range(2, 50) if assumed.holds(n)] == [16, 32, 48]
     assert assumed.divisors == {16}
     assert all(guard(32) for guard in assumed.guards)
+
+
+def test_a_size_is_known_as_it_was_traced() -> None:
+    """Of two sizes that torch has come to take for equal; a number is itself."""
+    seen: list[object] = []
+
+    def look(gm: fx.GraphModule, inputs: list[object]) -> object:
+        added = next(n for n in gm.graph.nodes if n.op == "call_function" and n.target is operator.add)
+        seen.extend(_compat.size_as_traced(n.meta["example_value"].shape[0]) for n in added.all_input_nodes)
+        return gm.forward
+
+    def f(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        a, b = n.tolist()
+        return x[:a] + x[:b]
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        torch.compile(f, backend=look)(torch.ones(9, 2), torch.tensor([3, 3]))
+    assert len(set(seen)) == 2
+    assert _compat.size_as_traced(4) == 4

@@ -33,6 +33,13 @@ def free_unbacked_symbols(value: Any) -> Any:
     return implementation(value)
 
 
+def size_as_traced(size: Any) -> Any:
+    """A size as an expression of the symbols that it was made with, before torch took other sizes to be equal to it; a
+    number as it is."""
+    node = getattr(size, "node", None)
+    return size if node is None else node._expr
+
+
 def statically_known_true(condition: Any) -> bool:
     """Is a symbolic condition true without a new guard?"""
     from torch.fx.experimental.symbolic_shapes import statically_known_true as implementation

@@ -6,15 +6,21 @@ through is compared here, node by node.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 
 from packpass import markers
-from packpass._compat import free_unbacked_symbols
-from packpass.semantics import op_name
+from packpass._compat import free_unbacked_symbols, size_as_traced
+from packpass.capture.assumed import EQUAL_SIZES
+from packpass.decisions.location import location_of_node
+from packpass.semantics import call_of, example, op_name
 from packpass.semantics.effects import reshapes_in_place
+from packpass.semantics.pointwise import is_pointwise
 
 
 class NotReplayable(Exception):
@@ -68,8 +74,10 @@ def prove_generic(iterations: list[Iteration]) -> None:
     for one, two in zip(first, second, strict=True):
         proof.compare(one, two)
         proof.pair(one, two)
+    lengths = _lengths(body)
     for node in body:
         _shape_is_known(node)
+        _is_not_broadcast(node, lengths)
     for node in begin.graph.nodes:
         if node.target is markers.LIST_COLLECT and node.args[2] == begin.args[1]:
             collected: tuple[Any, ...] = node.args
@@ -94,6 +102,36 @@ def _shape_is_known(node: fx.Node) -> None:
         value = source.meta.get("example_value") if isinstance(source, fx.Node) else None
         if value is None or any(free_unbacked_symbols(s) for s in value.shape if isinstance(s, torch.SymInt)):
             raise NotReplayable("whether squeeze drops a dimension depends on a document's length")
+
+
+def _is_not_broadcast(node: fx.Node, lengths: dict[Any, Any]) -> None:
+    """Where two lengths meet that may differ (``x[s : s + 1] - x[s:e]``), torch takes it that they are equal, and would
+    be wrong about a length of 1."""
+    operands = [value for n in node.all_input_nodes if isinstance(value := example(n), torch.Tensor)]
+    call = call_of(node) if len(operands) > 1 else None
+    if call is None or not is_pointwise(call.op):
+        return
+    for sizes in itertools.zip_longest(*(reversed(value.shape) for value in operands), fillvalue=1):
+        written = [sympy.sympify(size_as_traced(size)) for size in sizes]
+        if len({sympy.expand(size.subs(lengths)) for size in written if size != 1}) > 1:
+            raise NotReplayable(f"{EQUAL_SIZES} at {location_of_node(node) or node.name}")
+
+
+def _lengths(body: list[fx.Node]) -> dict[Any, Any]:
+    """What the sizes of slices with two bounds are, as the difference of these."""
+    found = {}
+    for node in body:
+        fake = example(node)
+        if node.target is not operator.getitem or not isinstance(fake, torch.Tensor):
+            continue
+        key: Any = node.args[1]
+        cuts = [k for k in (key if isinstance(key, tuple) else (key,)) if isinstance(k, slice) and k.stop is not None]
+        sizes = [size for size in map(size_as_traced, fake.shape) if getattr(size, "is_Symbol", False)]
+        if len(cuts) == 1 and len(sizes) == 1 and cuts[0].step in (None, 1):
+            given = (cuts[0].start or 0, cuts[0].stop)
+            start, stop = (size_as_traced(example(v)) if isinstance(v, fx.Node) else v for v in given)
+            found[sizes[0]] = stop - start
+    return found
 
 
 def hoist_sizes(graph: fx.Graph, loops: dict[int, list[Iteration]]) -> None:

@@ -16,7 +16,7 @@ from passes.document_loops.op_names import label
 from passes.document_loops.padded import filler
 from passes.document_loops.rules import documents, outside_call, rule
 from passes.document_loops.rules_views import first_bound, shape_with_length
-from passes.document_loops.terms import Apply, Outside, Positions
+from passes.document_loops.terms import Apply, Flip, Outside, Positions
 from passes.document_loops.uneven import Strided
 from passes.refused import Refused
 
@@ -25,12 +25,14 @@ from passes.refused import Refused
 def _arange(machine: Machine, node: fx.Node) -> Any:
     bounds = [machine.affine(a) for a in node.args]
     step = bounds.pop() if len(bounds) == 3 else Affine.of(1)
-    if step is None or not step.is_const or step.const < 1:
+    if step is None or not step.is_const or step.const == 0 or step.const < -1:
         raise Refused("no-rule", "this arange has no rule", node)
     if any(b is None for b in bounds) or not 1 <= len(bounds) <= 2 or set(node.kwargs) - {"dtype", "device"}:
         raise Refused("no-rule", "this arange has no rule", node)
     start, stop = (Affine.of(0), bounds[0]) if len(bounds) == 1 else bounds
     assert start is not None and stop is not None
+    if step.const == -1:  # the same numbers, the last one first
+        start, stop = stop.plus(Affine.of(1)), start.plus(Affine.of(1))
     if start.is_const and stop.is_const:
         return machine.computed(
             (node.target, False, tuple(node.args), tuple(sorted(node.kwargs.items()))), example(node)
@@ -50,7 +52,8 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
     fake = example(node)
     if step.const > 1:
         return Strided(start, step.const, fake.dtype, fake.device)
-    return machine.fresh(Positions(per_document, offset, fake.dtype, fake.device), 1)
+    counted = machine.intern(Positions(per_document, offset, fake.dtype, fake.device))
+    return machine.fresh(Flip(counted, -1) if step.const == -1 else counted, 1)
 
 
 @documents(*LENT, "full")

@@ -11,7 +11,7 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.boundaries import element
 from passes.document_loops.elsewhere import anywhere, elsewhere
-from passes.document_loops.integers import FULL, Affine, Index, Invariant, Window
+from passes.document_loops.integers import FULL, Affine, Bound, Index, Invariant, Window
 from passes.document_loops.machine import (
     Cell,
     Document,
@@ -43,12 +43,27 @@ def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node) -> Window 
     if s is None or e is None:
         raise Refused("not-a-segment", "a slice is not cut by two neighbouring boundaries", node)
     (a, front), (b, back) = s, e
+    if (a.of, a.k) == (b.of, b.k):
+        return _at_one_end(machine, a, front, back, node)
     if a.of != b.of or a.k + 1 != b.k or front < 0 or back > 0:
         raise Refused("not-a-segment", "a slice reaches beyond one document", node)
     machine.use((a.of, a.k), node)
     if -back > machine.behind_end[0]:
         machine.behind_end = -back, machine.least
     return Window(front, -back)
+
+
+def _at_one_end(machine: Machine, bound: Bound, front: int, back: int, node: fx.Node) -> Window:
+    """``x[e - n : e]`` and ``x[s : s + n]``, behind a ``continue`` for documents that are shorter."""
+    of, first = machine.boundaries or (bound.of, bound.k if back else bound.k - 1)
+    last = bound.k == first + 1
+    count = -front if last else back
+    if bound.of != of or bound.k not in (first, first + 1) or (back if last else front) or count < 1:
+        raise Refused("not-a-segment", "a slice reaches beyond one document", node)
+    if count > machine.least:
+        what = f"a slice of {count} slots reaches beyond a document that is shorter, if none is skipped before"
+        raise Refused("not-a-segment", what, node)
+    return Window(last=count) if last else Window(first=count)
 
 
 def sub_window(machine: Machine, segment: Segment, start: Any, stop: Any, node: fx.Node) -> Window:

@@ -1,0 +1,71 @@
+"""Loops that must be rewritten: a document's first or last slots as slices from its boundaries alone, behind a
+``continue`` for documents without slots; ranges that count down."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .harness import program
+
+
+@program("f[T,3] cu", tail=False)
+def last_slot_behind_continue(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if s == e:
+            continue
+        parts.append(x[e - 1 : e] * 2)
+    return torch.cat(parts)
+
+
+@program("f[T,3] cu", tail=False)
+def first_slot_behind_continue(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e <= s:
+            continue
+        parts.append(x[s : s + 1].exp())
+    return torch.cat(parts)
+
+
+@program("f[T,3] cu", tail=False)
+def differences_behind_the_first(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s < 1:
+            continue
+        parts.append(torch.cat([x[s : s + 1], x[s + 1 : e] - x[s : e - 1]]))
+    return torch.cat(parts)
+
+
+@program("i[T] cu", tail=False)
+def rolled_by_its_ends(ids: Tensor, cu: Tensor) -> Tensor:
+    out = ids.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if s == e:
+            continue
+        out[s:e] = torch.cat([ids[e - 1 : e], ids[s : e - 1]])
+    return out
+
+
+@program("f[T,3] cu", tail=False)
+def read_backwards(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[torch.arange(e - 1, s - 1, -1)] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@program("i[T] cu", tail=False)
+def tokens_that_are_left(ids: Tensor, cu: Tensor) -> Tensor:
+    left = torch.zeros_like(ids)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        left[s:e] = torch.arange(e - s, 0, -1)
+    return left * (ids > 0)
+
+
+@program("f[T,3] cu", tail=False)
+def selected_backwards(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        places = torch.arange(e - 1, s - 1, -1)
+        parts.append(x.index_select(0, places) * (places - s)[:, None])
+    return torch.cat(parts)
