@@ -125,7 +125,7 @@ def table(verdicts: list[Verdict], left_out: list[LeftOut], refused: bool) -> st
         f"{len(verdicts)} programs of {len(ops)} operators, rows of {TOTAL} slots",
         f"rewritten {done} of {total} ({100 * done / max(total, 1):.1f} %), "
         f"refused {counted['refused']}, left {counted['left']}, wrong {counted['wrong']}, raised {counted['raised']}; "
-        f"{random} draw random numbers and stayed loops, {counted['mixes']} mix slots and were left alone",
+        f"{random} draw random numbers and are not counted, {counted['mixes']} mix slots and were left alone",
     ]
     lines += [
         f"  {v.status.upper()} {v.name}: {v.code} {v.reason}" for v in verdicts if v.status in ("wrong", "raised")
