@@ -39,6 +39,8 @@ class Pass:
     """``prepare(graph)``, done to a graph once, before the first pass that asks for it."""
     after: tuple[str, ...] = ()
     """Passes that must have run before, because this one reads what they write."""
+    exchanges: bool = False
+    """Does it put something else in place of what ranks exchange? Then no rank may do so alone."""
     operations: str = ""
     """``operations() -> frozenset[str]``: what it has rules for, for the table of ``python -m packpass ops``."""
 
@@ -56,10 +58,18 @@ PASSES: tuple[Pass, ...] = (
         "passes.fuse_boundary_exchange:run",
         stage="loops",
         prepare=_LENGTHS,
+        exchanges=True,
         operations="passes.fuse_boundary_exchange:operations",
     ),
     # Before loops are vectorised: what a loop sends is cut out of one exchange, and the loop is like any other then.
-    Pass("fuse_all_to_all", "passes.fuse_all_to_all.loops:run", stage="loops", whole=True, prepare=_LENGTHS),
+    Pass(
+        "fuse_all_to_all",
+        "passes.fuse_all_to_all.loops:run",
+        stage="loops",
+        whole=True,
+        prepare=_LENGTHS,
+        exchanges=True,
+    ),
     # Before those that cut rows by boundaries: rows of sizes make the rows.
     Pass("ragged_grids", "passes.ragged_grids:run", stage="loops"),
     Pass(
@@ -71,7 +81,13 @@ PASSES: tuple[Pass, ...] = (
         operations="passes.vectorize_segments:operations",
     ),
     # All-to-alls that stand side by side, those that were made of loops included.
-    Pass("fuse_all_to_all", "passes.fuse_all_to_all:run", whole=True, after=("fuse_all_to_all", "vectorize_segments")),
+    Pass(
+        "fuse_all_to_all",
+        "passes.fuse_all_to_all:run",
+        whole=True,
+        exchanges=True,
+        after=("fuse_all_to_all", "vectorize_segments"),
+    ),
     Pass("remap_boundaries", "passes.remap_boundaries:run", tier="fix", whole=True, after=("vectorize_segments",)),
     Pass(
         "pack_shifts",
@@ -100,7 +116,13 @@ PASSES: tuple[Pass, ...] = (
         after=("compose_rolls",),
         operations="passes.eliminate_padding:operations",
     ),
-    Pass("bucket_all_to_all", "passes.bucket_all_to_all:bucket", stage="inductor", option="bucket_bytes"),
+    Pass(
+        "bucket_all_to_all",
+        "passes.bucket_all_to_all:bucket",
+        stage="inductor",
+        option="bucket_bytes",
+        exchanges=True,
+    ),
 )
 
 

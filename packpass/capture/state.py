@@ -114,7 +114,7 @@ class FrameState:
     single_rows: bool = False
     """Is there a matrix with one row, over which a loop was captured, among the values of the frame?"""
     apart: bool = False
-    """Do the ranks of a group not exchange alike in a loop? Then its messages and collectives stay as they are."""
+    """Do the ranks of a group not exchange alike in this code? Then its messages and collectives stay as they are."""
     restarts: int = 0
     carried: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """Loop (code object, bytecode offset) -> which of its live frames has locals that change by documents, and how, see

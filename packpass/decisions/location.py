@@ -22,10 +22,19 @@ def shorten(filename: str, line: int) -> str:
 def location_of_node(node: Any) -> str | None:
     """Where the user wrote the op of an FX node, or None: the innermost frame of its recorded stack that is neither
     torch's nor ours (``torch.nn.functional.pad`` is Python, too)."""
+    lines = _lines_of_node(node)
+    return shorten(*lines[-1]) if lines else None
+
+
+def way_to_node(node: Any) -> tuple[str, ...]:
+    """The user's lines by which the code comes to the op of an FX node, outermost first."""
+    return tuple(f"{filename}:{line}" for filename, line in _lines_of_node(node))
+
+
+def _lines_of_node(node: Any) -> list[tuple[str, int]]:
     trace = node.meta.get("stack_trace") if node is not None else None
-    frames = re.findall(r'File "([^"]+)", line (\d+)', trace or "")
-    users = [frame for frame in frames if not is_library(frame[0])] or frames
-    return shorten(users[-1][0], int(users[-1][1])) if users else None
+    frames = [(name, int(line)) for name, line in re.findall(r'File "([^"]+)", line (\d+)', trace or "")]
+    return [frame for frame in frames if not is_library(frame[0])] or frames
 
 
 def is_library(filename: str) -> bool:

@@ -31,9 +31,9 @@ from packpass.engine.unpadded import unpadded
 from packpass.engine.verify import copy_graph, verified
 from packpass.layout import LayoutError
 from packpass.layout.mixing import mixing_operations
-from packpass.ranks import compiling
+from packpass.ranks import apart, compiling
 from packpass.ranks.agreement import agreement
-from packpass.ranks.alike import RULES, alike
+from packpass.ranks.alike import alike
 from packpass.ranks.leaving import leave
 from packpass.ranks.meeting import AgreementError
 from packpass.reports.report import traced_transaction
@@ -82,8 +82,7 @@ class Backend:
                 outcome = run_passes(gm, settings, frame)
         except LayoutError as error:
             raise tracing_error(error) from None
-        if not alike(gm, outcome.results, frame.sites, settings):
-            raise left_by_all(outcome, frame)
+        settings = exchanging(gm, outcome, frame, settings)
         # Loops that only count are gone before any pass looks at them.
         counted = frame.mode is Mode.SYMBOLIC and bool(frame.sites) and not outcome.refusals
         if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing or counted):
@@ -151,18 +150,29 @@ def _watched(
     return compiled
 
 
-def left_by_all(outcome: Outcome, frame: FrameState) -> Exception:
-    """What makes Dynamo trace the frame again, with every exchange in a loop as it is written."""
+def exchanging(gm: fx.GraphModule, outcome: Outcome, frame: FrameState, settings: Options) -> Options:
+    """The options for what follows the passes: where ranks differ, nothing else may join what they exchange either.
+
+    If a pass has put something in the place of exchanges there, Dynamo traces the frame again, with all as it is
+    written.
+    """
+    if not frame.apart and alike(gm, outcome.results, frame.sites, settings, outcome.written):
+        return settings
     frame.apart = True
+    replaced = [r for r in outcome.rewrites if r.rule in apart.EXCHANGES]
+    if not replaced:
+        return apart.without_exchanges(settings)
     with traced_transaction() as tx:
-        for rewrite in outcome.loop_rewrites:
-            if rewrite.rule in RULES:
-                reason = f"other ranks of the group do something else here, or do not find that it is {rewrite.after}"
-                tx.record(Refusal(rewrite.rule, "ranks-differ", reason, rewrite.location))
+        for rewrite in replaced:
+            reason = (
+                "other ranks of the group do something else here, have gradients where this one has none or the other "
+                f"way round, or do not find that it is {rewrite.after}"
+            )
+            tx.record(Refusal(rewrite.rule, "ranks-differ", reason, rewrite.location))
         for refusal in outcome.refusals:
-            if refusal.rule in RULES:
+            if refusal.rule in apart.EXCHANGES:
                 tx.record(refusal)
-    return restart("the ranks do not exchange alike in a loop")
+    raise restart("the ranks do not exchange alike in a loop")
 
 
 def _in_its_form(outcome: Any, gm: fx.GraphModule, inner: Any, inputs: Sequence[Any], settings: Options) -> Any:

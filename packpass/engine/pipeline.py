@@ -21,7 +21,8 @@ from packpass.engine.counting import count, graph_modules
 from packpass.engine.verify import copy_graph
 from packpass.layout import LayoutError, analyze
 from packpass.layout.mixing import mixing_operations
-from packpass.ranks import alike
+from packpass.ranks import apart
+from packpass.ranks.collectives import Collective
 from packpass.reports.report import traced_transaction
 from packpass.semantics.dialect import normalise
 
@@ -72,6 +73,8 @@ class Outcome:
     """What computes real tokens only, beside the graph."""
     documents: DocumentForm | None = None
     """What runs parts of the graph per document."""
+    written: list[Collective] = dataclasses.field(default_factory=list)
+    """The exchanges of the graph before the passes."""
     findings: list[Finding] = dataclasses.field(default_factory=list)
     """What is left in the graph and a reader of the report should know; looked for only while one is collected."""
 
@@ -124,7 +127,10 @@ class Outcome:
 def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outcome:
     """Rewrite ``gm`` in place, one pass after the other."""
     normalise(m.graph for m in graph_modules(gm))
-    before = count(gm)
+    before, written = count(gm), apart.exchanges_of(gm)
+    # Of a graph with loops the ranks are asked afterwards.
+    if frame.apart or (settings.agreement and not frame.sites and apart.are_left(written)):
+        settings = apart.without_exchanges(settings)
     results: list[Rewrite | Refusal] = []
     runs: list[PassRun] = []
     context = passes.load().PassContext(dict(frame.sites), frame.user_checks, settings, branches=dict(frame.branches))
@@ -135,8 +141,6 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     prepared = set[str]()
     stages = Stages(gm, settings.verify)
     for p in passes.running(settings, *(("loops", "graph") if capturing else ("graph",))):
-        if frame.apart and p.name in alike.RULES:
-            continue
         if p.prepare and p.prepare not in prepared:
             prepared.add(p.prepare)
             passes.function(p.prepare)(gm.graph)
@@ -172,7 +176,9 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
         layout=layout or "",
     )
     products = context.products
-    return Outcome(results, record, left, stages.done, capturing, products.packed, products.documents, findings)
+    return Outcome(
+        results, record, left, stages.done, capturing, products.packed, products.documents, written, findings
+    )
 
 
 def _run_one(p: Pass, gm: fx.GraphModule, context: Any, stages: Stages) -> list[Rewrite | Refusal]:

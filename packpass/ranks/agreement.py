@@ -83,13 +83,21 @@ def agreement(gm: fx.GraphModule, rewrites: Sequence[Rewrite], settings: Options
         board = board_of(name)
         if board is None:
             continue
-        mine = [c for c in found if c.group == name]
-        joined = _may_be_joined(mine, settings)
-        if any(c.ours for c in mine) or joined:
-            meetings.append(Meeting(board, [*mine, *joined, *decisions(rewrites, name)], settings.agreement_timeout))
+        compared = to_compare(found, name, rewrites, settings)
+        if compared:
+            meetings.append(Meeting(board, compared, settings.agreement_timeout))
         else:
-            _announce(board, mine)
+            _announce(board, [c for c in found if c.group == name])
     return Agreement(meetings, Sizes(gm) if meetings else None, settings.verify)
+
+
+def to_compare(
+    found: Sequence[Collective], group: str, rewrites: Sequence[Rewrite], settings: Options
+) -> list[Collective]:
+    """What the ranks of one group compare of a graph with these collectives; nothing if all are left as written."""
+    mine = [c for c in found if c.group == group]
+    joined = _may_be_joined(mine, settings)
+    return [*mine, *joined, *decisions(rewrites, group)] if joined or any(c.ours for c in mine) else []
 
 
 def board_of(name: str) -> Board | None:

@@ -2,8 +2,9 @@
 
 Each rank proves its own program. Where ranks run different code (a branch on the rank, parts taken in an order that
 begins with the own one), one may find an exchange where another finds none: what each would then run does not fit
-together. So every rank says which exchange it makes of each loop, and if they do not all say the same, all leave these
-loops as they are written, which is what eager runs.
+together. So every rank says which exchange it makes of each loop, and all that would be compared before the first call
+(`packpass.ranks.agreement`), where a difference can only be an error. If they do not all say the same, all leave these
+exchanges as they are written, which is what eager runs, and with them all others of the graph (`packpass.ranks.apart`).
 
 Nobody is waited for twice about the same words, so that a rank that compiles again, alone, is not held up. A rank that
 does not come, or waits elsewhere, is left to the agreement before the first call (`packpass.ranks.agreement`), which
@@ -25,34 +26,45 @@ from torch import fx
 from packpass import markers
 from packpass._options import Options
 from packpass.decisions.records import Refusal, Rewrite
-from packpass.ranks.agreement import board_of
-from packpass.ranks.collectives import collectives
+from packpass.ranks import apart
+from packpass.ranks.agreement import board_of, to_compare
+from packpass.ranks.collectives import Collective, collectives
 from packpass.ranks.meeting import LONGEST, WAITING, AgreementError, Board
 
 LEFT = "left as it is written"
-RULES = ("fuse_all_to_all", "fuse_boundary_exchange")
 
 
 def alike(
-    gm: fx.GraphModule, results: Sequence[Rewrite | Refusal], sites: Mapping[int, str], settings: Options
+    gm: fx.GraphModule,
+    results: Sequence[Rewrite | Refusal],
+    sites: Mapping[int, str],
+    settings: Options,
+    written: Sequence[Collective],
 ) -> bool:
-    """False if this rank has put an exchange in place of a loop, and the ranks do not all do so in the same way.
+    """False if the ranks do not all exchange in the same way in this graph, or in the code that it is a piece of.
 
     Args:
         gm: the graph after the passes.
         results: what the passes say of it.
         sites: the places of its captured loops.
+        written: its exchanges before the passes.
     """
-    verdicts = [_said(r) for r in results if r.rule in RULES and _of_loop(r, set(sites.values()))]
-    if not verdicts or not settings.agreement:
+    verdicts = [_said(r) for r in results if r.rule in apart.EXCHANGES and _of_loop(r, set(sites.values()))]
+    if not settings.agreement:
         return True
+    if not verdicts:
+        return not apart.are_left(written)
     loops = _digest("\n".join(sorted(sites.values())))
+    rewrites, found = [r for r in results if isinstance(r, Rewrite)], collectives(gm)
     together = True
     for name in sorted(_groups(gm)):
         board = board_of(name)
         if board is not None:
-            together &= _ask(board, loops, "\n".join(verdicts), settings.agreement_timeout)
-    return together or all(verdict == LEFT for verdict in verdicts)
+            compared = [c.text for c in to_compare(found, name, rewrites, settings)]
+            together &= _ask(board, loops, "\n".join([*verdicts, *compared]), settings.agreement_timeout)
+    if not together:
+        apart.leave(written)
+    return together
 
 
 def _of_loop(result: Rewrite | Refusal, sites: set[str]) -> bool:
@@ -66,7 +78,7 @@ def _said(result: Rewrite | Refusal) -> str:
 def _groups(gm: fx.GraphModule) -> set[str]:
     """The groups in which loops of this graph exchange something, rewritten or not."""
     sends = [node for node in gm.graph.nodes if node.target in (markers.SEND, markers.RECV)]
-    found = [c for c in collectives(gm) if c.ours or c.text.startswith("all_to_all_single")]
+    found = [c for c in collectives(gm) if c.exchange]
     return {str(node.args[3]) for node in sends} | {c.group for c in found if c.group is not None}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.decisions.location import location_of_node
+from packpass.decisions.location import location_of_node, way_to_node
 from packpass.decisions.records import Rewrite
 from packpass.ops._snapshot import snapshot_op
 from packpass.semantics.memory import copied
@@ -42,6 +42,8 @@ class Collective:
         operands: shapes of what is sent, each size a number or a sympy expression; empty where ranks may differ.
         boundaries: which of the graph's inputs holds the boundaries, None if they are computed in the graph.
         joinable: is it an all-to-all of equal parts, which a later pass may join with others?
+        exchange: is it an all-to-all, or an op of packpass?
+        way: the user's lines by which the code comes to it, outermost first.
     """
 
     group: str | None
@@ -51,6 +53,8 @@ class Collective:
     operands: tuple[tuple[Any, ...], ...] = ()
     boundaries: int | None = None
     joinable: bool = False
+    exchange: bool = False
+    way: tuple[str, ...] = ()
 
 
 def collectives(gm: fx.GraphModule) -> list[Collective]:
@@ -116,6 +120,8 @@ def _collective(node: fx.Node, inputs: Mapping[fx.Node, int]) -> Collective | No
         operands=() if exchanged else tuple(map(_sizes, sent)),
         boundaries=next((inputs.get(_origin(value)) for value in boundaries if isinstance(value, fx.Node)), None),
         joinable=exchanged and all(_even(given.get(name)) for name in SPLITS),
+        exchange=ours or exchanged,
+        way=way_to_node(node),
     )
 
 

@@ -44,13 +44,14 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import example
 from passes import cp_rolls
 from passes.context import PassContext
+from passes.document_loops.aliasing import used_beside_written
 from passes.document_loops.fission import divide_before, divided_by, prefixes, split
 from passes.document_loops.integers import Boundaries
 from passes.document_loops.rewrite import Made, rewrite
 from passes.document_loops.run import NAME as VECTORIZE
 from passes.document_loops.run import numbered, run_loop
 from passes.fuse_boundary_exchange.apart import rolled
-from passes.fuse_boundary_exchange.decide import Decided, candidates, decide, groups_seen, has_messages
+from passes.fuse_boundary_exchange.decide import SHARED, Decided, candidates, decide, groups_seen, has_messages
 from passes.fuse_boundary_exchange.machine import RULES
 from passes.loops import find
 from passes.nodes import copy_of
@@ -118,12 +119,15 @@ def _run_one(gm: fx.GraphModule, number: int, groups: Sequence[str], context: Pa
 def _run_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
     """The loop as several, of which one after the other only computes on documents, or only rolls them; nothing, and
     the graph as it was, where that does not help."""
+    shared = used_beside_written(gm.graph, numbered(gm.graph, number))
     for apart in (_computed_before, _rolled_before) if context.options.runs(VECTORIZE) else ():
         graph = copy_of(gm.graph)
         found = apart(gm, number, groups, context)
-        if found:
+        if found and not shared:
             return found
         gm.graph = graph
+        if found:  # each part sees only its own; and a loop with messages cannot be run as it was instead
+            return [Refusal(NAME, "aliasing", SHARED, context.locations.get(number, "<unknown>"))]
     return []
 
 

@@ -26,6 +26,11 @@ from passes.fuse_boundary_exchange.values import WHOLE, View
 from passes.loops import LoopFound, hoistable
 from passes.refused import Refused
 
+SHARED = (
+    "the loop reads one input and writes another, which may share memory in a later call; let it write a tensor that "
+    "is made in the compiled function"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Decided:
@@ -188,5 +193,5 @@ def _conclude(
     boundaries = all_documents(machine, loop)
     decided = conclude(graph, loop, machine, appended, boundaries, hoisted)
     if separate_inputs(graph, decided):
-        raise Refused("aliasing", "the loop reads one input and writes another, which may share memory in a later call")
+        raise Refused("aliasing", SHARED)
     return Decided(decided, cu, scale == 1, group, outcome.fields)

@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 import packpass
-from tests.dist.a2a_moves import size_of, unzigzag
+from packpass.decisions.records import collecting
+from packpass.reports.report import Report
+from tests.dist.a2a_moves import gathered, size_of, unzigzag
 from tests.dist.a2a_programs import in_place
 from tests.dist.cp_programs import check, group_of
 from tests.dist.p2p_parts import ends
@@ -66,6 +68,70 @@ def received_beside(x: Tensor, cu: Tensor, group: Any) -> Tensor:
 PROGRAMS: dict[str, Callable[..., Tensor]] = {
     program.__name__: program for program in (own_part_first, scaled_on_one, around_ranks, received_beside)
 }
+
+
+# === One rank has gradients and the other has none ==============================================================
+
+
+def of_documents(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Without gradients the function is not captured as one: its exchanges are no loop there."""
+    return torch.cat([gathered(x[s // 2 : e // 2], group) for s, e in pairwise(cu.tolist())])
+
+
+def counted(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """As it is written, every document is a graph of its own."""
+    return torch.cat([gathered(x[cu[i] // 2 : cu[i + 1] // 2], group) for i in range(len(cu) - 1)])
+
+
+def copied(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """On both ranks an exchange for the whole row, which would have a backward on one of them."""
+    out = []
+    for s, e in pairwise(cu.tolist()):
+        received = in_place(torch.stack(x[s // 2 : e // 2].chunk(2, -1)), group)
+        out.append(unzigzag(received.flatten(0, 1), 2))
+    return torch.cat(out)
+
+
+def behind_a_break(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """The loop is in a piece of its frame from the beginning."""
+    doubled = x * 2
+    torch._dynamo.graph_break()
+    documents = of_documents(x, cu, group)
+    torch._dynamo.graph_break()
+    return documents + doubled.sum()
+
+
+def beside_others(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """In one graph with the loop others stand side by side, and are joined where the ranks do alike."""
+    return torch.cat([of_documents(x, cu, group), gathered(x, group), gathered(x * 2, group)])
+
+
+GRADIENTS: dict[str, Callable[..., Tensor]] = {
+    program.__name__: program for program in (of_documents, counted, copied, beside_others, behind_a_break)
+}
+
+
+def gradients(name: str, inner: str, mode: bool) -> list[str]:
+    """The first rank of the group has no gradients: by the grad mode, or because its input needs none. Eager's results
+    for several batches, and the codes of the refusals of this rank."""
+    group, program = group_of(2), GRADIENTS[name]
+    torch._dynamo.reset()
+
+    def on_ranks(x: Tensor, cu: Tensor) -> Tensor:
+        return program(x, cu, group)
+
+    options: Any = {"packpass.inner_backend": inner, "packpass.agreement_timeout": 20.0}
+    compiled, report = torch.compile(on_ranks, backend=packpass.backend, options=options), Report()
+    trains = dist.get_rank(group) == 1
+    with collecting(report):
+        for lengths in ([8, 4, 12], [4, 8]):
+            cu = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+            torch.manual_seed(dist.get_rank())
+            x = torch.randn(int(cu[-1]) // 2, 24).requires_grad_(trains or mode)
+            with torch.set_grad_enabled(trains or not mode):
+                check(torch.equal(compiled(x, cu), on_ranks(x, cu)), name, lengths)
+    check(not [r for r in report.rewrites if "all_to_all" in r.rule], name, "is rewritten")
+    return [refusal.code for refusal in report.refusals]
 
 
 def run(name: str) -> list[str]:

@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import packpass
+from packpass.decisions.records import collecting
+from packpass.reports.report import Report
 from tests.dist import a2a_fuzz, a2a_hard_programs, a2a_programs
 from tests.dist.a2a_moves import gathered
 from tests.dist.a2a_twice_programs import scattered
@@ -164,10 +166,46 @@ def hard(cp: int, name: str, inner: str) -> None:
     check(graphs <= 2, name, "graphs", graphs)
 
 
+def over_source(program: Any, source: tuple[int, ...], result: tuple[int, ...], fullgraph: bool = True) -> list[str]:
+    """``program(x, out, cu)`` with a buffer for the result, then one that overlaps the source, then one in the very
+    memory of the source: eager's results and memory. The codes of the refusals.
+
+    Args:
+        source: shape of ``x``, 32 values of a shard of 16 slots.
+        result: shape of ``out``, as many.
+    """
+    torch._dynamo.reset()
+    options: Any = {"packpass.inner_backend": "eager"}
+    compiled = torch.compile(program, backend=packpass.backend, fullgraph=fullgraph, options=options)
+    cu, report = torch.tensor([0, 4, 16], dtype=torch.int32), Report()
+    for shift in (None, 4, 0):
+        ours, eager = (torch.arange(36.0) + 100 * dist.get_rank() for _ in range(2))
+        targets = [torch.zeros(32) if shift is None else memory[shift : shift + 32] for memory in (ours, eager)]
+        inputs = [(m[:32].view(source), t.view(result), cu) for m, t in zip((ours, eager), targets, strict=True)]
+        with collecting(report):
+            got = compiled(*inputs[0])
+        check(torch.equal(got, program(*inputs[1])), shift, "values")
+        check(torch.equal(targets[0], targets[1]) and torch.equal(ours, eager), shift, "memory")
+    return [refusal.code for refusal in report.refusals]
+
+
+def result_over_source() -> None:
+    group = group_of(2)
+
+    def program(x: Tensor, out: Tensor, cu: Tensor) -> Tensor:
+        for i in range(len(cu) - 1):
+            part = x[cu[i] // 2 : cu[i + 1] // 2]
+            send = part.unflatten(1, (2, -1)).transpose(0, 1).contiguous()
+            received = a2a_programs.functional(send, group)
+            out[cu[i] : cu[i + 1]] = a2a_programs.undo_by_chunks(received.flatten(0, 1), 2)
+        return out * 2
+
+    over_source(program, (8, 4), (16, 2))
+
+
 def split_over_source(back: bool) -> None:
     """The same for loops that become several: what is sent is computed, or has come back."""
     group = group_of(2)
-    torch._dynamo.reset()
 
     def program(x: Tensor, out: Tensor, cu: Tensor) -> Tensor:
         for i in range(len(cu) - 1):
@@ -178,42 +216,7 @@ def split_over_source(back: bool) -> None:
                 out[cu[i] : cu[i + 1]] = gathered(torch.relu(document), group)
         return out * 2
 
-    compiled = torch.compile(
-        program, backend=packpass.backend, fullgraph=True, options={"packpass.inner_backend": "eager"}
-    )
-    cu = torch.tensor([0, 4, 16], dtype=torch.int32)
-    for shift in (None, 4, 0):
-        ours, eager = (torch.arange(36.0) + 100 * dist.get_rank() for _ in range(2))
-        targets = [torch.zeros(32) if shift is None else memory[shift : shift + 32] for memory in (ours, eager)]
-        shape = (8, 4) if back else (16, 2)
-        inputs = [(m[:32].view(8, 4), t.view(shape), cu) for m, t in zip((ours, eager), targets, strict=True)]
-        check(torch.equal(compiled(*inputs[0]), program(*inputs[1])), back, shift, "values")
-        check(torch.equal(ours, eager), back, shift, "memory")
-
-
-def result_over_source() -> None:
-    """A buffer for the result, then one that overlaps the source, then one in the very memory of the source."""
-    group = group_of(2)
-    torch._dynamo.reset()
-
-    def program(x: Tensor, out: Tensor, cu: Tensor) -> Tensor:
-        for i in range(len(cu) - 1):
-            part = x[cu[i] // 2 : cu[i + 1] // 2]
-            send = part.unflatten(1, (2, -1)).transpose(0, 1).contiguous()
-            received = a2a_programs.functional(send, group)
-            out[cu[i] : cu[i + 1]] = a2a_programs.undo_by_chunks(received.flatten(0, 1), 2)
-        return out * 2
-
-    compiled = torch.compile(
-        program, backend=packpass.backend, fullgraph=True, options={"packpass.inner_backend": "eager"}
-    )
-    cu = torch.tensor([0, 4, 16], dtype=torch.int32)
-    for shift in (None, 4, 0):
-        ours, eager = (torch.arange(36.0) + 100 * dist.get_rank() for _ in range(2))
-        targets = [torch.zeros(32) if shift is None else memory[shift : shift + 32] for memory in (ours, eager)]
-        inputs = [(m[:32].view(8, 4), t.view(16, 2), cu) for m, t in zip((ours, eager), targets, strict=True)]
-        check(torch.equal(compiled(*inputs[0]), program(*inputs[1])), shift, "values")
-        check(torch.equal(ours, eager), shift, "memory")
+    over_source(program, (8, 4), (8, 4) if back else (16, 2))
 
 
 def verified(name: str) -> list[str]:

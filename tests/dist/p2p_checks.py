@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 import packpass
 from packpass.engine.backend import Backend
-from tests.dist import naive, p2p_leave, p2p_parts, p2p_programs
+from tests.dist import loop_ranks, naive, p2p_leave, p2p_parts, p2p_programs
 from tests.dist.cp_programs import check, executed, group_of, whole_row
 from tests.ops import reference
 
@@ -187,3 +187,13 @@ def behind_a_break(cp: int, name: str) -> int:
     report = packpass.explain(program, options={"packpass.inner_backend": "eager"})(x, cu, group)
     check(torch.equal(report.result, want), name)
     return len(report.rewrites)
+
+
+def over_source(name: str) -> list[str]:
+    """A program of `p2p_parts.KEPT` whose result lies over what it rolls, in some of its calls."""
+    group = group_of(2)
+
+    def program(x: Tensor, out: Tensor, cu: Tensor) -> Tensor:
+        return p2p_parts.KEPT[name](x, out, cu, group)
+
+    return loop_ranks.over_source(program, (4, 8), (4, 8), fullgraph=False)

@@ -102,3 +102,55 @@ def one_slot(ids: Tensor, mask: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
 PARTS: dict[str, Callable[..., list[Tensor]]] = {
     program.__name__: program for program in (used, written, computed, two_depths, one_slot)
 }
+
+
+# === Into a buffer that is given ================================================================================
+
+
+def kept(x: Tensor, out: Tensor, cu: Tensor, group: Any) -> Tensor:
+    for s, e in pairwise(cu.tolist()):
+        part = slice(s // 2, e // 2)
+        out[..., part] = roll(x[..., part], group)
+    return out * 2
+
+
+def computed_and_kept(x: Tensor, out: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """What is sent is read in one part of the loop, and written over in another."""
+    for s, e in pairwise(cu.tolist()):
+        part = slice(s // 2, e // 2)
+        out[..., part] = roll(torch.relu(x[..., part]), group)
+    return out * 2
+
+
+def used_and_kept(x: Tensor, out: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """And the document is read again after it was rolled."""
+    for s, e in pairwise(cu.tolist()):
+        part = slice(s // 2, e // 2)
+        out[..., part] = roll(x[..., part], group) + x[..., part]
+    return out * 2
+
+
+def listed_and_kept(x: Tensor, out: Tensor, cu: Tensor, group: Any) -> Tensor:
+    parts = []
+    for s, e in pairwise(cu.tolist()):
+        part = slice(s // 2, e // 2)
+        rolled = roll(x[..., part], group)
+        out[..., part] = rolled * 2
+        parts.append(rolled + 1)
+    return torch.cat(parts, -1)
+
+
+def written_before_sent(x: Tensor, out: Tensor, cu: Tensor, group: Any) -> Tensor:
+    parts = []
+    for s, e in pairwise(cu.tolist()):
+        part = slice(s // 2, e // 2)
+        rectified = torch.relu(x[..., part])
+        out[..., part] = x[..., part] * 2
+        parts.append(roll(rectified, group))
+    return torch.cat(parts, -1)
+
+
+KEPT: dict[str, Callable[..., Tensor]] = {
+    program.__name__: program
+    for program in (kept, computed_and_kept, used_and_kept, listed_and_kept, written_before_sent)
+}

@@ -14,3 +14,18 @@ def test_left_by_all(ranks: Ranks, name: str) -> None:
     found = ranks.call(alike_programs.run, name, timeout_s=120)
     assert any("ranks-differ" in codes for codes in found)
     assert all(codes for codes in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("of_documents", False), ("counted", True), ("copied", False), ("behind_a_break", True)],
+)
+def test_gradients_on_one_rank(ranks: Ranks, name: str, mode: bool) -> None:
+    """No rank joins what is left of the loop, in whichever graph it comes up again."""
+    for codes in ranks.call(alike_programs.gradients, name, "eager", mode, timeout_s=120):
+        assert "ranks-differ" in codes or "no-rule" in codes
+
+
+def test_gradients_on_one_rank_after_autograd(ranks: Ranks) -> None:
+    """Nor after autograd, where Inductor's graphs differ as well."""
+    ranks.call(alike_programs.gradients, "beside_others", "inductor", False, timeout_s=200)

@@ -58,6 +58,13 @@ def test_leaves_alone(ranks: Ranks) -> None:
             assert code in codes[name], name
 
 
+@pytest.mark.parametrize("name", p2p_parts.KEPT)
+def test_result_over_source(ranks: Ranks, name: str) -> None:
+    """No loop is rolled as a whole, or in parts, if a later call may write over what it sends."""
+    for codes in ranks.call(p2p_checks.over_source, name, timeout_s=120):
+        assert "aliasing" in codes
+
+
 @pytest.mark.parametrize("name", p2p_leave.BEHIND_A_BREAK)
 def test_what_stands_in_the_way_breaks_the_graph_there(ranks: Ranks, name: str) -> None:
     assert ranks.call(p2p_checks.behind_a_break, 2, name) == [1] * 4
