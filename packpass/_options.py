@@ -96,6 +96,10 @@ class Options:
         options = {p.option for p in _passes.PASSES if p.name == name and p.option}
         return name not in self.disable and all(getattr(self, option) for option in options)
 
+    def without(self, *names: str) -> Options:
+        """The same, with these passes off."""
+        return dataclasses.replace(self, disable=tuple(dict.fromkeys((*self.disable, *names))))
+
     def to_dict(self) -> dict[str, Any]:
         """The options as the ``packpass.*`` dict that would produce them."""
         return {f"{PREFIX}{field.name}": getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -74,10 +74,8 @@ def prove_generic(iterations: list[Iteration]) -> None:
     for one, two in zip(first, second, strict=True):
         proof.compare(one, two)
         proof.pair(one, two)
-    lengths = _lengths(body)
     for node in body:
         _shape_is_known(node)
-        _is_not_broadcast(node, lengths)
     for node in begin.graph.nodes:
         if node.target is markers.LIST_COLLECT and node.args[2] == begin.args[1]:
             collected: tuple[Any, ...] = node.args
@@ -104,9 +102,15 @@ def _shape_is_known(node: fx.Node) -> None:
             raise NotReplayable("whether squeeze drops a dimension depends on a document's length")
 
 
+def refuse_broadcasts(body: list[fx.Node]) -> None:
+    """Raise `NotReplayable` where two lengths meet that may differ (``x[s : s + 1] - x[s:e]``): torch takes it that
+    they are equal, and would be wrong about a length of 1."""
+    lengths = _lengths(body)
+    for node in body:
+        _is_not_broadcast(node, lengths)
+
+
 def _is_not_broadcast(node: fx.Node, lengths: dict[Any, Any]) -> None:
-    """Where two lengths meet that may differ (``x[s : s + 1] - x[s:e]``), torch takes it that they are equal, and would
-    be wrong about a length of 1."""
     operands = [value for n in node.all_input_nodes if isinstance(value := example(n), torch.Tensor)]
     call = call_of(node) if len(operands) > 1 else None
     if call is None or not is_pointwise(call.op):

@@ -30,6 +30,7 @@ from packpass.engine.generic import (
     is_symbolic,
     only_checks,
     prove_generic,
+    refuse_broadcasts,
     regions,
 )
 from packpass.semantics.effects import changes_mode
@@ -37,11 +38,11 @@ from packpass.semantics.effects import changes_mode
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
-def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "") -> Callable[..., Any]:
+def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "", *, beside: bool = False) -> Callable[..., Any]:
     """A callable that does what ``gm`` does, loops included. ``gm`` is not usable afterwards.
 
-    ``doubt`` is what capture knows against a replay and the graph does not show. Raises `NotReplayable` before
-    anything is compiled.
+    ``doubt`` is what capture knows against a replay and the graph does not show. ``beside`` a rewritten graph, which
+    checks the lengths, it may take lengths for equal. Raises `NotReplayable` before anything is compiled.
     """
     if doubt:
         raise NotReplayable(doubt)
@@ -55,13 +56,16 @@ def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "") -> Callab
     loops = regions(gm.graph)
     for iterations in loops.values():
         prove_generic(iterations)
+        if not beside:
+            refuse_broadcasts(iterations[0][1])
     _drop_made_up_sizes(gm.graph, loops)
     return _Replay(gm, _cut(gm, _partition(gm.graph, loops)), compile_part)
 
 
 def reference(gm: fx.GraphModule, doubt: str) -> Callable[..., Any]:
     """A replay, op by op, to stand beside the rewritten graph, which raises for lengths that do not divide."""
-    return replay(gm, lambda part, inputs: part.forward, "" if doubt in (EQUAL_PARTS, EQUAL_SIZES) else doubt)
+    known = "" if doubt in (EQUAL_PARTS, EQUAL_SIZES) else doubt
+    return replay(gm, lambda part, inputs: part.forward, known, beside=True)
 
 
 # === Cutting the graph =======================================================================================

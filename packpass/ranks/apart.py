@@ -12,7 +12,6 @@ the pieces need not be the same on two ranks.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from torch import fx
@@ -45,4 +44,4 @@ def are_left(exchanges: Sequence[Collective]) -> bool:
 
 def without_exchanges(settings: Options) -> Options:
     """The options of a graph whose exchanges stay as they are written."""
-    return dataclasses.replace(settings, disable=tuple(dict.fromkeys((*settings.disable, *EXCHANGES))))
+    return settings.without(*EXCHANGES)

@@ -142,7 +142,11 @@ def _exchanged_before(gm: fx.GraphModule, loop: LoopFound, cp: int) -> list[Firs
     except Refused:
         return []
     for counts in readings:
-        found = exchanged(loop, [_body(gm, loop, i, cp, counts, machine) for i, machine in enumerate(machines)])
+        try:
+            bodies = [_body(gm, loop, i, cp, counts, machine) for i, machine in enumerate(machines)]
+        except Refused:  # as it was for the loop as a whole, which has said so
+            continue
+        found = exchanged(loop, bodies)
         if found and len(_collectives(gm, found[0].prefix.nodes)) < len(_collectives(gm, loop.iterations[0][1])):
             return found
     return []

@@ -464,7 +464,8 @@ def running_sum_of_lengths(x: Tensor, lens: Tensor) -> Tensor:
 
 @leave("f[T,3] cu", must_refuse=True, why="a slot that stands for every slot of its document, and is not as long")
 def first_slot_taken_off(x: Tensor, cu: Tensor) -> Tensor:
-    return torch.cat([x[s:e] - x[s : s + 1] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()) if s < e])
+    parts = [x[s:e] - x[s : s + 1] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()) if s < e]
+    return torch.cat([x[:0], *parts])
 
 
 @leave("f[T,3] cu", must_refuse=True, why="one slot beside all slots of its document")
@@ -488,7 +489,7 @@ def last_slot_where_there_is_nothing(x: Tensor, cu: Tensor) -> Tensor:
 
 @leave("f[T,3] cu", must_refuse=True, min_len=2, why="two slots of a document that may have one")
 def last_two_behind_a_test_for_one(x: Tensor, cu: Tensor) -> Tensor:
-    parts = []
+    parts = [x[:0]]
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         if e - s < 1:
             continue
@@ -499,4 +500,4 @@ def last_two_behind_a_test_for_one(x: Tensor, cu: Tensor) -> Tensor:
 @leave("f[T,3] cu", must_refuse=True, min_len=1, why="numbers that count down past the document's first slot")
 def backwards_beyond_the_document(x: Tensor, cu: Tensor) -> Tensor:
     parts = [x[torch.arange(e - 1, s - 2, -1).clamp(min=0)] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
-    return torch.cat(parts)
+    return torch.cat([x[:0], *parts])
