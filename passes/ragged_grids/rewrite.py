@@ -70,14 +70,12 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
         for user in collect.users:
             if user.target is markers.RAGGED_CAT:
                 dim = joined_dim(user, term)
-                length = term.dims[dim]
                 if term.device != documents.device:
                     raise Refused("no-rule", "a document's tensors are on another device than its sizes", user)
-                made[user] = Row(documents, slots_of(documents, length), term, dim).made()
+                own = slots_of(documents, term.dims[dim])
+                made[user] = Row(documents, own, term, dim).made()
                 if collect.target is markers.LIST_CONTINUE:
-                    made[user] = _counted_on(
-                        documents, slots_of(documents, length), made[user], int(str(collect.args[5]))
-                    )
+                    made[user] = _counted_on(documents, own, made[user], int(str(collect.args[5])))
     return made
 
 

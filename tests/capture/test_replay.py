@@ -373,6 +373,8 @@ def test_lengths_that_are_taken_for_equal_are_not_replayed() -> None:
     equal(fn(row(), same, row(), threes), call(row(), same, row(), threes))
     assert fn(row(), ones, row(), threes).shape == (2, 6)
     equal(fn(row(), ones, row(), threes), call(row(), ones, row(), threes))
+    off = compiled(fn, symbolic_loops=False)
+    equal(fn(row(), ones, row(), threes), off(row(), ones, row(), threes))
 
 
 def test_iterations_that_differ_are_refused() -> None:

@@ -11,6 +11,7 @@ from . import (
     leave_counts,
     leave_edges,
     leave_elsewhere,
+    leave_ends,
     leave_grids,
     leave_grown,
     leave_images,
@@ -33,7 +34,7 @@ from .harness import LEAVE, Program
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
     "PROGRAMS", "leave_attention", "leave_blocks", "leave_branches", "leave_carried", "leave_convolution",
-    "leave_counts", "leave_edges", "leave_elsewhere",
+    "leave_counts", "leave_edges", "leave_elsewhere", "leave_ends",
     "leave_grids", "leave_grown", "leave_images", "leave_index",
     "leave_iteration", "leave_lengths", "leave_lists", "leave_memory", "leave_numbers",
     "leave_offsets", "leave_places", "leave_python",
