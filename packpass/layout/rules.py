@@ -45,16 +45,24 @@ def apply(axes: Axes, node: fx.Node) -> None:
 def _groups(call: Call, meaning: Meaning, relation: Relation, item: int, form: bool) -> list[list[Axis]]:
     """Axes along one loop, for every loop that is whole axes. ``form``: also those of what gives its shape only."""
     found: dict[int, dict[Axis, None]] = defaultdict(dict)
+    shift = _is_shift(relation)
     for operand, axes in zip(call.operands, relation.operands, strict=True):
         if operand.argument in call.unread and not form:
             continue  # it gives its shape; its tokens are its own
         for dim, axis in enumerate(axes or ()):
-            if len(axis.loops) == 1 and (axis.how == KEPT or isinstance(axis.how, Rolled)):
+            if len(axis.loops) == 1 and (axis.how == KEPT or (shift and isinstance(axis.how, Rolled))):
                 found[axis.loops[0]][Axis(operand.node, dim)] = None
     for dim, loops in enumerate(relation.result):
         if len(loops) == 1:
             found[loops[0]][Axis(call.node, dim, item if call.several else None)] = None
     return [list(group) for loop, group in found.items() if _together(meaning, relation, loop)]
+
+
+def _is_shift(relation: Relation) -> bool:
+    """Is a roll along one axis, by a number that is known? Shifts are looked at together with what follows. Any other
+    roll stays, so that its result lies at other places than the boundaries say."""
+    rolled = [axis.how for axes in relation.operands for axis in axes or () if isinstance(axis.how, Rolled)]
+    return len(rolled) == 1 and isinstance(rolled[0].shift, int)
 
 
 def _together(meaning: Meaning, relation: Relation, loop: int) -> bool:

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -158,16 +158,23 @@ def wants_boundaries(gm: Any, boundaries: fx.Node | None) -> Wish:
 
 def fix_distances(gm: Any, layouts: Layouts, most: int = 16) -> None:
     """Rolls of packed rows by a symbol (an int argument that changes, such as a depth) that are filled afterwards: the
-    symbol is fixed by a guard, or the first depths would stop at documents and the later ones would not."""
+    symbol is fixed by a guard, or the first depths would stop at documents and the later ones would not. Distances
+    that are made of the row's length are no depths."""
     for node in gm.graph.nodes:
         if op_name(node) != "roll" or not isinstance(node.args[0], fx.Node) or layouts.packed_dim(node.args[0]) is None:
             continue
-        shifts = argument(node, 1, "shifts")
+        shifts, lengths = argument(node, 1, "shifts"), _symbols(example(node).shape)
         for shift in shifts if isinstance(shifts, (tuple, list)) else (shifts,):
             size = example(shift)
             filled = any(_shifts(user) or chooses(user) for user in node.users)
-            if isinstance(size, torch.SymInt) and filled and abs(hint_of(size) or most + 1) <= most:
+            if not isinstance(size, torch.SymInt) or not filled or _symbols([size]) & lengths:
+                continue
+            if abs(hint_of(size) or most + 1) <= most:
                 int(size)
+
+
+def _symbols(sizes: Iterable[Any]) -> set[Any]:
+    return {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
 
 
 def _graphs(gm: Any) -> Iterator[fx.Graph]:

@@ -10,6 +10,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true as known
 from packpass.semantics import argument, example, kept_axis, op_name, storage
+from packpass.semantics.meaning import is_one
 from packpass.semantics.memory import copied
 from passes.pack_shifts.interpret import Interpreter
 from passes.pack_shifts.pieces import UNKNOWN, ZERO, Const, Pieces, Pos, crop, joined, rolled, whole
@@ -31,11 +32,12 @@ def _roll(run: Interpreter, node: fx.Node) -> Any:
     others = [n for d, n in enumerate(example(node).shape) if d != view.dim]
     if not dims and all(isinstance(n, int) and n == 1 for n in others):
         dims = [view.dim]  # of the flattened tensor, which is the row
-    if not isinstance(shifts, (tuple, list)) or len(shifts) != 1 or len(dims) != 1 or not isinstance(shifts[0], int):
+    if not isinstance(dims, (tuple, list)) or len(shifts) != len(dims):
         return None
-    if dims[0] % rank != view.dim:
+    moves = [(n, d % rank) for n, d in zip(shifts, dims, strict=True) if not is_one(example(node).shape[d])]
+    if len(moves) != 1 or moves[0][1] != view.dim or not isinstance(moves[0][0], int):
         return None
-    moved = [rolled(p, shifts[0]) for p in run.read(view, node)]
+    moved = [rolled(p, moves[0][0]) for p in run.read(view, node)]
     return run.made(node, view.dim, view.store.size, [p for p in moved if p is not None], node)
 
 

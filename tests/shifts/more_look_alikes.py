@@ -267,6 +267,21 @@ def targets_to_the_right(logits, labels, cu_seqlens):
     return F.cross_entropy(logits[:, 1:].flatten(0, 1), labels[:, :-1].flatten())
 
 
+# === Rolled elsewhere ========================================================================================
+
+
+@leaves()
+def rolled_along_two_dimensions_before(hidden_states, cu_seqlens):
+    rolled = torch.roll(packpass.packed(hidden_states, cu_seqlens, 1), (1, 2), (1, 2))
+    return F.pad(rolled[:, 1:], (0, 0, 0, 1))
+
+
+@leaves()
+def rolled_by_a_size_before(hidden_states, cu_seqlens):
+    rolled = torch.roll(packpass.packed(hidden_states, cu_seqlens, 1), hidden_states.shape[1] // 2, 1)
+    return F.pad(rolled[:, 1:], (0, 0, 0, 1))
+
+
 # === Already right ===========================================================================================
 
 
