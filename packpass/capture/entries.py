@@ -161,6 +161,10 @@ def _emit(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
         if found is None:
             return None
         return _column_of(tx, found.node, second) if what == "column" else _cut(tx, found.node, second, length)
+    uncut = _entry_by_number(first, second)
+    if uncut is not None:
+        found = node_called(tx, uncut[0])
+        return None if found is None else _cut(tx, found.node, uncut[1], length, (what, second))
     parts = [_emit(tx, part, length) for part in (first, second)]
     if any(part is None for part in parts) or not any(_is_tensor(part) for part in parts):
         return None
@@ -200,13 +204,25 @@ def _column_of(tx: InstructionTranslatorBase, matrix: fx.Node, column: int) -> A
     return emit(tx, "long", vector, method=True).as_proxy()
 
 
-def _cut(tx: InstructionTranslatorBase, tensor: fx.Node, ahead: int, length: Any) -> Any:
-    """``tensor[ahead : ahead + number of documents]``, as numbers of 64 bits, which hold what Python's do here."""
+def _entry_by_number(first: Any, second: Any) -> Any:
+    """``(tensor, ahead)`` if a number is made of an entry of a tensor and a constant: a quotient of all entries is the
+    boundaries that the passes look for; one of those without the last is another for each list that is made."""
+    entry = isinstance(first, tuple) and first[0] == "entry" and isinstance(second, int)
+    return first[1:] if entry else None
+
+
+def _cut(
+    tx: InstructionTranslatorBase, tensor: fx.Node, ahead: int, length: Any, step: tuple[Any, int] | None = None
+) -> Any:
+    """``tensor[ahead : ahead + number of documents]``, as numbers of 64 bits, which hold what Python's do here; after
+    ``step``, a function and the number that it takes with each of them."""
     fake = tensor.meta["example_value"]
     stop = sympy.sympify(_expression(length.sym_num) + ahead - _expression(fake.shape[0]))
     if not stop.is_Integer or stop > 0 or ahead < 0:
         return None
     vector = emit(tx, "long", tx.output.current_tracer.proxy(tensor), method=True).as_proxy()
+    if step is not None:
+        vector = emit(tx, step[0], vector, step[1]).as_proxy()
     if ahead == 0 and stop == 0:
         return vector
     return emit(tx, operator.getitem, vector, slice(ahead or None, int(stop) or None)).as_proxy()

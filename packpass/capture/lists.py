@@ -25,11 +25,15 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.lifted import same_for_all
 from packpass.capture.state import Restart, active, current_frame, refuse
-from packpass.capture.tallies import Every, filled, number, read, row_of, tally, vector
+from packpass.capture.tallies import Every, columns_made, filled, number, read, row_of, tally, vector
 from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
+
+
+_ROW_KINDS = {list: plain.row, slice: plain.part}
+"""How a row of numbers is made again where it is asked for; a tuple, if not so."""
 
 
 class CollectedItems(list[Any]):
@@ -152,7 +156,7 @@ class CollectedItems(list[Any]):
             return
         rows = [row_of(value) for value in made]
         if rows[0] is not None and self.each == 1 and not region.skips:
-            self._close_rows(made[0], rows)
+            self._close_rows(rows)
             return
         numbers = vector(region, made) if self.each == 1 and not region.skips else None
         if numbers is None:
@@ -194,20 +198,15 @@ class CollectedItems(list[Any]):
             return self._count
         return region.length if self.each == 1 else call(tx, operator.mul, region.length, constant(self.each))
 
-    def _close_rows(self, first: VariableTracker, rows: list[Any]) -> None:
+    def _close_rows(self, rows: list[Any]) -> None:
         """Each column is a list of numbers, or a number that all documents share."""
-        region, columns = self.region, []
-        if any(row is None or len(row) != len(rows[0]) for row in rows):
+        region, first = self.region, self.values[0][0]
+        columns = None if len({v[0].python_type() for v in self.values}) > 1 else columns_made(region, rows)
+        if columns is None:
             raise self._refuse_entry(first)
-        for column in zip(*rows, strict=True):
-            known = {number(value) for value in column}
-            made = vector(region, list(column)) if known == {None} else None
-            if made is None and (None in known or len(known) > 1):
-                raise self._refuse_entry(first)
-            columns.append(constant(known.pop()) if made is None else made)
-        self.columns = columns
+        self.columns = None if first.python_type() is slice else columns
         entries = ListVariable(columns, mutation_type=ValueMutationNew())
-        kind = variable(region.tx, plain.row if first.python_type() is list else tuple)
+        kind = variable(region.tx, _ROW_KINDS.get(first.python_type(), tuple))
         self.numbers = call(region.tx, plain.of_columns, region.length, entries, kind)
 
     def tensor(self) -> Any:
@@ -218,7 +217,8 @@ class CollectedItems(list[Any]):
         if self.listed is not None:
             return self.listed.tensor()
         if self.columns is None:
-            return None if self.numbers is None else attribute(tx, self.numbers, "origin")
+            origin = None if self.numbers is None else attribute(tx, self.numbers, "origin")
+            return origin if isinstance(origin, TensorVariable) else None
         origin = next((column for column in self.columns if isinstance(column, TensorVariable)), None)
         if origin is None:
             return None

@@ -193,8 +193,17 @@ def of_rows(x: Any, columns: Any) -> Any:
 
 
 def of_columns(length: Any, columns: Any, kind: Any) -> Any:
-    """A list of rows of numbers; a column is a tensor with one for each row, or one number."""
-    return Documents(length, lambda i: kind([c if isinstance(c, int) else c[i].item() for c in columns]), list)
+    """A list of rows of numbers; a column is a tensor with one for each row, or what all rows have there."""
+    return Documents(length, lambda i: kind([_entry(c, i) for c in columns]), list)
+
+
+def _entry(column: Any, i: Any) -> Any:
+    return column if column is None or isinstance(column, int) else column[i].item()
+
+
+def part(numbers: Any) -> Any:
+    """The slice with these numbers."""
+    return slice(*numbers)
 
 
 def of_vectors(length: Any, columns: Any) -> Any:

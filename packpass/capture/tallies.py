@@ -23,9 +23,11 @@ import torch
 from torch import fx
 
 from packpass import markers
+from packpass.capture import nothing
 from packpass.capture.dynamo import (
     ConstantVariable,
     ListVariable,
+    SliceVariable,
     SymNodeVariable,
     TupleVariable,
     VariableTracker,
@@ -147,8 +149,33 @@ def number(value: Any) -> int | None:
 
 
 def row_of(value: Any) -> list[Any] | None:
-    """The entries of a tuple, a list or a shape of numbers."""
+    """The entries of a tuple, a list, a slice or a shape of numbers; a slice may lack some."""
+    if isinstance(value, SliceVariable):
+        entries = [entry.realize() for entry in value.items]
+        return entries if all(_is_number(e) or nothing.is_none(e) for e in entries) else None
     if not isinstance(value, (ListVariable, TupleVariable)) or type(value.items) is not list or not value.items:
         return None
     entries = [entry.realize() for entry in value.items]
-    return entries if all(isinstance(e, SymNodeVariable) or number(e) is not None for e in entries) else None
+    return entries if all(_is_number(e) for e in entries) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, SymNodeVariable) or number(value) is not None
+
+
+def columns_made(region: Region, rows: list[Any]) -> list[Any] | None:
+    """The columns of such rows, one of each traced iteration: a tensor with a number for every document, or what all
+    documents share; None if a column is neither."""
+    if any(row is None or len(row) != len(rows[0]) for row in rows):
+        return None
+    columns = []
+    for column in zip(*rows, strict=True):
+        if all(nothing.is_none(value) for value in column):
+            columns.append(constant(None))
+            continue
+        known = {number(value) for value in column}
+        made = vector(region, list(column)) if known == {None} else None
+        if made is None and (None in known or len(known) > 1):
+            return None
+        columns.append(constant(known.pop()) if made is None else made)
+    return columns

@@ -55,7 +55,27 @@ def boundary_vector(node: fx.Node) -> tuple[fx.Node, int, bool]:
                 node = source
                 continue
         break
-    return node, offset, lengths_of(node) is not None
+    return _first_quotient(node), offset, lengths_of(node) is not None
+
+
+def _first_quotient(node: fx.Node) -> fx.Node:
+    """The first of the quotients of one vector by one number: lists that are made of ``cu[i] // k`` each for itself are
+    cut at the same places. Any other vector as it is."""
+    source, by = node.args if node.target is operator.floordiv and len(node.args) == 2 else (None, None)
+    if not isinstance(source, fx.Node) or type(by) is not int or not unchanged(node, node.next):
+        return node
+    root, offset, _ = boundary_vector(source)
+    if offset or not isinstance(example(root), torch.Tensor) or not unchanged(root, root.next):
+        return node
+    first, copies = node, [root]
+    while copies:
+        vector = copies.pop()
+        for user in vector.users:
+            if user.target is operator.floordiv and user.args == (vector, by):
+                first = min(first, user) if unchanged(user, user.next) else first
+            elif copied(user) is vector and boundary_vector(user)[:2] == (root, 0):
+                copies.append(user)
+    return first
 
 
 def _divided_by_one(node: fx.Node) -> bool:

@@ -142,7 +142,8 @@ def _segment(machine: Machine, node: fx.Node) -> Any:
     value, rank = machine.value(x), example(x).dim()
     if position != Affine.of(Index()) or not isinstance(value, Outside) or value.node is None:
         raise Refused("no-rule", "this document has no rule", node)
-    machine.use((Boundaries(boundaries), 0), node)
+    root, ahead, lengths = boundary_vector(boundaries)
+    machine.use((Boundaries(boundaries), 0) if lengths else (Boundaries(root), ahead), node)
     return machine.outer_segment(value.node, (), dim % rank - rank, FULL, rank)
 
 

@@ -25,6 +25,7 @@ from . import (
     leave_places,
     leave_python,
     leave_sequences,
+    leave_slices,
     leave_state,
     leave_totals,
     leave_windows,
@@ -38,7 +39,7 @@ __all__ = [
     "leave_grids", "leave_grown", "leave_images", "leave_index",
     "leave_iteration", "leave_lengths", "leave_lists", "leave_memory", "leave_numbers",
     "leave_offsets", "leave_places", "leave_python",
-    "leave_sequences", "leave_state",
+    "leave_sequences", "leave_slices", "leave_state",
     "leave_totals",
     "leave_windows",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ from . import (
     rewrite_outputs,
     rewrite_places,
     rewrite_sequences,
+    rewrite_slices,
     rewrite_totals,
 )
 from .harness import REWRITE, Program
@@ -35,6 +36,6 @@ __all__ = [
     "rewrite_convolution", "rewrite_counts",
     "rewrite_edges", "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_images",
     "rewrite_lengths", "rewrite_lists",
-    "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_sequences",
+    "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_sequences", "rewrite_slices",
     "rewrite_totals",
 ]  # fmt: skip
