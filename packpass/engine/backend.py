@@ -22,6 +22,7 @@ from packpass.capture.state import LOOP_MODES, FrameState, in_tracing, restart, 
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, skipped
+from packpass.engine.assertions import held_outside
 from packpass.engine.isolated import isolated, rows_of_one_length
 from packpass.engine.overlap import unless_overlapping
 from packpass.engine.pipeline import Outcome, run_passes
@@ -197,6 +198,7 @@ def compile_inner(
     if settings.inner_backend == "aot_eager":
         return torch._dynamo.lookup_backend("aot_eager")(gm, list(example_inputs))
     inductor_options = after_autograd.inductor_options(gm, example_inputs, settings, inductor_options)
+    held_outside(gm)
     wrapper = torch._TorchCompileInductorWrapper(mode, inductor_options or None, None)
     compiled: Callable[..., Any] = wrapper(gm, example_inputs)
     return compiled

@@ -91,6 +91,7 @@ OPCHECKS = {
     "check_cu_seqlens": (CU, 12),
     "check_cu_seqlens padded": (CU, 12, PADDED),
     "host_check_cu_seqlens": (CU, 12),
+    "must_hold": (torch.tensor(True), "the test"),
     "must_equal": (torch.arange(3), torch.arange(3), "the test"),
     "host_packed_roll": (torch.randn(12), CU, -1, 0, 0),
     "blocks_of": (torch.randn(3, 140), 5, 2),

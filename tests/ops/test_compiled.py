@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,19 +14,10 @@ from torch._inductor.utils import fresh_cache, run_and_get_code
 
 from packpass.ops import packed_roll, position_ids, segment_ids
 from tests.ops import reference
+from tests.threads import threads
 
 OPS = torch.ops.packpass
 CHECK_MESSAGE = "packpass: cu_seqlens must be nondecreasing and lie between 0 and the number of slots"
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

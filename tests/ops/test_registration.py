@@ -16,7 +16,7 @@ from packpass.ops._version import TAG_PREFIX, tag_compile_caches
 NAMES = [
     "all_to_all_group", "blocks_of", "per_block", "row_of",
     "boundaries_passed", "check_cu_seqlens", "host_check_cu_seqlens", "host_packed_roll", "packed_flip", "packed_roll",
-    "must_equal", "narrow_positions", "position_ids", "segment_ids", "window_mask",
+    "must_equal", "must_hold", "narrow_positions", "position_ids", "segment_ids", "window_mask",
     "host_segment_spread", "segment_argmax", "segment_pad", "segment_put", "segment_recurrence", "segment_reduce",
     "segment_median", "segment_pick", "segment_sort",
     "segment_scan", "segment_softmax", "segment_softmax_backward", "segment_spread", "segment_take", "segment_unpad",
@@ -83,9 +83,10 @@ def test_check_is_impure_everywhere() -> None:
     cu = graph.placeholder("cu")
     for op in (torch.ops.packpass.check_cu_seqlens.default, torch.ops.packpass.host_check_cu_seqlens.default):
         assert graph.call_function(op, (cu, 4)).is_impure()
+    assert graph.call_function(torch.ops.packpass.must_hold.default, (cu, "holds")).is_impure()
     graph.output(cu)
     graph.eliminate_dead_code()
-    assert sum(node.op == "call_function" for node in graph.nodes) == 2
+    assert sum(node.op == "call_function" for node in graph.nodes) == 3
 
 
 def test_version_is_in_the_cache_keys() -> None:

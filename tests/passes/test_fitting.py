@@ -11,6 +11,7 @@ from torch import Tensor
 
 import packpass
 from packpass.engine import unfit
+from tests.threads import threads
 
 from .fitting_programs import INPUTS, LEFT, REWRITTEN, Program
 
@@ -114,3 +115,22 @@ def test_a_fix_is_not_undone() -> None:
     assert labels[0, 4] == -100
     with pytest.raises(ValueError, match="must not decrease"):
         run(ids, torch.tensor([0, 7, 3, 12]))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_assertions_beside_a_rewritten_loop_raise(number: int) -> None:
+    """In generated code for several threads they would be thrown out of an OpenMP region, which ends the process."""
+
+    def f(x: Tensor, cu: Tensor) -> Tensor:
+        torch._assert_async((cu[-1] == x.shape[0]).all(), "boundaries of another row")
+        out = x.clone()
+        for s, e in zip(cu[:-1].tolist(), cu[1:].tolist(), strict=True):
+            out[s:e] = torch.roll(x[s:e], -1, 0)
+        return (out * x.flip(0)).sum()
+
+    x, cu = torch.randn(20_000, 8), torch.tensor([0, 4_000, 20_000])
+    with threads(number):
+        run = torch.compile(f, backend=packpass.backend, fullgraph=True)
+        torch.testing.assert_close(run(x, cu), f(x, cu), rtol=1e-3, atol=1e-2)
+        with pytest.raises(RuntimeError, match="boundaries of another row"):
+            run(x, torch.tensor([0, 4_000, 19_000]))
