@@ -100,7 +100,7 @@ class Backend:
                 compiled = replay(gm, inner, frame.not_replayable)
                 outcome.commit()
                 log.info("replaying %d loop(s) over documents that were not vectorised", outcome.loops_left)
-                return agreed.before(compiled)
+                return agreed.before(_watched(outcome, compiled, untouched, places, frame))
             except NotReplayable as reason:
                 outcome.record_refusals()
                 log.info("not replayed: %s", reason)

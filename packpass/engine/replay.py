@@ -46,7 +46,7 @@ def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "", *, beside
     """
     if doubt:
         raise NotReplayable(doubt)
-    if any(isinstance(m, fx.GraphModule) and m is not gm and _has_loops(m) for m in gm.modules()):
+    if any(isinstance(m, fx.GraphModule) and m is not gm and has_loops(m) for m in gm.modules()):
         raise NotReplayable("the loop is inside a higher-order operator")
     if any(changes_mode(node) for node in gm.graph.nodes):  # such a node must not move into a part of its own
         raise NotReplayable("the graph changes the grad mode, autocast or another global state")
@@ -166,7 +166,7 @@ class _Replay:
         self.constants = [n for n in gm.graph.nodes if n.op == "get_attr"]
         self.result = next(iter(reversed(gm.graph.nodes))).args[0]
         self.steps = [
-            (p, _Loops(p.module) if _has_loops(p.module) else _compiled(p.module, compile_part)) for p in parts
+            (p, _Loops(p.module) if has_loops(p.module) else _compiled(p.module, compile_part)) for p in parts
         ]
 
     def __call__(self, *inputs: Any) -> Any:
@@ -178,7 +178,7 @@ class _Replay:
         return fx.node.map_arg(self.result, env.__getitem__)
 
 
-def _has_loops(part: fx.GraphModule) -> bool:
+def has_loops(part: fx.GraphModule) -> bool:
     return any(n.target in markers.MARKERS for n in part.graph.nodes if n.op == "call_function")
 
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten
 
 from packpass.decisions.records import Rewrite
 from packpass.decisions.records import VerificationError as VerificationError
-from packpass.engine.replay import NotReplayable, reference
+from packpass.engine.replay import NotReplayable, has_loops, reference
 
 log = logging.getLogger("packpass.verify")
 
@@ -49,6 +49,7 @@ def verified(
     reordered = any(r.claims.reordered for r in rewrites)
     try:
         wanted = reference(original, doubt)
+        made = reference(rewritten, doubt) if has_loops(rewritten) else rewritten.forward
     except NotReplayable as reason:
         log.warning("packpass.verify: %s cannot be verified: %s", names, reason)
         return compiled
@@ -57,7 +58,7 @@ def verified(
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             want = _outcome(wanted, inputs)
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            got = _outcome(rewritten.forward, inputs)
+            got = _outcome(made, inputs)
         _compare(want, got, names, reordered)
         return compiled(*inputs)
 
