@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
 from packpass.ops._library import define, differentiable
 from packpass.ops._segment_geometry import along, documents_of, slots_of, spread
@@ -87,9 +87,17 @@ def _resized(x: Tensor, dim: int, size: int) -> Tensor:
     return x.new_empty(shape)
 
 
+def _to_look_up(x: Tensor, dim: int) -> Tensor:
+    """``x``, with a slot more where it may have none: a place that stands for none is looked up all the same."""
+    if statically_known_true(x.shape[dim] > 0):
+        return x
+    return torch.nn.functional.pad(x, (0, 0) * (x.dim() - 1 - dim % x.dim()) + (0, 1))
+
+
 def _gather_kernel(x: Tensor, places: Tensor, dim: int) -> Tensor:
     if guard_or_false(x.shape[dim] == 0):
         return _resized(x, dim, places.shape[0]).zero_()
+    x = _to_look_up(x, dim)
     taken = x.index_select(dim, places.clamp(0, x.shape[dim] - 1))
     return torch.where(along(places >= 0, taken, dim), taken, torch.zeros((), dtype=x.dtype, device=x.device))
 
@@ -145,7 +153,8 @@ def _not_overwritten_kernel(places: Tensor, before: Tensor, cu_seqlens: Tensor, 
     # One entry more, so that there is one to be looked up where there are no slots.
     entries = torch.nn.functional.pad(slots.entry, (0, 1))
     last = torch.where(sources >= 0, entries.index_select(0, sources.clamp(min=0)), -1)
-    return torch.where(last.index_select(0, places.clamp(0, size - 1)) > slots.entry, -1, places)
+    last = _to_look_up(last, 0)
+    return torch.where(last.index_select(0, places.clamp(0, last.shape[0] - 1)) > slots.entry, -1, places)
 
 
 not_overwritten_places_op = define(
@@ -161,6 +170,7 @@ def _scatter_kernel(x: Tensor, rows: Tensor, places: Tensor, dim: int) -> Tensor
     if guard_or_false(rows.shape[dim] == 0):
         return x.clone(memory_format=torch.contiguous_format)
     sources = sources_of_places_op(places, x.shape[dim])
+    rows = _to_look_up(rows, dim)
     taken = rows.index_select(dim, sources.clamp(0, rows.shape[dim] - 1))
     return torch.where(along(sources >= 0, x, dim), taken, x).contiguous()
 

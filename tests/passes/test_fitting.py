@@ -16,7 +16,7 @@ from tests.threads import threads
 from .fitting_programs import INPUTS, LEFT, REWRITTEN, Program
 
 EAGER = {"packpass.inner_backend": "eager"}
-MADE_OF_INDUCTOR = ("first_of_each", "last_of_each", "written", "counted", "windows", "falling_joined")
+MADE_OF_INDUCTOR = ("first_of_each", "last_of_each", "written", "counted", "windows", "falling_joined", "masked_rows")
 
 
 @pytest.fixture(autouse=True)
