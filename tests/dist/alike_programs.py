@@ -55,13 +55,15 @@ def around_ranks(x: Tensor, cu: Tensor, group: Any) -> Tensor:
 
 
 def received_beside(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """What a roll receives is used beside it: the last rank has it from itself."""
+    """What a roll receives is used beside it, by all ranks but the first: without that, a loop that rolls documents and
+    one that computes with them."""
     out, sums, x = [], [], x.t()
     for i in range(len(cu) - 1):
         a, b = x[:, cu[i] // 2 : cu[i + 1] // 2].chunk(2, -1)
         end_a, end_b = ends(a[:, :1].contiguous(), b[:, :1].contiguous(), group)
-        out.append(torch.cat([a[:, 1:], end_a, b[:, 1:], end_b], -1) * 2)
-        sums.append(end_a.sum())
+        rolled = torch.cat([a[:, 1:], end_a, b[:, 1:], end_b], -1)
+        out.append(rolled * 2)
+        sums.append((rolled if dist.get_rank(group) == 0 else end_b).sum())
     return torch.cat(out, -1) + torch.stack(sums).sum()
 
 
