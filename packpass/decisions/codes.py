@@ -49,7 +49,7 @@ CODES: dict[str, str] = {
     "message-order": "the messages between two ranks are not one each way for every rolled tensor, in one order",
     "message-wait": "a message is waited for outside of its iteration, or its memory is used before",
     "message-gradient": "eager sends no gradient through messages, and the fused exchange would",
-    "ranks-differ": "the ranks of a group do not all do the same in a loop, so none of them rewrites what it exchanges",
+    "ranks-differ": "the ranks of a group do not all do the same here, so none of them rewrites what it exchanges",
     "message-group": "no process group, or more than one, fits the ranks of the messages",
     # memory
     "aliasing": "tensors that the loop reads and writes share memory",

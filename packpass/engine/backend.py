@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -157,7 +158,8 @@ def exchanging(gm: fx.GraphModule, outcome: Outcome, frame: FrameState, settings
     If a pass has put something in the place of exchanges there, Dynamo traces the frame again, with all as it is
     written.
     """
-    if not frame.apart and alike(gm, outcome.results, frame.sites, settings, outcome.written):
+    code = "\n".join(sorted(frame.sites.values())) if frame.code is None else words_of(frame.code)
+    if not frame.apart and alike(gm, outcome.results, code, frame.sites, settings, outcome.written):
         return settings
     frame.apart = True
     replaced = [r for r in outcome.rewrites if r.rule in apart.EXCHANGES]
@@ -173,7 +175,7 @@ def exchanging(gm: fx.GraphModule, outcome: Outcome, frame: FrameState, settings
         for refusal in outcome.refusals:
             if refusal.rule in apart.EXCHANGES:
                 tx.record(refusal)
-    raise restart("the ranks do not exchange alike in a loop")
+    raise restart("the ranks do not exchange alike")
 
 
 def _in_its_form(outcome: Any, gm: fx.GraphModule, inner: Any, inputs: Sequence[Any], settings: Options) -> Any:
@@ -204,10 +206,15 @@ def compile_inner(
     return compiled
 
 
+def words_of(code: types.CodeType) -> str:
+    """A function, in words that are the same on every rank."""
+    return f"{code.co_name} of {shorten(code.co_filename, code.co_firstlineno)}"
+
+
 def leave_messages(tx: Any, frame: FrameState) -> None:
     """The frame goes on as stock torch, with the messages of its loop as they are written: once all ranks do so."""
     groups, frame.message_groups = frame.message_groups, {}
-    code = f"{tx.f_code.co_name} of {shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)}"
+    code = words_of(tx.f_code)
     for name in sorted(groups):
         location, peers = groups[name]
         try:

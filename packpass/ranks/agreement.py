@@ -36,7 +36,8 @@ from packpass._compat import fake_mode_of, process_group_of
 from packpass._options import Options
 from packpass.decisions.records import Rewrite
 from packpass.ranks.collectives import Collective, Sizes, collectives, decisions
-from packpass.ranks.meeting import SHOWN, AgreementError, Board, Meeting, Numbers, Record
+from packpass.ranks.meeting import AgreementError, Board, Meeting, Record
+from packpass.ranks.numbers import SHOWN, Numbers
 
 log = logging.getLogger("packpass.agreement")
 
@@ -96,7 +97,7 @@ def to_compare(
 ) -> list[Collective]:
     """What the ranks of one group compare of a graph with these collectives; nothing if all are left as written."""
     mine = [c for c in found if c.group == group]
-    joined = _may_be_joined(mine, settings)
+    joined = may_be_joined(mine, settings)
     return [*mine, *joined, *decisions(rewrites, group)] if joined or any(c.ours for c in mine) else []
 
 
@@ -112,7 +113,7 @@ def board_of(name: str) -> Board | None:
         return None
 
 
-def _may_be_joined(found: Sequence[Collective], settings: Options) -> list[Collective]:
+def may_be_joined(found: Sequence[Collective], settings: Options) -> list[Collective]:
     """What decides, after autograd, which all-to-alls become one."""
     parts = sum(c.ours or c.joinable for c in found)
     if parts < 2 or not settings.runs("bucket_all_to_all"):

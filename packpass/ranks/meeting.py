@@ -7,6 +7,7 @@ Keys, below ``packpass/agreement`` in the store of the group; ranks are those of
     ran/<digest>/<rank>         this rank came to a graph with this list (and did not fail there)
     failed/<attempt>            the digests that had part in a failure, and the message that all ranks raise
     left/<digest>/<rank>        this rank sends the messages of a loop as they are written
+    asking/<rank>, said/...     what a rank asks while it compiles, see `packpass.ranks.asking`
     calls/<attempt>/<rank>      verify: how many calls this rank has compared
     call/<attempt>/<n>/<rank>   verify: its n-th call
 """
@@ -19,7 +20,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
 from time import monotonic, sleep
 from typing import Any, NoReturn, TypeVar
 
@@ -28,6 +28,7 @@ import torch
 from packpass._compat import group_store
 from packpass.ranks import compiling
 from packpass.ranks.collectives import Collective
+from packpass.ranks.numbers import Numbers, first_number
 
 log = logging.getLogger("packpass.agreement")
 
@@ -37,9 +38,6 @@ GRACE_S = 2.0
 """How long a rank that has found a mismatch waits for the others, so that the message covers them."""
 PATIENCE_S = 30.0
 """After this many seconds the log says who is waited for."""
-SHOWN = 4096
-"""Of more boundaries than this the last number stands for the rest."""
-
 LONGEST = 10
 """A rank waits for others that compile, but no longer than so many times its time-out: they may have died."""
 
@@ -54,7 +52,6 @@ SAME_BATCH = (
     "Every rank of the group must be given shards of the same batch and the same (global) boundaries. "
     '{"packpass.agreement": False} skips this check.'
 )
-ABSENT = "no entry"
 WAITING = ("waits", "leaves")
 MESSAGES_REPLACED = "fuse_boundary_exchange: "
 
@@ -64,20 +61,12 @@ class AgreementError(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Numbers:
-    """Sizes or boundaries of one call: ``what`` says of what; an entry that is not known is None."""
-
-    what: str
-    entries: list[int | None] | None
-
-
-@dataclasses.dataclass(frozen=True)
 class Record:
     """What a rank publishes of itself.
 
     Attributes:
         state: "waits" for the others, "runs" the graph, or "compiled" one whose collectives are the user's own;
-            "leaves" messages as they are written and waits until all do.
+            "leaves" messages as they are written and waits until all do; "asks" whether all compile the same.
         entries: text and location of each collective.
         numbers: those of the call, in the order of the entries.
     """
@@ -145,6 +134,19 @@ class Board:
         text = self.get(f"now/{rank}")
         return None if text is None else Record.from_json(text)
 
+    def is_awaited(self, rank: int, attempt: int) -> bool:
+        """Does another rank wait with a list, or for an answer that this rank has not given?"""
+        record = self.record(rank)
+        if record is None or record.attempt != attempt:
+            return False
+        return record.state in WAITING or (record.state == "asks" and self.is_asked(rank))
+
+    def is_asked(self, rank: int) -> bool:
+        """Has this rank not answered what another one asks or has asked? See `packpass.ranks.asking`."""
+        asking = self.get(f"asking/{rank}") or ""
+        code = asking.partition("/")[0]
+        return not self.has(f"said/{asking}/{self.rank}") and self.get(f"stays/{code}/{self.rank}") != "ever"
+
     def name(self, ranks: Sequence[int]) -> str:
         return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
@@ -184,7 +186,7 @@ class Meeting:
         known = self.board.has(own)
         self.board.put(own, "")  # after the record: who sees this finds the record
         try:
-            self._compare(mine)
+            self._compare(mine, known)
         except AgreementError:
             if not known:  # it did not come to run it
                 with contextlib.suppress(AgreementError):
@@ -192,7 +194,8 @@ class Meeting:
             raise
         self._leave(mine)
 
-    def _compare(self, mine: Record) -> None:
+    def _compare(self, mine: Record, known: bool) -> None:
+        """``known``: all ranks have come to this list before."""
         board = self.board
         waiting = list(board.others)
         for _ in self._turns(mine, waiting):
@@ -206,7 +209,10 @@ class Meeting:
                 elif record is not None and record.state == "leaves" and replaces_messages(mine) and not came:
                     if record.attempt == mine.attempt:
                         self._disagree(mine, self._gathered(mine, {rank: record}))
-                if came:
+                # Who asks this rank something sees that it waits here, and comes with what it is going to run: not
+                # necessarily this, which it has run before.
+                asks = known and record is not None and record.state == "asks" and record.attempt == mine.attempt
+                if came and not (asks and board.is_asked(rank)):
                     waiting.remove(rank)
 
     def check_call(self, numbers: list[Numbers]) -> None:
@@ -327,7 +333,7 @@ class Meeting:
                     f"started. First difference: collective {i + 1} of the graph\n{lines}\n{tail}{ADVICE}"
                 )
         for numbers in zip(*(record.numbers for record in records.values()), strict=True):
-            place, values = _first_number({r: n.entries for r, n in zip(records, numbers, strict=True)})
+            place, values = first_number({r: n.entries for r, n in zip(records, numbers, strict=True)})
             if values:
                 return (
                     f"packpass: the ranks of {self._group()} brought different sizes or boundaries to the same "
@@ -361,6 +367,8 @@ class Meeting:
             "leaves": "waits to send messages as they are written, with",
             "left": "sends messages as they are written, with",
             "runs": "last came to a graph with",
+            "asks": "compiles, and waits to hear whether all ranks do the same with",
+            "asked": "last compiled a graph with",
             "compiled": "compiled a graph whose collectives are left as they are written, with",
         }[record.state]
         return f"{done} {len(record.entries)} collectives, the first: {entry} at {location}"
@@ -368,22 +376,4 @@ class Meeting:
 
 def _same(record: Record, mine: Record) -> bool:
     pairs = zip(record.numbers, mine.numbers, strict=True)
-    return not any(_first_number({0: a.entries, 1: b.entries})[1] for a, b in pairs)
-
-
-def _first_number(entries: dict[int, list[int | None] | None]) -> tuple[str, dict[int, str]]:
-    """At which entry lists differ, and what each rank has there, or nothing; what is not known is like any other."""
-    known = {rank: numbers for rank, numbers in entries.items() if numbers is not None}
-    for i, at in enumerate(zip_longest(*known.values(), fillvalue=ABSENT)):
-        if len({value for value in at if value is not None}) > 1:
-            place = f", entry {i}" if i < SHOWN else f", beyond entry {SHOWN}"
-            pairs = zip(known.items(), at, strict=True)
-            return place, {rank: f"{value} in {_shown(numbers, i)}" for (rank, numbers), value in pairs}
-    return "", {}
-
-
-def _shown(numbers: Sequence[int | None], i: int) -> str:
-    """The neighbourhood of entry i."""
-    first, last = max(0, i - 4), min(len(numbers), i + 5)
-    inside = ", ".join("*" if number is None else str(number) for number in numbers[first:last])
-    return f"[{'..., ' if first else ''}{inside}{', ...' if last < len(numbers) else ''}]"
+    return not any(first_number({0: a.entries, 1: b.entries})[1] for a, b in pairs)

@@ -247,7 +247,7 @@ def one_roll(x: Tensor, cu: Tensor, group: Any) -> tuple[Tensor, Tensor]:
 
 
 def a_roll_and_no_roll(x: Tensor, cu: Tensor, group: Any) -> tuple[Tensor, Tensor]:
-    """The second loop sends the wrong ends: the whole frame goes on as stock torch."""
+    """The second loop sends the wrong ends: the graph ends in front of it."""
     return p2p_programs.requests(x, cu, group), p2p_leave.last_tokens(x + 1, cu, group)
 
 

@@ -1,4 +1,4 @@
-"""Loops in which ranks do not all do the same, each of which looks like an exchange on some of them."""
+"""Code in which ranks do not all do the same, which looks like an exchange, or some to join, on some of them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.dist.a2a_moves import gathered, size_of, unzigzag
 from tests.dist.a2a_programs import in_place
 from tests.dist.cp_programs import check, group_of
 from tests.dist.p2p_parts import ends
+from tests.dist.straight_programs import Exchange
 
 
 def own_part_first(x: Tensor, cu: Tensor, group: Any) -> Tensor:
@@ -132,6 +133,61 @@ def gradients(name: str, inner: str, mode: bool) -> list[str]:
             x = torch.randn(int(cu[-1]) // 2, 24).requires_grad_(trains or mode)
             with torch.set_grad_enabled(trains or not mode):
                 check(torch.equal(compiled(x, cu), on_ranks(x, cu)), name, lengths)
+    check(not [r for r in report.rewrites if "all_to_all" in r.rule], name, "is rewritten")
+    return [refusal.code for refusal in report.refusals]
+
+
+# === The same of exchanges that are in no loop ==================================================================
+
+
+def two_exchanges(x: Tensor, group: Any) -> Tensor:
+    """Joined on each rank, with a backward on one of them."""
+    return torch.cat([in_place(x, group), in_place(x * 2, group)])
+
+
+def one_function(x: Tensor, group: Any) -> Tensor:
+    """With gradients there are two exchanges in the graph, that of the backward among them."""
+    return Exchange.apply(group, x * 2).sin()
+
+
+def functions(x: Tensor, group: Any) -> Tensor:
+    """Without gradients only what they do forward is in the graph."""
+    return torch.cat([Exchange.apply(group, part.contiguous()) for part in x.chunk(3, 1)], 1)
+
+
+def function_beside_exchange(x: Tensor, group: Any) -> Tensor:
+    """Joined where there are no gradients only."""
+    return Exchange.apply(group, x) + in_place(x.detach() * 2, group)
+
+
+def in_pieces(x: Tensor, group: Any) -> Tensor:
+    """Before and behind a break of the graph."""
+    first = two_exchanges(x, group)
+    torch._dynamo.graph_break()
+    return functions(first * 2, group)
+
+
+STRAIGHT: dict[str, Callable[..., Tensor]] = {
+    program.__name__: program
+    for program in (two_exchanges, one_function, functions, function_beside_exchange, in_pieces)
+}
+
+
+def straight(name: str, inner: str, how: str) -> list[str]:
+    """Eager's results for four batches of which one rank of each group has no gradients: by the grad mode, because its
+    input needs none, or another rank in each batch. The codes of the refusals of this rank."""
+    group, program = group_of(2), STRAIGHT[name]
+    torch._dynamo.reset()
+
+    options: Any = {"packpass.inner_backend": inner, "packpass.agreement_timeout": 20.0}
+    compiled, report = torch.compile(program, backend=packpass.backend, options=options), Report()
+    with collecting(report):
+        for batch, rows in enumerate((8, 4, 12, 8)):
+            trains = dist.get_rank(group) == ((batch + 1) % 2 if how == "in turns" else 1)
+            torch.manual_seed(dist.get_rank() + batch)
+            x = torch.randn(rows, 24).requires_grad_(trains or how == "by mode")
+            with torch.set_grad_enabled(trains or how != "by mode"):
+                check(torch.equal(compiled(x, group), program(x, group)), name, batch)
     check(not [r for r in report.rewrites if "all_to_all" in r.rule], name, "is rewritten")
     return [refusal.code for refusal in report.refusals]
 

@@ -1,4 +1,4 @@
-"""Where ranks do not all do the same in a loop, none of them puts an exchange in its place: real gloo ranks."""
+"""Where ranks do not all do the same, none of them puts anything in place of what they exchange: real gloo ranks."""
 
 from __future__ import annotations
 
@@ -29,3 +29,16 @@ def test_gradients_on_one_rank(ranks: Ranks, name: str, mode: bool) -> None:
 def test_gradients_on_one_rank_after_autograd(ranks: Ranks) -> None:
     """Nor after autograd, where Inductor's graphs differ as well."""
     ranks.call(alike_programs.gradients, "beside_others", "inductor", False, timeout_s=200)
+
+
+@pytest.mark.parametrize("how", ["by input", "by mode", "in turns"])
+@pytest.mark.parametrize("name", alike_programs.STRAIGHT)
+def test_gradients_on_one_rank_in_straight_lines(ranks: Ranks, name: str, how: str) -> None:
+    found = ranks.call(alike_programs.straight, name, "aot_eager", how, timeout_s=60)
+    if (name, how) == ("two_exchanges", "by input"):  # afterwards it is known of these lines
+        assert all("ranks-differ" in codes for codes in found)
+
+
+@pytest.mark.parametrize("name", ["two_exchanges", "functions"])
+def test_gradients_on_one_rank_in_straight_lines_after_autograd(ranks: Ranks, name: str) -> None:
+    ranks.call(alike_programs.straight, name, "inductor", "by input", timeout_s=200)

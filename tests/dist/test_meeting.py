@@ -24,7 +24,8 @@ from packpass.ranks import agreement as _agreement
 from packpass.ranks import meeting as rooms
 from packpass.ranks.agreement import agreement
 from packpass.ranks.collectives import Collective, Sizes, collectives, decisions
-from packpass.ranks.meeting import AgreementError, Board, Meeting, Numbers
+from packpass.ranks.meeting import AgreementError, Board, Meeting
+from packpass.ranks.numbers import SHOWN, Numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,13 +309,13 @@ def test_sizes_and_boundaries_of_a_call(fake_group: None) -> None:
 
 
 def test_many_boundaries_are_digested() -> None:
-    ones = torch.ones(rooms.SHOWN + 5, dtype=torch.int64)
+    ones = torch.ones(SHOWN + 5, dtype=torch.int64)
     other = ones.clone()
     other[-1] = 2
     a, b = _agreement._entries(ones), _agreement._entries(other)
     assert a is not None
     assert b is not None
-    assert len(a) == rooms.SHOWN + 1
+    assert len(a) == SHOWN + 1
     assert a[:-1] == b[:-1]
     assert a != b
 
