@@ -158,12 +158,16 @@ def exchanging(gm: fx.GraphModule, outcome: Outcome, frame: FrameState, settings
     If a pass has put something in the place of exchanges there, Dynamo traces the frame again, with all as it is
     written.
     """
+    if frame.apart:
+        return apart.without_exchanges(settings)
     code = "\n".join(sorted(frame.sites.values())) if frame.code is None else words_of(frame.code)
-    if not frame.apart and alike(gm, outcome.results, code, frame.sites, settings, outcome.written):
+    if alike(gm, outcome.results, code, frame.sites, settings, outcome.written):
         return settings
     frame.apart = True
     replaced = [r for r in outcome.rewrites if r.rule in apart.EXCHANGES]
     if not replaced:
+        left = None if frame.sites else apart.left_side_by_side(gm, settings)
+        outcome.results += [left] if left is not None else []
         return apart.without_exchanges(settings)
     with traced_transaction() as tx:
         for rewrite in replaced:

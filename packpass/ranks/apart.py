@@ -7,7 +7,7 @@ themselves: by the user's lines that lead to each of them. A piece begins at one
 the last of them only.
 
 Every rank has heard the same answer, and compiles its pieces after it: so all leave them. Nobody is asked again, as
-the pieces need not be the same on two ranks.
+the pieces need not be the same on two ranks. So it is with exchanges in straight lines that ranks do not join alike.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from torch import fx
 
 from packpass._options import Options
 from packpass._passes import PASSES
-from packpass.ranks.collectives import Collective, collectives
+from packpass.decisions.records import Refusal
+from packpass.ranks.collectives import Collective, collective, collectives
 
 EXCHANGES = tuple(dict.fromkeys(p.name for p in PASSES if p.exchanges))
 """The passes that put something in place of what ranks exchange."""
+
+SIDE_BY_SIDE = "fuse_all_to_all"
+"""The one that joins exchanges which are in no loop."""
 
 _apart: set[tuple[str | None, tuple[str, ...]]] = set()
 """Group, and the lines that lead to an exchange, from each of them on."""
@@ -45,3 +49,28 @@ def are_left(exchanges: Sequence[Collective]) -> bool:
 def without_exchanges(settings: Options) -> Options:
     """The options of a graph whose exchanges stay as they are written."""
     return settings.without(*EXCHANGES)
+
+
+def left_side_by_side(gm: fx.GraphModule, settings: Options) -> Refusal | None:
+    """Why exchanges of a graph that nobody has joined stay apart, where there are several: a function with one exchange
+    forward and one backward is one of them."""
+    if not settings.runs(SIDE_BY_SIDE):
+        return None
+    calls = [found for node in gm.graph.nodes if (found := _exchanges_in(gm, node))]
+    if len(calls) < 2:
+        return None
+    reason = (
+        f"{len(calls)} exchanges: other ranks of the group do something else here, or have gradients where this one "
+        "has none or the other way round; or they did when this code was compiled before"
+    )
+    return Refusal(SIDE_BY_SIDE, "ranks-differ", reason, calls[0][0].location)
+
+
+def _exchanges_in(gm: fx.GraphModule, node: fx.Node) -> list[Collective]:
+    """What one call of the graph itself exchanges."""
+    if node.op != "call_function":
+        return []
+    bodies = [getattr(gm, str(n.target), None) for n in node.all_input_nodes if n.op == "get_attr"]
+    inside = [c for body in bodies if isinstance(body, fx.GraphModule) for c in exchanges_of(body)]
+    own = collective(node)
+    return [own] if own is not None and own.exchange else inside

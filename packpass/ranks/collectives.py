@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ class Collective:
 def collectives(gm: fx.GraphModule) -> list[Collective]:
     """All collectives of a graph and its higher-order operators, in the order of the code."""
     inputs = {node: i for i, node in enumerate(_placeholders(gm))}
-    found = [_collective(node, inputs) for node in _nodes(gm)]
+    found = [collective(node, inputs) for node in _nodes(gm)]
     return [c for c in found if c is not None]
 
 
@@ -84,7 +85,8 @@ def _nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
             yield node
 
 
-def _collective(node: fx.Node, inputs: Mapping[fx.Node, int]) -> Collective | None:
+def collective(node: fx.Node, inputs: Mapping[fx.Node, int] = MappingProxyType({})) -> Collective | None:
+    """The collective that a call is, if it is one."""
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverloadPacket):
         target = getattr(target, "default", None)
