@@ -9,7 +9,7 @@ import pytest
 
 from tests.dist.ranks import Ranks
 
-WITHOUT_PROCESSES = {"test_meeting.py"}
+WITHOUT_PROCESSES = {"test_asking.py", "test_meeting.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
