@@ -56,15 +56,17 @@ def alike(
         for name in sorted(_groups(gm, written))
         if (board := board_of(name)) is not None
     ]
-    known = (not loops and apart.are_left(written)) or any(question.has_left() for _, question in asked)
-    together = not known
-    for name, question in () if known else asked:
+    together = bool(loops or not apart.are_left(written)) and not any(q.has_left() for _, q in asked)
+    compared = {name: to_compare(found, name, rewrites, settings) for name, _ in asked}
+    # All of it in every group: what differs in one of them is heard in the first, and is told in the others.
+    words = "\n".join([*loops, *sorted(c.text for texts in compared.values() for c in texts)])
+    for name, question in asked if together else ():
         replaced = any(isinstance(r, Rewrite) and r.claims.group in (None, name) for r in ours)
-        if loops or replaced or may_be_joined([c for c in found if c.group == name], settings):
-            compared = to_compare(found, name, rewrites, settings)
-            together &= question.alike("\n".join([*loops, *(c.text for c in compared)]), compared)
-        else:
+        if not (loops or replaced or may_be_joined([c for c in found if c.group == name], settings)):
             question.stays()
+        elif not question.alike(words, compared[name]):
+            together = False
+            break
     if not together:
         apart.leave(written)
         for _, question in asked:

@@ -201,6 +201,26 @@ def straight(name: str, inner: str, how: str) -> list[str]:
     return [refusal.code for refusal in report.refusals]
 
 
+def on_a_mesh(trains: int) -> list[str]:
+    """Four ranks in rows and columns, of which one has gradients: ranks that are in no group with it leave as well."""
+    rank, pairs = dist.get_rank(), ([0, 1], [2, 3], [0, 2], [1, 3])
+    row, column = (group for pair in pairs if (group := dist.new_group(pair)) and rank in pair)
+    torch._dynamo.reset()
+
+    def on_ranks(x: Tensor) -> Tensor:
+        return torch.cat([in_place(x * i, group) for i in (1, 2) for group in (row, column)])
+
+    options: Any = {"packpass.inner_backend": "eager", "packpass.agreement_timeout": 20.0}
+    compiled, report = torch.compile(on_ranks, backend=packpass.backend, options=options), Report()
+    with collecting(report):
+        for rows in (8, 4, 12, 8):
+            torch.manual_seed(rank + rows)
+            x = torch.randn(rows, 24).requires_grad_(rank == trains)
+            check(torch.equal(compiled(x), on_ranks(x)), rows)
+    check(not report.rewrites, "is rewritten")
+    return [refusal.code for refusal in report.refusals]
+
+
 def run(name: str) -> list[str]:
     """Same results as eager for several batches; the codes of the refusals of this rank."""
     group, program = group_of(2), PROGRAMS[name]

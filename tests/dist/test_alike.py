@@ -42,3 +42,9 @@ def test_gradients_on_one_rank_in_straight_lines(ranks: Ranks, name: str, how: s
 @pytest.mark.parametrize("name", ["two_exchanges", "functions"])
 def test_gradients_on_one_rank_in_straight_lines_after_autograd(ranks: Ranks, name: str) -> None:
     ranks.call(alike_programs.straight, name, "inductor", "by input", timeout_s=200)
+
+
+@pytest.mark.parametrize("trains", [0, 3])
+def test_gradients_on_one_rank_of_a_mesh(ranks: Ranks, trains: int) -> None:
+    for codes in ranks.call(alike_programs.on_a_mesh, trains, timeout_s=60):
+        assert "ranks-differ" in codes
