@@ -32,6 +32,7 @@ from packpass.capture import (
     sequences,
     slots,
     subscripts,
+    whiles,
 )
 from packpass.capture.dynamo import (
     InstructionTranslatorBase,
@@ -318,6 +319,7 @@ _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
     "STORE_SUBSCR": _set_item,
     "LOAD_FAST_AND_CLEAR": _set_aside,
     "FOR_ITER": _for_iter,
+    "COMPARE_OP": whiles.compare,
     "LOAD_ATTR": _load_place,
     "STORE_ATTR": _store_place,
     **dict.fromkeys(

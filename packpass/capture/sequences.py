@@ -142,13 +142,20 @@ def _advance(tx: Translator, iterator: Value) -> Value:
     user: Any = tx.parent
     location = location_of(tx)
     driven = user is not None and user.current_instruction.opname == "FOR_ITER"
-    if not driven or user.stack[-1].realize() is not iterator or not is_run_by_a_loop(user):
+    if not driven or user.stack[-1].realize() is not iterator:
+        raise refuse("iterator-use", "the sequence of documents is advanced outside a plain for loop", location)
+    return step(user, iterator, location)
+
+
+def step(user: Any, iterator: Any, location: str) -> Value:
+    """End an iteration of the loop in the frame ``user``, if one is open, and begin the next: its number, or None."""
+    if not is_run_by_a_loop(user):
         raise refuse("iterator-use", "the sequence of documents is advanced outside a plain for loop", location)
     region = active.trace.regions.get(iterator)
     if region is None:
         if active.regions:
             raise refuse("nested-loops", "a loop over documents inside a loop over documents", location)
-        region = Region(user, iterator, length_of(tx, attribute(tx, iterator, "documents")), location)
+        region = Region(user, iterator, length_of(user, attribute(user, iterator, "documents")), location)
         active.trace.regions[iterator] = region
         active.regions.append(region)
     else:

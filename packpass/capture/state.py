@@ -115,6 +115,8 @@ class FrameState:
     """Is there a matrix with one row, over which a loop was captured, among the values of the frame?"""
     apart: bool = False
     """Do the ranks of a group not exchange alike in this code? Then its messages and collectives stay as they are."""
+    unseen: set[Any] = dataclasses.field(default_factory=set)
+    """Loops by ``while``, and functions that call themselves, of which has been said that they are not captured."""
     restarts: int = 0
     carried: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """Loop (code object, bytecode offset) -> which of its live frames has locals that change by documents, and how, see
@@ -156,6 +158,8 @@ class Trace:
     """Hooks that torch has called."""
     messages: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """``P2POp`` -> its arguments."""
+    whiles: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """Frame, and where the body of a ``while`` in it begins -> the loop over documents that it is, or None."""
     chunks: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """The parts that ``chunk`` makes of a document -> the arguments of their marker."""
     pieces: dict[Any, Any] = dataclasses.field(default_factory=dict)

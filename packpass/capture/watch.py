@@ -16,6 +16,7 @@ import sympy
 import torch
 
 from packpass._compat import free_unbacked_symbols, hint_of
+from packpass.capture import code_loops
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, example
 from packpass.capture.hooks import group_is_on
 from packpass.capture.state import FrameState, Mode, active, current_frame, location_of, note, restart
@@ -237,6 +238,8 @@ def watch_item(tx: Any, scalar: Any) -> None:
     if vector is None and not (symbolic and is_of_a_batch(tx, scalar.as_proxy().node)):
         return
     size = None if vector is None else vector.meta["example_value"].shape[0]
+    if symbolic and _is_an_entry(scalar.as_proxy().node):
+        code_loops.note_unseen(tx)
     if isinstance(size, int) and symbolic and batches(tx, {size}):
         enter_loop_mode(tx, (size,), padded=True)
     if isinstance(size, int) and size <= UNROLL_LIMIT:
@@ -245,6 +248,11 @@ def watch_item(tx: Any, scalar: Any) -> None:
     if symbolic and _loop_ahead(tx):
         frame.mode, frame.only_numbers = Mode.SYMBOLIC, True
         raise restart("a number made from boundaries is read in front of a loop")
+
+
+def _is_an_entry(node: Any) -> bool:
+    """Is it one of the entries of a vector, counted from its start, as a loop reads them? The last is the total."""
+    return node.target is operator.getitem and isinstance(node.args[1], int) and node.args[1] >= 0
 
 
 def loops_are_sought(frame: FrameState | None = None) -> bool:

@@ -21,6 +21,7 @@ CODES: dict[str, str] = {
     "try-block": "the loop is inside try, or a with that may swallow errors",
     "early-exit": "the loop can end before the last document",
     "skip-condition": "documents are skipped for another reason than being empty",
+    "while-loop": "a while loop, or a function that calls itself, goes over documents in a way that is not understood",
     "unequal-lengths": "sequences of different lengths are walked together",
     "lengths-unknown": "a loop goes by numbers in a tensor that is not known to hold boundaries or lengths",
     "outer-iterator": "the body advances an iterator from outside the loop",

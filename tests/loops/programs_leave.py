@@ -28,6 +28,7 @@ from . import (
     leave_slices,
     leave_state,
     leave_totals,
+    leave_whiles,
     leave_windows,
 )
 from .harness import LEAVE, Program
@@ -41,5 +42,5 @@ __all__ = [
     "leave_offsets", "leave_places", "leave_python",
     "leave_sequences", "leave_slices", "leave_state",
     "leave_totals",
-    "leave_windows",
+    "leave_whiles", "leave_windows",
 ]  # fmt: skip

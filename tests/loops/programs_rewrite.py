@@ -26,6 +26,7 @@ from . import (
     rewrite_sequences,
     rewrite_slices,
     rewrite_totals,
+    rewrite_whiles,
 )
 from .harness import REWRITE, Program
 
@@ -37,5 +38,5 @@ __all__ = [
     "rewrite_edges", "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_images",
     "rewrite_lengths", "rewrite_lists",
     "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_sequences", "rewrite_slices",
-    "rewrite_totals",
+    "rewrite_totals", "rewrite_whiles",
 ]  # fmt: skip
