@@ -115,9 +115,9 @@ def _note(tx: Any, key: Any, reason: str) -> None:
 
 
 WHILE = (
-    "a while loop reads boundaries or lengths of documents in a way that is not understood, and runs as in stock torch; "
-    "one that counts documents up by one, as `while i < len(cu_seqlens) - 1: ...; i += 1`, is captured, and so is a for "
-    "loop over them"
+    "a while loop reads boundaries or lengths of documents in a way that is not understood, and runs as in stock "
+    "torch; one that counts documents up by one, as `while i < len(cu_seqlens) - 1: ...; i += 1`, is captured, and so "
+    "is a for loop over them"
 )
 RECURSION = (
     "a function that calls itself reads boundaries or lengths of documents, and runs as in stock torch; go over the "

@@ -101,6 +101,6 @@ def _check(tx: Any, loop: Counted, left: Any, right: Any) -> None:
 
 
 NOT_COUNTED = (
-    "the while loop does not count {} up by one for every document, or changes where it stops; only then is it the same "
-    "as a for loop over range()"
+    "the while loop does not count {} up by one for every document, or changes where it stops; only then is it "
+    "the same as a for loop over range()"
 )

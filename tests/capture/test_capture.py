@@ -609,6 +609,22 @@ def entries_that_change(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(parts, 1)
 
 
+def while_by_twos(x: Tensor, cu: Tensor) -> Tensor:
+    out, i = x.clone(), 0
+    while i < len(cu) - 1:
+        out[:, cu[i] : cu[i + 1]] = x[:, cu[i] : cu[i + 1]] * 2
+        i += 2
+    return out
+
+
+def while_over_slots(x: Tensor, cu: Tensor) -> Tensor:
+    out, i, at = x.clone(), 0, int(cu[0])
+    while at < int(cu[-1]):
+        out[:, at : cu[i + 1]] = x[:, at : cu[i + 1]] * 2
+        at, i = int(cu[i + 1]), i + 1
+    return out
+
+
 REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
     "aliasing": (entries_that_change,),
     "sequence-use": (
@@ -629,6 +645,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
     "outer-iterator": (outer_iterator, outer_generator),
     "length-branch": (pieces_counted,),
     "graph-break": (graph_break,),
+    "while-loop": (while_by_twos, while_over_slots),
     "body-not-traceable": (body_not_traceable, breaking_loop),
 }
 CASES = [(code, fn) for code, fns in REFUSED.items() for fn in fns]
