@@ -22,7 +22,7 @@ from packpass.capture.plain import entries
 from packpass.capture.python_functions import FUNCTIONS
 from packpass.capture.sequences import expression, number_of, step
 from packpass.capture.state import active, current_frame, leave_to_stock, location_of, refuse
-from packpass.capture.watch import loops_are_sought
+from packpass.capture.watch import is_unknown, loops_are_sought, made_from
 
 COUNTED = ("<", "!=")
 """Comparisons that hold until a counter, counted up by one, reaches a bound that is not below it at first."""
@@ -53,16 +53,17 @@ def compare(original: Any, self: Any, instruction: Any) -> None:
 
 def _outcome(tx: Any, comparison: Any) -> Any:
     """The outcome of the test of a ``while`` over documents in this trace; None if it is another comparison."""
-    if comparison.argval not in COUNTED or not loops_are_sought():
-        return None
-    body = code_loops.body_of_test(tx, comparison)
+    body = code_loops.body_of_test(tx, comparison) if loops_are_sought() else None
     if body is None:
         return None
     left, right = (side.realize() for side in tx.stack[-2:])
     if (tx, body) not in active.trace.whiles:
-        active.trace.whiles[tx, body] = _counted(tx, comparison, left, right)
+        counted = _counted(tx, comparison, left, right) if comparison.argval in COUNTED else None
+        active.trace.whiles[tx, body] = counted
     loop = active.trace.whiles[tx, body]
     if loop is None:
+        if any(isinstance(side, SymNodeVariable) and _is_of_documents(side) for side in (left, right)):
+            code_loops.note_unseen(tx)
         return None
     if loop.given is not None:
         _check(tx, loop, left, right)
@@ -91,6 +92,11 @@ def _counted(tx: Any, comparison: Any, left: Any, right: Any) -> Counted | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, SymNodeVariable) or number_of(value) is not None
+
+
+def _is_of_documents(value: Any) -> bool:
+    """Is a number data, and made from boundaries only? Then the test ends the graph, in the middle of the loop."""
+    return is_unknown(value.sym_num) and made_from(value.as_proxy().node) is not None
 
 
 def _check(tx: Any, loop: Counted, left: Any, right: Any) -> None:

@@ -124,3 +124,24 @@ def while_that_reads_the_last_boundary(x: Tensor, cu: Tensor) -> Tensor:
         x = x[: int(cu[-1])] * 2
         step += 1
     return x
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="it is no range over documents")
+def while_a_position_is_in_the_row(x: Tensor, cu: Tensor) -> Tensor:
+    lengths, out, s, i = (cu[1:] - cu[:-1]).tolist(), [x[:0]], 0, 0
+    while s < x.shape[0]:
+        out.append(x[s : s + lengths[i]].flip(0))
+        s += lengths[i]
+        i += 1
+    return torch.cat(out)
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="it is no range over documents")
+def while_tokens_are_left(x: Tensor, cu: Tensor) -> Tensor:
+    lengths, out, i, left = (cu[1:] - cu[:-1]).tolist(), [x[:0]], 0, x.shape[0]
+    while left > 0:
+        s = x.shape[0] - left
+        out.append(x[s : s + lengths[i]].flip(0))
+        left -= lengths[i]
+        i += 1
+    return torch.cat(out)
