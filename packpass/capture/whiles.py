@@ -45,6 +45,7 @@ def compare(original: Any, self: Any, instruction: Any) -> None:
     """``i < n``."""
     outcome = _outcome(self, instruction)
     if outcome is None:
+        _name(self, instruction)
         original(self, instruction)
     else:
         self.popn(2)
@@ -53,17 +54,16 @@ def compare(original: Any, self: Any, instruction: Any) -> None:
 
 def _outcome(tx: Any, comparison: Any) -> Any:
     """The outcome of the test of a ``while`` over documents in this trace; None if it is another comparison."""
-    body = code_loops.body_of_test(tx, comparison) if loops_are_sought() else None
+    if comparison.argval not in COUNTED or not loops_are_sought():
+        return None
+    body = code_loops.body_of_test(tx, comparison)
     if body is None:
         return None
     left, right = (side.realize() for side in tx.stack[-2:])
     if (tx, body) not in active.trace.whiles:
-        counted = _counted(tx, comparison, left, right) if comparison.argval in COUNTED else None
-        active.trace.whiles[tx, body] = counted
+        active.trace.whiles[tx, body] = _counted(tx, comparison, left, right)
     loop = active.trace.whiles[tx, body]
     if loop is None:
-        if any(isinstance(side, SymNodeVariable) and _is_of_documents(side) for side in (left, right)):
-            code_loops.note_unseen(tx)
         return None
     if loop.given is not None:
         _check(tx, loop, left, right)
@@ -75,6 +75,19 @@ def _outcome(tx: Any, comparison: Any) -> Any:
     loop.given = expression(counter)
     tx.symbolic_locals.give(loop.name, counter)
     return constant(True)
+
+
+def _name(tx: Any, comparison: Any) -> None:
+    """Say so if this is the test of another ``while``, by a number of documents: it ends the graph inside the loop."""
+    by_documents = any(_is_of_documents(side.realize()) for side in tx.stack[-2:])
+    if by_documents and loops_are_sought() and code_loops.body_of_test(tx, comparison) is not None:
+        code_loops.note_unseen(tx)
+
+
+def _is_of_documents(value: Any) -> bool:
+    """Is it a number that is data, made from boundaries only?"""
+    unknown = isinstance(value, SymNodeVariable) and is_unknown(value.sym_num)
+    return unknown and made_from(value.as_proxy().node) is not None
 
 
 def _counted(tx: Any, comparison: Any, left: Any, right: Any) -> Counted | None:
@@ -92,11 +105,6 @@ def _counted(tx: Any, comparison: Any, left: Any, right: Any) -> Counted | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, SymNodeVariable) or number_of(value) is not None
-
-
-def _is_of_documents(value: Any) -> bool:
-    """Is a number data, and made from boundaries only? Then the test ends the graph, in the middle of the loop."""
-    return is_unknown(value.sym_num) and made_from(value.as_proxy().node) is not None
 
 
 def _check(tx: Any, loop: Counted, left: Any, right: Any) -> None:
