@@ -30,9 +30,9 @@ _CALLS = ("call_function", "call_method", "call_module")
 # Methods and functions that look at values on the host. Torch tags the overloads below some of them.
 _HOST = frozenset(
     {"item", "tolist", "numpy", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "is_nonzero"}
-    | {"equal", "allclose", "__bool__", "__int__", "__float__", "__index__", "__len__", "__contains__", "__iter__"}
+    | {"equal", "allclose", "__bool__", "__int__", "__float__", "index_of", "__len__", "__contains__", "__iter__"}
 )
-AS_NUMBERS = frozenset({"item", "tolist", "sym_int", "__int__", "__index__"})
+AS_NUMBERS = frozenset({"item", "tolist", "sym_int", "__int__", "index_of"})
 """What gives Python the whole numbers that a tensor, or a number, holds."""
 SET_GRAD = "torch._C._set_grad_enabled"
 ENTER_AUTOCAST = "torch.amp.autocast_mode._enter_autocast"

@@ -44,9 +44,8 @@ MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "n
 """``a < b`` is ``b > a``."""
 NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 """``a < b`` is not ``a >= b``."""
-OF_INTEGERS: dict[str, Any] = {
-    "floor_divide": operator.floordiv, "remainder": operator.mod, "minimum": min, "maximum": max
-}  # fmt: skip
+EXTREMES: dict[str, Any] = {"minimum": min, "maximum": max}
+OF_INTEGERS: dict[str, Any] = {"floor_divide": operator.floordiv, "remainder": operator.mod}
 """Operations of two integers that are not sums -> Python's functions."""
 ARITHMETIC = frozenset(_words("add sub mul div floor_divide remainder neg pow sqrt maximum minimum"))
 """What Python and torch do in the same way on numbers and on tensors of them."""
@@ -86,15 +85,18 @@ def broadcasts(op: str, argument: str) -> bool:
     return any(a.name == argument and "Tensor" in str(a.type) for schema in schemas for a in schema.arguments)
 
 
-def whole_divisor(node: fx.Node, second: Any) -> int | None:
+def whole_divisor(node: fx.Node, second: Any, rounds_down: bool = False) -> int | None:
     """By what a node divides a whole number of 0 or more, rounding down, if its second operand is the number
-    ``second``: ``x // n``, ``div(x, n, rounding_mode=...)``, ``x >> n``. None if it does something else."""
+    ``second``: ``x // n``, ``div(x, n, rounding_mode=...)``, ``x >> n``. None if it does something else.
+
+    ``rounds_down``: of numbers below 0 as well, which ``rounding_mode="trunc"`` does not."""
     if type(second) is not int:
         return None
     op = op_name(node)
     if op == "bitwise_right_shift":
         return 2**second if 0 <= second < 32 else None
-    rounds = op == "floor_divide" or (op == "div" and node.kwargs.get("rounding_mode") in ("floor", "trunc"))
+    modes = ("floor",) if rounds_down else ("floor", "trunc")
+    rounds = op == "floor_divide" or (op == "div" and node.kwargs.get("rounding_mode") in modes)
     return second if rounds and second > 0 else None
 
 

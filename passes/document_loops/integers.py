@@ -103,6 +103,11 @@ class Affine:
     def is_const(self) -> bool:
         return not self.atoms
 
+    @property
+    def number(self) -> int | None:
+        """The constant that this is."""
+        return None if self.atoms else self.const
+
     def single(self) -> tuple[Atom, int] | None:
         """``(atom, const)`` if this is ``atom + const``."""
         if len(self.atoms) != 1:

@@ -16,9 +16,10 @@ from torch import fx
 from packpass._registry import registrar
 from packpass.semantics import call_of, example, meaning_of
 from packpass.semantics.effects import AS_NUMBERS, effects_of
-from packpass.semantics.memory import aliases_of, copied
+from packpass.semantics.integers import computed
+from packpass.semantics.memory import aliases_of
 from packpass.semantics.names import base_name
-from packpass.semantics.pointwise import OF_INTEGERS, slot_by_slot
+from packpass.semantics.pointwise import EXTREMES, OF_INTEGERS, slot_by_slot
 from passes.document_loops.inequalities import at_most, length_in
 from passes.document_loops.integers import Affine, Derived
 from passes.document_loops.machine import (
@@ -83,56 +84,43 @@ def bound_arguments(node: fx.Node) -> dict[str, Any]:
 # === Integers ================================================================================================
 
 
-def _int_op(machine: Machine, node: fx.Node, name: str) -> Any:
-    """Arithmetic of boundaries, lengths and indices; None if these are not integers the machine knows."""
-    if node.kwargs or not 1 <= len(node.args) <= 2:
-        return None
-    args = [machine.affine(a) for a in node.args]
-    known = [a for a in args if a is not None]
-    if len(known) != len(args) or not any(isinstance(machine.value(a), Affine) for a in node.args):
-        return None
+def _integer(machine: Machine, node: fx.Node) -> Any:
+    """What boundaries, lengths and document numbers are made into; `OPAQUE` for what only assertions look at; None if
+    these are not integers the machine knows."""
     fake = example(node)
     if isinstance(fake, torch.Tensor) and (fake.dim() or fake.dtype not in (torch.int32, torch.int64)):
-        return OPAQUE
-    if name in ("add", "sub") and len(known) == 2:
-        return known[0].plus(known[1], 1 if name == "add" else -1)
-    if name == "mul" and len(known) == 2:
-        for a, b in (known, known[::-1]):
-            if b.is_const:
-                return a.times(b.const)
-    derived = _derived(name, known) if len(known) == 2 else None
-    if derived is not None:
-        return derived
-    if name == "neg" and len(known) == 1:
-        return known[0].times(-1)
-    if name == "positive":
-        return known[0]
-    return OPAQUE
-
-
-def _derived(name: str, args: list[Affine]) -> Affine | None:
-    """Quotients and remainders by positive constants, and the smaller or larger of two numbers of a document."""
-    function: Any = OF_INTEGERS.get(name)
-    if function is None or all(arg.is_shared for arg in args):
         return None
-    if function in (min, max):
-        for one, other in (args, args[::-1]):
-            length = length_in(one.plus(other))
-            if length is not None and at_most(one, other, length):
-                return one if function is min else other
-        return Affine.of(Derived(function, tuple(args)))
-    return Affine.of(Derived(function, tuple(args))) if args[1].is_const and args[1].const > 0 else None
+    found = computed(node, machine.affine, _divided)
+    if found is None and len(node.args) == 2 and not node.kwargs:
+        found = _extreme(name_of(node), [machine.affine(arg) for arg in node.args])
+    if isinstance(found, Affine):
+        return found
+    return OPAQUE if all(machine.affine(arg) is not None for arg in node.args) else None
+
+
+def _divided(name: str, value: Affine, by: int) -> Affine | None:
+    if value.is_shared:
+        return None
+    return Affine.of(Derived(OF_INTEGERS[name], (value, Affine.of(by))))
+
+
+def _extreme(name: str, args: list[Affine | None]) -> Affine | None:
+    """The smaller or larger of two numbers of a document."""
+    function: Any = EXTREMES.get(name)
+    known = [arg for arg in args if arg is not None]
+    if function is None or len(known) < len(args) or all(arg.is_shared for arg in known):
+        return None
+    for one, other in (known, known[::-1]):
+        length = length_in(one.plus(other))
+        if length is not None and at_most(one, other, length):
+            return one if function is min else other
+    return Affine.of(Derived(function, tuple(known)))
 
 
 @rule("sym_sum")
 def _sym_sum(machine: Machine, node: fx.Node) -> Any:
-    total = Affine()
-    for arg in node.args[0]:  # type: ignore[union-attr]
-        value = machine.affine(arg)
-        if value is None:
-            return OPAQUE
-        total = total.plus(value)
-    return total
+    found = computed(node, machine.affine, _divided)
+    return OPAQUE if found is None else found
 
 
 @documents(*AS_NUMBERS)
@@ -186,23 +174,12 @@ def arguments(
 
 def elementwise(machine: Machine, node: fx.Node) -> Any:
     """An op that treats every slot alike, on segments with the same slots."""
-    integer = _int_op(machine, node, name_of(node))
-    if integer is not None and integer is not OPAQUE:
-        return integer
     known_number = any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes)
-    if integer is not None and not (known_number and not isinstance(example(node), torch.SymBool)):
+    integer = _integer(machine, node) if known_number else None
+    if isinstance(integer, Affine) or (integer is OPAQUE and isinstance(example(node), torch.SymBool)):
         return integer
-    if known_number and not isinstance(example(node), torch.Tensor):
-        return DOCUMENTS["*"](machine, node)
-    if any(machine.value(a) is OPAQUE for a in node.all_input_nodes) and not isinstance(example(node), torch.Tensor):
-        return OPAQUE
     if not isinstance(example(node), torch.Tensor):
-        return OPAQUE
-    source = copied(node)
-    if source is not None:
-        value = machine.value(source)
-        if isinstance(value, Affine) and example(node).dtype in (torch.int64, example(source).dtype):
-            return value
+        return DOCUMENTS["*"](machine, node) if known_number else OPAQUE
     if known_number:
         return DOCUMENTS["*"](machine, node)
     segments = _segments(machine, node)
@@ -290,7 +267,7 @@ def in_place(machine: Machine, node: fx.Node) -> Any:
     target = machine.value(node.args[0])
     if not isinstance(target, Segment):
         if isinstance(target, Affine) or target is OPAQUE:
-            integer = _int_op(machine, node, name)
+            integer = _integer(machine, node)
             if integer is not None and not isinstance(example(node), torch.Tensor):
                 return integer
         raise Refused("outer-tensor-write", f"{label(node)} changes a tensor from outside the loop", node)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from packpass.semantics import argument
-from packpass.semantics.effects import AS_NUMBERS
-from packpass.semantics.memory import copied
-from packpass.semantics.pointwise import whole_divisor
+from packpass.semantics.integers import Comparison, computed
 from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, Size
@@ -31,48 +29,24 @@ def integer(body: Body, node: fx.Node) -> Any:
         if isinstance(base, tuple) and isinstance(node.args[1], int) and isinstance(base[0], (Lin, Size)):
             return base[node.args[1]]
         return UNKNOWN
-    if name == "sym_sum":
-        terms = [body.scalar(a) for a in node.args[0]]  # type: ignore[union-attr]
-        total = Lin()
-        for term in terms:
-            if not isinstance(term, Lin):
-                return UNKNOWN
-            total = total.plus(term)
-        return total
-    args = [body.scalar(a) for a in node.args]
-    if not args or any(a is None for a in args):
-        return UNKNOWN
-    if len(args) == 1:
-        same = name in AS_NUMBERS | {"positive"} or copied(node) is not None
-        return args[0] if same else UNKNOWN
-    if len(args) != 2:
-        return UNKNOWN
-    left, right = args
-    if name == "mul" and (isinstance(left, Size) or isinstance(right, Size)):
-        return _as_size(left).times(_as_size(right))
-    if not isinstance(left, Lin) or not isinstance(right, Lin):
-        return UNKNOWN
-    return _arithmetic(body, node, name, left, right)
+    if name == "mul" and len(node.args) == 2:
+        left, right = (body.scalar(a) for a in node.args)
+        if None not in (left, right) and (isinstance(left, Size) or isinstance(right, Size)):
+            return _as_size(left).times(_as_size(right))
+    found = computed(node, lambda arg: _linear(body.scalar(arg)), lambda *quotient: _divided(body, *quotient))
+    if isinstance(found, Comparison):
+        difference, equal = found.difference.number, found.op == "eq"
+        return (difference == 0) == equal if difference is not None and (equal or found.op == "ne") else UNKNOWN
+    return UNKNOWN if found is None else found
 
 
-def _arithmetic(body: Body, node: fx.Node, name: str, left: Lin, right: Lin) -> Any:
-    number = right.number()
-    if name in ("add", "sub"):
-        return left.plus(right, 1 if name == "add" else -1)
-    if name == "mul":
-        if number is None:
-            left, number = right, left.number()
-        return left.times(number) if number is not None else UNKNOWN
-    divisor = whole_divisor(node, number)
-    if divisor is not None:
-        quotient = left.over(divisor, body.scale)
-        return UNKNOWN if quotient is None else quotient
-    if name == "remainder" and number is not None:
-        return Lin() if left.over(number, body.scale) is not None else UNKNOWN
-    if name in ("eq", "ne"):
-        difference = left.plus(right, -1).number()
-        return UNKNOWN if difference is None else (difference == 0) == (name == "eq")
-    return UNKNOWN
+def _linear(value: Any) -> Lin | None:
+    return value if isinstance(value, Lin) else None
+
+
+def _divided(body: Body, name: str, value: Lin, by: int) -> Lin | None:
+    exact = value.over(by, body.scale)
+    return Lin() if exact is not None and name == "remainder" else exact
 
 
 def _as_size(value: Any) -> Size:

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from fractions import Fraction
 
+from packpass.semantics.integers import Counts
 from passes.document_loops.integers import Affine, Bound, Boundaries
 from passes.fuse_all_to_all.blocks import TOKENS, NotMovement, Size
 
@@ -26,7 +27,7 @@ class Scale:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lin:
+class Lin(Counts):
     """``start * S + unit * h + const``."""
 
     start: Fraction = _ZERO
@@ -37,12 +38,6 @@ class Lin:
     def of(number: int) -> Lin:
         return Lin(const=Fraction(number))
 
-    def plus(self, other: Lin, sign: int = 1) -> Lin:
-        return Lin(self.start + sign * other.start, self.unit + sign * other.unit, self.const + sign * other.const)
-
-    def times(self, factor: int) -> Lin:
-        return Lin(self.start * factor, self.unit * factor, self.const * factor)
-
     def over(self, divisor: int, scale: Scale) -> Lin | None:
         """Floor division, if it has no remainder for any document."""
         if divisor <= 0:
@@ -52,8 +47,9 @@ class Lin:
             return None
         return Lin(self.start / divisor, self.unit / divisor, self.const / divisor)
 
+    @property
     def number(self) -> int | None:
-        """The constant this is."""
+        """The constant that this is."""
         known = not self.start and not self.unit and self.const.denominator == 1
         return int(self.const) if known else None
 

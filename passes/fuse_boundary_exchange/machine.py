@@ -18,15 +18,14 @@ from packpass._compat import is_collective
 from packpass.layout.sources import SAME_BOUNDARIES
 from packpass.semantics import argument, example, op_name
 from packpass.semantics.effects import effects_of, written_inputs
-from packpass.semantics.memory import copied
-from packpass.semantics.pointwise import COMPARISONS, whole_divisor
+from packpass.semantics.integers import computed
+from packpass.semantics.pointwise import whole_divisor
 from passes.document_loops.boundaries import boundary_vector, unchanged
 from passes.document_loops.op_names import is_size_check, label, name_of
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.values import (
     WHOLE,
     ZERO,
-    Comparison,
     Int,
     Memory,
     Own,
@@ -36,7 +35,6 @@ from passes.fuse_boundary_exchange.values import (
     cut,
     normal,
     number,
-    total,
 )
 from passes.refused import Refused, refuse_stale
 
@@ -146,30 +144,8 @@ class Machine:
                 return self.boundary(vector, at, node)
         if name in ("size", "sym_size"):
             return self._size(node)
-        if name == "sym_sum":
-            parts = [self.integer(part) for part in node.args[0]]  # type: ignore[union-attr]
-            known = [part for part in parts if part is not None]
-            return total(known) if len(known) == len(parts) else OPAQUE
-        inputs = [self.value(a) for a in node.args]
-        if not inputs or any(not isinstance(v, Int) for v in inputs[:2]):
-            return OPAQUE
-        if name in ("item", "sym_int") or copied(node) is not None:
-            return inputs[0]
-        if len(inputs) < 2:
-            return OPAQUE
-        a, b = inputs[:2]
-        if name in ("add", "sub"):
-            plain = not set(node.kwargs) and len(inputs) == 2
-            return a.plus(b, 1 if name == "add" else -1) if plain else OPAQUE
-        if name == "mul":
-            return a.times(b.const) if b.is_const else b.times(a.const) if a.is_const else OPAQUE
-        divisor = whole_divisor(node, b.const if b.is_const else None)
-        if divisor is not None:
-            found = a.over(divisor)
-            return OPAQUE if found is None else found
-        if name == "remainder" and b.is_const:
-            return ZERO if a.over(b.const) is not None else OPAQUE
-        return Comparison(name, a.plus(b, -1)) if name in COMPARISONS else OPAQUE
+        found = computed(node, self.integer, _divided)
+        return OPAQUE if found is None else found
 
     def boundary(self, vector: fx.Node, at: Int, node: fx.Node) -> Any:
         """``cu_seqlens[i + k]``, or the same of a vector that holds its quotient by a constant."""
@@ -246,3 +222,8 @@ class Machine:
     def fresh(self, runs: tuple[Run, ...], like: View) -> View:
         """A new tensor of the form of a view."""
         return View(Memory(runs, like.length, like.empty), ZERO, like.length, like.empty, like.dim, like.kept)
+
+
+def _divided(name: str, value: Int, by: int) -> Int | None:
+    exact = value.over(by)
+    return ZERO if exact is not None and name == "remainder" else exact

@@ -6,8 +6,9 @@ from torch import fx
 
 from packpass import markers
 from packpass._registry import registrar
+from packpass.semantics.integers import Comparison
 from passes.fuse_boundary_exchange.machine import RULES, Machine, Message
-from passes.fuse_boundary_exchange.values import ONE, Comparison, Pending, Received, Run, View
+from passes.fuse_boundary_exchange.values import ONE, Pending, Received, Run, View, always, only_if_empty
 from passes.refused import Refused
 
 rule = registrar(RULES)
@@ -53,14 +54,14 @@ def _skip(machine: Machine, node: fx.Node) -> None:
     """``if length == 0: continue`` before anything happened."""
     condition, skip_when = machine.value(node.args[0]), bool(node.args[1])
     untouched = not machine.messages and not any(memory.version for memory in machine.memories.values())
-    if not (untouched and isinstance(condition, Comparison) and condition.only_if_empty(skip_when)):
+    if not (untouched and isinstance(condition, Comparison) and only_if_empty(condition, skip_when)):
         raise Refused("skip-condition", "documents are skipped for another reason than being empty", node)
 
 
 @rule(markers.LOOP_CHECK)
 def _check(machine: Machine, node: fx.Node) -> None:
     condition = machine.value(node.args[0])
-    if not (isinstance(condition, Comparison) and condition.always()):
+    if not (isinstance(condition, Comparison) and always(condition)):
         raise Refused("check", "the body checks something about a document that is not known", node)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import fx
 
+from packpass.semantics.integers import Comparison, Counts
 from packpass.semantics.pointwise import NEGATED
 from passes.refused import Refused
 
@@ -21,7 +22,7 @@ from passes.refused import Refused
 
 
 @dataclasses.dataclass(frozen=True)
-class Int:
+class Int(Counts):
     """``index * i + start * s + half * h + const``: document number, start of its shard in the row, slots per chunk."""
 
     index: int = 0
@@ -29,23 +30,17 @@ class Int:
     half: int = 0
     const: int = 0
 
-    def plus(self, other: Int, sign: int = 1) -> Int:
-        return Int(
-            self.index + sign * other.index,
-            self.start + sign * other.start,
-            self.half + sign * other.half,
-            self.const + sign * other.const,
-        )
-
-    def times(self, factor: int) -> Int:
-        return Int(*(factor * part for part in dataclasses.astuple(self)))
-
     def over(self, divisor: int) -> Int | None:
         """The quotient where it is exact for all values, else None."""
         parts = dataclasses.astuple(self)
         if divisor <= 0 or any(part % divisor for part in parts):
             return None
         return Int(*(part // divisor for part in parts))
+
+    @property
+    def number(self) -> int | None:
+        """The constant that this is."""
+        return self.const if self.is_const else None
 
     @property
     def local(self) -> bool:
@@ -73,41 +68,36 @@ def total(parts: Iterable[Int]) -> Int:
 HALF, WHOLE, ONE, ZERO = Int(half=1), Int(half=2), Int(const=1), Int()
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """``difference <op> 0`` for an integer difference."""
+def always(asked: Comparison) -> bool:
+    """Is a comparison of such integers true for every document, also without slots?"""
+    rest: Int = asked.difference
+    if not rest.local:
+        return False
+    if asked.op == "eq":
+        return rest == ZERO
+    if asked.op == "ne":
+        return rest.const != 0 and rest.const * rest.half >= 0
+    room = _room(asked.op, rest)
+    return room.half >= 0 and room.const >= 0
 
-    op: str
-    difference: Int
 
-    def always(self) -> bool:
-        """True for every document, also without slots?"""
-        rest = self.difference
-        if not rest.local:
-            return False
-        if self.op == "eq":
-            return rest == ZERO
-        if self.op == "ne":
-            return rest.const != 0 and rest.const * rest.half >= 0
-        room = self._room(self.op)
-        return room.half >= 0 and room.const >= 0
+def only_if_empty(asked: Comparison, is_true: bool) -> bool:
+    """Does no document with slots make a comparison of such integers ``is_true``?"""
+    op = NEGATED[asked.op] if is_true else asked.op
+    rest: Int = asked.difference
+    if not rest.local:
+        return False
+    if op == "eq":
+        return rest == ZERO
+    if op == "ne":  # never 0 for h >= 1
+        return rest.at_least(ONE) or rest.times(-1).at_least(ONE)
+    return _room(op, rest).at_least(ZERO)
 
-    def _room(self, op: str) -> Int:
-        """What is 0 or more where the difference is ``op`` 0, one of the four orderings."""
-        above = self.difference if op in ("ge", "gt") else self.difference.times(-1)
-        return above if op in ("ge", "le") else above.plus(ONE, -1)
 
-    def only_if_empty(self, is_true: bool) -> bool:
-        """Does no document with slots make the comparison ``is_true``?"""
-        op = NEGATED[self.op] if is_true else self.op
-        rest = self.difference
-        if not rest.local:
-            return False
-        if op == "eq":
-            return rest == ZERO
-        if op == "ne":  # never 0 for h >= 1
-            return rest.at_least(ONE) or rest.times(-1).at_least(ONE)
-        return self._room(op).at_least(ZERO)
+def _room(op: str, difference: Int) -> Int:
+    """What is 0 or more where the difference is ``op`` 0, one of the four orderings."""
+    above = difference if op in ("ge", "gt") else difference.times(-1)
+    return above if op in ("ge", "le") else above.plus(ONE, -1)
 
 
 # === Slots ===================================================================================================

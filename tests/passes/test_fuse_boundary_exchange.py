@@ -13,19 +13,21 @@ from torch import Tensor, fx
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import packpass
+from packpass.semantics.integers import Comparison
 from passes.fuse_boundary_exchange.values import (
     HALF,
     ONE,
     WHOLE,
     ZERO,
-    Comparison,
     Constant,
     Int,
     Run,
     Unset,
+    always,
     cut,
     normal,
     number,
+    only_if_empty,
 )
 from passes.refused import Refused
 from tests.dist import p2p_leave, p2p_programs
@@ -237,7 +239,7 @@ def test_slices_that_depend_on_the_length_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("comparison", "always", "empty"),
+    ("asked", "holds", "empty"),
     [
         (Comparison("eq", WHOLE), False, True),
         (Comparison("le", WHOLE), False, True),
@@ -249,6 +251,6 @@ def test_slices_that_depend_on_the_length_are_refused() -> None:
         (Comparison("eq", Int(start=1)), False, False),
     ],
 )
-def test_conditions(comparison: Comparison, always: bool, empty: bool) -> None:
-    assert comparison.always() == always
-    assert comparison.only_if_empty(True) == empty
+def test_conditions(asked: Comparison, holds: bool, empty: bool) -> None:
+    assert always(asked) == holds
+    assert only_if_empty(asked, True) == empty
