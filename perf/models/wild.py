@@ -73,10 +73,24 @@ def padded_rows(row: Tensor, cu_seqlens: Tensor, width: int) -> Tensor:
     return torch.stack(rows)
 
 
+def padded_rows_by_hand(row: Tensor, cu_seqlens: Tensor, width: int) -> Tensor:
+    """`padded_rows` without a loop: one gather."""
+    slots = cu_seqlens[:-1, None] + torch.arange(width, device=row.device)
+    beyond = slots >= cu_seqlens[1:, None]
+    return row[slots.masked_fill(beyond, 0)].masked_fill(beyond, 0)
+
+
 def packed_rope(x: Tensor, cu_seqlens: Tensor, angles: Tensor) -> Tensor:
     """Rotary embedding of a packed row ``[T, heads, size]``, as megatron-core does it without Transformer Engine."""
     lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).tolist()
     return torch.cat([_rotated(part, angles[: part.size(0)]) for part in torch.split(x, lengths)])
+
+
+def packed_rope_by_hand(x: Tensor, cu_seqlens: Tensor, angles: Tensor) -> Tensor:
+    """`packed_rope` without a loop: angles of every slot, then the row at once."""
+    lengths = cu_seqlens.diff()
+    starts = torch.repeat_interleave(cu_seqlens[:-1], lengths, output_size=x.size(0))
+    return _rotated(x, angles[torch.arange(x.size(0), device=x.device) - starts])
 
 
 def _rotated(x: Tensor, angles: Tensor) -> Tensor:
