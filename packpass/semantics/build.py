@@ -14,6 +14,7 @@ from torch import fx
 from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher, statically_known_true
 from packpass.semantics.binding import example
 from packpass.semantics.effects import open_autocasts
+from packpass.semantics.slotwise import of_one_slot
 
 
 class NotBuilt(Exception):
@@ -82,6 +83,9 @@ class Builder:
             python_dispatcher(),
             autocasts(self._regions),
         ):
+            known = None if method else of_one_slot(node, args, kwargs)
+            if known is not None:
+                return known
             return getattr(given[0], target)(*given[1:], **keywords) if method else target(*given, **keywords)
 
 
