@@ -18,7 +18,7 @@ from torch import fx
 
 from packpass._compat import is_collective, qualified_name
 from packpass.semantics.binding import example
-from packpass.semantics.call import Call, call_of
+from packpass.semantics.call import Call, call_of, kept
 from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.memory import storage, writes_of
 from packpass.semantics.names import AUTOGRAD_FUNCTION, base_name, is_in_place, op_name
@@ -90,6 +90,13 @@ def effects_of(node: fx.Node) -> Effects:
     """What a node does besides computing its result. Graphs inside higher-order operators are not looked into."""
     if node.op in ("placeholder", "get_attr", "output"):
         return PURE
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return _effects_of(node)
+    found: Effects = kept(node, "effects", _effects_of)
+    return found
+
+
+def _effects_of(node: fx.Node) -> Effects:
     name = op_name(node)
     if node.op == "call_function" and is_collective(node.target):
         return Effects(collective=True, writes=written_inputs(node))
@@ -172,10 +179,15 @@ def written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
     """The inputs whose memory a node may write: of a call that nobody knows, all of them."""
     if node.op not in _CALLS:
         return ()
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return _written_inside(node)
+    found: tuple[fx.Node, ...] = kept(node, "written", _written_inputs)
+    return found
+
+
+def _written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
     target: Any = node.target
     name = op_name(node)
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return _written_inside(node)
     if not name or node.kwargs.get("out") is not None:
         return _operands(node)
     if "::" in name or name.startswith("torch.distributed."):
