@@ -8,6 +8,7 @@ written over each other. Whether a torch needs either is tried out (`packpass.ca
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import sys
@@ -28,6 +29,7 @@ from packpass.capture.dynamo import fake_slice_table, fake_slices_are_expression
 from packpass.capture.state import LOOP_MODES, active
 from packpass.semantics import AUTOGRAD_FUNCTION, op_name
 from packpass.semantics.sizes import DISTINCT
+from packpass.semantics.slotwise import of_one_slot
 
 _SLICE = torch.ops.aten.slice.Tensor
 _LOSSES = (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)
@@ -60,6 +62,10 @@ def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmo
         if node.target in _LOSSES:
             _rows_match(*args, **kwargs)
     try:
+        with contextlib.suppress(Exception):  # torch says it better
+            known = of_one_slot(node, args, kwargs)
+            if known is not None:
+                return known
         out = original(tracer, node, args, kwargs, nnmodule)
         _something_is_left(node, args, out)
         return out

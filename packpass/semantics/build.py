@@ -13,6 +13,7 @@ from torch import fx
 
 from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher, statically_known_true
 from packpass.semantics.binding import example
+from packpass.semantics.call import invoke
 from packpass.semantics.effects import open_autocasts
 from packpass.semantics.slotwise import of_one_slot
 
@@ -58,7 +59,7 @@ class Builder:
             node.meta["packpass"] = self.rule
         if fake is None:
             try:
-                fake = self._run(node, target, args, kwargs, method)
+                fake = self._run(node, args, kwargs)
             except Exception as error:  # whatever torch raises for these values: there is no common class
                 raise NotBuilt(target, node, error) from error
         node.meta["example_value"] = fake
@@ -70,7 +71,7 @@ class Builder:
             self.graph.erase_node(node)
         self.made = []
 
-    def _run(self, node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: bool) -> Any:
+    def _run(self, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._regions is None:
             self._regions = open_autocasts(self.graph, self.before if self.before is not None else node)
         mode = self.mode
@@ -83,10 +84,8 @@ class Builder:
             python_dispatcher(),
             autocasts(self._regions),
         ):
-            known = None if method else of_one_slot(node, args, kwargs)
-            if known is not None:
-                return known
-            return getattr(given[0], target)(*given[1:], **keywords) if method else target(*given, **keywords)
+            known = of_one_slot(node, given, keywords)
+            return invoke(node, given, keywords) if known is None else known
 
 
 def memory_order(value: torch.Tensor) -> tuple[int, ...]:

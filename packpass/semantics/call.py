@@ -114,9 +114,10 @@ def invoke(node: fx.Node, args: Any, kwargs: Mapping[str, Any]) -> Any:
 def kept(node: fx.Node, what: str, make: Callable[[fx.Node], Any]) -> Any:
     """What ``make`` says about a node, made again when its target, its arguments or its value are others.
 
-    It lies with the graph: it names nodes, so that a table beside the graph would keep all of it, weak keys or not.
+    It lies with the graph, in the attribute ``what``: as it names nodes, a table beside the graph would keep all of
+    the graph, weak keys or not.
     """
-    table = vars(node.graph).setdefault(f"_packpass_{what}", {})
+    table = node.graph.__dict__.setdefault(what, {})
     target, args, kwargs, value = node.target, node.args, node.kwargs, example(node)
     known = table.get(node)
     if (
@@ -134,7 +135,7 @@ def call_of(node: fx.Node) -> Call | None:
     """The call of a node; None if it calls nothing that has a name, or in a way that torch does not document."""
     if node.op not in ("call_function", "call_method"):
         return None
-    found: Call | None = kept(node, "calls", _call_of)
+    found: Call | None = kept(node, "_packpass_calls", _call_of)
     return found
 
 

@@ -92,7 +92,7 @@ def effects_of(node: fx.Node) -> Effects:
         return PURE
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return _effects_of(node)
-    found: Effects = kept(node, "effects", _effects_of)
+    found: Effects = kept(node, "_packpass_effects", _effects_of)
     return found
 
 
@@ -181,7 +181,7 @@ def written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
         return ()
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return _written_inside(node)
-    found: tuple[fx.Node, ...] = kept(node, "written", _written_inputs)
+    found: tuple[fx.Node, ...] = kept(node, "_packpass_written", _written_inputs)
     return found
 
 
@@ -255,12 +255,12 @@ def mutated_after(
     ``node``?"""
     memory = storage(node)
     either = {None, memory}
-    return any(
-        target is node or memory is None or storage(target) in either
-        for n in _between(start, stop)
-        if n not in ignore
-        for target in written_inputs(n)
-    )
+    for n in _between(start, stop):
+        written = written_inputs(n)
+        if written and n not in ignore:
+            if any(target is node or memory is None or storage(target) in either for target in written):
+                return True
+    return False
 
 
 def _between(start: fx.Node, stop: fx.Node | None) -> Iterable[fx.Node]:

@@ -13,31 +13,29 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics.binding import example
+from packpass.semantics.call import invoke
 from packpass.semantics.meaning import is_one
 from packpass.semantics.names import op_name
 from packpass.semantics.pointwise import NEGATIONS, PROMOTING
 
-_KNOWN = (PROMOTING | NEGATIONS | {"neg", "abs"}) - {"div", "float_power"}
 _ALONG_A_ROW = frozenset({"cumsum"})
 """What gives a vector as many numbers as it has."""
+_KNOWN = (PROMOTING | NEGATIONS | _ALONG_A_ROW | {"neg", "abs"}) - {"div", "float_power"}
 _NUMBERS = (bool, int, torch.SymInt)
 
 
 def of_one_slot(node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The fake value of a call, made in the fake mode that is on; None if the call has to be run for it.
 
-    Only of integers and booleans, which have no gradient, whose sizes are the same or plainly 1.
+    Only of integers and booleans, which have no gradient, whose sizes are the same or plainly 1. ``args`` and
+    ``kwargs``: the fake values of the node's arguments.
     """
-    if (
-        node.op != "call_function"
-        or kwargs.keys() - {"min", "max"}
-        or (name := op_name(node)) not in _KNOWN | _ALONG_A_ROW
-    ):
+    name = op_name(node)
+    if name not in _KNOWN or kwargs.keys() - {"min", "max", "dim"}:
         return None
-    given = [example(argument) for argument in (*args, *kwargs.values())]
+    given = [*args, *kwargs.values()]
     rows = [value for value in given if isinstance(value, torch.Tensor)]
-    if not all(isinstance(value, (torch.Tensor, *_NUMBERS)) for value in given) or not all(map(_is_plain, rows)):
+    if not all(isinstance(value, (torch.Tensor, *_NUMBERS)) for value in given) or not all(map(_is_whole, rows)):
         return None
     if name == "where" and len(given) != 3:  # of a condition alone it is where that holds
         return None
@@ -46,16 +44,19 @@ def of_one_slot(node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     sizes = _broadcast([row.shape for row in rows])
     if sizes is None or not any(isinstance(size, torch.SymInt) for size in sizes):
         return None
+    if len(sizes) > 1 and not all(map(_is_dense, rows)):  # a vector is made without gaps, whatever it is made of
+        return None
     small = [_one_slot(value) for value in given]
-    target: Any = node.target
-    made = target(*small[: len(args)], **dict(zip(kwargs, small[len(args) :], strict=True)))
+    made = invoke(node, small[: len(args)], dict(zip(kwargs, small[len(args) :], strict=True)))
     return made.new_empty(sizes) if isinstance(made, torch.Tensor) and made.dim() == len(sizes) else None
 
 
-def _is_plain(row: torch.Tensor) -> bool:
-    """Are these numbers without gaps, as far as sizes say so at a glance?"""
-    if row.dtype.is_floating_point or row.dtype.is_complex or row.requires_grad:
-        return False
+def _is_whole(row: torch.Tensor) -> bool:
+    return not (row.dtype.is_floating_point or row.dtype.is_complex or row.requires_grad)
+
+
+def _is_dense(row: torch.Tensor) -> bool:
+    """Are these numbers in row-major order without gaps, as far as sizes say so at a glance?"""
     expected: Any = 1
     for size, stride in zip(reversed(row.shape), reversed(row.stride()), strict=True):
         if is_one(size):

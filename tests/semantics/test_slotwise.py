@@ -51,7 +51,7 @@ class Rows:
         node = self.graph.call_function(target, args, kwargs)
         given = fx.map_arg((args, kwargs), lambda n: n.meta["example_value"])
         with self.mode, python_dispatcher():
-            return of_one_slot(node, args, kwargs), target(*given[0], **given[1])
+            return of_one_slot(node, *given), target(*given[0], **given[1])
 
 
 def assert_alike(got: Any, want: Any) -> None:
@@ -73,6 +73,28 @@ def test_two_rows(target: Any, dtype: torch.dtype) -> None:
         assert_alike(*rows.both(target, rows.row(size), rows.row(dtype=dtype)))
 
 
+@pytest.mark.parametrize("target", BINARY)
+def test_columns(target: Any) -> None:
+    rows = Rows()
+    table = rows.row(rows.n, 3).meta["example_value"]
+    with rows.mode:
+        left, right = (rows.node(table.select(1, column)) for column in (0, 2))
+        one = rows.node(torch.empty((), dtype=torch.int64).expand(rows.n))
+    assert_alike(*rows.both(target, left, right))
+    assert_alike(*rows.both(target, left, one))
+    assert_alike(*rows.both(target, one, rows.row(rows.n)))
+
+
+def test_methods() -> None:
+    rows = Rows()
+    row = rows.row(rows.n, dtype=torch.int32)
+    for name, arguments in (("add", (2,)), ("clamp", (0, 3)), ("cumsum", (0,)), ("eq", (row,))):
+        node = rows.graph.call_method(name, (row, *arguments))
+        given = fx.map_arg(node.args, lambda n: n.meta["example_value"])
+        with rows.mode, python_dispatcher():
+            assert_alike(of_one_slot(node, given, {}), getattr(given[0], name)(*given[1:]))
+
+
 @pytest.mark.parametrize("target", OPERATORS)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
 def test_rows_and_numbers(target: Any, dtype: torch.dtype) -> None:
@@ -91,6 +113,7 @@ def test_choices_limits_and_sums() -> None:
     assert_alike(*rows.both(torch.clamp, row, min=0))
     assert_alike(*rows.both(torch.clamp, row, 0, 4))
     assert_alike(*rows.both(torch.cumsum, row, 0))
+    assert_alike(*rows.both(torch.cumsum, row, dim=-1))
     assert_alike(*rows.both(torch.logical_not, condition))
 
 
@@ -108,6 +131,7 @@ def test_everything_else_is_run() -> None:
     assert rows.both(torch.clone, row)[0] is None
     assert rows.both(operator.iadd, row, 1)[0] is None
     assert rows.both(torch.add, row, row, alpha=2)[0] is None
-    node = rows.graph.call_function(operator.add, (row, rows.row(rows.m)))
-    with rows.mode:
-        assert of_one_slot(node, node.args, {}) is None  # whether they are as long is a question
+    other = rows.row(rows.m)
+    node = rows.graph.call_function(operator.add, (row, other))
+    with rows.mode:  # whether they are as long is a question
+        assert of_one_slot(node, (row.meta["example_value"], other.meta["example_value"]), {}) is None
