@@ -65,6 +65,7 @@ from packpass._compat.symbolic import (
     sizes_of_nobody,
     statically_known_true,
     suppress_guards,
+    without_fake_cache,
 )
 
 __all__ = [
@@ -119,4 +120,5 @@ __all__ = [
     "statically_known_true",
     "suppress_guards",
     "trace_artifact",
+    "without_fake_cache",
 ]

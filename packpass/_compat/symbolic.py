@@ -26,6 +26,23 @@ def fake_mode_of(value: Any) -> Any:
     return value.fake_mode if isinstance(value, FakeTensor) else None
 
 
+@contextlib.contextmanager
+def without_fake_cache(mode: Any) -> Iterator[None]:
+    """Fake values are not looked up by the sizes of what they are made of, nor remembered, in a FakeTensorMode that
+    does so; None is no mode.
+
+    Where sizes are new each time, remembering a value takes as long as working it out, and nobody meets it again.
+    """
+    if not getattr(mode, "cache_enabled", False):
+        yield
+        return
+    mode.cache_enabled = False
+    try:
+        yield
+    finally:
+        mode.cache_enabled = True
+
+
 def free_unbacked_symbols(value: Any) -> Any:
     """The data-dependent symbols in a SymInt, a tensor's shape, or anything else that holds some."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols as implementation

@@ -122,7 +122,7 @@ def _data(frame: FrameState | None) -> Iterator[None]:
         settings |= {
             _SCALARS: True,
             _SHAPES: settings[_SHAPES] or frame.row_sizes or bool(frame.data_sizes),
-            **{name: value for name, value in _OF_A_LOOP.items() if hasattr(dynamo_config, name)},
+            **_defaults(),
         }
     try:
         with dynamo_config.patch(**settings):
@@ -134,14 +134,13 @@ def _data(frame: FrameState | None) -> Iterator[None]:
 _SCALARS, _SHAPES = "capture_scalar_outputs", "capture_dynamic_output_shape_ops"
 
 
-_OF_A_LOOP = {
-    # Lists that are defaults of functions keep their sources: a body that changes one must be seen to do so. (Torch
-    # 2.11 takes an empty list for a constant, and gives every call a new one.)
-    "skip_guards_on_constant_func_defaults": False,
-    # What torch remembers of fake tensors is found again by their sizes. Those of documents are new in each traced
-    # iteration, and remembering one takes about as long as computing it.
-    "fake_tensor_cache_enabled": False,
-}
+def _defaults() -> dict[str, Any]:
+    """Lists that are defaults of functions keep their sources: a body that changes one must be seen to do so.
+
+    Torch 2.11 takes an empty list for a constant, and gives every call a new one.
+    """
+    setting = "skip_guards_on_constant_func_defaults"
+    return {setting: False} if hasattr(dynamo_config, setting) else {}
 
 
 def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher, statically_known_true
+from packpass._compat import (
+    fake_mode_of,
+    ignore_fresh_symbols,
+    python_dispatcher,
+    statically_known_true,
+    without_fake_cache,
+)
 from packpass.semantics.binding import example
 from packpass.semantics.call import invoke
 from packpass.semantics.effects import open_autocasts
@@ -81,6 +87,7 @@ class Builder:
         with (
             mode or contextlib.nullcontext(),
             ignore_fresh_symbols(mode),
+            without_fake_cache(mode),
             python_dispatcher(),
             autocasts(self._regions),
         ):

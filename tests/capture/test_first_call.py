@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, fx
 
 import packpass
-from packpass._compat import fake_mode_of
+from packpass._compat import fake_mode_of, without_fake_cache
+from packpass.capture import fakes
 from packpass.engine.verify import copy_graph
 from packpass.semantics import call_of, example
 from packpass.semantics.effects import effects_of, mutated_after, written_inputs
@@ -48,11 +51,22 @@ def recorded(fn: Callable[..., Tensor]) -> fx.GraphModule:
     return backend.graphs[-1]
 
 
-@pytest.mark.parametrize(("fn", "remembers"), [(flipped, False), (shuffled, False), (without_a_loop, True)])
-def test_fake_tensors_are_remembered_where_no_loop_is_captured(fn: Callable[..., Tensor], remembers: bool) -> None:
-    value = next(example(node) for node in recorded(fn).graph.nodes if node.op == "placeholder")
-    assert fake_mode_of(value).cache_enabled is remembers
-    assert torch._dynamo.config.fake_tensor_cache_enabled
+def test_fake_tensors_are_remembered_but_for_those_of_documents() -> None:
+    forgotten: list[bool] = []
+
+    def noted(mode: object) -> contextlib.AbstractContextManager[None]:
+        forgotten.append(mode is not None)
+        return without_fake_cache(mode)
+
+    with mock.patch.object(fakes, "without_fake_cache", noted):
+        recorded(without_a_loop)
+        assert not forgotten
+        for fn in (flipped, shuffled):
+            modes = {fake_mode_of(example(node)) for node in recorded(fn).graph.nodes} - {None}
+            assert True in forgotten
+            assert not forgotten[0]  # ``x.clone()``
+            assert all(mode.cache_enabled for mode in modes)
+            forgotten.clear()
 
 
 @pytest.mark.parametrize("fn", [flipped, without_a_loop])
