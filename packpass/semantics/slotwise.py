@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass._compat import fake_mode_of
 from packpass.semantics.call import invoke
 from packpass.semantics.meaning import is_one
 from packpass.semantics.names import op_name
@@ -52,6 +53,8 @@ def of_one_slot(node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def _is_whole(row: torch.Tensor) -> bool:
+    if fake_mode_of(row) is None:  # a kind of its own, such as a nested tensor, whose results are of that kind
+        return False
     return not (row.dtype.is_floating_point or row.dtype.is_complex or row.requires_grad)
 
 

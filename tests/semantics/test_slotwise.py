@@ -135,3 +135,11 @@ def test_everything_else_is_run() -> None:
     node = rows.graph.call_function(operator.add, (row, other))
     with rows.mode:  # whether they are as long is a question
         assert of_one_slot(node, (row.meta["example_value"], other.meta["example_value"]), {}) is None
+
+
+def test_other_kinds_of_tensors_are_run() -> None:
+    rows = Rows()
+    ragged = torch.nested.nested_tensor([torch.arange(3), torch.arange(2)], layout=torch.jagged)
+    assert isinstance(ragged.shape[1], torch.SymInt)
+    node = rows.graph.call_function(operator.add, (rows.node(ragged), 1))
+    assert of_one_slot(node, (ragged, 1), {}) is None
