@@ -8,20 +8,24 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import sympy
+import torch
 
-from packpass.capture import plain, ranges, watch
+from packpass import markers
+from packpass.capture import joins, plain, ranges, watch
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
     SymNodeVariable,
     TensorVariable,
+    TupleVariable,
     ValueMutationNew,
     attribute,
     call,
+    callee,
     constant,
     variable,
 )
-from packpass.capture.lists import is_collected, is_documents, numbers_of
+from packpass.capture.lists import is_collected, is_documents, items_of, numbers_of
 from packpass.capture.sequences import (
     collect,
     documents_of,
@@ -209,6 +213,21 @@ class CollectedTuple(ListVariable):
 
     def python_type(self) -> type:
         return tuple
+
+
+def unpacked(tx: Translator, function: Any, entries: Any, keywords: Any = None) -> tuple[Any, Any] | None:
+    """``torch.block_diag(*squares)`` and ``zip(*rows)`` of what a loop over documents has put into a list: what is
+    called in their place, and with what; None if it is something else."""
+    called = callee(function)
+    if called is torch.block_diag and keywords is None and (diagonal := joins.block_diagonal(entries)) is not None:
+        return variable(tx, markers.LIST_DIAGONAL), diagonal
+    items = items_of(entries.realize()) if called is builtins.zip else None
+    if items is None or items.rows is None or not items.region.closed:
+        return None
+    lists = [CollectedTuple([], mutation_type=ValueMutationNew()) for _ in items.rows.columns]
+    for column, own in zip(items.rows.columns, lists, strict=True):
+        own.items = column.copied()
+    return variable(tx, plain.columns), TupleVariable(lists)
 
 
 def _tuple(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -23,6 +23,7 @@ from . import (
     rewrite_offsets,
     rewrite_outputs,
     rewrite_places,
+    rewrite_rows,
     rewrite_sequences,
     rewrite_slices,
     rewrite_totals,
@@ -37,6 +38,7 @@ __all__ = [
     "rewrite_convolution", "rewrite_counts",
     "rewrite_edges", "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_images",
     "rewrite_lengths", "rewrite_lists",
-    "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_sequences", "rewrite_slices",
+    "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_rows", "rewrite_sequences",
+    "rewrite_slices",
     "rewrite_totals", "rewrite_whiles",
 ]  # fmt: skip
