@@ -161,7 +161,7 @@ class Trace:
     whiles: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """Frame, and where the body of a ``while`` in it begins -> the loop over documents that it is, or None."""
     chunks: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """The parts that ``chunk`` makes of a document -> the arguments of their marker."""
+    """The parts that ``chunk`` makes of a document -> the arguments of their marker; None for those of ``split``."""
     pieces: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """The same -> those that are taken by their numbers."""
     slices: dict[Any, Any] = dataclasses.field(default_factory=dict)

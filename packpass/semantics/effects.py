@@ -223,17 +223,34 @@ def _declared(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def _written_inside(node: fx.Node) -> tuple[fx.Node, ...]:
-    """Operands of a higher-order operator that its graph may write: all of them, unless the graph is at hand and there
-    is no other (an ``autograd.Function`` has a backward)."""
+    """Operands of a higher-order operator that its graph may write: all of them, unless the graph is at hand, and none
+    that runs later gets hold of them."""
     owner = node.graph.owning_module
-    inside = subgraphs(owner, node) if owner is not None and op_name(node) != AUTOGRAD_FUNCTION else []
+    inside = subgraphs(owner, node) if owner is not None else []
     if len(inside) != 1:
         return _operands(node)
     sub, inputs, _ = inside[0]
+    if op_name(node) == AUTOGRAD_FUNCTION and _hands_on(sub):
+        return _operands(node)
     written = {storage(target) for n in sub.graph.nodes for target in written_inputs(n)}
     if None in written:
         return _operands(node)
     return tuple(outer for outer, inner in inputs if storage(inner) in written and _holds_tensors(example(outer)))
+
+
+def _hands_on(forward: fx.GraphModule) -> bool:
+    """May the backward of an ``autograd.Function``, or who gets its results, write memory that it was given?"""
+    results, *kept = next(n for n in reversed(forward.graph.nodes) if n.op == "output").args[0]
+    returned: list[fx.Node] = []
+    fx.node.map_arg(results, returned.append)
+    saved: list[fx.Node] = []
+    fx.node.map_arg(kept, saved.append)
+    given = {storage(n) for n in forward.graph.nodes if n.op == "placeholder"} | {None}
+    return any(map(_may_hold_tensors, saved)) or any(_may_hold_tensors(n) and storage(n) in given for n in returned)
+
+
+def _may_hold_tensors(node: fx.Node) -> bool:
+    return example(node) is None or _holds_tensors(example(node))
 
 
 def mutated_after(
