@@ -18,8 +18,11 @@ from packpass._compat.groups import (
     all_to_all_of_equal_parts,
     ddp_optimizer_class,
     group_store,
+    interrupt_group,
+    is_of_transport,
     process_group_of,
     reduce_scatter_sum,
+    wrap_backward,
 )
 from packpass._compat.inductor import (
     compile_cpp,
@@ -100,7 +103,9 @@ __all__ = [
     "holds_for",
     "ignore_fresh_symbols",
     "in_functorch",
+    "interrupt_group",
     "is_collective",
+    "is_of_transport",
     "is_size_oblivious",
     "native_pad",
     "process_group_of",
@@ -119,4 +124,5 @@ __all__ = [
     "statically_known_true",
     "suppress_guards",
     "trace_artifact",
+    "wrap_backward",
 ]
