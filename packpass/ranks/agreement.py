@@ -54,7 +54,7 @@ class Agreement:
         """``compiled``, with the agreement before its first call."""
         if not self.meetings and not self.left:
             return compiled
-        agreed, calls = False, Calls([*self.meetings, *self.left], bool(self.meetings))
+        agreed, calls = False, Calls(self.meetings, self.left)
 
         def run(*inputs: Any) -> Any:
             nonlocal agreed

@@ -36,10 +36,14 @@ from packpass.ranks.places import CUT, LEFT, RAISED, Lost, Place, concerns, lost
 class Calls:
     """The calls of one graph, forward and backward."""
 
-    def __init__(self, meetings: Sequence[Meeting], ours: bool) -> None:
-        """``ours``: has the graph collectives of packpass? The errors of others are left as they are."""
-        self.meetings, self.ours = meetings, ours
-        self.boards = [meeting.board for meeting in meetings]
+    def __init__(self, met: Sequence[Meeting], left: Sequence[Meeting] = ()) -> None:
+        """
+        Args:
+            met: of groups whose ranks agree on the graph, so that all count the same calls.
+            left: of groups whose exchanges stay as they are written, maybe in other pieces on other ranks.
+        """
+        self.meetings, self.met = [*met, *left], len(met)
+        self.boards = [meeting.board for meeting in self.meetings]
         self.places = [place_in(board.group.group_name) for board in self.boards]
         self._backward_known = False
 
@@ -66,7 +70,7 @@ class Calls:
         for place in self.places:
             if place.said:
                 self._come_back()
-        entry = watching.enter(self.meetings, self.places)
+        entry = watching.enter(self.meetings, self.places, self.met)
         try:
             result = call(*inputs)
         except BaseException as error:
@@ -74,15 +78,15 @@ class Calls:
             raise
         finally:
             watching.leave(entry)
-        for place in self.places:
-            place.done += 1
+        for i, place in enumerate(self.places):
+            place.done += i < self.met
             place.errors = 0
         return result
 
     def _failed(self, entry: watching.Inside, error: BaseException) -> None:
         if isinstance(error, AgreementError):  # of a graph that this one calls
             self._say(LEFT, str(error))
-        elif entry.interrupted or (self.ours and is_of_transport(error)):
+        elif entry.interrupted or (self.met and is_of_transport(error)):
             self._say(CUT, "waited in this call")
             self._cut_off(error)
         else:

@@ -52,7 +52,7 @@ class Place:
     """Calls of this rank in one group.
 
     Attributes:
-        done: how many went well.
+        done: how many went well, of graphs on which the ranks of the group have agreed.
         errors: how many ended in an error since.
         said: has this rank said in the store that one did?
     """

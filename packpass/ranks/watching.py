@@ -31,15 +31,16 @@ class Inside:
     Attributes:
         meetings: one for each group of its graph.
         places: how far this rank was in each of them.
+        met: of how many of them, the first ones, the ranks agree on the graph.
         shown: has it said in the store that it is in there?
         interrupted: has this rank given up waiting?
         heard: when it has heard of which error for the first time.
     """
 
-    __slots__ = ("heard", "interrupted", "meetings", "places", "shown", "since")
+    __slots__ = ("heard", "interrupted", "meetings", "met", "places", "shown", "since")
 
-    def __init__(self, meetings: Sequence[Meeting], places: Sequence[Place]) -> None:
-        self.meetings, self.places, self.since = meetings, places, monotonic()
+    def __init__(self, meetings: Sequence[Meeting], places: Sequence[Place], met: int) -> None:
+        self.meetings, self.places, self.met, self.since = meetings, places, met, monotonic()
         self.shown = self.interrupted = False
         self.heard: dict[tuple[int, Lost], float] | None = None
 
@@ -58,8 +59,8 @@ def start() -> None:
         threading.Thread(target=_watch, name="packpass-watch", daemon=True).start()
 
 
-def enter(meetings: Sequence[Meeting], places: Sequence[Place]) -> Inside:
-    entry = Inside(meetings, places)
+def enter(meetings: Sequence[Meeting], places: Sequence[Place], met: int) -> Inside:
+    entry = Inside(meetings, places, met)
     _inside[id(entry)] = entry
     return entry
 
@@ -71,7 +72,7 @@ def leave(entry: Inside) -> None:
 
 
 def _withdraw(entry: Inside) -> None:
-    for meeting in entry.meetings:
+    for meeting in entry.meetings[: entry.met]:
         with contextlib.suppress(AgreementError):
             meeting.board.put(f"inside/{meeting.board.rank}", "")
 
@@ -90,7 +91,7 @@ def _watch() -> None:
 def look(entry: Inside) -> None:
     """Say that this rank is in a call, and interrupt it if it waits in vain."""
     if not entry.shown:
-        for meeting, place in zip(entry.meetings, entry.places, strict=True):
+        for meeting, place in zip(entry.meetings[: entry.met], entry.places, strict=False):
             standing = Standing(place.done, place.errors, meeting.digest, [list(words) for words in meeting.entries])
             meeting.board.put(f"inside/{meeting.board.rank}", json.dumps(dataclasses.asdict(standing)))
         entry.shown = True

@@ -49,7 +49,7 @@ class Rank:
 
     def __init__(self, rank: int, texts: str = "a", size: int = 2, timeout: float = 0.6, ours: bool = True) -> None:
         self.meeting = meeting(rank, texts, size, timeout)
-        self.calls = Calls([self.meeting], ours)
+        self.calls = Calls([self.meeting]) if ours else Calls([], [self.meeting])
         self.place = Place()
         self.calls.places = [self.place]
 
@@ -268,6 +268,27 @@ def test_the_same_list_compiled_again_and_a_rank_in_a_call(wire: Wire) -> None:
         ranks[1].call(wire.exchange)
 
     assert ends(lambda: ranks[0].call(wire.exchange), compiles_again) == ["agreed"] * 2
+
+
+def test_exchanges_that_nobody_rewrote_are_not_counted(wire: Wire) -> None:
+    """They may come in other pieces on other ranks: who is long in one of them says nothing about where it is."""
+    ranks = [Rank(0, timeout=60), Rank(1, "b", timeout=60)]
+    other = Rank(0, "c", ours=False)
+
+    def late() -> None:
+        other.call(lambda: sleep(1))
+        Rank(0, "b").meeting.agree([])
+
+    assert ends(late, lambda: sleep(0.5) or ranks[1].meeting.agree([])) == ["agreed"] * 2
+    assert other.place.done == 0
+
+
+def test_who_is_in_exchanges_that_nobody_rewrote_hears_of_a_failure(wire: Wire) -> None:
+    ranks = [Rank(0, ours=False), Rank(1)]
+    said, _ = ends(
+        lambda: ranks[0].call(wire.exchange), lambda: ranks[1].calls.fail(AgreementError("rank 0 did not come"))
+    )
+    assert said == "rank 0 did not come"
 
 
 def test_a_call_that_has_ended_is_not_shown(wire: Wire) -> None:
