@@ -60,9 +60,10 @@ def dicts_of_two(x: Tensor, cu: Tensor, group: Any) -> Tensor:
 
 def function_of_what_was_computed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """A function of lists, whose memory is its own, right behind an activation."""
-    cp = size_of(group)
-    parts = [F.relu(x[s // cp : e // cp]) for s, e in documents(cu)]
-    return torch.cat([_unsorted(Lists.apply(part, 1, 0, group), cp) for part in parts])
+    cp, out = size_of(group), []
+    for s, e in documents(cu):
+        out.append(_unsorted(Lists.apply(F.relu(x[s // cp : e // cp]), 1, 0, group), cp))
+    return torch.cat(out)
 
 
 def heads_repeated(x: Tensor, cu: Tensor, group: Any) -> Tensor:
