@@ -352,8 +352,6 @@ REWRITTEN = {
         Hard(library.split_by_the_length_of_a_part, exchanges=2, tails=False),
         Hard(library.rows_of_two),
         Hard(library.dicts_of_two),
-        Hard(library.function_of_what_was_computed),
-        Hard(library.heads_repeated),
         Hard(twice.there_and_back, exchanges=2, tails=False),
         Hard(twice.back_into_the_row, exchanges=2),
         Hard(twice.added_to_the_document, exchanges=2, tails=False),

@@ -1,5 +1,5 @@
-"""Programs of `a2a_hard_programs` as libraries write them: megatron-core's linear attention, rows of several tensors,
-functions of lists on what was computed."""
+"""Programs of `a2a_hard_programs` as libraries write them: megatron-core's linear attention, and rows of
+several tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from tests.dist.a2a_moves import gathered, size_of, unzigzag, zigzag
 from tests.dist.a2a_spelled_programs import Lists, _unsorted, documents
@@ -56,23 +55,6 @@ def dicts_of_two(x: Tensor, cu: Tensor, group: Any) -> Tensor:
         part = x[s // cp : e // cp]
         outs.append({"q": gathered(part[:, : 8 * cp], group), "k": gathered(part[:, 8 * cp :], group)})
     return torch.cat([torch.cat([out["q"] for out in outs]), torch.cat([out["k"] for out in outs])], -1)
-
-
-def function_of_what_was_computed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """A function of lists, whose memory is its own, right behind an activation."""
-    cp, out = size_of(group), []
-    for s, e in documents(cu):
-        out.append(_unsorted(Lists.apply(F.relu(x[s // cp : e // cp]), 1, 0, group), cp))
-    return torch.cat(out)
-
-
-def heads_repeated(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """Fewer heads of keys than ranks."""
-    cp, out = size_of(group), []
-    for s, e in documents(cu):
-        keys = x[s // cp : e // cp, :8].view(-1, 2, 4).repeat_interleave(cp, dim=1)
-        out.append(_unsorted(Lists.apply(keys, 1, 0, group), cp).flatten(1))
-    return torch.cat(out)
 
 
 # === Left as they are ===========================================================================================
