@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import sympy
+import torch
 
-from packpass.capture import plain, ranges, watch
+from packpass.capture import one_by_one, plain, ranges, watch
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -68,6 +69,9 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return None
     if backwards:
         raise refuse_use(tx, "range() from the last document to the first")
+    if watch.is_largest_number(tx, expression(stop)):
+        # It may be less than nothing, which is as many as nothing.
+        stop = call(tx, torch.sym_max, stop, start)
     return call(tx, plain.of_count, stop) if number_of(start) == 0 else call(tx, plain.of_range, start, stop)
 
 
@@ -255,6 +259,7 @@ FUNCTIONS: dict[Any, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     builtins.list: listed,
     builtins.tuple: _tuple,
     builtins.iter: _iter,
+    builtins.next: one_by_one.following,
     builtins.isinstance: _isinstance,
 }
 """Function of Python -> ``replacement(tx, args, kwargs)``, None if the call is what it seems."""

@@ -19,6 +19,7 @@ from . import (
     rewrite_images,
     rewrite_lengths,
     rewrite_lists,
+    rewrite_numbered,
     rewrite_numbers,
     rewrite_offsets,
     rewrite_outputs,
@@ -36,7 +37,7 @@ __all__ = [
     "rewrite_checks",
     "rewrite_convolution", "rewrite_counts",
     "rewrite_edges", "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_images",
-    "rewrite_lengths", "rewrite_lists",
+    "rewrite_lengths", "rewrite_lists", "rewrite_numbered",
     "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_sequences", "rewrite_slices",
     "rewrite_totals", "rewrite_whiles",
 ]  # fmt: skip
