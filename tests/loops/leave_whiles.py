@@ -86,17 +86,6 @@ def while_with_two_conditions(x: Tensor, cu: Tensor) -> Tensor:
 
 
 @leave("f[T] cu", must_refuse=True, why="it is no range over documents")
-def while_true(x: Tensor, cu: Tensor) -> Tensor:
-    out, i = x.clone(), 0
-    while True:
-        if i >= len(cu) - 1:
-            break
-        _flip(x, out, int(cu[i]), int(cu[i + 1]))
-        i += 1
-    return out
-
-
-@leave("f[T] cu", must_refuse=True, why="it is no range over documents")
 def while_that_changes_its_documents_order(x: Tensor, cu: Tensor) -> Tensor:
     out, i, before = x.clone(), 0, 0
     while i < len(cu) - 1:
