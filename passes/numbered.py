@@ -82,15 +82,16 @@ def _through(number: Any, loop: LoopFound) -> Any:
         if first.is_Integer:
             return int(first)
     if op_name(number) == "item":
-        number = number.args[0]  # type: ignore[assignment]
+        number = number.args[0]
     at_index = number.target in (torch.select, "select") and number.args[1:2] == (0,) and number.args[2] in begins
     vector = number.args[0] if at_index else None
     if not isinstance(vector, fx.Node) or vector in loop.nodes:
         return None
     source = copied(vector)
-    kept = source is not None and example(source).dtype is example(vector).dtype
-    kept = kept and not mutated_after(source.graph, source, vector, loop.iterations[-1][2])
-    return source if kept and not mutated_after(vector.graph, vector, vector.next) else vector
+    if source is None or example(source).dtype is not example(vector).dtype:
+        return vector
+    changed = mutated_after(source.graph, source, vector, loop.iterations[-1][2])
+    return vector if changed or mutated_after(vector.graph, vector, vector.next) else source
 
 
 def _all_in_order(vector: fx.Node, ids: fx.Node) -> bool:
@@ -122,7 +123,7 @@ class _Sorted:
             changed = [(node, self._instead(node, made)) for node in nodes]
             written = {node.args[0] for node in nodes if node.target is not markers.MASKED}
             changed += [(node, self._count(node, made)) for node in self._sums(nodes)]
-            self._put_back(sorted(written), made)  # type: ignore[arg-type, type-var]
+            self._put_back(sorted(written), made)
         except Refused:
             for node in reversed(made):
                 self.graph.erase_node(node)
@@ -204,7 +205,7 @@ class _Sorted:
         """``mask.sum()`` of the masks that pick slots, or are written the same."""
         number = self.ids, self.through
         masks = [node for node in self.graph.nodes if node in self.inside and _number_of(node, self.loop) == number]
-        users = [user for mask in masks for user in mask.users]
+        users = [user for mask in masks for user in mask.users if user in self.inside]
         return [user for user in users if op_name(user) == "sum" and len(user.args) == 1 and not user.kwargs]
 
     def _count(self, node: fx.Node, made: list[fx.Node]) -> fx.Node:

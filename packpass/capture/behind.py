@@ -71,16 +71,16 @@ def _first_of(value: Any, of: Behind, begin: Any) -> str | None:
     """The vector of which a local holds entry 0, as it was read, if those that follow are its entries from 1 on."""
     if not isinstance(value, TensorVariable if of.as_tensor else SymNodeVariable):
         return None
-    node = value.as_proxy().node
+    node: Any = value.as_proxy().node
     if not of.as_tensor:
         node = node.args[0] if node.target == "item" else None
     at = node.args[1:] if node is not None and node.target in ROWS else ()
-    vector = node.args[0] if at in ((0,), (0, 0)) else None
+    vector: Any = node.args[0] if at in ((0,), (0, 0)) else None
     if vector is None or vector.meta["example_value"].dim() != 1 or mutated_after(vector.graph, vector, node, begin):
         return None
-    rest = next(n for n in vector.graph.nodes if n.name == of.vector)
+    rest: Any = next(n for n in vector.graph.nodes if n.name == of.vector)
     behind = rest.target is operator.getitem and rest.args == (vector, slice(1, None, None))
-    return vector.name if (rest is vector and of.ahead == 1) or (behind and of.ahead == 0) else None
+    return str(vector.name) if (rest is vector and of.ahead == 1) or (behind and of.ahead == 0) else None
 
 
 def _is_a_length(after: list[Any], vector: str) -> bool:

@@ -322,7 +322,7 @@ def is_size_of_a_vector(tx: Any, expr: Any) -> bool:
 def is_largest_number(tx: Any, expr: Any) -> bool:
     """Is ``expr`` made from the largest entry of a vector of integers, as the number of documents is where every slot
     carries the number of its own?"""
-    largest = set()
+    largest: set[Any] = set()
     for node in tx.output.root_tracer.graph.nodes:
         source = node.all_input_nodes[0] if node.all_input_nodes else None
         if is_unknown(node.meta.get("example_value")) and source is not None and op_name(source) in ("max", "amax"):

@@ -104,7 +104,13 @@ def _counted(tx: Any, comparison: Any, goes_on: bool, sides: list[Any]) -> Count
     for at, name in enumerate(code_loops.counters_of_test(tx, comparison)):
         further = COUNTED.get(_TURNED.get(holds, "") if at else holds)
         counter, bound = sides[at], sides[1 - at]
-        if further is None or name not in tx.f_code.co_varnames or number_of(counter) is None or not _is_number(bound):
+        if (
+            further is None
+            or name is None
+            or name not in tx.f_code.co_varnames
+            or number_of(counter) is None
+            or not _is_number(bound)
+        ):
             continue
         end = call(tx, operator.add, bound, constant(further)) if further else bound
         documents = FUNCTIONS[range](tx, [counter, end], {})
