@@ -47,6 +47,7 @@ from packpass._compat.operations import (
 )
 from packpass._compat.symbolic import (
     Assumed,
+    Decision,
     asked,
     asks_for_data,
     assumed_of,
@@ -69,6 +70,7 @@ from packpass._compat.symbolic import (
 
 __all__ = [
     "Assumed",
+    "Decision",
     "ProfilerEvent",
     "all_gather_of_equal_parts",
     "all_to_all_of_equal_parts",
