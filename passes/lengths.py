@@ -26,6 +26,7 @@ from passes.building import Builder
 from passes.document_loops.boundaries import summed
 from passes.loops import LoopFound, find
 from passes.masked_rows import with_whole_masks
+from passes.numbered import with_sorted_rows
 from passes.prune import prune
 from passes.single_parts import without_single_parts
 
@@ -40,6 +41,7 @@ _Made = tuple[str, Steps]
 
 def prepare_lengths(graph: fx.Graph) -> None:
     """What a graph with captured loops goes through before the passes look at it."""
+    with_sorted_rows(graph)
     with_whole_masks(graph)
     unify_lengths(graph)
     without_entries(graph)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import fx
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from packpass import _compat
 
@@ -382,3 +383,16 @@ def test_a_size_is_known_as_it_was_traced() -> None:
         torch.compile(f, backend=look)(torch.ones(9, 2), torch.tensor([3, 3]))
     assert len(set(seen)) == 2
     assert _compat.size_as_traced(4) == 4
+
+
+def test_fake_values_need_not_be_remembered() -> None:
+    mode = FakeTensorMode()
+    with mode:
+        x = torch.empty(3)
+        for off in (mode, None):
+            before = FakeTensorMode.cache_info()
+            with _compat.without_fake_cache(off):
+                assert (x + torch.empty(3)).shape == (3,)
+            after = FakeTensorMode.cache_info()
+            assert (before == after) == (off is mode)
+    assert mode.cache_enabled

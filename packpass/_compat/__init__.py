@@ -18,8 +18,11 @@ from packpass._compat.groups import (
     all_to_all_of_equal_parts,
     ddp_optimizer_class,
     group_store,
+    interrupt_group,
+    is_of_transport,
     process_group_of,
     reduce_scatter_sum,
+    wrap_backward,
 )
 from packpass._compat.inductor import (
     compile_cpp,
@@ -47,6 +50,7 @@ from packpass._compat.operations import (
 )
 from packpass._compat.symbolic import (
     Assumed,
+    Decision,
     asked,
     asks_for_data,
     assumed_of,
@@ -65,10 +69,12 @@ from packpass._compat.symbolic import (
     sizes_of_nobody,
     statically_known_true,
     suppress_guards,
+    without_fake_cache,
 )
 
 __all__ = [
     "Assumed",
+    "Decision",
     "ProfilerEvent",
     "all_gather_of_equal_parts",
     "all_to_all_of_equal_parts",
@@ -100,7 +106,9 @@ __all__ = [
     "holds_for",
     "ignore_fresh_symbols",
     "in_functorch",
+    "interrupt_group",
     "is_collective",
+    "is_of_transport",
     "is_size_oblivious",
     "native_pad",
     "process_group_of",
@@ -119,4 +127,6 @@ __all__ = [
     "statically_known_true",
     "suppress_guards",
     "trace_artifact",
+    "without_fake_cache",
+    "wrap_backward",
 ]

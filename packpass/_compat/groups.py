@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 
@@ -58,3 +59,71 @@ def ddp_optimizer_class() -> Any:
     from torch._dynamo.backends.distributed import DDPOptimizer
 
     return DDPOptimizer
+
+
+def is_of_transport(error: BaseException) -> bool:
+    """Does this say that other ranks did not answer, or that the connection to them is gone?"""
+    import torch
+
+    kinds = tuple(k for name in _TRANSPORT_KINDS if (k := getattr(torch.distributed, name, None)) is not None)
+    return isinstance(error, kinds) or (isinstance(error, RuntimeError) and any(w in str(error) for w in _GLOO_SAYS))
+
+
+_TRANSPORT_KINDS = ("DistBackendError", "DistNetworkError")
+_GLOO_SAYS = ("gloo/transport/", "Application timeout caused pair closure", "Connection closed by peer")
+
+
+def interrupt_group(group: Any) -> None:
+    """End in an error what this rank waits for in a ProcessGroup, which cannot be used afterwards.
+
+    Backends that can abort do. Gloo cannot; but a message that does not come in time closes all its connections.
+    """
+    import datetime
+
+    import torch
+
+    with contextlib.suppress(Exception):
+        group.abort()
+    with contextlib.suppress(Exception):
+        if group._get_backend(torch.device("cpu")).name() != "gloo":
+            return
+    for tag in range(_TAG, _TAG + _GLOO_CONTEXTS):
+        for peer in range(group.size()):
+            if peer == group.rank():
+                continue
+            try:
+                group.recv([torch.empty(1)], peer, tag).wait(datetime.timedelta(milliseconds=1))
+            except Exception as error:  # of a connection that is closed already: that closes no other
+                if _LATE in str(error):
+                    break
+
+
+_LATE = "Timed out"
+_TAG = 1 << 30
+"""Of messages that nobody sends."""
+_GLOO_CONTEXTS = 8
+"""Connections of gloo to one rank: one for each network device, in turn by the tag."""
+
+
+def wrap_backward(outputs: Any, around: Any) -> bool:
+    """Have ``around(backward, *args)`` called in place of the backward of a graph that AOTAutograd compiled.
+
+    Args:
+        outputs: what the graph returned.
+
+    Returns False if none of them is that of such a graph with a backward.
+    """
+    for output in outputs if isinstance(outputs, list | tuple) else (outputs,):
+        made = getattr(type(getattr(output, "grad_fn", None)), "_forward_cls", None)
+        if made is None or "CompiledFunction" not in made.__qualname__:
+            continue
+        backward = made.backward
+        if getattr(backward, "_packpass_inside", None) is None:
+
+            def within(*args: Any) -> Any:
+                return around(backward, *args)  # noqa: B023
+
+            within._packpass_inside = True  # type: ignore[attr-defined]
+            made.backward = staticmethod(within)
+        return True
+    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -24,6 +25,23 @@ def fake_mode_of(value: Any) -> Any:
     from torch._subclasses.fake_tensor import FakeTensor
 
     return value.fake_mode if isinstance(value, FakeTensor) else None
+
+
+@contextlib.contextmanager
+def without_fake_cache(mode: Any) -> Iterator[None]:
+    """Fake values are not looked up by the sizes of what they are made of, nor remembered, in a FakeTensorMode that
+    does so; None is no mode.
+
+    Where sizes are new each time, remembering a value takes as long as working it out, and nobody meets it again.
+    """
+    if not getattr(mode, "cache_enabled", False):
+        yield
+        return
+    mode.cache_enabled = False
+    try:
+        yield
+    finally:
+        mode.cache_enabled = True
 
 
 def free_unbacked_symbols(value: Any) -> Any:
@@ -99,19 +117,40 @@ def hint_of(size: Any) -> int | None:
     return int(size.node.hint) if size.node.has_hint() else None
 
 
+class Decision(NamedTuple):
+    """What Python code has decided by a size: ``if T > 32:``, ``range(T // 64)``.
+
+    ``holds(number)``: would it have for this number, too? ``taken``: the number that it has made of the size, if any.
+    ``period``: if all that it asks is a remainder, numbers that differ by this are alike. ``text``: the line as the
+    user wrote it, and where.
+    """
+
+    holds: Callable[[int], bool]
+    taken: int | None
+    period: int
+    text: str
+
+
 class Assumed(NamedTuple):
     """What has been guarded of a symbolic size so far.
 
     ``holds(number)``: does a number satisfy the same? (Code that asked whether a row is a multiple of its chunk is good
     for multiples only.) Guards that relate the size to other ones are left out. ``value_of(other)``: another size as a
     function of this one; None if it depends on more. ``divisors``: by which numbers it is divided in guards.
-    ``guards``: each by itself, False where it cannot be computed.
+    ``guards``: each by itself, False where it cannot be computed. ``decisions``: those of Python code.
     """
 
     holds: Callable[[int], bool] = lambda value: True
     guards: tuple[Callable[[int], bool], ...] = ()
     value_of: Callable[[Any], Callable[[int], int] | None] = lambda other: None
     divisors: frozenset[int] = frozenset()
+    decisions: tuple[Decision, ...] = ()
+
+
+def _decided_by_python(guard: Any) -> bool:
+    """Was it a line of Python that asked, and no operation of torch for a shape of its own?"""
+    frame = getattr(getattr(guard, "sloc", None), "framework_loc", None)
+    return "_dynamo/variables/" in str(getattr(frame, "filename", frame)).replace("\\", "/")
 
 
 def assumed_of(size: Any) -> Assumed:
@@ -154,7 +193,22 @@ def assumed_of(size: Any) -> Assumed:
     def holds(value: int) -> bool:
         return all(condition(value) for condition in conditions)
 
-    return Assumed(holds, conditions, value_of, divisors)
+    def taken(guard: Any) -> int | None:
+        return (
+            next((int(side) for side in guard.args if side.is_Integer), None) if isinstance(guard, sympy.Eq) else None
+        )
+
+    def period(guard: Any) -> int:
+        atoms = guard.atoms(Mod, PythonMod, FloorDiv)
+        return math.lcm(*(int(atom.args[1]) for atom in atoms if atom.args[1].is_Integer and atom.args[1]))
+
+    asked = {env.replace(guard.expr): guard for guard in reversed(env.guards) if _decided_by_python(guard)}
+    decisions = tuple(
+        Decision(condition, taken(guard), period(guard), str(getattr(asked[guard].sloc, "maybe_user_loc", None) or ""))
+        for guard, condition in zip(mine, conditions, strict=True)
+        if guard in asked
+    )
+    return Assumed(holds, conditions, value_of, divisors, decisions)
 
 
 @contextlib.contextmanager

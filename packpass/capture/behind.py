@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, emit
-from packpass.capture.entries import entries_ahead, entry_of
+from packpass.capture.entries import entries_ahead, entry_of, node_called
 from packpass.capture.tallies import number
+from packpass.capture.watch import ROWS
+from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase
@@ -37,6 +39,9 @@ class Behind:
     vector: str
     ahead: int
     as_tensor: bool
+    whole: str = ""
+    """The vector of which it was the first entry before the loop, if it was not 0, and of which these are those behind
+    it."""
 
 
 def _entry(value: Any, index: Any, begin: Any) -> Behind | None:
@@ -51,12 +56,31 @@ def _entry(value: Any, index: Any, begin: Any) -> Behind | None:
 
 
 def learn_behind(before: Any, after: list[Any], indices: list[Any]) -> Behind | None:
-    """Which entry a local was left with in all traced iterations, if it was 0 before the loop."""
-    if number(before) != 0:
-        return None
+    """Which entry a local was left with in all traced iterations, if it was 0 before the loop, or the entry before."""
     found = [_entry(value, index, indices[0]) for value, index in zip(after, indices, strict=True)]
     known = found[0] if all(other == found[0] for other in found) else None
-    return None if known is None or _is_a_length(after, known.vector) else known
+    if known is None or _is_a_length(after, known.vector):
+        return None
+    if number(before) == 0:
+        return known
+    whole = _first_of(before, known, indices[0])
+    return None if whole is None else dataclasses.replace(known, whole=whole)
+
+
+def _first_of(value: Any, of: Behind, begin: Any) -> str | None:
+    """The vector of which a local holds entry 0, as it was read, if those that follow are its entries from 1 on."""
+    if not isinstance(value, TensorVariable if of.as_tensor else SymNodeVariable):
+        return None
+    node: Any = value.as_proxy().node
+    if not of.as_tensor:
+        node = node.args[0] if node.target == "item" else None
+    at = node.args[1:] if node is not None and node.target in ROWS else ()
+    vector: Any = node.args[0] if at in ((0,), (0, 0)) else None
+    if vector is None or vector.meta["example_value"].dim() != 1 or mutated_after(vector.graph, vector, node, begin):
+        return None
+    rest: Any = next(n for n in vector.graph.nodes if n.name == of.vector)
+    behind = rest.target is operator.getitem and rest.args == (vector, slice(1, None, None))
+    return str(vector.name) if (rest is vector and of.ahead == 1) or (behind and of.ahead == 0) else None
 
 
 def _is_a_length(after: list[Any], vector: str) -> bool:
@@ -80,7 +104,9 @@ class Last:
         self.tx, self.behind, self.documents = tx, behind, documents
         vector = entries_ahead(tx, behind.vector, behind.ahead, documents)
         self.ready = vector is not None
-        if vector is not None:
+        if vector is not None and behind.whole:
+            self.boundaries = emit(tx, operator.getitem, node_called(tx, behind.whole), slice(None))
+        elif vector is not None:
             self.boundaries = emit(tx, torch.nn.functional.pad, vector, (1, 0))
 
     def after(self) -> Any:
@@ -99,4 +125,5 @@ class Last:
     def has_grown(self, values: list[Any]) -> bool:
         """Do all locals hold this document's entry?"""
         index = self.index.as_proxy().node
-        return all(_entry(value, index, index) == self.behind for value in values)
+        known = dataclasses.replace(self.behind, whole="")
+        return all(_entry(value, index, index) == known for value in values)

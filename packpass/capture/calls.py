@@ -151,6 +151,8 @@ def _split(tx: Any, function: Any, tensor: Any, numbers: Any, dim: Any) -> Any:
     if numbers is None or tensor is None:
         return None
     numbers = numbers.realize()
+    if function is plain.of_split and (parts := divisible.split(tx, tensor, numbers, dim)) is not None:
+        return parts
     known = numbers_of(numbers)
     numbers = numbers if known is None else known
     if not is_documents(numbers):

@@ -56,6 +56,9 @@ class Carried:
         self.names: list[tuple[list[str], Any]] = []
         """Locals, and what makes their value; offsets that grow alike are one."""
         offsets: dict[Offset, list[str]] = {}
+        for name in learned.keys() & before.keys():
+            # A number that was learned as what a local begins with is guarded only where somebody looks at it.
+            before[name].realize()
         for name, how in learned.items():
             if isinstance(how, Offset) and how in offsets:
                 offsets[how].append(name)

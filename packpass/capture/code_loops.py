@@ -35,8 +35,9 @@ def _beyond(tx: Any, at: int) -> int:
     return at
 
 
-def body_of_test(tx: Any, comparison: Any) -> int | None:
-    """Where the body of a ``while`` begins, if this comparison may be its test; None if it is none."""
+def body_of_test(tx: Any, comparison: Any) -> tuple[int, bool] | None:
+    """``(first instruction, outcome)`` of the body of a ``while`` that this comparison may be the test of: the outcome
+    of the comparison that leads there, False for ``while True: if i >= n: break``. None if it is none."""
     test = tx.indexof[comparison]
     jump = test + 1
     while jump < len(tx.instructions) and tx.instructions[jump].opname in _FILLERS:
@@ -46,38 +47,98 @@ def body_of_test(tx: Any, comparison: Any) -> int | None:
     branch = tx.instructions[jump]
     if branch.target is None or not branch.opname.endswith(("IF_TRUE", "IF_FALSE")):
         return None
-    body = _beyond(tx, tx.indexof[branch.target] if branch.opname.endswith("IF_TRUE") else jump + 1)
+    jumps_if = branch.opname.endswith("IF_TRUE")
+    ways = {jumps_if: _beyond(tx, tx.indexof[branch.target]), not jumps_if: _beyond(tx, jump + 1)}
     for first, last in _back_edges(tx):
         straight = first <= test and all(i.target is None for i in tx.instructions[first:test])
-        if last >= body and (_beyond(tx, first) == body or (straight and test < body)):
-            return body
+        if tx.instructions[first].opname in _DRIVEN:
+            continue
+        for outcome, body in ways.items():
+            begins = last >= body and (_beyond(tx, first) == body or (straight and test < body))
+            if begins and not _stays(tx, ways[not outcome], first, last):
+                return body, outcome
     return None
 
 
-def counter_of_test(tx: Any, comparison: Any) -> str | None:
-    """The local on the left of a comparison, where nothing else stands there; None if that cannot be told."""
-    depth, at = 0, tx.indexof[comparison]
+def _stays(tx: Any, at: int, first: int, last: int) -> bool:
+    """Does a way from ``at`` lead to the end of the loop between these two instructions without leaving it?"""
+    seen, queue = set[int](), [at]
+    while queue:
+        here = queue.pop()
+        if here in seen or not first <= here <= last:
+            continue
+        if here == last:
+            return True
+        seen.add(here)
+        instruction = tx.instructions[here]
+        if instruction.opname.startswith(("RETURN", "RAISE", "RERAISE")):
+            continue
+        if instruction.target is not None:
+            queue.append(tx.indexof[instruction.target])
+        if instruction.target is None or not instruction.opname.startswith("JUMP"):
+            queue.append(here + 1)
+    return False
+
+
+def counters_of_test(tx: Any, comparison: Any) -> tuple[str | None, str | None]:
+    """The locals on both sides of a comparison; None for a side where something else stands, or cannot be told."""
+    test = tx.indexof[comparison]
+    right = _local(tx.instructions[test - 1], last=True) if test else None
+    depth, at = 0, test
     while depth < 1 and at > 0:
         at -= 1
         instruction = tx.instructions[at]
         if instruction.target is not None:
-            return None
+            return None, right
         try:
             depth += dis.stack_effect(instruction.opcode, instruction.arg if _has_argument(instruction) else None)
         except ValueError:
-            return None
-    if depth == 2 and isinstance(tx.instructions[at].argval, tuple):  # two locals in one instruction, since Python 3.13
-        return str(tx.instructions[at].argval[0])
-    if depth != 1 or at == 0 or tx.instructions[at - 1].opname not in _LOADS:
+            return None, right
+    if depth == 2:  # two locals in one instruction, since Python 3.13
+        return _local(tx.instructions[at], last=False), right
+    return _local(tx.instructions[at - 1], last=True) if depth == 1 and at else None, right
+
+
+def _local(instruction: Any, last: bool) -> str | None:
+    """The local that an instruction loads; of two, the ``last`` or the first."""
+    if not instruction.opname.startswith(_LOADS):
         return None
-    return str(tx.instructions[at - 1].argval)
+    names = instruction.argval
+    return str(names[-1 if last else 0]) if isinstance(names, tuple) else str(names)
 
 
-_LOADS = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK")
+_LOADS = ("LOAD_FAST",)
 
 
 def _has_argument(instruction: Any) -> bool:
     return bool(instruction.opcode >= dis.HAVE_ARGUMENT)
+
+
+def way_of_none(tx: Any) -> int | None:
+    """Where the code goes if the call that is traced returns None, which its next instructions ask: ``x = call()`` in
+    front of ``while x is not None``, ``while (x := call()) is not None``, ``if x is None: break``. None if they do
+    not."""
+    at = _beyond(tx, tx.instruction_pointer or 0)
+    opname, name = tx.instructions[at].opname, tx.instructions[at].argval
+    if opname in ("COPY", "DUP_TOP"):
+        return _way_if_none(tx, at + 2) if tx.instructions[at + 1].opname.startswith("STORE_") else None
+    if opname == "STORE_FAST_LOAD_FAST" and name[0] == name[1]:
+        return _way_if_none(tx, at + 1)
+    test = _beyond(tx, at + 1)
+    asked = opname == "STORE_FAST" and _local(tx.instructions[test], last=True) == name
+    return _way_if_none(tx, test + 1) if asked else None
+
+
+def _way_if_none(tx: Any, at: int) -> int | None:
+    """Where a branch on whether the value on the stack is None goes if it is."""
+    opname, if_none = tx.instructions[at].opname, True
+    if opname == "LOAD_CONST" and tx.instructions[at].argval is None and tx.instructions[at + 1].opname == "IS_OP":
+        if_none, at = not tx.instructions[at + 1].arg, at + 2
+        opname = tx.instructions[at].opname.replace("IF_TRUE", "IF_NONE").replace("IF_FALSE", "IF_NOT_NONE")
+    if not opname.startswith("POP_JUMP") or not opname.endswith("NONE"):
+        return None
+    jumps = opname.endswith("IF_NONE") is if_none
+    return _beyond(tx, tx.indexof[tx.instructions[at].target] if jumps else at + 1)
 
 
 # === Loops that are not seen =================================================================================

@@ -1,6 +1,7 @@
-"""Cutting a document into equal parts: ``chunk`` and ``reshape`` of lengths that must divide.
+"""Cutting a document into equal parts: ``chunk``, ``split`` and ``reshape`` of lengths that must divide.
 
-Code for context parallelism cuts every document in ``2 * cp`` chunks and writes ``reshape(cp, length // cp, ...)``.
+Code for context parallelism cuts every document in ``2 * cp`` chunks and writes ``reshape(cp, length // cp, ...)`` or
+``split(length // cp)``.
 Whether a length of unknown value divides is a question that Dynamo cannot answer, so inside a loop over documents
 marker ops stand in for torch's own: `markers.CHUNK` has exactly as many equal parts as asked for, `markers.RESHAPE`
 does not count elements. A pass that understands the body puts an op in its place that checks the lengths and names
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import sympy
 import torch
 
 from packpass import markers
@@ -69,6 +71,32 @@ def _chunk(tx: Any, tensor: Any, fake: torch.Tensor, chunks: Any = None, dim: An
     parts = emit(tx, markers.CHUNK, *args)
     active.trace.chunks[parts] = args
     return parts
+
+
+def split(tx: Any, tensor: Any, size: Any, dim: Any = None) -> Any:
+    """``document.split(length // k)`` into k equal parts; None if it is something else."""
+    tensor, size = tensor.realize(), size.realize()
+    if not active.regions or not isinstance(tensor, TensorVariable) or not isinstance(size, SymNodeVariable):
+        return None
+    fake, at = example(tensor), 0 if dim is None else _constant(dim)
+    if type(at) is not int or not -fake.dim() <= at < fake.dim() or not is_unknown(fake.shape[at]):
+        return None
+    count = _times(fake.shape[at], size.sym_num)
+    if count is None:
+        return None
+    _not_replayable()
+    parts = emit(tx, markers.CHUNK, tensor.as_proxy(), count, at % fake.dim())
+    active.trace.chunks[parts] = None  # one of them alone is another slice than that of chunk, where nothing divides
+    return parts
+
+
+def _times(whole: Any, part: Any) -> int | None:
+    """How often ``part`` goes into ``whole``, where it does: the same number for every length but 0; None otherwise."""
+    length, size = whole.node.expr, part.node.expr
+    if type(size).__name__ == "FloorDiv" and size.args[0] == length and size.args[1].is_Integer:
+        return int(size.args[1])
+    quotient = sympy.cancel(length / size)
+    return int(quotient) if quotient.is_Integer and quotient > 0 else None
 
 
 def piece(tx: Any, parts: Any, key: Any) -> Any:

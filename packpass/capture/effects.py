@@ -311,12 +311,20 @@ def reason_of(error: Exception) -> str:
         said = failed["error"].replace("\\n", "\n")
         name = failed["quoted"] or failed["plain"]
         what = f"{name} cannot be run without the numbers in its arguments: {first_line(said)}"
+    if "Dynamic shape operator" in what and active.regions:
+        return what + PICKED
     if getattr(error, "gb_type", "") != "graph break in loop":
         return what
     return (
         f"the graph breaks inside a Python loop ({what}), and stock torch runs the whole function eagerly then. Move "
         "that loop (over the model's blocks, say) into a method of its own; what stands around it is compiled then"
     )
+
+
+PICKED = (
+    "; how many slots a mask of a document picks (x[s:e][mask[s:e]], nonzero) is known to its data alone: write "
+    "torch.where(mask, x, 0).sum() / mask.sum(), or pick from the whole row, in front of the loop"
+)
 
 
 def line_of(error: BaseException) -> str:

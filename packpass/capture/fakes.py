@@ -8,6 +8,7 @@ written over each other. Whether a torch needs either is tried out (`packpass.ca
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import sys
@@ -19,15 +20,18 @@ from packpass._compat import (
     asks_for_data,
     current_shape_env,
     either,
+    fake_mode_of,
     free_unbacked_symbols,
     guard_or_false,
     statically_known_true,
+    without_fake_cache,
 )
 from packpass.capture import assumed
 from packpass.capture.dynamo import fake_slice_table, fake_slices_are_expressions, fake_writes_assume_sizes
 from packpass.capture.state import LOOP_MODES, active
 from packpass.semantics import AUTOGRAD_FUNCTION, op_name
 from packpass.semantics.sizes import DISTINCT
+from packpass.semantics.slotwise import of_one_slot
 
 _SLICE = torch.ops.aten.slice.Tensor
 _LOSSES = (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)
@@ -60,7 +64,12 @@ def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmo
         if node.target in _LOSSES:
             _rows_match(*args, **kwargs)
     try:
-        out = original(tracer, node, args, kwargs, nnmodule)
+        with contextlib.suppress(Exception):  # torch says it better
+            known = of_one_slot(node, args, kwargs)
+            if known is not None:
+                return known
+        with without_fake_cache(_mode_of_documents((*args, *kwargs.values()))):
+            out = original(tracer, node, args, kwargs, nnmodule)
         _something_is_left(node, args, out)
         return out
     except Exception as error:
@@ -68,6 +77,24 @@ def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmo
         if value is None:
             raise
         return value
+
+
+def _mode_of_documents(values: Any) -> Any:
+    """The fake mode of the tensors among these, if sizes or bounds among them are numbers that only the data knows."""
+    tensors, numbers, queue = list[Any](), list[Any](), list(values)
+    while queue:
+        value = queue.pop()
+        if isinstance(value, (tuple, list)):
+            queue += value
+        elif isinstance(value, slice):
+            queue += (value.start, value.stop)
+        elif isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif isinstance(value, torch.SymInt):
+            numbers.append(value)
+    if any(map(free_unbacked_symbols, (*numbers, *tensors))):
+        return next((mode for tensor in tensors if (mode := fake_mode_of(tensor)) is not None), None)
+    return None
 
 
 def _something_is_left(node: Any, args: Any, out: Any) -> None:

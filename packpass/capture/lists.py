@@ -24,6 +24,7 @@ from packpass.capture.dynamo import (
     variable,
 )
 from packpass.capture.lifted import same_for_all
+from packpass.capture.rows import Rows, parts_of, rows_of
 from packpass.capture.state import Restart, active, current_frame, refuse
 from packpass.capture.tallies import Every, columns_made, filled, number, read, row_of, tally, vector
 from packpass.semantics.effects import mutated_after
@@ -56,6 +57,8 @@ class CollectedItems(list[Any]):
         """Where its entries are rows of numbers, the shapes of documents, say: for every column a tensor, or an int."""
         self.listed: ListedItems | None = None
         """Where each document has added the numbers of a range (`packpass.capture.ranges`)."""
+        self.rows: Rows | None = None
+        """Where its entries are rows of several values."""
         self.lacking: set[int] = set()
         """Traced iterations that append nothing: the list lacks the documents that go their way."""
         self._tensors = False
@@ -82,7 +85,7 @@ class CollectedItems(list[Any]):
             raise self._refuse_count()
         value = widths.as_numbers(region.tx, value.realize())
         known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.is_none(value)
-        if not known and row_of(value) is None:
+        if not known and row_of(value) is None and parts_of(value) is None:
             raise self._refuse_entry(value)
         if not self.holds(region.iteration):
             self.values.append([])
@@ -157,6 +160,9 @@ class CollectedItems(list[Any]):
         rows = [row_of(value) for value in made]
         if rows[0] is not None and self.each == 1 and not region.skips:
             self._close_rows(rows)
+            return
+        if self.each == 1 and not region.skips and (parts := rows_of(self, made)) is not None:
+            self.rows = parts
             return
         numbers = vector(region, made) if self.each == 1 and not region.skips else None
         if numbers is None:
@@ -245,7 +251,8 @@ class CollectedItems(list[Any]):
     def joined(self, function: Any, dim: int) -> Any:
         """The same of what ``torch.cat`` or ``torch.stack`` makes of a document's entries."""
         self._check_alone()
-        if self.numbers is not None or any(nothing.is_none(value) for values in self.values for value in values):
+        others = self.numbers is not None or self.rows is not None
+        if others or any(nothing.is_none(value) for values in self.values for value in values):
             raise self.refusal()
         known = self._joined.get((function, dim), self._one if function is torch.cat else None)
         if self.each > 1:

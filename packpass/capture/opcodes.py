@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from packpass import markers
 from packpass.capture import (
     branches,
     divisible,
@@ -41,12 +40,10 @@ from packpass.capture.dynamo import (
     TensorVariable,
     Unsupported,
     call,
-    callee,
     constant,
-    variable,
 )
 from packpass.capture.lists import added, is_documents, items_of, numbers_of
-from packpass.capture.python_functions import with_zero
+from packpass.capture.python_functions import unpacked, with_zero
 from packpass.capture.state import LOOP_MODES, Mode, active, leave_to_stock
 from packpass.capture.watch import watch_items
 from packpass.capture.watched import TrackedLocals
@@ -288,13 +285,14 @@ def _goes_through(depth: int) -> Callable[..., None]:
 
 
 def _call_with_entries(original: Any, self: Any, instruction: Any) -> None:
-    """``torch.block_diag(*squares)``, with the entries of a list that a loop over documents has filled."""
-    if active.frame is not None and active.frame.mode in LOOP_MODES and not instruction.argval & 1:
-        diagonal = joins.block_diagonal(self.stack[-1])
-        places = [at for at in (-2, -3) if len(self.stack) >= -at and callee(self.stack[at]) is torch.block_diag]
-        if diagonal is not None and places:
-            self.stack[places[0]] = variable(self, markers.LIST_DIAGONAL)
-            self.stack[-1] = diagonal
+    """``zip(*rows)``, with the entries of a list that a loop over documents has filled."""
+    if active.frame is not None and active.frame.mode in LOOP_MODES:
+        entries = -2 if instruction.argval & 1 else -1
+        for at in (entries - 1, entries - 2):
+            made = None if len(self.stack) < -at else unpacked(self, self.stack[at], *self.stack[entries:])
+            if made is not None:
+                self.stack[at], self.stack[entries] = made
+                break
     _goes_through(2)(original, self, instruction)
 
 

@@ -255,6 +255,21 @@ def of_tensor_split(x: Any, places: Any, dim: Any) -> Any:
     return of_split(x, of_tolist(torch.diff(ends)), dim)
 
 
+def of_tuples(kind: Any, columns: Any) -> Any:
+    """Rows of what several lists hold for a document."""
+    return Documents(columns[0].length, lambda i: kind([column.get(i) for column in columns]), list)
+
+
+def of_dicts(names: Any, columns: Any) -> Any:
+    """The same, by name."""
+    return Documents(columns[0].length, lambda i: dict(zip(names, [column.get(i) for column in columns])), list)  # noqa: B905
+
+
+def columns(*lists: Any, strict: bool = False) -> Any:
+    """What ``zip(*rows)`` returns; all rows are as long as each other."""
+    return iter(lists)
+
+
 def of_collected(collected: Any, length: Any) -> Any:
     """A list that an earlier loop over documents has filled."""
     return Documents(length, lambda i: markers.LIST_GET(collected, i), list)

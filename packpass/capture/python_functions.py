@@ -8,20 +8,24 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import sympy
+import torch
 
-from packpass.capture import plain, ranges, watch
+from packpass import markers
+from packpass.capture import joins, one_by_one, plain, ranges, watch
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
     SymNodeVariable,
     TensorVariable,
+    TupleVariable,
     ValueMutationNew,
     attribute,
     call,
+    callee,
     constant,
     variable,
 )
-from packpass.capture.lists import is_collected, is_documents, numbers_of
+from packpass.capture.lists import is_collected, is_documents, items_of, numbers_of
 from packpass.capture.sequences import (
     collect,
     documents_of,
@@ -68,6 +72,9 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return None
     if backwards:
         raise refuse_use(tx, "range() from the last document to the first")
+    if watch.is_largest_number(tx, expression(stop)):
+        # It may be less than nothing, which is as many as nothing.
+        stop = call(tx, torch.sym_max, stop, start)
     return call(tx, plain.of_count, stop) if number_of(start) == 0 else call(tx, plain.of_range, start, stop)
 
 
@@ -211,6 +218,21 @@ class CollectedTuple(ListVariable):
         return tuple
 
 
+def unpacked(tx: Translator, function: Any, entries: Any, keywords: Any = None) -> tuple[Any, Any] | None:
+    """``torch.block_diag(*squares)`` and ``zip(*rows)`` of what a loop over documents has put into a list: what is
+    called in their place, and with what; None if it is something else."""
+    called = callee(function)
+    if called is torch.block_diag and keywords is None and (diagonal := joins.block_diagonal(entries)) is not None:
+        return variable(tx, markers.LIST_DIAGONAL), diagonal
+    items = items_of(entries.realize()) if called is builtins.zip else None
+    if items is None or items.rows is None or not items.region.closed:
+        return None
+    lists: list[Any] = [CollectedTuple([], mutation_type=ValueMutationNew()) for _ in items.rows.columns]
+    for column, own in zip(items.rows.columns, lists, strict=True):
+        own.items = column.copied()
+    return variable(tx, plain.columns), TupleVariable(lists)
+
+
 def _tuple(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     out = listed(tx, args, kwargs)
     if out is not None and is_documents(out) and not is_once(out):
@@ -255,6 +277,7 @@ FUNCTIONS: dict[Any, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     builtins.list: listed,
     builtins.tuple: _tuple,
     builtins.iter: _iter,
+    builtins.next: one_by_one.following,
     builtins.isinstance: _isinstance,
 }
 """Function of Python -> ``replacement(tx, args, kwargs)``, None if the call is what it seems."""

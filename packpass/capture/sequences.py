@@ -79,6 +79,8 @@ def looped_over_again(tx: Any, items: CollectedItems) -> Any:
     """A list that an earlier loop over documents filled, looped over again."""
     if items.numbers is not None:
         return items.numbers
+    if items.rows is not None:
+        return items.rows.again(tx, looped_over_again)
     collected = items.collected()
     if items.region.skips:
         current_frame().not_replayable = "a list that lacks the skipped documents is looped over again"

@@ -160,8 +160,12 @@ class Trace:
     """``P2POp`` -> its arguments."""
     whiles: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """Frame, and where the body of a ``while`` in it begins -> the loop over documents that it is, or None."""
+    iterators: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """``zip`` and the like over documents -> the iterator by which ``next`` goes over it."""
+    exits: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """Iterator over documents that ``next`` advances -> the frame, and where None leads in it."""
     chunks: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """The parts that ``chunk`` makes of a document -> the arguments of their marker."""
+    """The parts that ``chunk`` makes of a document -> the arguments of their marker; None for those of ``split``."""
     pieces: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """The same -> those that are taken by their numbers."""
     slices: dict[Any, Any] = dataclasses.field(default_factory=dict)

@@ -20,6 +20,7 @@ from packpass.capture import code_loops
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, example
 from packpass.capture.hooks import group_is_on
 from packpass.capture.state import FrameState, Mode, active, current_frame, location_of, note, restart
+from packpass.semantics import op_name
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 UNROLL_LIMIT = 65
@@ -156,7 +157,8 @@ def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
     """
     frame = current_frame()
     if free_unbacked_symbols(expr):
-        return frame.mode is Mode.SYMBOLIC and (frame.row_sizes or is_size_of_a_vector(tx, expr))
+        known = frame.row_sizes or is_size_of_a_vector(tx, expr) or is_largest_number(tx, expr)
+        return frame.mode is Mode.SYMBOLIC and known
     names = {*vectors(tx), *(vectors(tx, rank=2) if frame.row_sizes else ()), *batches(tx), *frame.batches}
     env = tx.output.shape_env
     for symbol in getattr(expr, "free_symbols", ()):
@@ -317,6 +319,18 @@ def is_size_of_a_vector(tx: Any, expr: Any) -> bool:
     return False
 
 
+def is_largest_number(tx: Any, expr: Any) -> bool:
+    """Is ``expr`` made from the largest entry of a vector of integers, as the number of documents is where every slot
+    carries the number of its own?"""
+    largest: set[Any] = set()
+    for node in tx.output.root_tracer.graph.nodes:
+        source = node.all_input_nodes[0] if node.all_input_nodes else None
+        if is_unknown(node.meta.get("example_value")) and source is not None and op_name(source) in ("max", "amax"):
+            largest |= free_unbacked_symbols(node.meta["example_value"]) if made_from(node) is not None else set()
+    wanted = set(free_unbacked_symbols(expr))
+    return bool(wanted) and wanted <= largest
+
+
 def made_from(node: Any, rank: int = 1) -> Any:
     """The one input that a value is made from, if that is a vector of integers (``rank=2``: a matrix)."""
     seen, queue, inputs = {node}, [node], []
@@ -336,7 +350,7 @@ def _loop_ahead(tx: Any) -> bool:
     """Does the code go on to a loop, in this frame or in one that has called it?"""
     while tx is not None:
         ahead = tx.instructions[tx.instruction_pointer or 0 :]
-        if any(i.opname == "FOR_ITER" or isinstance(i.argval, types.CodeType) for i in ahead):
+        if any(i.opname in ("FOR_ITER", "GET_ITER") or isinstance(i.argval, types.CodeType) for i in ahead):
             return True
         tx = tx.parent
     return False

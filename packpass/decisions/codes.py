@@ -35,7 +35,7 @@ CODES: dict[str, str] = {
     "frame-not-compiled": "a function with loops over documents or shifts is not compiled; it runs as in stock torch",
     "not-captured": "the loop was not traced twice, so that nothing can be proven about it",
     "not-generic": "two iterations of the loop do different things",
-    "length-branch": "the body branches on a document's length, number or data, and the branches differ",
+    "length-branch": "the code branches on a length (a document's, the row's), data, and the ways differ",
     "check": "the body checks something that has no vectorised form",
     # findings: no refusals, but what a reader of a report should know
     "mixes-documents": "an operation along a packed dimension lets documents see each other",

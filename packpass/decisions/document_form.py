@@ -19,6 +19,7 @@ class DocumentForm:
     the row. ``declared``: boundaries that do not fit the row are an error; else the row counts as one document.
     ``padded_to(longest, total)``: the length of padded documents, of which the longest has so many slots in a row of
     ``total``: the graph's code is not good for every length. Wherever possible it is a multiple of ``multiple``.
+    ``chunks``: ``(count, slots)`` of code for rows of so many chunks, in which documents lie behind each other.
     """
 
     graph: fx.GraphModule
@@ -26,3 +27,4 @@ class DocumentForm:
     declared: bool
     padded_to: Callable[[int, int], int]
     multiple: int
+    chunks: tuple[int, int] | None = None

@@ -19,7 +19,7 @@ from packpass.decisions.records import Refusal, record
 from packpass.engine.unpadded import Inner, Variants, dynamic_of
 from packpass.layout import analyze
 from packpass.layout.sources import belongs_to_module, source_name
-from packpass.ops._document_plans import BATCHES, fit, one_batch, several_batches, stretches
+from packpass.ops._document_plans import BATCHES, chunked_rows, fit, one_batch, several_batches, stretches
 from packpass.ops._each_document import each_document
 from packpass.semantics import example
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("packpass.isolated")
 
 PLAN = 4
-"""Inputs that a plan adds."""
+"""Inputs that a plan adds; one of rows of chunks adds one more."""
 
 
 def isolated(form: DocumentForm, original: fx.GraphModule, inner: Inner) -> Callable[..., Any]:
@@ -38,7 +38,8 @@ def isolated(form: DocumentForm, original: fx.GraphModule, inner: Inner) -> Call
     ``original``: the graph as it was, which runs if the inner backend cannot compile the other one.
     """
     gm = form.graph
-    places = [node for node in gm.graph.nodes if node.op == "placeholder"][:-PLAN]
+    size = PLAN if form.chunks is None else PLAN + 1
+    places = [node for node in gm.graph.nodes if node.op == "placeholder"][:-size]
     dynamic = [dynamic_of(example(node)) for node in places]
     numbers = [i for i, node in enumerate(places) if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)]
     for node in gm.graph.nodes:  # fakes of a mode that the graph is not compiled in
@@ -53,14 +54,18 @@ def isolated(form: DocumentForm, original: fx.GraphModule, inner: Inner) -> Call
             boundaries, total = form.boundaries(*inputs)
             total = int(total)
             documents = stretches(checked(boundaries, total, form.declared), total)
-            classes = several_batches(documents, total, form.padded_to)
-            device, shape = boundaries.device, (form.padded_to, form.multiple)
-            plans = [one_batch(part, total, device, *shape) for part in classes or [documents]]
+            device, classes = boundaries.device, None
+            if form.chunks is not None:
+                plans = [chunked_rows(documents, total, device, *form.chunks)]
+            else:
+                classes = several_batches(documents, total, form.padded_to)
+                shape = (form.padded_to, form.multiple)
+                plans = [one_batch(part, total, device, *shape) for part in classes or [documents]]
         factors = tuple(slots.shape[2] for _, slots, *_ in plans)
         if factors not in made:
             spread = gm if classes is None else _in_batches(gm)
             made[factors] = Plans(
-                spread, [*dynamic, *[None] * (PLAN * len(plans))], numbers, inner, tokens=len(dynamic)
+                spread, [*dynamic, *[None] * (size * len(plans))], numbers, inner, tokens=len(dynamic)
             )
         return made[factors], [x for plan in plans for x in plan]
 
@@ -118,6 +123,8 @@ class Plans(Variants):
         # A plan's slots of the row are as many as the row's own: one symbol if that is one.
         row = (frozenset({0}), nothing) if any(self.dynamic) else (nothing, nothing)
         several = (nothing, frozenset({0}))
+        if (len(inputs) - count) % PLAN:  # rows of chunks, whose form is a number
+            return [*given, row, several, several, several, several]
         plan = [row, (nothing, frozenset({0, 1})), several, several]  # the multiple, dimension 2, stays a number
         return [*given, *plan * ((len(inputs) - count) // PLAN)]
 

@@ -11,8 +11,9 @@ both added to ``arange(T)`` are two rows. Such a value belongs to the one row th
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -79,6 +80,26 @@ class Axes:
             self._met.append((a, b) if a.node in self.blank else (b, a))
             return
         self._join(a, b)
+
+    def link_all(self, group: Sequence[Axis]) -> None:
+        """`link` any two of them. All that are of one size need not be asked pair by pair: a row put together from the
+        chunks of all ranks has hundreds of parts."""
+        alike: dict[Any, list[Axis]] = defaultdict(list)
+        for axis in group:
+            alike[axis.node in self.blank, self._size(axis)].append(axis)
+        for axes in alike.values():
+            for a, b in itertools.pairwise(axes):
+                self.link(a, b)
+        for a, b in itertools.combinations([axes[0] for axes in alike.values()], 2):
+            self.link(a, b)
+
+    def _size(self, axis: Axis) -> Any:
+        """Equal for two axes that are of one size for certain."""
+        value = value_of(axis.node, axis.item)
+        if not isinstance(value, torch.Tensor) or not 0 <= axis.dim < value.dim():
+            return None
+        size = value.shape[axis.dim]
+        return size if isinstance(size, int) else (getattr(size.node, "expr", None) or id(size))
 
     def settle(self) -> None:
         """Give every class of axes without tokens to the one class of tokens that it meets, if it is one."""

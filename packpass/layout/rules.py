@@ -8,7 +8,6 @@ lost there, never guessed. The few rules here are about calls that torch knows n
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -38,8 +37,7 @@ def apply(axes: Axes, node: fx.Node) -> None:
     form = meaning.family == "creation" and node in axes.blank
     for item, relation in enumerate(meaning.relations):
         for group in _groups(call, meaning, relation, item, form):
-            for a, b in itertools.combinations(group, 2):
-                axes.link(a, b)
+            axes.link_all(group)
 
 
 def _groups(call: Call, meaning: Meaning, relation: Relation, item: int, form: bool) -> list[list[Axis]]:

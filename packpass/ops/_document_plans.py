@@ -12,9 +12,10 @@ from itertools import combinations, pairwise
 import torch
 from torch import Tensor
 
-Plan = tuple[Tensor, Tensor, Tensor, Tensor]
+Plan = tuple[Tensor, ...]
 """``source [T]``, ``slots [N, L / m, m]``, ``cu_seqlens [N + 1]``, ``cu_seqlens_padded [N + 1]``, as `pack` takes them;
-``-1`` where there is no token."""
+``-1`` where there is no token. Of rows of chunks (`chunked_rows`): ``slots [R, C, m]``, the others with a chunk in
+place of a document, and ``starts [R, C]``."""
 
 BATCHES = 3
 """Into how many batches documents of very different lengths go: a compiled graph has a part for each."""
@@ -52,17 +53,51 @@ def one_batch(
         spans.insert(0, (0, 0))
     if len(spans) < 2:
         spans.append((total, 0))
-    starts, lengths = torch.tensor(spans, dtype=torch.int64).to(device).unbind(1)
+    source, slots, cu_seqlens, physical = _moves(torch.tensor(spans, dtype=torch.int64).to(device), total, longest)
+    factor = 1 if longest % multiple else multiple
+    return source, slots.unflatten(1, (-1, factor)), cu_seqlens, physical
+
+
+def chunked_rows(
+    documents: Sequence[tuple[int, int]], total: int, device: torch.device, count: int, slots: int
+) -> Plan:
+    """The plan of these documents in rows of ``count`` chunks of ``slots`` slots: one behind the other, each from a
+    chunk's start on, and none in two rows. ``starts``: does a document begin with a chunk? Two rows at least, as above.
+    """
+    chunks: list[tuple[int, int]] = []
+    begins: list[bool] = []
+    for start, length in documents:
+        needed = -(-length // slots)
+        room = -len(chunks) % count
+        if needed > (room or count):
+            chunks += [(start, 0)] * room
+            begins += [True] * room
+        chunks += [(start + k * slots, min(slots, length - k * slots)) for k in range(needed)]
+        begins += [k == 0 for k in range(needed)]
+    rest = max(-(-len(chunks) // count), 2) * count - len(chunks)
+    chunks += [(total, 0)] * rest
+    begins += [True] * rest
+    every = torch.tensor(chunks, dtype=torch.int64).to(device)
+    source, places, cu_seqlens, physical = _moves(every, total, slots)
+    starts = torch.tensor(begins, dtype=torch.bool).to(device).view(-1, count)
+    return source, places.view(-1, count, slots), cu_seqlens, physical, starts
+
+
+def _moves(spans: Tensor, total: int, longest: int) -> Plan:
+    """``(source, slots [N, longest], cu_seqlens, cu_seqlens_padded)`` of stretches ``(start, length)``, in order."""
+    device = spans.device
+    starts, lengths = spans.unbind(1)
     offset = torch.arange(longest, device=device)
     slots = torch.where(offset < lengths.unsqueeze(1), starts.unsqueeze(1) + offset, -1)
     place = torch.arange(total, device=device)
+    # Of empty stretches at one start and the one behind them, the last is it.
     document = torch.searchsorted(starts.contiguous(), place, right=True) - 1
-    inside = place - starts[document]
-    source = torch.where(inside < lengths[document], document * longest + inside, -1)
+    inside = place - starts[document.clamp(min=0)]
+    within = (document >= 0) & (inside < lengths[document.clamp(min=0)])
+    source = torch.where(within, document * longest + inside, -1)
     cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
     physical = torch.nn.functional.pad(starts, (0, 1), value=total).int()
-    factor = 1 if longest % multiple else multiple
-    return source, slots.unflatten(1, (-1, factor)), cu_seqlens, physical
+    return source, slots, cu_seqlens, physical
 
 
 def several_batches(

@@ -43,7 +43,8 @@ def each_document(
         fills: what each of the first holds behind a document's end.
         plans: of every batch of documents (`packpass.ops._document_plans`); every slot of the row is in one. That the
             length of a batch is a multiple of m is a fact of the shape of ``slots``: the sizes of code that divides it
-            by m are then products, not remainders.
+            by m are then products, not remainders. In rows of chunks ``function`` is also told which chunks a document
+            begins with, behind the other values.
         values: the rows, then the other values.
         counted: does ``function`` take the number of the document's slots, behind the other values?
     """
@@ -73,14 +74,21 @@ def _batch(
 ) -> list[Tensor]:
     """The results at the documents of one batch, 0 elsewhere, each with the row in front."""
     source, slots, *boundaries = plan
-    slots = slots.flatten(1)
+    starts = boundaries[2:]  # of rows of chunks: a chunk is moved as a document is, and a row of them worked on as one
+    boundaries, shape = boundaries[:2], slots.shape
+    slots = slots.flatten(0, 1) if starts else slots.flatten(1)
     documents = unpack_op(fronts, source, slots, *boundaries, list(fills))
+    if starts:
+        documents = [x.view(shape[0], shape[1] * shape[2], *x.shape[2:]) for x in documents]
     documents = [x.movedim(1, dim + 1) for x, dim in zip(documents, given, strict=True)]
-    in_dims: tuple[int | None, ...] = (0,) * len(given) + (None,) * len(others)
+    in_dims: tuple[int | None, ...] = (0,) * len(given) + (None,) * len(others) + (0,) * len(starts)
+    others = (*others, *starts)
     if counted:  # a document without slots gets one, so that nothing is divided by 0
         others, in_dims = (*others, boundaries[0].diff().clamp(min=1)), (*in_dims, 0)
     results = torch.func.vmap(function, in_dims=in_dims, out_dims=0, randomness="different")(*documents, *others)
     backs = [x.movedim(dim + 1, 1) for x, dim in zip(results, returned, strict=True)]
+    if starts:
+        backs = [x.reshape(shape[0] * shape[1], shape[2], *x.shape[2:]) for x in backs]
     packed: list[Tensor] = pack_op(backs, source, slots, *boundaries, [0] * len(backs))
     return packed
 

@@ -3,7 +3,7 @@
 A rank that compiled something else (other code, other options, a rewrite refused) would leave the others waiting in a
 collective, or exchange what does not belong together. So before the first call of such a graph its ranks compare the
 ordered list of its collectives (`packpass.ranks.collectives`) through the group's store. No collective is added, and
-later calls cost nothing.
+later calls ask nobody; what becomes of them if a rank fails in one is in `packpass.ranks.calls`.
 
 The list's digest is the key: every rank publishes that it came to this list, and goes on when all have. A rank that ran
 an equal graph before, and need not compile it again, has published it already: compiling again on one rank alone is no
@@ -35,6 +35,7 @@ from torch import fx
 from packpass._compat import fake_mode_of, process_group_of
 from packpass._options import Options
 from packpass.decisions.records import Rewrite
+from packpass.ranks.calls import Calls
 from packpass.ranks.collectives import Collective, Sizes, collectives, decisions
 from packpass.ranks.meeting import AgreementError, Board, Meeting, Record
 from packpass.ranks.numbers import SHOWN, Numbers
@@ -45,30 +46,40 @@ log = logging.getLogger("packpass.agreement")
 class Agreement:
     """What the ranks of a graph's groups must agree on before it runs."""
 
-    def __init__(self, meetings: Sequence[Meeting], sizes: Sizes | None, every_call: bool) -> None:
-        self.meetings, self.sizes, self.every_call = meetings, sizes, every_call
+    def __init__(self, meetings: Sequence[Meeting], left: Sequence[Meeting], sizes: Sizes, every_call: bool) -> None:
+        """``left``: groups in which nobody meets, as their collectives stay as they are written."""
+        self.meetings, self.left, self.sizes, self.every_call = meetings, left, sizes, every_call
 
     def before(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled``, with the agreement before its first call."""
-        if self.sizes is None:
+        if not self.meetings and not self.left:
             return compiled
-        sizes, agreed = self.sizes, False
+        agreed, calls = False, Calls(self.meetings, self.left)
 
         def run(*inputs: Any) -> Any:
             nonlocal agreed
             if not agreed or self.every_call:
                 if any(fake_mode_of(x) is not None for x in inputs):
                     return compiled(*inputs)
-                for meeting in self.meetings:
-                    numbers = _numbers(meeting.found, sizes, inputs)
-                    if not agreed:
-                        meeting.agree(numbers)
-                    if self.every_call:
-                        meeting.check_call(numbers)
+                try:
+                    self._meet(inputs, agreed)
+                except AgreementError as error:
+                    calls.fail(error)
+                    raise
+                if not agreed:
+                    calls.begin()
                 agreed = True
-            return compiled(*inputs)
+            return calls.run(compiled, *inputs)
 
         return run
+
+    def _meet(self, inputs: Sequence[Any], agreed: bool) -> None:
+        for meeting in self.meetings:
+            numbers = _numbers(meeting.found, self.sizes, inputs)
+            if not agreed:
+                meeting.agree(numbers)
+            if self.every_call:
+                meeting.check_call(numbers)
 
 
 def agreement(gm: fx.GraphModule, rewrites: Sequence[Rewrite], settings: Options) -> Agreement:
@@ -79,7 +90,7 @@ def agreement(gm: fx.GraphModule, rewrites: Sequence[Rewrite], settings: Options
     """
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     found = collectives(gm) if settings.agreement and distributed else []
-    meetings = []
+    meetings, left = [], []
     for name in sorted({c.group for c in found if c.group is not None}):
         board = board_of(name)
         if board is None:
@@ -88,8 +99,10 @@ def agreement(gm: fx.GraphModule, rewrites: Sequence[Rewrite], settings: Options
         if compared:
             meetings.append(Meeting(board, compared, settings.agreement_timeout))
         else:
-            _announce(board, [c for c in found if c.group == name])
-    return Agreement(meetings, Sizes(gm) if meetings else None, settings.verify)
+            as_written = [c for c in found if c.group == name]
+            _announce(board, as_written)
+            left.append(Meeting(board, as_written, settings.agreement_timeout))
+    return Agreement(meetings, left, Sizes(gm), settings.verify)
 
 
 def to_compare(
@@ -124,7 +137,8 @@ def may_be_joined(found: Sequence[Collective], settings: Options) -> list[Collec
 
 
 def _announce(board: Board, found: Sequence[Collective]) -> None:
-    """Collectives that stay as they are written wait for nobody; others may wait for this rank, and name them."""
+    """Collectives that stay as they are written wait for nobody; others may wait for this rank, and name them. If these
+    give up, this rank hears it in its call."""
     entries = [(c.text, c.location) for c in found]
     try:
         attempt = board.count(f"attempt/{board.rank}")

@@ -2,8 +2,9 @@
 
 Nobody is waited for twice about the same words, so that a rank that compiles again, alone, is not held up. A rank that
 puts nothing in place of what it exchanges says so and waits for nobody: nothing that the others say would change it. A
-rank that does not come, or waits for something else that this rank is to do first, is left to the agreement before the
-first call (`packpass.ranks.agreement`), which knows how to say so. Keys, in the store of the group::
+rank that does not come, or waits for something else that this rank is to do first (an exchange, maybe), is left to the
+agreement before the first call (`packpass.ranks.agreement`), which knows how to say so. Keys, in the store of the
+group::
 
     asked/<code>/<rank>          how often this rank has said something new about the exchanges of this code
     said/<code>/<n>/<rank>       what it said the n-th time
@@ -24,6 +25,7 @@ from time import monotonic, sleep
 
 from packpass.ranks.collectives import Collective
 from packpass.ranks.meeting import LONGEST, AgreementError, Board, Record
+from packpass.ranks.places import inside_with
 
 STAYS = "nothing takes the place of what is exchanged"
 NOW, EVER = "now", "ever"
@@ -100,7 +102,8 @@ class Question:
         return [said[rank] for rank in sorted(said)] if len(said) == board.size else None
 
     def _answered(self, n: int, said: dict[int, str], asks: Record) -> bool:
-        """Wait until every rank has ``said`` something or time is over; False if another rank waits for this one."""
+        """Wait until every rank has ``said`` something or time is over; False if another rank waits for this one, or is
+        in the call for which this one compiles, and so does not compile."""
         board = self.board
         start = quiet = monotonic()
         pause = 0.001
@@ -112,7 +115,7 @@ class Question:
                 text = board.get(f"said/{self.code}/{n}/{rank}") or (STAYS if left else None)
                 if text is not None:
                     said[rank] = text
-                elif awaited:
+                elif awaited or inside_with(board, rank) is not None:
                     return False
             waiting = [rank for rank in waiting if rank not in said]
             if not waiting:

@@ -73,7 +73,7 @@ class _Leaving(Meeting):
             if monotonic() - start > self.timeout and waiting:
                 log.warning(
                     "%s of %s did not come to the loop at %s within %g s; its messages are sent as they are written",
-                    board.name(waiting), self._group(), self.entries[0][1], self.timeout,
+                    board.name(waiting), self.group_in_words(), self.entries[0][1], self.timeout,
                 )  # fmt: skip
                 break
             sleep(pause)

@@ -29,6 +29,7 @@ from packpass._compat import group_store
 from packpass.ranks import compiling
 from packpass.ranks.collectives import Collective
 from packpass.ranks.numbers import Numbers, first_number
+from packpass.ranks.places import inside_with
 
 log = logging.getLogger("packpass.agreement")
 
@@ -209,6 +210,11 @@ class Meeting:
                 elif record is not None and record.state == "leaves" and replaces_messages(mine) and not came:
                     if record.attempt == mine.attempt:
                         self._disagree(mine, self._gathered(mine, {rank: record}))
+                elif (standing := inside_with(board, rank)) is not None and standing.digest != mine.digest:
+                    # It waits for this rank, in the call that this one is coming to, with another list.
+                    entries = [(text, location) for text, location in standing.entries]
+                    there = Record("runs", mine.attempt, standing.digest, entries, [])
+                    self._disagree(mine, self._gathered(mine, {rank: there}))
                 # Who asks this rank something sees that it waits here, and comes with what it is going to run: not
                 # necessarily this, which it has run before.
                 asks = known and record is not None and record.state == "asks" and record.attempt == mine.attempt
@@ -276,7 +282,7 @@ class Meeting:
                 self._fail(mine, {self.board.rank: mine}, self._silence(waiting))
             if waited > PATIENCE_S and not told:
                 told = True
-                log.warning("waiting for %s of %s", self.board.name(waiting), self._group())
+                log.warning("waiting for %s of %s", self.board.name(waiting), self.group_in_words())
             sleep(pause)
             pause = min(2 * pause, 0.05)
 
@@ -313,7 +319,7 @@ class Meeting:
 
     # --- Messages: a function of the records alone, so that it is the same on every rank ---
 
-    def _group(self) -> str:
+    def group_in_words(self) -> str:
         ranks = torch.distributed.get_process_group_ranks(self.board.group)
         return f"process group {self.board.group.group_name!r} (global ranks {', '.join(map(str, ranks))})"
 
@@ -327,22 +333,22 @@ class Meeting:
                 for rank, record in records.items()
             }
             if len({text for text, _ in said.values()}) > 1:
-                lines = self._by_rank({rank: f"{text} at {at}" if at else text for rank, (text, at) in said.items()})
+                lines = self.by_rank({rank: f"{text} at {at}" if at else text for rank, (text, at) in said.items()})
                 return (
-                    f"packpass: the ranks of {self._group()} were about to run different collectives; none was "
+                    f"packpass: the ranks of {self.group_in_words()} were about to run different collectives; none was "
                     f"started. First difference: collective {i + 1} of the graph\n{lines}\n{tail}{ADVICE}"
                 )
         for numbers in zip(*(record.numbers for record in records.values()), strict=True):
             place, values = first_number({r: n.entries for r, n in zip(records, numbers, strict=True)})
             if values:
                 return (
-                    f"packpass: the ranks of {self._group()} brought different sizes or boundaries to the same "
+                    f"packpass: the ranks of {self.group_in_words()} brought different sizes or boundaries to the same "
                     f"collectives; none was started. First difference: {numbers[0].what}{place}\n"
-                    f"{self._by_rank(values)}\n{tail}{SAME_BATCH}"
+                    f"{self.by_rank(values)}\n{tail}{SAME_BATCH}"
                 )
         return "packpass: the ranks disagreed, and what about is gone from their store"
 
-    def _by_rank(self, said: dict[int, str]) -> str:
+    def by_rank(self, said: dict[int, str]) -> str:
         texts = list(dict.fromkeys(said.values()))
         return "\n".join(
             f"  {self.board.name([rank for rank, other in said.items() if other == text])}: {text}" for text in texts
@@ -352,8 +358,8 @@ class Meeting:
         entry, location = self.entries[0]
         answers = "\n".join(f"  rank {rank}: {self._last_seen(rank)}" for rank in waiting)
         return (
-            f"packpass: {self.board.name(waiting)} of {self._group()} did not come to the same collectives within "
-            f"{self.timeout:g} s (packpass.agreement_timeout); none was started. The others are at a graph with "
+            f"packpass: {self.board.name(waiting)} of {self.group_in_words()} did not come to the same collectives "
+            f"within {self.timeout:g} s (packpass.agreement_timeout); none was started. The others are at a graph with "
             f"{len(self.entries)} of them, the first: {entry} at {location}\n{answers}\n{ADVICE}"
         )
 
@@ -368,7 +374,7 @@ class Meeting:
             "left": "sends messages as they are written, with",
             "runs": "last came to a graph with",
             "asks": "compiles, and waits to hear whether all ranks do the same with",
-            "asked": "last compiled a graph with",
+            "asked": "has not come to run what it was about to compile (its log may show an error), with",
             "compiled": "compiled a graph whose collectives are left as they are written, with",
         }[record.state]
         return f"{done} {len(record.entries)} collectives, the first: {entry} at {location}"

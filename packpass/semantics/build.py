@@ -11,9 +11,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._compat import fake_mode_of, ignore_fresh_symbols, python_dispatcher, statically_known_true
+from packpass._compat import (
+    fake_mode_of,
+    ignore_fresh_symbols,
+    python_dispatcher,
+    statically_known_true,
+    without_fake_cache,
+)
 from packpass.semantics.binding import example
+from packpass.semantics.call import invoke
 from packpass.semantics.effects import open_autocasts
+from packpass.semantics.slotwise import of_one_slot
 
 
 class NotBuilt(Exception):
@@ -57,7 +65,7 @@ class Builder:
             node.meta["packpass"] = self.rule
         if fake is None:
             try:
-                fake = self._run(node, target, args, kwargs, method)
+                fake = self._run(node, args, kwargs)
             except Exception as error:  # whatever torch raises for these values: there is no common class
                 raise NotBuilt(target, node, error) from error
         node.meta["example_value"] = fake
@@ -69,7 +77,7 @@ class Builder:
             self.graph.erase_node(node)
         self.made = []
 
-    def _run(self, node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: bool) -> Any:
+    def _run(self, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._regions is None:
             self._regions = open_autocasts(self.graph, self.before if self.before is not None else node)
         mode = self.mode
@@ -79,10 +87,12 @@ class Builder:
         with (
             mode or contextlib.nullcontext(),
             ignore_fresh_symbols(mode),
+            without_fake_cache(mode),
             python_dispatcher(),
             autocasts(self._regions),
         ):
-            return getattr(given[0], target)(*given[1:], **keywords) if method else target(*given, **keywords)
+            known = of_one_slot(node, given, keywords)
+            return invoke(node, given, keywords) if known is None else known
 
 
 def memory_order(value: torch.Tensor) -> tuple[int, ...]:

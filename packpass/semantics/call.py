@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -67,6 +66,8 @@ class Call:
     """The overload it means, if torch has a schema of it."""
     unread: frozenset[str] = frozenset()
     """Arguments that give a dtype, a device or a shape only."""
+    known: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    """What was found out about it, each thing once."""
 
     @functools.cached_property
     def in_place(self) -> bool:
@@ -104,27 +105,38 @@ def op_of_name(name: str) -> str:
     return "to" if op in _CASTS or op in _OTHER_CASTS else op
 
 
-_CALLS: weakref.WeakKeyDictionary[fx.Node, tuple[tuple[Any, ...], Call | None]] = weakref.WeakKeyDictionary()
-
-
 def invoke(node: fx.Node, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """What a node calls, a function or a method, called with these arguments."""
     target: Any = node.target
     return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
 
 
-def call_of(node: fx.Node) -> Call | None:
-    """The call of a node; None if it calls nothing that has a name, or in a way that torch does not document.
+def kept(node: fx.Node, what: str, make: Callable[[fx.Node], Any]) -> Any:
+    """What ``make`` says about a node, made again when its target, its arguments or its value are others.
 
-    Kept per node, and made again when its target, its arguments or its value are others.
+    It lies with the graph, in the attribute ``what``: as it names nodes, a table beside the graph would keep all of
+    the graph, weak keys or not.
     """
+    table = node.graph.__dict__.setdefault(what, {})
+    target, args, kwargs, value = node.target, node.args, node.kwargs, example(node)
+    known = table.get(node)
+    if (
+        known is None
+        or known[0] is not target
+        or known[1] is not args
+        or known[2] is not kwargs
+        or known[3] is not value
+    ):
+        known = table[node] = (target, args, kwargs, value, make(node))
+    return known[4]
+
+
+def call_of(node: fx.Node) -> Call | None:
+    """The call of a node; None if it calls nothing that has a name, or in a way that torch does not document."""
     if node.op not in ("call_function", "call_method"):
         return None
-    now = (node.target, node.args, node.kwargs, example(node))
-    known = _CALLS.get(node)
-    if known is None or any(a is not b for a, b in zip(known[0], now, strict=True)):
-        known = _CALLS[node] = (now, _call_of(node))
-    return known[1]
+    found: Call | None = kept(node, "_packpass_calls", _call_of)
+    return found
 
 
 def _call_of(node: fx.Node) -> Call | None:

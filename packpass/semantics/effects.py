@@ -18,7 +18,7 @@ from torch import fx
 
 from packpass._compat import is_collective, qualified_name
 from packpass.semantics.binding import example
-from packpass.semantics.call import Call, call_of
+from packpass.semantics.call import Call, call_of, kept
 from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.memory import storage, writes_of
 from packpass.semantics.names import AUTOGRAD_FUNCTION, base_name, is_in_place, op_name
@@ -90,6 +90,13 @@ def effects_of(node: fx.Node) -> Effects:
     """What a node does besides computing its result. Graphs inside higher-order operators are not looked into."""
     if node.op in ("placeholder", "get_attr", "output"):
         return PURE
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return _effects_of(node)
+    found: Effects = kept(node, "_packpass_effects", _effects_of)
+    return found
+
+
+def _effects_of(node: fx.Node) -> Effects:
     name = op_name(node)
     if node.op == "call_function" and is_collective(node.target):
         return Effects(collective=True, writes=written_inputs(node))
@@ -172,10 +179,15 @@ def written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
     """The inputs whose memory a node may write: of a call that nobody knows, all of them."""
     if node.op not in _CALLS:
         return ()
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return _written_inside(node)
+    found: tuple[fx.Node, ...] = kept(node, "_packpass_written", _written_inputs)
+    return found
+
+
+def _written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
     target: Any = node.target
     name = op_name(node)
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return _written_inside(node)
     if not name or node.kwargs.get("out") is not None:
         return _operands(node)
     if "::" in name or name.startswith("torch.distributed."):
@@ -223,17 +235,34 @@ def _declared(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def _written_inside(node: fx.Node) -> tuple[fx.Node, ...]:
-    """Operands of a higher-order operator that its graph may write: all of them, unless the graph is at hand and there
-    is no other (an ``autograd.Function`` has a backward)."""
+    """Operands of a higher-order operator that its graph may write: all of them, unless the graph is at hand, and none
+    that runs later gets hold of them."""
     owner = node.graph.owning_module
-    inside = subgraphs(owner, node) if owner is not None and op_name(node) != AUTOGRAD_FUNCTION else []
+    inside = subgraphs(owner, node) if owner is not None else []
     if len(inside) != 1:
         return _operands(node)
     sub, inputs, _ = inside[0]
+    if op_name(node) == AUTOGRAD_FUNCTION and _hands_on(sub):
+        return _operands(node)
     written = {storage(target) for n in sub.graph.nodes for target in written_inputs(n)}
     if None in written:
         return _operands(node)
     return tuple(outer for outer, inner in inputs if storage(inner) in written and _holds_tensors(example(outer)))
+
+
+def _hands_on(forward: fx.GraphModule) -> bool:
+    """May the backward of an ``autograd.Function``, or who gets its results, write memory that it was given?"""
+    results, *kept = next(n for n in reversed(forward.graph.nodes) if n.op == "output").args[0]
+    returned: list[fx.Node] = []
+    fx.node.map_arg(results, returned.append)
+    saved: list[fx.Node] = []
+    fx.node.map_arg(kept, saved.append)
+    given = {storage(n) for n in forward.graph.nodes if n.op == "placeholder"} | {None}
+    return any(map(_may_hold_tensors, saved)) or any(_may_hold_tensors(n) and storage(n) in given for n in returned)
+
+
+def _may_hold_tensors(node: fx.Node) -> bool:
+    return example(node) is None or _holds_tensors(example(node))
 
 
 def mutated_after(
@@ -243,12 +272,12 @@ def mutated_after(
     ``node``?"""
     memory = storage(node)
     either = {None, memory}
-    return any(
-        target is node or memory is None or storage(target) in either
-        for n in _between(start, stop)
-        if n not in ignore
-        for target in written_inputs(n)
-    )
+    for n in _between(start, stop):
+        written = written_inputs(n)
+        if written and n not in ignore:
+            if any(target is node or memory is None or storage(target) in either for target in written):
+                return True
+    return False
 
 
 def _between(start: fx.Node, stop: fx.Node | None) -> Iterable[fx.Node]:

@@ -6,7 +6,6 @@ torch's schemas say so; the lists here are of what they do not say (each line of
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import Any
 
 import torch
@@ -99,14 +98,12 @@ def _written_arguments(overload: Any) -> frozenset[str]:
     return frozenset("input" if name == "self" else name for name in written)
 
 
-_WRITES: weakref.WeakKeyDictionary[Call, frozenset[int]] = weakref.WeakKeyDictionary()
-
-
 def writes_of(call: Call) -> frozenset[int]:
     """The operands whose memory a call writes."""
-    if call not in _WRITES:
-        _WRITES[call] = _writes_of(call)
-    return _WRITES[call]
+    if "writes" not in call.known:
+        call.known["writes"] = _writes_of(call)
+    found: frozenset[int] = call.known["writes"]
+    return found
 
 
 def _writes_of(call: Call) -> frozenset[int]:

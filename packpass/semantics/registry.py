@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -49,8 +48,6 @@ for _family in FAMILIES.values():
     assert not ENTRIES.keys() & _family.keys(), ENTRIES.keys() & _family.keys()
     ENTRIES.update(_family)
 
-_MEANINGS: weakref.WeakKeyDictionary[Call, Meaning | None] = weakref.WeakKeyDictionary()
-
 
 def entry_of(op: str) -> Entry | None:
     """The entry of an operation: a hand-written one, or that of all pointwise ones."""
@@ -62,10 +59,11 @@ def meaning_of(call: Call | None) -> Meaning | None:
     """What a call means; None if that is not known: no call, no entry, or a form of the operation that it lacks."""
     if call is None:
         return None
-    if call not in _MEANINGS:
+    if "meaning" not in call.known:
         entry = entry_of(call.op)
-        _MEANINGS[call] = entry(call) if entry is not None else None
-    return _MEANINGS[call]
+        call.known["meaning"] = entry(call) if entry is not None else None
+    found: Meaning | None = call.known["meaning"]
+    return found
 
 
 def contents_of(node: fx.Node) -> Any:

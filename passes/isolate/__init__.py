@@ -38,7 +38,7 @@ from packpass.decisions.document_form import DocumentForm
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout import Layouts, Packing, analyze
-from packpass.ops._document_plans import fit, one_batch, stretches
+from packpass.ops._document_plans import Plan, chunked_rows, fit, one_batch, stretches
 from packpass.semantics import example, op_name
 from packpass.semantics.effects import effects_of
 from packpass.semantics.heads import spell_out_heads
@@ -49,12 +49,13 @@ from passes.declared import remove_declarations
 from passes.isolate import attention, carried, convolution, positions, rewrite
 from passes.isolate.boundaries import Boundaries, original
 from passes.isolate.build import Body, body_of, counted_body_of
+from passes.isolate.by_chunks import check_decisions, in_chunks
 from passes.isolate.carried import Carried, carried_of
 from passes.isolate.convolution import Taps, taps_of
 from passes.isolate.lengths import Lengths, lengths_of
 from passes.isolate.proof import leak_of
-from passes.isolate.reading import Aligned, Reading, Row
-from passes.isolate.regions import regions
+from passes.isolate.reading import Aligned, Reading, Restart, Row
+from passes.isolate.regions import Region, regions
 from passes.isolate.steps import Steps
 from passes.isolate.trial import FILLS, Example, example_inputs, fill_of
 from passes.nodes import copy_of
@@ -171,6 +172,9 @@ class _Found:
     loops: list[Carried]
     bodies: list[tuple[Body, float]]
     tables: list[Aligned]
+    pads: dict[fx.Node, fx.Node]
+    chunks: tuple[int, int] | None = None
+    """``(count, slots)`` where the bodies run for rows of so many chunks."""
 
 
 def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing: Packing) -> list[Rewrite | Refusal]:
@@ -185,22 +189,34 @@ def _isolate(gm: fx.GraphModule, context: PassContext, layouts: Layouts, packing
     results: list[Rewrite | Refusal] = _reports(found, packing)
     positions.rewrite(gm.graph, found.tables, boundaries)
     moved: dict[fx.Node, fx.Node] = {}
+    _without_pads(gm.graph, found.pads, moved)
     for node, parts in found.attentions.items():
         attention.rewrite(gm.graph, node, parts, boundaries.whole(), moved)
     for taps in found.taps:
         convolution.rewrite(gm.graph, taps, boundaries, moved)
     for loop in found.loops:
-        carried.rewrite(gm.graph, loop, boundaries, moved)
+        carried.rewrite(gm.graph, loop, boundaries.starts(), moved)
     form = None
     alone = boundaries.alone(gm)
     if found.bodies:
-        rewrite.rewrite(gm, found.bodies, moved)
-        form = DocumentForm(gm, alone, packing.kind == "declared", lengths.at_least, lengths.multiple)
+        rewrite.rewrite(gm, found.bodies, moved, found.chunks is not None)
+        form = DocumentForm(gm, alone, packing.kind == "declared", lengths.at_least, lengths.multiple, found.chunks)
     remove_declarations(gm)
     erase_unused(gm.graph, lambda n: n.op != "get_attr" and not effects_of(n).repeatable)
-    _prove(gm, found.reading, alone, inputs, moved, lengths)
+    _prove(gm, found, alone, inputs, moved, lengths)
     context.products.documents = form
     return results
+
+
+def _without_pads(graph: fx.Graph, pads: dict[fx.Node, fx.Node], moved: dict[fx.Node, fx.Node]) -> None:
+    """The row as it is where it would be padded to a multiple: parts that run per document do that themselves."""
+    for node, x in pads.items():
+        with graph.inserting_before(node):
+            new = graph.call_method("contiguous", (moved.get(x, x),))  # as the pad is: code may ask for a view of it
+        new.meta = node.meta.copy()
+        moved[node] = new
+        node.replace_all_uses_with(new)
+        graph.erase_node(node)
 
 
 def _with_lengths(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any) -> tuple[_Found, Lengths]:
@@ -219,12 +235,7 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, 
     inside: frozenset[fx.Node] = frozenset()
     failed: list[Refused] = []
     for _ in range(ATTEMPTS):
-        reading = Reading(gm, layouts, packing, length, inside).run()
-        fused = attention.attentions(reading)
-        if fused:
-            dims = {n: example(n).dim() - 2 for n in fused}
-            reading = Reading(gm, layouts, packing, length, inside, dims).run()
-        parts = regions(reading)
+        reading, fused, parts = _read(gm, layouts, packing, length, inside)
         loops = [loop for region in parts if (loop := carried_of(reading, region)) is not None]
         proven = [loop.region for loop in loops]
         if not reading.symbols:
@@ -250,11 +261,33 @@ def _found(gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, 
                 failed.append(refused)
                 first = first or body.region
         if first is None:
-            return _Found(reading, {n: p for n, p in fused.items() if n not in members}, taps, loops, done, tables)
+            fused = {n: p for n, p in fused.items() if n not in members}
+            pads = {n: x for n, x in reading.no_pads.items() if n not in members}
+            done, chunks = in_chunks(gm, layouts, packing, done, values, lengths)
+            if lengths.decisions and chunks is None and (fused or taps or loops or done or tables):
+                check_decisions(gm, layouts, packing, [body for body, _ in done], lengths)
+            return _Found(reading, fused, taps, loops, done, tables, pads, chunks)
         if any(user.op == "output" for n in first.exits for user in n.users):
             break
         inside |= set(first.exits)  # perhaps it can together with what follows it
     raise _together(failed)
+
+
+def _read(
+    gm: fx.GraphModule, layouts: Layouts, packing: Packing, length: Any, inside: frozenset[fx.Node]
+) -> tuple[Reading, dict[fx.Node, attention.Attention], list[Region]]:
+    """What every value is, the attentions that know documents by themselves, and the parts in which tokens meet."""
+    apart: set[fx.Node] = set()
+    while True:
+        try:
+            reading = Reading(gm, layouts, packing, length, inside, apart=apart).run()
+            fused = attention.attentions(reading)
+            if fused:
+                dims = {n: example(n).dim() - 2 for n in fused}
+                reading = Reading(gm, layouts, packing, length, inside, dims, apart=apart).run()
+            return reading, fused, regions(reading)
+        except Restart:
+            continue
 
 
 def _padded(
@@ -295,7 +328,7 @@ def _compared(gm: fx.GraphModule, rows: dict[fx.Node, int], moved: dict[fx.Node,
 
 def _prove(
     gm: fx.GraphModule,
-    reading: Reading,
+    found: _Found,
     alone: fx.GraphModule,
     inputs: list[Any],
     moved: dict[fx.Node, fx.Node],
@@ -307,8 +340,12 @@ def _prove(
     if not fit(cu, int(total)):
         return  # the call itself says so
     documents = stretches(cu, int(total))
-    planned = len(places) > len(inputs)
-    plan = one_batch(documents, int(total), cu.device, lengths.at_least, lengths.multiple) if planned else ()
+    reading = found.reading
+    plan: Plan = ()
+    if found.chunks is not None:
+        plan = chunked_rows(documents, int(total), cu.device, *found.chunks)
+    elif len(places) > len(inputs):
+        plan = one_batch(documents, int(total), cu.device, lengths.at_least, lengths.multiple)
     whole = torch.tensor([*(start for start, _ in documents), int(total)])
     alive = set(gm.graph.nodes)
     rows = {moved.get(n, n): kind.dim for n, kind in reading.kinds.items() if isinstance(kind, Row)}

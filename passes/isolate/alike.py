@@ -8,7 +8,7 @@ before them made, that is the state's start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -69,7 +69,7 @@ class Alike:
         s = self.steps.get(a) if isinstance(a, fx.Node) else None
         r = self.steps.get(b) if isinstance(b, fx.Node) else None
         if s is None and r is None:
-            if not self._same(a, b):
+            if not made_alike(a, b, self.steps):
                 raise NotProven
         elif s is not None and r is not None:
             if s - r != 1 or s not in (step, step - 1):
@@ -80,19 +80,20 @@ class Alike:
         else:
             raise NotProven
 
-    def _same(self, a: Argument, b: Argument) -> bool:
-        """Are two arguments without tokens the same, or made by the same calls with the same numbers?"""
-        if a is b:
-            return True
-        if not (isinstance(a, fx.Node) and isinstance(b, fx.Node)):
-            return type(a) is type(b) and bool(a == b)
-        if a.op not in ("call_function", "call_method") or (a.op, a.target) != (b.op, b.target):
-            return False
-        if a in self.steps or b in self.steps or not (effects_of(a).repeatable and effects_of(b).repeatable):
-            return False
-        mine, others = list(arguments(a)), list(arguments(b))
-        same = len(mine) == len(others)
-        return same and all(p == q and self._same(x, y) for (p, x), (q, y) in zip(mine, others, strict=True))
+
+def made_alike(a: Argument, b: Argument, apart: Container[fx.Node] = ()) -> bool:
+    """Are two arguments the same, or made by the same calls with the same numbers, none of them ``apart``?"""
+    if a is b:
+        return not isinstance(a, fx.Node) or a not in apart
+    if not (isinstance(a, fx.Node) and isinstance(b, fx.Node)):
+        return type(a) is type(b) and bool(a == b)
+    if a.op not in ("call_function", "call_method") or (a.op, a.target) != (b.op, b.target):
+        return False
+    if a in apart or b in apart or not (effects_of(a).repeatable and effects_of(b).repeatable):
+        return False
+    mine, others = list(arguments(a)), list(arguments(b))
+    same = len(mine) == len(others)
+    return same and all(p == q and made_alike(x, y, apart) for (p, x), (q, y) in zip(mine, others, strict=True))
 
 
 def arguments(node: fx.Node) -> Iterator[tuple[tuple[Any, ...], Argument]]:

@@ -78,7 +78,7 @@ def _function(
         if count is not None and neutral is not None and n in neutral:
             values[n] = _counted(graph, n, values, neutral[n], count)
         else:
-            values[n] = _copied(graph, n, values)
+            values[n] = copied(graph, n, values)
         if blank(n) and storage(n) in reading.memory:
             values[n] = graph.call_function(own_memory, (values[n], values[first]))
     graph.output(tuple(values[n] for n in region.exits))
@@ -101,7 +101,7 @@ def _counted(
         values[operand] = graph.call_function(_each_document.neutral, (values[operand], dim, count, fill))
     form = counted_form_of(node) if neutral.counts else None
     if form is None:
-        return _copied(graph, node, values, (count, neutral.row_queries) if neutral.hides else None)
+        return copied(graph, node, values, (count, neutral.row_queries) if neutral.hides else None)
     function, keywords = form
     (_, dim), *_ = neutral.fills
     given = {**fx.map_arg(keywords, lambda n: values[n]), "row": dim, "count": count}
@@ -110,7 +110,7 @@ def _counted(
     return new
 
 
-def _copied(
+def copied(
     graph: fx.Graph, node: fx.Node, values: Mapping[fx.Node, fx.Node], hide: tuple[fx.Node, bool] | None = None
 ) -> fx.Node:
     """The same call, in the form that a batch of documents takes without asking for sizes. ``hide``: how many keys an

@@ -28,8 +28,7 @@ from torch import fx
 from packpass.semantics import blank, call_of, example, read_inputs, storage
 from packpass.semantics.effects import effects_of, written_inputs
 from passes.isolate.alike import Alike, Argument, NotProven, arguments
-from passes.isolate.boundaries import Boundaries
-from passes.isolate.reading import PLAIN, SIZED, Reading, Row
+from passes.isolate.reading import PLAIN, SIZED, Merged, Reading, Row
 from passes.isolate.regions import Region
 from passes.isolate.slots import Slot, slot_read, slot_written
 
@@ -40,13 +39,18 @@ LEAST = 3
 @dataclasses.dataclass(frozen=True)
 class Gathered:
     """What puts the ``results`` of the steps together along ``dim``: ``node`` is a call, or the memory that they are
-    written to. ``kept``: does each have that dimension already, with one slot?"""
+    written to. ``kept``: does each have that dimension already, with ``inner`` slots?"""
 
     node: fx.Node
     dim: int
     results: tuple[fx.Node, ...]
     kept: bool
     writes: tuple[fx.Node, ...] = ()
+    inner: int = 1
+
+    @property
+    def kind(self) -> Row | Merged:
+        return Row(self.dim) if self.inner == 1 else Merged(self.dim, self.inner, self.node)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +72,9 @@ class Carried:
     resets: tuple[Reset, ...]
 
 
-def carried_of(reading: Reading, region: Region) -> Carried | None:
-    """The loop that a region is; None if it is anything else."""
-    if reading.symbols or reading.length < LEAST:
+def carried_of(reading: Reading, region: Region, least: int = LEAST) -> Carried | None:
+    """The loop that a region is, of ``least`` steps or more; None if it is anything else."""
+    if reading.symbols or reading.length < least:
         return None
     try:
         return _Loop(reading, region).carried()
@@ -136,26 +140,29 @@ class _Loop:
             return True
         if call is None or call.op not in ("stack", "cat"):
             return False
-        parts, dim = call.get("tensors"), self.reading.row_dim(example(node))
-        along = call.get("dim", default=0) % example(node).dim()
-        if dim is None or dim != along or not isinstance(parts, (tuple, list)) or len(parts) != self.length:
+        parts, dim = call.get("tensors"), call.get("dim", default=0) % example(node).dim()
+        if not isinstance(parts, (tuple, list)) or len(parts) != self.length:
             return False
         if any(self.steps.get(part) != t for t, part in enumerate(parts)):
             return False
         kept = call.op == "cat"
-        if kept and any(example(part).shape[dim] != 1 for part in parts):
+        inner = {int(example(part).shape[dim]) for part in parts} if kept else {1}
+        if len(inner) != 1:
             return False
-        self.gathered[node] = Gathered(node, dim, tuple(parts), kept)
+        self.gathered[node] = Gathered(node, dim, tuple(parts), kept, inner=inner.pop())
         return True
 
     def _written(self, memory: fx.Node) -> Gathered:
         """Memory of which every step writes its own slot, and which nobody reads before all is written."""
-        dim = self.reading.row_dim(example(memory))
         users = sorted(memory.users, key=self.order.__getitem__)
         writes = tuple(n for n in users if written_inputs(n))
-        if dim is None or len(writes) != self.length or tuple(users[: self.length]) != writes:
+        if len(writes) != self.length or tuple(users[: self.length]) != writes:
             raise NotProven
-        found = [slot_written(n, memory, dim, self.length) for n in writes]
+        sizes = example(memory).shape
+        written = ((d, [slot_written(n, memory, d, self.length) for n in writes]) for d in range(len(sizes)))
+        dim, found = next(
+            ((d, slots) for d, slots in written if self.reading.touches(sizes[d]) and None not in slots), (0, [None])
+        )
         values = []
         for t, slot in enumerate(found):
             if slot is None or slot.number != t or slot.form != getattr(found[0], "form", None):
@@ -194,21 +201,20 @@ class _Loop:
 
     def _check_after(self, after: Sequence[fx.Node]) -> None:
         """What is made of the results goes token by token, and is all that leaves the region."""
-        rows = {node: gathered.dim for node, gathered in self.gathered.items()}
+        rows: dict[fx.Node, Row | Merged] = {node: gathered.kind for node, gathered in self.gathered.items()}
         reading = self.reading.with_rows(rows)
         for node in after:
             outside = [n for n in read_inputs(node) if n not in rows and not self._without_tokens(n)]
             if written_inputs(node) or not effects_of(node).repeatable:
                 raise NotProven
-            if any(n in self.members or not isinstance(reading.kinds[n], Row) for n in outside):
+            if any(n in self.members or not isinstance(reading.kinds[n], (Row, Merged)) for n in outside):
                 raise NotProven
             kind = reading.token_by_token(node)
-            if not isinstance(kind, Row) or reading.aligned:
+            if not isinstance(kind, (Row, Merged)) or reading.aligned:
                 raise NotProven
-            reading.kinds[node], rows[node] = kind, kind.dim
+            reading.kinds[node] = rows[node] = kind
         for node in self.region.exits:
-            kind = self.reading.kinds[node]
-            if not isinstance(kind, Row) or rows.get(node) != kind.dim:
+            if rows.get(node) != self.reading.kinds[node]:
                 raise NotProven
         if any(n not in self.steps and n not in self.plain and n not in rows for n in self.region.states):
             raise NotProven
@@ -235,11 +241,11 @@ class _Loop:
 # === Transform ===================================================================================================
 
 
-def rewrite(graph: fx.Graph, carried: Carried, boundaries: Boundaries, moved: dict[fx.Node, fx.Node]) -> None:
-    """Put the initial values in front of the steps. ``moved``: what stands for nodes that are gone, kept up to date."""
+def rewrite(graph: fx.Graph, carried: Carried, starts: fx.Node, moved: dict[fx.Node, fx.Node]) -> None:
+    """Put the initial values in front of the steps that a document begins with, where ``starts``, bool ``[steps]``, is
+    True. ``moved``: what stands for nodes that are gone, kept up to date."""
     flags: dict[int, fx.Node] = {}
     made: dict[tuple[fx.Node, Argument], fx.Node] = {}
-    starts = boundaries.starts()
     for reset in carried.resets:
         key = (reset.state, reset.start)
         with graph.inserting_before(reset.reader):

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from packpass._compat import assumed_of, hint_of
+from packpass._compat import Decision, assumed_of, hint_of
 
 LARGEST = 1024
 """Multiples of more are not tried: documents are shorter."""
@@ -46,6 +46,8 @@ class Lengths:
     good: Callable[[int], bool] = lambda number: True
     """Is the code good for this multiple, as far as guards say?"""
     value_of: Callable[[Any], Callable[[int], int] | None] = lambda size: None
+    decisions: tuple[Decision, ...] = ()
+    """What Python code has decided by the row's length, and would have decided otherwise for some document."""
 
     def at_least(self, longest: int, total: int) -> int:
         """The least length for documents of at most ``longest`` slots, in a row of ``total``."""
@@ -60,6 +62,15 @@ class Lengths:
                 return found
         longest = max(longest, 2)
         return next((n for n in range(longest, total) if self.fits(n)), max(total, longest))
+
+    @property
+    def chunks(self) -> tuple[int, int] | None:
+        """``(count, slots)`` where all that Python code has decided by the row's length is how many chunks it has, as
+        ``for i in range(T // 64)`` does; ``count * slots`` is the length of a row whose chunks are all full."""
+        counts = {decision.taken for decision in self.decisions}
+        count = counts.pop() if len(counts) == 1 else None
+        full = next((n for n in range(2 * self.example, 1, -1) if self.fits(n)), 0)
+        return None if count is None or count < 2 or full % count else (count, full // count)
 
     def trial(self, wanted: int) -> int:
         """A length near the wanted one to try the code with."""
@@ -93,7 +104,9 @@ def lengths_of(length: Any) -> list[Lengths]:
     if not isinstance(length, torch.SymInt):
         return [Lengths(lambda number: number == length, length, constant=True)]
     assumed = assumed_of(length)
-    plain = Lengths(assumed.holds, hint_of(length) or 2, value_of=assumed.value_of)
+    example = hint_of(length) or 2
+    decisions = tuple(decision for decision in assumed.decisions if _tells_apart(decision, example))
+    plain = Lengths(assumed.holds, example, value_of=assumed.value_of, decisions=decisions)
     multiple = math.lcm(*assumed.divisors)
     if not 1 < multiple <= LARGEST:
         return [plain]
@@ -102,6 +115,16 @@ def lengths_of(length: Any) -> list[Lengths]:
     if not good(-(-plain.example // multiple) * multiple):
         return [plain]
     return [dataclasses.replace(plain, multiple=multiple, good=good), plain]
+
+
+def _tells_apart(decision: Decision, example: int) -> bool:
+    """Would Python code have decided otherwise for a document in a row of so many slots?
+
+    Two things are let be: what depends on the remainder of a division alone (is there anything to pad?), and how often
+    a ``while`` goes round, as it does for steps of 1, 2, 4, ... slots."""
+    if decision.text.startswith("while ") or all(decision.holds(n) for n in range(2, example + 1)):
+        return False
+    return not (1 < decision.period <= LARGEST and _of_the_remainder(decision.holds, decision.period, example))
 
 
 def _of_the_remainder(guard: Callable[[int], bool], multiple: int, example: int) -> bool:

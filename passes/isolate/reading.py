@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,9 +22,11 @@ from packpass.layout import Layouts, Packing
 from packpass.layout.attention import attention as varlen_call
 from packpass.layout.sources import belongs_to_module, source_name
 from packpass.semantics import blank, call_of, example, family_of, meaning_of, op_name, read_inputs, storage
+from packpass.semantics.bound_mixers import pad_of
 from packpass.semantics.effects import written_inputs
 from packpass.semantics.inner_graphs import subgraphs
-from packpass.semantics.meaning import KEPT, Cut, Looked, Relation, same_size
+from packpass.semantics.meaning import KEPT, Axis, Cut, Looked, Padded, Relation, same_size
+from passes.isolate.arguments import from_the_end, numbers_of
 from passes.isolate.lengths import Lengths, lengths_of, settled
 from passes.isolate.memory import Written
 from passes.refused import Refused
@@ -47,6 +50,18 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
+class Merged:
+    """Every token has ``inner`` slots beside each other along ``dim``, as of heads in ``x.reshape(-1, head_dim)``.
+
+    ``by``: the call that has merged them. Such a value only goes from one token-wise call to the next: where it meets
+    anything else, that call counts as one that mixes (`Reading.apart`)."""
+
+    dim: int
+    inner: int
+    by: fx.Node = dataclasses.field(compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
 class Aligned:
     """A value of the row's length only that meets tokens slot by slot: along ``dim`` of ``table``, at ``user``."""
 
@@ -56,7 +71,8 @@ class Aligned:
 
 
 class Restart(Exception):
-    """Memory turned out to be written with tokens, or boundaries: read the graph again with that known."""
+    """Memory turned out to be written with tokens, or boundaries, or merged dimensions to be no tokens: read the graph
+    again with that known."""
 
 
 class Reading:
@@ -64,7 +80,8 @@ class Reading:
 
     ``inside``: nodes whose results are known not to be rows again although they have the shape. ``by_document``: nodes
     that somebody else makes stop at documents, with the packed dimension of what they return. ``handed``:
-    kinds of the inputs of a subgraph.
+    kinds of the inputs of a subgraph. ``apart``: calls that merge tokens with something, and whose result is not read
+    as `Merged`; more are found here.
     """
 
     def __init__(
@@ -76,11 +93,13 @@ class Reading:
         inside: frozenset[fx.Node] = frozenset(),
         by_document: dict[fx.Node, int] | None = None,
         handed: dict[fx.Node, Any] | None = None,
+        apart: set[fx.Node] | None = None,
     ) -> None:
         self.graph, self.layouts, self.packing, self.length = gm.graph, layouts, packing, settled(length)
         length = self.length
         self.gm, self.handed = gm, handed or {}
         self.inside, self.by_document = inside, by_document or {}
+        self.apart = set[fx.Node]() if apart is None else apart
         self.memory: set[Any] = set()
         self.bounded: set[Any] = set()
         self.written = Written(self.graph)
@@ -95,6 +114,8 @@ class Reading:
         """Operations that mix slots of rows."""
         self.exits: list[fx.Node] = []
         self.aligned: list[Aligned] = []
+        self.no_pads: dict[fx.Node, fx.Node] = {}
+        """Pads of the row that are none where the code is good for its length, and what they would pad."""
 
     def run(self) -> Reading:
         while True:
@@ -148,7 +169,7 @@ class Reading:
             return Row(self.by_document[node])
         kinds = [self.kinds[n] for n in read_inputs(node)]
         flat = [k for kind in kinds for k in (kind if isinstance(kind, tuple) else (kind,))]
-        tokens = any(isinstance(k, Row) or k is MIXED for k in flat)
+        tokens = any(isinstance(k, (Row, Merged)) or k is MIXED for k in flat)
         if not tokens:
             return self._without_tokens(node, flat)
         self._no_length_in_it(node)
@@ -158,12 +179,21 @@ class Reading:
             found = self.kinds[base]
             return found[item] if isinstance(found, tuple) else self._mixed(node)
         if BOUNDED in flat or varlen_call(node) is not None or op_name(node).startswith("packpass::"):
+            self.no_merged(flat)
             return self._aware(node)
         if MIXED not in flat:
             kind = self._inner(node) or self.token_by_token(node)
             if kind is not None:
                 return kind
+        self.no_merged(flat)
         return self._mixing(node, mixes=MIXED not in flat)
+
+    def no_merged(self, kinds: Iterable[Any]) -> None:
+        """Raises `Restart` if tokens that are merged with something meet a call that is not token by token."""
+        for kind in kinds:
+            if isinstance(kind, Merged) and kind.by in self.kinds:
+                self.apart.add(kind.by)
+                raise Restart
 
     def _input(self, node: fx.Node) -> Any:
         if node in self.handed:
@@ -213,7 +243,7 @@ class Reading:
         code. (It may be another number that happens to be the same.)"""
         if self.symbols or family_of(node) != "pointwise" or self.length <= 2:
             return
-        if self.length in _numbers(node):
+        if self.length in numbers_of(node):
             raise Refused(
                 "mixes-documents",
                 f"{op_name(node)} computes with {self.length}, which is how long the row is, and may not be how long a "
@@ -278,10 +308,10 @@ class Reading:
 
     # === Token by token =========================================================================================
 
-    def with_rows(self, rows: Mapping[fx.Node, int]) -> Reading:
-        """The same, in which these nodes are rows that are packed along these dimensions."""
+    def with_rows(self, rows: Mapping[fx.Node, Row | Merged]) -> Reading:
+        """The same, in which these nodes are rows."""
         other = copy.copy(self)
-        other.kinds = {**self.kinds, **{node: Row(dim) for node, dim in rows.items()}}
+        other.kinds = {**self.kinds, **rows}
         other.aligned = []
         return other
 
@@ -292,15 +322,15 @@ class Reading:
         if call is None or meaning is None or self.length_as_number(node):
             return None
         for target in written_inputs(node):
-            if not isinstance(self.kinds[target], Row):
+            if not isinstance(self.kinds[target], (Row, Merged)):
                 self._written(target, node)
         found: list[Any] = []
         tables: list[Aligned] = []
         for relation, value in zip(meaning.relations, call.results, strict=True):
-            dim = self._kept(node, relation, value, tables)
-            if dim is None:
+            kind = self._kept(node, relation, value, tables)
+            if kind is None:
                 return None
-            found.append(Row(dim))
+            found.append(kind)
         self.aligned += tables
         return tuple(found) if call.several else found[0]
 
@@ -311,48 +341,73 @@ class Reading:
         sized = [example(n) for n in read_inputs(node) if self.kinds[n] is SIZED]
         return any(not (isinstance(value, torch.Tensor) and self.touches(value.shape)) for value in sized)
 
-    def _kept(self, node: fx.Node, relation: Relation, value: Any, tables: list[Aligned]) -> int | None:
-        """Along which dimension a result goes by tokens; None if it does not."""
+    def _kept(self, node: fx.Node, relation: Relation, value: Any, tables: list[Aligned]) -> Row | Merged | None:
+        """How a result goes by tokens; None if it does not."""
         call = call_of(node)
         assert call is not None
-        loops = set(self._loops_of_rows(call, relation))
-        if len(loops) != 1 or None in loops:
+        read = set(self._loops_of_rows(call, relation))
+        if len(read) != 1 or None in read:
             return None
-        (loop,) = loops
+        ((loop, inner),) = (of for of in read if of is not None)
         if loop in relation.roles:
             return None
         for k, operand in enumerate(call.operands):
             if operand.argument not in call.unread and self.kinds[operand.node] is SIZED:
                 axes = relation.operands[k] or ()
                 for dim, axis in enumerate(axes):
-                    if axis.loops == (loop,) and axis.how == KEPT:
+                    if axis.loops == (loop,) and axis.how == KEPT and inner == 1:
                         tables.append(Aligned(node, operand.node, dim))
                     elif self.touches(operand.value.shape[dim]) and not isinstance(axis.how, Looked):
                         return None
-        dims = [d for d, of in enumerate(relation.result) if of == (loop,)]
-        if len(dims) != 1 or not isinstance(value, torch.Tensor):
-            return dims[0] if len(dims) == 1 else None
-        others = (size for d, size in enumerate(value.shape) if d != dims[0])
-        return None if self.symbols and any(self.touches(size) for size in others) else dims[0]
+        dims = [d for d, of in enumerate(relation.result) if loop in of]
+        if len(dims) != 1 or relation.result[dims[0]][0] != loop:
+            return None
+        below = self._slots(relation, relation.result[dims[0]][1:])
+        if below is None:
+            return None
+        if isinstance(value, torch.Tensor):
+            others = (size for d, size in enumerate(value.shape) if d != dims[0])
+            if self.symbols and any(self.touches(size) for size in others):
+                return None
+        if inner * below == 1:
+            return Row(dims[0])
+        by = next((kind.by for n in read_inputs(node) if isinstance(kind := self.kinds[n], Merged)), node)
+        return None if by in self.apart else Merged(dims[0], inner * below, by)
 
-    def _loops_of_rows(self, call: Any, relation: Relation) -> Iterator[int | None]:
-        """The loops along which the packed axes of rows are read; None for one that is not read slot by slot."""
+    def _loops_of_rows(self, call: Any, relation: Relation) -> Iterator[tuple[int, int] | None]:
+        """The loops along which the packed axes of rows are read, and how many slots of them a token has; None for one
+        that is not read slot by slot."""
         for k, operand in enumerate(call.operands):
             kind = self.kinds[operand.node]
-            if operand.argument in call.unread or not isinstance(kind, Row):
+            if operand.argument in call.unread or not isinstance(kind, (Row, Merged)):
                 continue
             axes = relation.operands[k]
             axis = axes[kind.dim] if axes is not None else None
-            whole = axis is not None and (axis.how == KEPT or self._all_of(axis.how, axis.loops, relation))
-            yield axis.loops[0] if axis is not None and whole and len(axis.loops) == 1 else None
+            whole = axis is not None and (axis.how == KEPT or self._all_of(call, axis, relation))
+            if axis is None or not axis.loops or not whole:
+                yield None
+                continue
+            inner, below = kind.inner if isinstance(kind, Merged) else 1, self._slots(relation, axis.loops[1:])
+            yield None if below is None or inner % below else (axis.loops[0], inner // below)
 
-    def _all_of(self, how: Any, loops: tuple[int, ...], relation: Relation) -> bool:
-        """Is a cut no cut?"""
-        from_start = isinstance(how, Cut) and how.step == 1 and isinstance(how.start, int) and how.start == 0
-        return from_start and len(loops) == 1 and self.of_length(relation.sizes[loops[0]])
+    def _slots(self, relation: Relation, loops: Sequence[int]) -> int | None:
+        """How many slots some loops have together; None if that is not known, or not the same for every row."""
+        sizes = [settled(relation.sizes[loop]) for loop in loops]
+        known = all(isinstance(size, int) and size > 0 and not self.touches(size) for size in sizes)
+        return math.prod(sizes) if known else None
 
-
-def _numbers(node: fx.Node) -> list[int | float]:
-    """The numbers that a call is given, as they are or as sizes that are known."""
-    given = [settled(example(arg)) for arg in (*node.args, *node.kwargs.values())]
-    return [arg for arg in given if isinstance(arg, (int, float)) and not isinstance(arg, bool)]
+    def _all_of(self, call: Any, axis: Axis, relation: Relation) -> bool:
+        """Is a cut no cut, or a pad no pad, wherever the code is good for the row's length? (A row is padded to a
+        multiple of a chunk at its end, and cut again.)"""
+        if len(axis.loops) != 1 or not self.of_length(relation.sizes[axis.loops[0]]):
+            return False
+        if isinstance(axis.how, Padded):
+            pad = pad_of(call.node)
+            fresh = pad is not None and not self.written.writers(call.node)
+            if fresh and pad is not None and isinstance(pad.before, int) and pad.before == 0:
+                self.no_pads[call.node] = pad.x
+                return True
+            return False
+        if not isinstance(axis.how, Cut) or axis.how.step != 1 or not isinstance(axis.how.start, int):
+            return False
+        return axis.how.start == 0 and not from_the_end(call)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import fx
 
-from packpass.semantics import example, family_of, op_name, storage
-from packpass.semantics.effects import changes_mode, grad_mode_changes, open_autocasts, written_inputs
+from packpass.semantics import example, family_of, op_name, read_inputs, storage
+from packpass.semantics.effects import (
+    changes_mode,
+    effects_of,
+    grad_mode_changes,
+    open_autocasts,
+    written_inputs,
+)
 from passes.isolate.reading import MIXED, SIZED, Reading, Row
 from passes.refused import Refused
 
@@ -39,6 +46,7 @@ def regions(reading: Reading) -> list[Region]:
     for nodes in _convex(reading, groups, order):
         members = set(nodes)
         seen = [n for n in nodes if any(user not in members for user in n.users)]
+        reading.no_merged(reading.kinds[n] for n in seen)
         for n in seen:
             _finished(reading, n, members)
         exits = tuple(n for n in seen if isinstance(reading.kinds[n], Row))
@@ -161,11 +169,15 @@ def _region(
     """With what it needs of values that have no tokens: those of the row's length are computed again inside."""
     members, entries, others = set(nodes), dict[fx.Node, None](), dict[fx.Node, None]()
     stack = list(nodes)
-    while stack:
+    while stack or (stack := [n for entry in entries for n in _widened(reading, entry, members)]):
+        for n in stack:
+            entries.pop(n, None)
+        members.update(stack)
         for n in stack.pop().all_input_nodes:
             if n in members:
                 continue
             kind = reading.kinds[n]
+            reading.no_merged((kind,))
             if kind is SIZED and n.op != "placeholder":
                 writers = reading.written.writers(n)
                 members.add(n)
@@ -191,6 +203,45 @@ def _region(
     _one_mode(reading, nodes, members)
     sorted_nodes = sorted(members, key=order.__getitem__)
     return Region(tuple(sorted_nodes), tuple(entries), tuple(others), exits, states)
+
+
+def _widened(reading: Reading, node: fx.Node, members: set[fx.Node]) -> list[fx.Node]:
+    """The token-wise calls that make more of a row for the region alone, as ``repeat_interleave`` does of heads: they
+    are the region's, which is given less."""
+    chain: list[fx.Node] = []
+    least, best = _bytes(reading, node), 0
+    while least is not None and _for_alone(reading, node, {*members, *chain}):
+        chain.append(node)
+        (node,) = _tensors(node)
+        before = _bytes(reading, node)
+        if before is not None and before < least:
+            least, best = before, len(chain)
+    return chain[:best]
+
+
+def _for_alone(reading: Reading, node: fx.Node, members: set[fx.Node]) -> bool:
+    """Is a value made of one row, token by token, and used by the region alone?"""
+    moves = family_of(node) in ("views", "pointwise", "indexing") or node in reading.no_pads
+    given = _tensors(node)
+    if not moves or any(user not in members for user in node.users):
+        return False
+    if len(given) != 1 or given[0] not in read_inputs(node) or not isinstance(reading.kinds[given[0]], Row):
+        return False
+    if changes_mode(node) or not effects_of(node).repeatable or any(t.user is node for t in reading.aligned):
+        return False
+    return not reading.written.writers(given[0])
+
+
+def _tensors(node: fx.Node) -> list[fx.Node]:
+    return [n for n in node.all_input_nodes if isinstance(example(n), torch.Tensor)]
+
+
+def _bytes(reading: Reading, node: fx.Node) -> int | None:
+    """What a row has per token."""
+    kind, value = reading.kinds[node], example(node)
+    others = [size for d, size in enumerate(value.shape) if not isinstance(kind, Row) or d != kind.dim]
+    known = all(isinstance(size, int) for size in others)
+    return math.prod(others) * value.dtype.itemsize if known else None
 
 
 def _one_mode(reading: Reading, nodes: list[fx.Node], members: set[fx.Node]) -> None:

@@ -15,24 +15,28 @@ from passes.isolate.build import Body
 from passes.refused import Refused
 
 PLAN = ("packpass_source", "packpass_slots", "packpass_cu_seqlens", "packpass_cu_seqlens_padded")
+STARTS = "packpass_starts"
+"""What the plan of rows of chunks has besides."""
 
 
-def add_plan(graph: fx.Graph) -> list[fx.Node]:
+def add_plan(graph: fx.Graph, chunks: bool) -> list[fx.Node]:
     """Inputs for the plan, behind those of the graph."""
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     plan: list[fx.Node] = []
-    for name in PLAN:
+    for name in (*PLAN, STARTS) if chunks else PLAN:
         with graph.inserting_after(last):
             last = graph.placeholder(name)
         plan.append(last)
     return plan
 
 
-def rewrite(gm: fx.GraphModule, bodies: Sequence[tuple[Body, float]], new: dict[fx.Node, fx.Node]) -> None:
-    """Put the calls there; the plan becomes three more inputs of the graph. ``new``: what stands for nodes that are
-    gone."""
+def rewrite(
+    gm: fx.GraphModule, bodies: Sequence[tuple[Body, float]], new: dict[fx.Node, fx.Node], chunks: bool
+) -> None:
+    """Put the calls there; the plan becomes more inputs of the graph. ``new``: what stands for nodes that are gone.
+    ``chunks``: are documents put into rows of chunks?"""
     graph = gm.graph
-    plan = add_plan(graph)
+    plan = add_plan(graph, chunks)
     for i, (body, fill) in enumerate(bodies):
         name = f"packpass_document_{i}"
         gm.add_submodule(name, body.function)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import fx
 
 from packpass.semantics import call_of, example
-from passes.isolate.reading import Reading, Row
+from passes.isolate.reading import Merged, Reading, Row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,20 +30,21 @@ def slot_read(reading: Reading, node: fx.Node) -> Slot | None:
     base = node.args[0] if call is not None and node.args else None
     if call is None or not isinstance(base, fx.Node):
         return None
-    dim = _row_dim(reading, base)
-    if dim is None:
+    kind = reading.kinds.get(base)
+    if not isinstance(kind, (Row, Merged)):
         return _unbound(reading, node, base)
+    dim, inner = kind.dim, kind.inner if isinstance(kind, Merged) else 1
     length, rank = int(reading.length), example(base).dim()
     if call.op == "select":
         number = call.get("index")
-        whole = call.get("dim") % rank == dim and _number(number)
+        whole = call.get("dim") % rank == dim and _number(number) and inner == 1
         return Slot(base, number % length, "select") if whole else None
     if call.op == "narrow":
         number, one = call.get("start"), call.get("length")
-        whole = call.get("dim") % rank == dim and _number(number) and one == 1
-        return Slot(base, number % length, "narrow", kept=True) if whole else None
+        whole = call.get("dim") % rank == dim and _number(number) and one == inner and number % inner == 0
+        return Slot(base, number // inner % length, "narrow", kept=True) if whole else None
     if call.op == "getitem":
-        found = _indexed(call.get("index"), dim, rank, length)
+        found = _indexed(call.get("index"), dim, rank, length, inner)
         return None if found is None else Slot(base, *found)
     return None
 
@@ -79,8 +80,9 @@ def _unbound(reading: Reading, node: fx.Node, base: fx.Node) -> Slot | None:
 _SLOT = "slot"
 
 
-def _indexed(index: Any, dim: int, rank: int, length: int) -> tuple[int, tuple[Any, ...], bool] | None:
-    """``(number, form, kept)`` of an index of numbers and slices that takes one slot along a dimension."""
+def _indexed(index: Any, dim: int, rank: int, length: int, inner: int = 1) -> tuple[int, tuple[Any, ...], bool] | None:
+    """``(number, form, kept)`` of an index of numbers and slices that takes one slot along a dimension, or the
+    ``inner`` slots of one token."""
     items = index if isinstance(index, tuple) else (index,)
     taken = sum(1 for at in items if at is not None and at is not Ellipsis)
     number, kept, place, form = None, False, 0, list[Any]()
@@ -93,7 +95,7 @@ def _indexed(index: Any, dim: int, rank: int, length: int) -> tuple[int, tuple[A
         if not (_number(at) if ends is None else all(end is None or _number(end) for end in ends)):
             return None
         if place == dim:
-            number, kept = _one_slot(at, ends, length), ends is not None
+            number, kept = _one_slot(at, ends, length, inner), ends is not None
             form.append(_SLOT)
         else:
             form.append(at if ends is None else ends)
@@ -101,11 +103,12 @@ def _indexed(index: Any, dim: int, rank: int, length: int) -> tuple[int, tuple[A
     return None if number is None else (number, (*form, kept), kept)
 
 
-def _one_slot(at: Any, ends: tuple[Any, Any, Any] | None, length: int) -> int | None:
+def _one_slot(at: Any, ends: tuple[Any, Any, Any] | None, length: int, inner: int) -> int | None:
     if ends is None:
-        return int(at) % length
-    taken = range(*slice(*ends).indices(length))
-    return taken[0] if len(taken) == 1 else None
+        return int(at) % length if inner == 1 else None
+    taken = range(*slice(*ends).indices(length * inner))
+    whole = len(taken) == inner and taken[0] % inner == 0 and (inner == 1 or taken.step == 1)
+    return taken[0] // inner if whole else None
 
 
 def _number(value: Any) -> bool:

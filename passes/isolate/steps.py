@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import call_of, example
-from passes.isolate.reading import MIXED, Reading, Row
+from passes.isolate.reading import MIXED, Merged, Reading, Row
 from passes.isolate.regions import Region
 from passes.refused import Refused
 
@@ -143,12 +143,14 @@ def slot_of(reading: Reading, node: fx.Node) -> int | None:
         number = next(_numbers(call.op, node.args[1:], _dim(reading, row), _rank(row)), None)
     if type(number) is not int or _dim(reading, row) is None:
         return None
-    return number + reading.length if number < 0 else number
+    kind = reading.kinds.get(row)
+    inner = kind.inner if isinstance(kind, Merged) else 1
+    return (number + reading.length * inner if number < 0 else number) // inner
 
 
 def _dim(reading: Reading, node: Any) -> int | None:
     kind = reading.kinds.get(node) if isinstance(node, fx.Node) else None
-    return kind.dim if isinstance(kind, Row) else reading.row_dim(example(node)) if kind is MIXED else None
+    return kind.dim if isinstance(kind, (Row, Merged)) else reading.row_dim(example(node)) if kind is MIXED else None
 
 
 def _rank(node: fx.Node) -> int:

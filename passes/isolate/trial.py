@@ -9,6 +9,7 @@ convolutions and everything causal, -inf for largest values and softmax, inf for
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,9 +19,12 @@ from torch import Tensor, fx
 
 from packpass._compat import fake_mode_of, hint_of
 from packpass.decisions.location import location_of_node
+from packpass.ops._document_plans import chunked_rows, one_batch
+from packpass.ops._each_document import each_document
 from packpass.semantics import example, op_name, storage
 from packpass.semantics.effects import effects_of, written_inputs
 from passes.isolate.build import Body
+from passes.isolate.chunked import Chunked
 from passes.isolate.lengths import Lengths
 from passes.refused import Refused
 
@@ -170,6 +174,39 @@ def _of_one_length(body: Body, values: dict[fx.Node, Any], lengths: Lengths, fil
         return reason
 
 
+def differs_in_chunks(
+    body: Body, chunked: Chunked, same_as: Sequence[int], values: dict[fx.Node, Any], fill: float
+) -> str:
+    """What differs between a batch of documents and rows of chunks with several of them each; empty if nothing does."""
+    count, slots = chunked.count, chunked.slots
+    lengths = [slots + 1, 1, slots, 3, count * slots - 1, 2 * slots - 1, slots - 1, 2]
+    ends = list(itertools.accumulate(lengths))
+    documents = [(end - n, n) for end, n in zip(ends, lengths, strict=True)]
+    device = example(body.region.entries[0]).device
+    plans = (
+        one_batch(documents, ends[-1], device, lambda longest, total: count * slots, slots),
+        chunked_rows(documents, ends[-1], device, count, slots),
+    )
+    found = []
+    try:
+        with torch.autocast(device.type, enabled=False):
+            for function, plan in zip((body.function, chunked.function), plans, strict=True):
+                rows = [
+                    _leaf(_window(_wide(values[n]), dim, 0, ends[-1]), example(n))
+                    for n, dim in zip(body.region.entries, body.given, strict=True)
+                ]
+                others = [_weight(_wide(values[n]), example(n)) for n in body.others]
+                others = [others[first] for first in same_as]
+                results = each_document(
+                    _widened(function), body.given, body.fills(fill), body.returned, (plan,), *rows, *others
+                )
+                found.append([*(x.detach() for x in results), *itertools.chain(*_gradients(results, rows, others))])
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    same = all(_same(x, y) for x, y in zip(*found, strict=True))
+    return "" if same else "a document changes with what lies in front of it"
+
+
 def _tried(longest: int) -> list[int]:
     """Slots of the documents of one trial."""
     return sorted({longest, longest - 1, longest // 2, 3, 1} & set(range(1, longest + 1)), reverse=True)
@@ -186,7 +223,7 @@ def _compare(
     """A document of a length that the code is good for (``fits``) is tried by itself, another one as the start of a
     longer one. ``roughly``: look at results alone, and only for what cannot be rounding."""
     lengths = _tried(longest)
-    others = [_leaf(values[n], example(n)) for n in body.others]
+    others = [_weight(values[n], example(n)) for n in body.others]
     fills = body.fills(fill)
     wholes = [
         [_window(values[n], dim, 7 * i, longest) for n, dim in zip(body.region.entries, body.given, strict=True)]
@@ -270,6 +307,11 @@ def _leaf(x: Any, like: Any) -> Any:
     if not isinstance(x, Tensor):
         return x
     return x.detach().clone().requires_grad_(x.dtype.is_floating_point)
+
+
+def _weight(x: Any, like: Any) -> Any:
+    """A value without tokens, to take gradients of if anybody does: nobody asks for those of a mask."""
+    return _leaf(x, like) if isinstance(like, Tensor) and like.requires_grad else x
 
 
 def _gradients(

@@ -103,7 +103,7 @@ def _reshape(machine: Machine, node: fx.Node) -> None:
     assert isinstance(source, fx.Node) and isinstance(sizes, (tuple, list))
     term, fake = machine.term(source, node), example(node)
     have = product(term.dims)
-    dims: list[Any] = [None if example(s) == -1 else machine.expression(s, node) for s in sizes]
+    dims: list[Any] = [None if type(s) is int and s == -1 else machine.expression(s, node) for s in sizes]
     if None in dims:
         at = dims.index(None)
         rest = product(d for d in dims if d is not None)

@@ -429,8 +429,8 @@ def list_without_its_first(x: Tensor, cu: Tensor) -> Tensor:
 def list_append(x: Tensor, cu: Tensor) -> Tensor:
     parts = []
     for s, e in zip(cu[:-1], cu[1:]):
-        parts.append((x[:, s:e], x[:, s:e] * 2))
-    return torch.cat([part for pair in parts for part in pair], 1)
+        parts.append((x[:, s:e], "document"))
+    return torch.cat([part for part, _ in parts], 1)
 
 
 def carried_state(x: Tensor, cu: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.dist import a2a_computed_programs as computed
+from tests.dist import a2a_library_programs as library
 from tests.dist import a2a_spelled_programs as spelled
 from tests.dist import a2a_twice_programs as twice
 from tests.dist.a2a_moves import WIDTH, gathered, scatter_sequence, size_of, unzigzag, zigzag
@@ -348,6 +349,9 @@ REWRITTEN = {
         Hard(spelled.handles, differentiable=False),
         Hard(spelled.lists_in_a_function),
         Hard(spelled.differentiable_lists),
+        Hard(library.split_by_the_length_of_a_part, exchanges=2, tails=False),
+        Hard(library.rows_of_two),
+        Hard(library.dicts_of_two),
         Hard(twice.there_and_back, exchanges=2, tails=False),
         Hard(twice.back_into_the_row, exchanges=2),
         Hard(twice.added_to_the_document, exchanges=2, tails=False),
@@ -382,6 +386,8 @@ LEFT = {
         Hard(spelled.added_into, sharded=False, code="aliasing"),
         Hard(spelled.uneven_parts, sharded=False, code="aliasing"),
         Hard(spelled.uneven_lists, sharded=False, code="aliasing"),
+        Hard(library.split_in_three, sharded=False, code="not-zigzag"),
+        Hard(library.one_row_kept, code="not-zigzag"),
         Hard(twice.received_used_twice, code="not-zigzag"),
         Hard(twice.next_document_written, code="aliasing"),
         Hard(twice.back_in_order, code="not-zigzag"),

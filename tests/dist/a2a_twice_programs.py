@@ -117,7 +117,6 @@ def back_in_order(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(out)
 
 
-
 def function_that_forgets(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     cp = size_of(group)
     return torch.cat([DocumentsInOrder.apply(x[s // cp : e // cp], group) for s, e in pairwise(cu.tolist())])

@@ -183,7 +183,7 @@ def mismatch_later() -> str:
 
 def other_options(disable: list[str]) -> str:
     """Rank 1 must not put exchanges together, rank 0 does."""
-    groups = [dist.new_group([i, i + 1], timeout=datetime.timedelta(seconds=5)) for i in (0, 2)]
+    groups = [dist.new_group([i, i + 1], timeout=datetime.timedelta(seconds=50)) for i in (0, 2)]
     group: Any = groups[dist.get_rank() // 2]
 
     def exchanges(x: Tensor) -> Tensor:
@@ -286,7 +286,7 @@ def die_in_a_step(cp: int, how: str, seconds: float) -> None:
     """After a good step, rank 1 dies or stops between forward and backward."""
     group = dist.new_group(list(range(cp)), timeout=datetime.timedelta(seconds=seconds))
     x, cu = shard(group)
-    call = compiled(forth_and_back)
+    call = compiled(forth_and_back, inner_backend="aot_eager")
     leaf = x.requires_grad_()
     call(leaf, cu, group).sum().backward()
     loss = call(leaf, cu, group).sum()
@@ -295,6 +295,48 @@ def die_in_a_step(cp: int, how: str, seconds: float) -> None:
             os._exit(3)
         time.sleep(4 * seconds)
     loss.backward()
+
+
+class Checked(torch.autograd.Function):
+    """The same values; gradients must be below a limit."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, limit: Tensor) -> Tensor:
+        ctx.save_for_backward(limit)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (limit,) = ctx.saved_tensors
+        torch._assert_async((grad < limit).all(), "gradients are too large")
+        return grad.clone(), None
+
+
+def raises(direction: str, timeout: float) -> dict[str, Any]:
+    """After a good step, rank 1 raises in its second; then it waits until the others must have heard of it."""
+    group: Any = dist.new_group(list(range(dist.get_world_size())), timeout=datetime.timedelta(seconds=100))
+    x, cu = shard(group)
+
+    def checked(x: Tensor, cu: Tensor, group: Any, values: Tensor, gradients: Tensor) -> Tensor:
+        torch._assert_async((x < values).all(), "values are too large")
+        return Checked.apply(forth_and_back(x, cu, group), gradients)  # type: ignore[no-any-return]
+
+    call = compiled(checked, inner_backend="aot_eager", agreement_timeout=timeout)
+    leaf, high, low = x.requires_grad_(), torch.tensor(1e9), torch.tensor(-1e9)
+
+    def step(limits: dict[str, Tensor]) -> None:
+        loss = call(leaf, cu, group, limits.get("values", high), limits.get("gradients", high)).sum()
+        if direction == "gradients" or not limits:
+            loss.backward()
+
+    step({})
+    fails = dist.get_rank() == 1
+    started = time.monotonic()
+    heard = said(lambda: step({direction: low} if fails else {}))
+    seconds = time.monotonic() - started
+    if fails:
+        time.sleep(timeout + 8)
+    return {"heard": heard, "seconds": seconds, "later": said(lambda: step({})) if fails else ""}
 
 
 # === Bad input, compiled ========================================================================================

@@ -98,16 +98,13 @@ def test_other_options_on_one_rank(ranks: Ranks) -> None:
 
 
 def test_a_rank_whose_collectives_are_left_alone() -> None:
-    """It asks nobody, and waits in a collective for the time-out of the group. The other one knows why."""
+    """It asks nobody, and waits in a collective. When the other one gives up, it hears why."""
     pool = Ranks(4)
-    first, second, third, fourth = pool.call(programs.other_options, ["fuse_all_to_all", "bucket_all_to_all"])
+    messages = pool.call(programs.other_options, ["fuse_all_to_all", "bucket_all_to_all"])
     pool.close()
-    for message in (first, third):
-        assert message.startswith("AgreementError: packpass: rank 1 of process group")
-        assert "rank 1: compiled a graph whose collectives are left as they are written, with 3" in message
-    for message in (second, fourth):
-        assert message.startswith("RuntimeError")
-        assert "Timed out" in message
+    message = same_message(messages, groups=2)
+    assert message.startswith("AgreementError: packpass: rank 1 of process group")
+    assert "rank 1: compiled a graph whose collectives are left as they are written, with 3" in message
 
 
 PATIENT = {"agreement_timeout": 60.0}
@@ -212,7 +209,7 @@ def test_a_rank_that_dies_before_the_agreement() -> None:
 
 @pytest.mark.parametrize(("how", "fault"), [("dies", "rank 1: died"), ("stops", "rank 0:\nTraceback")])
 def test_a_rank_that_fails_in_the_middle_of_a_step(how: str, fault: str) -> None:
-    """Gloo notices: at once, or after the time-out of the group."""
+    """Gloo notices: at once, or after the time-out of the group. The error is packpass's, and names the rank."""
     pool = Ranks(2)
     started = monotonic()
     with pytest.raises(RuntimeError, match=fault) as caught:
@@ -221,8 +218,21 @@ def test_a_rank_that_fails_in_the_middle_of_a_step(how: str, fault: str) -> None
     assert "rank 0:\nTraceback" in said
     # Of a dead peer gloo may say that the connection was closed, reset or refused, or nothing before the time-out.
     assert re.search(r"RuntimeError: .*gloo/transport" if how == "dies" else r"RuntimeError: .*Timed out", said), said
-    assert "AgreementError" not in said
+    assert "were cut off from each other in the middle of a call" in said
+    assert f"  rank 1: {'its process has ended' if how == 'dies' else 'did not come to this call'}" in said
     assert monotonic() - started < 120
+
+
+@pytest.mark.parametrize("direction", ["values", "gradients"])
+def test_a_rank_that_raises_in_the_middle_of_a_step(direction: str) -> None:
+    """The others do not wait for gloo's time-out, and all hear the same."""
+    pool = Ranks(3)
+    first, second, third = pool.call(programs.raises, direction, 4.0, timeout_s=100)
+    pool.close()
+    assert second["heard"] == f"RuntimeError: {direction} are too large"
+    message = same_message([first["heard"], second["later"], third["heard"]], groups=1)
+    assert f"ranks 0, 2: waited in this call\n  rank 1: raised RuntimeError: {direction} are too large" in message
+    assert max(first["seconds"], third["seconds"]) < 30
 
 
 # === Bad input, compiled ========================================================================================

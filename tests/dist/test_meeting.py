@@ -392,10 +392,12 @@ def test_graphs_without_collectives_of_ours(fake_group: None, options: Options) 
     gm = graph_of(exchanges, torch.ones(12, 8))
     board = mock.Mock(rank=1, **{"count.return_value": 0})
     with mock.patch.object(_agreement, "board_of", return_value=board):
-        assert agreement(gm, [], options).before(run) is run
+        made = agreement(gm, [], options)
+        assert not made.meetings
+        assert (made.before(run) is run) == (not options.agreement)  # others that give up tell this rank
         assert board.put.called == options.agreement  # others that wait can name this rank's collectives
-        assert agreement(gm, [], Options()).before(run) is not run  # two exchanges, which may be joined
-        assert agreement(gm, [], Options(disable=("bucket_all_to_all",))).before(run) is run
+        assert agreement(gm, [], Options()).meetings  # two exchanges, which may be joined
+        assert not agreement(gm, [], Options(disable=("bucket_all_to_all",))).meetings
 
 
 def test_without_distributed() -> None:

@@ -276,15 +276,6 @@ def dict_of_lists(x: Tensor, ids: Tensor, cu: Tensor) -> dict[str, Tensor]:
     return {k: torch.cat(v, dim=-1) for k, v in outs.items()}
 
 
-@leave("f[2,T] i[T] cu", tail=False)
-def list_of_tuples(x: Tensor, ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
-    pairs = []
-    for s, e in zip(cu[:-1], cu[1:]):
-        pairs.append((x[:, s:e].roll(-1, -1), ids[s:e]))
-    a, b = zip(*pairs)
-    return torch.cat(a, -1), torch.cat(b)
-
-
 @leave("f[2,T] cu", tail=False)
 def list_added_to(x: Tensor, cu: Tensor) -> Tensor:
     parts: list[Tensor] = []

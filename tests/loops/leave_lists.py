@@ -148,6 +148,36 @@ def first_piece_is_cleared(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
+@leave("f[T] cu", tail=False, min_len=2, lead_empty=False, why="a document of odd length has three such parts")
+def parts_by_length_backwards(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([torch.cat(x[s:e].split((e - s) // 2)[::-1]) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[T] cu", tail=False, min_len=2, lead_empty=False, why="the first part is no longer than the others")
+def first_part_by_length(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[s:e].split((e - s) // 2)[0] * 2 for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[T] cu", tail=False, min_len=2, lead_empty=False, why="the first part is no longer than the others")
+def first_part_by_length_turned_round(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[cu[i] : cu[i + 1]].split((cu[i + 1] - cu[i]) // 2)[0].flip(0) for i in range(len(cu) - 1)])
+
+
+@leave("f[T] cu", tail=False, min_len=2, lead_empty=False, why="the parts are counted")
+def number_of_parts_by_length(x: Tensor, cu: Tensor) -> Tensor:
+    counts = [len(x[s:e].split((e - s) // 2)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return x * sum(counts)
+
+
+@leave("f[T] cu", tail=False, min_len=2, lead_empty=False, why="two parts of a document of odd length are not all")
+def halves_by_length(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        first, second, *_ = x[s:e].split(x[s:e].shape[0] // 2)
+        out.append(torch.cat((second, first)))
+    return torch.cat(out)
+
+
 @leave("f[T] f[2,6] cu", tail=False, why="the numbers of the list are no lengths: all are one")
 def list_of_one_number(x: Tensor, image: Tensor, cu: Tensor) -> Tensor:
     widths = [image.shape[1] for _ in cu.diff().tolist()]

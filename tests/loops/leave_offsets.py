@@ -231,3 +231,33 @@ def last_end_of_ends_that_change(x: Tensor, cu: Tensor) -> Tensor:
         start = end
         ends += 0
     return torch.stack(out)
+
+
+@leave("f[T] cu cu64", must_refuse=True, why="the first document starts where other boundaries do")
+def start_at_the_first_of_other_boundaries(x: Tensor, cu: Tensor, other: Tensor) -> Tensor:
+    out, start = x.clone(), (other // 2 + 1).tolist()[0]
+    for end in cu[1:].tolist():
+        out[start:end] = x[start:end] * 2
+        start = end
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="the boundaries change after the first one was read")
+def start_before_boundaries_change(x: Tensor, cu: Tensor) -> Tensor:
+    cu, out = cu.clone(), x.clone()
+    start = cu[0].item()
+    cu[0] = 3
+    for end in cu[1:].tolist():
+        out[start:end] = x[start:end] * 2
+        start = end
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="the first document starts at the last boundary")
+def start_at_the_last_boundary(x: Tensor, cu: Tensor) -> Tensor:
+    bounds, out = cu.tolist(), x.clone()
+    start = bounds[-1]
+    for end in bounds[1:]:
+        out[start:end] = x[start:end] * 2
+        start = end
+    return out

@@ -86,17 +86,6 @@ def while_with_two_conditions(x: Tensor, cu: Tensor) -> Tensor:
 
 
 @leave("f[T] cu", must_refuse=True, why="it is no range over documents")
-def while_true(x: Tensor, cu: Tensor) -> Tensor:
-    out, i = x.clone(), 0
-    while True:
-        if i >= len(cu) - 1:
-            break
-        _flip(x, out, int(cu[i]), int(cu[i + 1]))
-        i += 1
-    return out
-
-
-@leave("f[T] cu", must_refuse=True, why="it is no range over documents")
 def while_that_changes_its_documents_order(x: Tensor, cu: Tensor) -> Tensor:
     out, i, before = x.clone(), 0, 0
     while i < len(cu) - 1:
@@ -145,3 +134,67 @@ def while_tokens_are_left(x: Tensor, cu: Tensor) -> Tensor:
         left -= lengths[i]
         i += 1
     return torch.cat(out)
+
+
+@leave("f[T] cu", must_refuse=True, why="no documents go another way than the last one")
+def nothing_to_take(x: Tensor, cu: Tensor) -> Tensor:
+    spans, out = iter(list(zip(cu[:-1].tolist(), cu[1:].tolist()))), x.clone()
+    span = next(spans, None)
+    if span is None:
+        return out - 1
+    while span is not None:
+        _flip(x, out, *span)
+        span = next(spans, None)
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="documents are taken two by two")
+def two_are_taken(x: Tensor, cu: Tensor) -> Tensor:
+    spans, out = iter(list(zip(cu[:-1].tolist(), cu[1:].tolist()))), x.clone()
+    while (span := next(spans, None)) is not None:
+        _flip(x, out, *span)
+        more = next(spans, None)
+        if more is not None:
+            out[more[0] : more[1]] *= 2
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="it ends before the last document")
+def taken_until_a_long_one(x: Tensor, cu: Tensor) -> Tensor:
+    spans, out = iter(list(zip(cu[:-1].tolist(), cu[1:].tolist()))), x.clone()
+    while (span := next(spans, None)) is not None:
+        if span[1] - span[0] > 5:
+            break
+        _flip(x, out, *span)
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="it is no range over documents")
+def while_true_with_two_ends(x: Tensor, cu: Tensor) -> Tensor:
+    out, i = x.clone(), 0
+    while True:
+        if i >= len(cu) - 1:
+            break
+        if int(cu[i + 1]) > 20:
+            break
+        _flip(x, out, int(cu[i]), int(cu[i + 1]))
+        i += 1
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="it is no range over documents")
+def while_turned_round_counting_down(x: Tensor, cu: Tensor) -> Tensor:
+    out, i, n = x.clone(), 0, len(cu) - 1
+    while n > i:
+        _flip(x, out, int(cu[n - 1]), int(cu[n]))
+        n -= 1
+    return out
+
+
+@leave("f[T] cu", must_refuse=True, why="it is no range over documents")
+def while_at_most_by_twos(x: Tensor, cu: Tensor) -> Tensor:
+    out, i, n = x.clone(), 1, len(cu) - 1
+    while i <= n:
+        _flip(x, out, int(cu[i - 1]), int(cu[i]))
+        i += 2
+    return out

@@ -218,3 +218,19 @@ def a_list_of_small_numbers(grid: Tensor) -> Tensor:
     for _, h, w in grid.tolist():
         bounds.extend((torch.arange(h, dtype=torch.int32) * w + bounds[-1]).tolist())
     return torch.tensor(bounds)
+
+
+def _frames(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    grid = grid_of(numbers)
+    count = int(grid.prod(-1).sum())
+    return torch.arange(count * 6.0).reshape(count, 6) / 8, grid
+
+
+@grids("i[N,3]", wrap=_frames)
+def a_token_behind_every_row_of_all_frames(x: Tensor, grid: Tensor) -> Tensor:
+    """A size that is a product stands in a view."""
+    out, newline = [], torch.linspace(0, 1, 6)
+    for image, (t, h, w) in zip(x.split(grid.prod(-1).tolist()), grid.tolist()):
+        rows = image.view(t * h, w, 6)
+        out.append(torch.cat([rows, newline.expand(t * h, 1, 6)], 1).flatten(0, 1))
+    return torch.cat(out)

@@ -149,3 +149,22 @@ def offset_with_gaps(x: Tensor, cu: Tensor) -> Tensor:
         out[:, start : start + n] = x[:, start : start + n].roll(1, -1)
         start += n + 1
     return out
+
+
+@program("f[T] cu")
+def start_at_the_first_boundary(x: Tensor, cu: Tensor) -> Tensor:
+    bounds, parts = cu.tolist(), [x[:0]]
+    start = bounds[0]
+    for end in bounds[1:]:
+        parts.append(x[start:end].cumsum(0))
+        start = end
+    return torch.cat(parts)
+
+
+@program("f[T] cu64")
+def start_at_the_first_boundary_as_tensor(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = x.clone(), cu[0]
+    for end in cu[1:]:
+        out[start:end] = x[start:end].flip(0)
+        start = end
+    return out

@@ -91,3 +91,84 @@ def while_twice(x: Tensor, cu: Tensor) -> Tensor:
         last[cu[i] : cu[i + 1]] = out[cu[i] : cu[i + 1]].roll(1, 0)
         i += 1
     return last
+
+
+@program("f[T] cu")
+def while_at_most(x: Tensor, cu: Tensor) -> Tensor:
+    out, i, n = x.clone(), 1, len(cu) - 1
+    while i <= n:
+        out[cu[i - 1] : cu[i]] = x[cu[i - 1] : cu[i]].roll(1, 0)
+        i += 1
+    return out
+
+
+@program("f[T] cu64")
+def while_turned_round(x: Tensor, cu: Tensor) -> Tensor:
+    out, i, n = x.clone(), 0, len(cu) - 1
+    while n > i:
+        s, e = int(cu[i]), int(cu[i + 1])
+        out[s:e] = x[s:e].flip(0)
+        i += 1
+    return out
+
+
+@program("f[T] cu")
+def while_turned_round_at_least(x: Tensor, cu: Tensor) -> Tensor:
+    out, i = x.clone(), 0
+    while len(cu) - 2 >= i:
+        s, e = int(cu[i]), int(cu[i + 1])
+        out[s:e] = x[s:e].flip(0)
+        i += 1
+    return out
+
+
+@program("f[T] cu")
+def while_true_until_the_end(x: Tensor, cu: Tensor) -> Tensor:
+    out, i, n = x.clone(), 0, len(cu) - 1
+    while True:
+        if i >= n:
+            break
+        s, e = int(cu[i]), int(cu[i + 1])
+        out[s:e] = x[s:e].flip(0)
+        i += 1
+    return out
+
+
+@program("f[T] cu")
+def while_true_that_returns(x: Tensor, cu: Tensor) -> Tensor:
+    out, i = x.clone(), 0
+    while True:
+        if i == len(cu) - 1:
+            return out
+        out[cu[i] : cu[i + 1]] *= 2
+        i += 1
+
+
+@program("f[T] cu")
+def while_there_is_a_next_one(x: Tensor, cu: Tensor) -> Tensor:
+    spans, out = zip(cu[:-1].tolist(), cu[1:].tolist()), x.clone()
+    while (span := next(spans, None)) is not None:
+        out[span[0] : span[1]] = x[span[0] : span[1]].flip(0)
+    return out
+
+
+@program("f[T] cu")
+def while_the_next_one_is_not_none(x: Tensor, cu: Tensor) -> Tensor:
+    spans, parts = iter(list(zip(cu[:-1].tolist(), cu[1:].tolist()))), [x[:0]]
+    span = next(spans, None)
+    while span is not None:
+        s, e = span
+        parts.append(x[s:e].cumsum(0))
+        span = next(spans, None)
+    return torch.cat(parts)
+
+
+@program("f[T] cu")
+def while_true_until_none(x: Tensor, cu: Tensor) -> Tensor:
+    numbers, total = iter(range(len(cu) - 1)), x.new_zeros(())
+    while True:
+        i = next(numbers, None)
+        if i is None:
+            break
+        total = total + x[cu[i] : cu[i + 1]].sum()
+    return total

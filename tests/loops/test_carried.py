@@ -126,3 +126,37 @@ def test_what_the_documents_leave(program: Callable[..., Any]) -> None:
         same(f"gradient of {program.__name__} {lengths}", want, got, exact=False)
     assert counters["packpass"]["rewrite:vectorize_segments"] >= 1
     assert not [key for key in counters["packpass"] if key.startswith("refusal")]
+
+
+def _offset(x: Tensor, cu: Tensor, start: int) -> Tensor:
+    out = []
+    for n in cu.diff().tolist():
+        out.append(x[start : start + n].flip(0))
+        start += n
+    return torch.cat(out)
+
+
+def _last_end(x: Tensor, cu: Tensor, start: int) -> Tensor:
+    out = []
+    for end in cu[1:].tolist():
+        out.append(x[start:end].flip(0))
+        start = end
+    return torch.cat(out)
+
+
+def _counter(x: Tensor, cu: Tensor, count: int) -> Tensor:
+    total = x.new_zeros(())
+    for i in range(len(cu) - 1):
+        total = total + x[cu[i] : cu[i + 1]].sum()
+        count += 1
+    return total / count
+
+
+@pytest.mark.parametrize("program", [_offset, _last_end, _counter])
+def test_what_a_local_begins_with_is_guarded(program: Any) -> None:
+    """Another number for the argument is another program."""
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
+    x, cu = torch.arange(9.0), torch.tensor([0, 3, 5, 8])
+    for start in (0, 2, 1, 0):
+        torch.testing.assert_close(compiled(x, cu, start), program(x, cu, start), rtol=0, atol=0)

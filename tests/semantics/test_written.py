@@ -41,6 +41,50 @@ def running_mean(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor) -> Tensor:
     return q + v
 
 
+class Scaled(torch.autograd.Function):
+    """Reads; its backward reads what was kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: float) -> Tensor:
+        ctx.by = by
+        return torch.empty_like(x).copy_(x * by)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.by, None
+
+
+class Filled(Scaled):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: float) -> Tensor:
+        ctx.by = by
+        return x.fill_(by) * 1
+
+
+class Seen(Scaled):
+    """Its result is a view of what it is given, through which others may write."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: float) -> Tensor:
+        ctx.by = by
+        return x.view(-1)
+
+
+class Kept(Scaled):
+    """Its backward gets hold of what the forward was given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.by = by
+        return x * by
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return grad * x.mul_(2), None
+
+
 def written_by(fn: Callable[..., Any], *args: Any) -> bool:
     """May any call that ``fn`` makes write to its first argument?"""
     found: list[bool] = []
@@ -123,3 +167,18 @@ def test_operators_of_others_are_asked(library: Any) -> None:
     assert written_by(lambda x: library.poke(x), torch.ones(3))
     assert written_by(lambda x: library.poke.default(x), torch.ones(3))
     assert not written_by(lambda x: library.look(x), torch.ones(3))
+
+
+@pytest.mark.parametrize(("function", "writes"), [(Scaled, False), (Filled, True), (Seen, True), (Kept, True)])
+def test_functions_of_autograd(function: Any, writes: bool) -> None:
+    """What they are given is written if the forward does, or if somebody who runs later gets hold of it."""
+    found: list[bool] = []
+
+    def look(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        calls = [n for n in gm.graph.nodes if "autograd_function_apply" in str(n.target)]
+        found.extend(bool(written_inputs(call)) for call in calls)
+        return gm.forward
+
+    torch._dynamo.reset()
+    torch.compile(lambda x: function.apply(x * 1, 2.0), backend=look, fullgraph=True)(torch.ones(3, requires_grad=True))
+    assert found == [writes]

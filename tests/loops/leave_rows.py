@@ -1,0 +1,110 @@
+"""Look-alikes of lists with a tuple, a list or a dict for each document: right, whatever becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+
+
+@leave("f[T,2] cu", tail=False, why="rows of two and of three")
+def rows_of_two_widths(x: Tensor, cu: Tensor) -> list[Tensor]:
+    rows: list[Any] = []
+    for i in range(len(cu) - 1):
+        document = x[cu[i] : cu[i + 1]]
+        rows.append((document.flip(0), document) if i % 2 else (document, document, document))
+    return [torch.cat(column) for column in zip(*rows)]
+
+
+@leave("f[T,2] cu", tail=False, why="a row changes when it is in the list")
+def row_changed_afterwards(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    rows = []
+    for i in range(len(cu) - 1):
+        row = [x[cu[i] : cu[i + 1]].flip(0), x[cu[i] : cu[i + 1]]]
+        rows.append(row)
+        row[0] = row[0] * 3
+    return torch.cat([row[0] for row in rows]), torch.cat([row[1] for row in rows])
+
+
+@leave("f[T,2] cu", tail=False, why="a row gets another entry when it is in the list")
+def entry_added_afterwards(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    rows = []
+    for i in range(len(cu) - 1):
+        row = {"a": x[cu[i] : cu[i + 1]].flip(0)}
+        rows.append(row)
+        row["b"] = row["a"] * 3
+    return torch.cat([row["a"] for row in rows]), torch.cat([row["b"] for row in rows])
+
+
+@leave("f[T,2] cu", tail=False, why="a tensor of a row is written when it is in the list")
+def tensor_written_afterwards(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    rows = []
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]].flip(0)
+        rows.append((part, part + 1))
+        part.mul_(3)
+    first, second = zip(*rows)
+    return torch.cat(first), torch.cat(second)
+
+
+@leave("f[T,2] cu", tail=False, min_len=1, lead_empty=False, why="one row alone")
+def last_row(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    rows = [(x[s:e].flip(0), x[s:e]) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.cat([row[0] for row in rows]), rows[-1][1] * 2
+
+
+@leave("f[T,2] cu", tail=False, why="short documents have no row")
+def rows_of_some(x: Tensor, cu: Tensor) -> Tensor:
+    rows = [(x[:1], x[:1])]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s > 1:
+            rows.append((x[s:e].flip(0), x[s:e]))
+    return torch.cat([a - b for a, b in rows])
+
+
+@leave("f[T,2] cu", tail=False, why="rows are returned")
+def rows_returned(x: Tensor, cu: Tensor) -> Any:
+    rows = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        rows.append((x[s:e].flip(0), x[s:e] * 2))
+    return rows
+
+
+@leave("f[T,2] cu", tail=False, why="another row follows")
+def one_more_row(x: Tensor, cu: Tensor) -> list[Tensor]:
+    rows = [(x[s:e].flip(0), x[s:e] * 2) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    rows.append((x[:2], x[1:3]))
+    return [torch.cat(column) for column in zip(*rows)]
+
+
+@leave("f[T,2] cu", tail=False, why="the rows are joined as they are")
+def all_entries(x: Tensor, cu: Tensor) -> Tensor:
+    rows = [(x[s:e].flip(0), x[s:e] * 2) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.cat([part for row in rows for part in row])
+
+
+@leave("f[T,2] cu", tail=False, why="rows in another order")
+def rows_backwards(x: Tensor, cu: Tensor) -> list[Tensor]:
+    rows = [(x[s:e].flip(0), x[s:e] * 2) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return [torch.cat(column) for column in zip(*rows[::-1])]
+
+
+@leave("f[T,2] cu", tail=False, why="rows within rows")
+def nested_rows(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    rows = [((x[s:e].flip(0), x[s:e]), x[s:e] * 2) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.cat([inner[0] for inner, _ in rows]), torch.cat([outer for _, outer in rows])
+
+
+@leave("f[T,2] cu", tail=False, why="lists are made of the columns by a function that is handed on")
+def columns_listed_by_map(x: Tensor, cu: Tensor) -> list[Tensor]:
+    rows = [(x[s:e].flip(0), x[s:e] * 2) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return [torch.cat(column) for column in map(list, zip(*rows))]
+
+
+@leave("f[T,2] cu", tail=False, why="counted and indexed")
+def counted_rows(x: Tensor, cu: Tensor) -> Tensor:
+    rows = [(x[s:e].flip(0), x[s:e] * 2) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.cat([rows[i][0] for i in range(len(rows))])

@@ -1,0 +1,76 @@
+"""Loops that must be rewritten: lists with a tuple, a list or a dict for each document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .harness import program
+
+
+@program("f[2,T] i[T] cu", tail=False)
+def list_of_tuples(x: Tensor, ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    pairs = []
+    for s, e in zip(cu[:-1], cu[1:]):
+        pairs.append((x[:, s:e].roll(-1, -1), ids[s:e]))
+    a, b = zip(*pairs)
+    return torch.cat(a, -1), torch.cat(b)
+
+
+@program("f[T,2] cu", tail=False)
+def columns_one_by_one(x: Tensor, cu: Tensor) -> list[Tensor]:
+    rows = [(x[s:e].flip(0), x[s:e] * 2, x[s:e].roll(1, 0)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return [torch.cat(column) for column in zip(*rows)]
+
+
+@program("f[T,2] cu", tail=False)
+def columns_mapped(x: Tensor, cu: Tensor) -> tuple[Tensor, ...]:
+    rows = []
+    for i in range(len(cu) - 1):
+        document = x[cu[i] : cu[i + 1]]
+        rows.append((document.flip(0), document + 1))
+    return tuple(map(torch.cat, zip(*rows)))
+
+
+@program("f[T,2] cu", tail=False)
+def columns_as_lists(x: Tensor, cu: Tensor) -> Any:
+    rows = [(x[cu[i] : cu[i + 1]].flip(0), x[cu[i] : cu[i + 1]].roll(2, 0)) for i in range(len(cu) - 1)]
+    first, second = [list(column) for column in zip(*rows)]
+    return torch.cat(first), torch.cat([x[:3], *second])
+
+
+@program("f[T,2] cu", tail=False)
+def rows_gone_through_again(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    rows = []
+    for i in range(len(cu) - 1):
+        rows.append([x[cu[i] : cu[i + 1]].flip(0), x[cu[i] : cu[i + 1]].roll(-1, 0)])
+    return torch.cat([row[0] for row in rows]), torch.cat([b - a for a, b in rows])
+
+
+@program("f[T,2] cu", tail=False)
+def rows_of_a_dict(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    rows = []
+    for i in range(len(cu) - 1):
+        document = x[cu[i] : cu[i + 1]]
+        rows.append({"query": document.roll(1, 0), "key": document.flip(0)})
+    return torch.cat([row["query"] for row in rows]), torch.cat([row["key"] * 2 for row in rows])
+
+
+@program("f[T,2] cu", tail=False, exact=False, min_len=1, lead_empty=False)
+def rows_with_one_value_each(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    rows = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        rows.append((x[s:e].cumsum(0), x[s:e].mean(0)))
+    outputs, means = zip(*rows)
+    return torch.cat(outputs), torch.stack(means)
+
+
+@program("f[T,2] cu", tail=False)
+def rows_with_a_length(x: Tensor, cu: Tensor) -> Tensor:
+    """A number and a tensor."""
+    rows = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        rows.append((x[s:e].flip(0), e - s))
+    return torch.cat([part * n for part, n in rows])
