@@ -52,9 +52,10 @@ from passes.isolate.build import Body, body_of, counted_body_of
 from passes.isolate.by_chunks import check_decisions, in_chunks
 from passes.isolate.carried import Carried, carried_of
 from passes.isolate.convolution import Taps, taps_of
+from passes.isolate.kinds import Aligned, Restart, Row
 from passes.isolate.lengths import Lengths, lengths_of
 from passes.isolate.proof import leak_of
-from passes.isolate.reading import Aligned, Reading, Restart, Row
+from passes.isolate.reading import Reading
 from passes.isolate.regions import Region, regions
 from passes.isolate.steps import Steps
 from passes.isolate.trial import FILLS, Example, example_inputs, fill_of

@@ -12,8 +12,9 @@ from packpass.ops._varlen_attention import FLASH_DTYPES
 from packpass.semantics import example
 from packpass.semantics.bound_mixers import Attention, attention_of
 from packpass.semantics.build import in_order, memory_order
+from passes.isolate.kinds import Row
 from passes.isolate.positions import order_of_mask
-from passes.isolate.reading import Reading, Row
+from passes.isolate.reading import Reading
 
 
 def attentions(reading: Reading) -> dict[fx.Node, Attention]:

@@ -10,7 +10,8 @@ from torch import fx
 from packpass.layout import Packing
 from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
-from passes.isolate.reading import Reading, Row
+from passes.isolate.kinds import Row
+from passes.isolate.reading import Reading
 from passes.nodes import needed_for
 from passes.refused import Refused
 

@@ -12,8 +12,9 @@ from packpass.ops import _each_document
 from packpass.ops._each_document import own_memory
 from packpass.semantics import blank, example, storage
 from packpass.semantics.batched import counted_form_of, form_of
+from passes.isolate.kinds import SIZED, Row
 from passes.isolate.neutral import Neutral, neutral_of
-from passes.isolate.reading import SIZED, Reading, Row
+from passes.isolate.reading import Reading
 from passes.isolate.regions import Region
 from passes.refused import Refused
 

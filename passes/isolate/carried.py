@@ -28,7 +28,8 @@ from torch import fx
 from packpass.semantics import blank, call_of, example, read_inputs, storage
 from packpass.semantics.effects import effects_of, written_inputs
 from passes.isolate.alike import Alike, Argument, NotProven, arguments
-from passes.isolate.reading import PLAIN, SIZED, Merged, Reading, Row
+from passes.isolate.kinds import PLAIN, SIZED, Merged, Row
+from passes.isolate.reading import Reading
 from passes.isolate.regions import Region
 from passes.isolate.slots import Slot, slot_read, slot_written
 

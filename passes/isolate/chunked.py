@@ -36,8 +36,9 @@ from passes.isolate import carried
 from passes.isolate.alike import made_alike
 from passes.isolate.build import Body, copied
 from passes.isolate.carried import carried_of
+from passes.isolate.kinds import MIXED, PLAIN, Merged, Restart, Row
 from passes.isolate.lengths import Lengths
-from passes.isolate.reading import MIXED, PLAIN, Merged, Reading, Restart, Row
+from passes.isolate.reading import Reading
 from passes.isolate.regions import Region
 from passes.isolate.steps import Steps
 from passes.refused import Refused

@@ -17,7 +17,8 @@ from packpass.semantics import call_of, example, meaning_of, read_inputs
 from packpass.semantics.bound_mixers import Convolution, convolution_of, pad_of
 from packpass.semantics.meaning import KEPT, Cut
 from passes.isolate.boundaries import Boundaries
-from passes.isolate.reading import Reading, Row
+from passes.isolate.kinds import Row
+from passes.isolate.reading import Reading
 from passes.isolate.regions import Region
 
 MOST = 16

@@ -19,7 +19,8 @@ from torch import fx
 
 from packpass.semantics import call_of, meaning_of
 from packpass.semantics.meaning import Contracted, Mixed, Reduced, Role, Scanned
-from passes.isolate.reading import MIXED, Reading, Row
+from passes.isolate.kinds import MIXED, Row
+from passes.isolate.reading import Reading
 
 
 @dataclasses.dataclass(frozen=True)

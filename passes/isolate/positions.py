@@ -17,7 +17,8 @@ from packpass.semantics import example, op_name
 from packpass.semantics.call import invoke
 from packpass.semantics.effects import effects_of
 from passes.isolate.boundaries import Boundaries
-from passes.isolate.reading import PLAIN, SIZED, Aligned, Reading, Row
+from passes.isolate.kinds import PLAIN, SIZED, Aligned, Row
+from passes.isolate.reading import Reading
 from passes.refused import Refused
 
 

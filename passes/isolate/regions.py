@@ -16,7 +16,8 @@ from packpass.semantics.effects import (
     open_autocasts,
     written_inputs,
 )
-from passes.isolate.reading import MIXED, SIZED, Reading, Row
+from passes.isolate.kinds import MIXED, SIZED, Row
+from passes.isolate.reading import Reading
 from passes.refused import Refused
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from torch import fx
 
 from packpass.semantics import call_of, example
-from passes.isolate.reading import Merged, Reading, Row
+from passes.isolate.kinds import Merged, Row
+from passes.isolate.reading import Reading
 
 
 @dataclasses.dataclass(frozen=True)

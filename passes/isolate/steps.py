@@ -22,7 +22,8 @@ import torch
 from torch import fx
 
 from packpass.semantics import call_of, example
-from passes.isolate.reading import MIXED, Merged, Reading, Row
+from passes.isolate.kinds import MIXED, Merged, Row
+from passes.isolate.reading import Reading
 from passes.isolate.regions import Region
 from passes.refused import Refused
 
