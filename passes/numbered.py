@@ -109,6 +109,7 @@ class _Sorted:
         self.graph, self.loop, (self.ids, self.through) = graph, loop, number
         self.begin, self.last = loop.iterations[0][0], loop.iterations[-1][2]
         self.build = Builder(graph, self.begin, self.ids)
+        self.inside_builds: list[Builder] = []
         self.inside = loop.nodes
         self.rows: dict[fx.Node, fx.Node] = {}
         self.lengths: fx.Node | None = None
@@ -117,17 +118,15 @@ class _Sorted:
         nodes = [node for node in self.graph.nodes if node in self.inside and _picked_by(node, self.loop) is not None]
         if not self._may_be_cut(nodes):
             return
-        made: list[fx.Node] = []
         try:
             self._sort()
-            changed = [(node, self._instead(node, made)) for node in nodes]
+            changed = [(node, self._instead(node)) for node in nodes]
             written = {node.args[0] for node in nodes if node.target is not markers.MASKED}
-            changed += [(node, self._count(node, made)) for node in self._sums(nodes)]
-            self._put_back(sorted(written), made)
+            changed += [(node, self._count(node)) for node in self._sums(nodes)]
+            self._put_back(sorted(written))
         except Refused:
-            for node in reversed(made):
-                self.graph.erase_node(node)
-            self.build.undo()
+            for build in (*reversed(self.inside_builds), self.build):
+                build.undo()
             return
         for node, new in changed:
             node.replace_all_uses_with(new)
@@ -174,8 +173,9 @@ class _Sorted:
         ordered = call("sort", self.ids, method=True, stable=True)
         self.order, values = call(operator.getitem, ordered, 1), call(operator.getitem, ordered, 0)
         if isinstance(self.through, fx.Node):
-            starts = call(torch.searchsorted, values, self.through)
-            self.cu = call(torch.nn.functional.pad, starts, (0, 1), value=example(self.ids).shape[0])
+            # Where one number ends the next begins, as every number of the row is among them.
+            ends = call(torch.searchsorted, values, self.through, right=True)
+            self.cu = call(torch.nn.functional.pad, ends, (1, 0))
             return
         first, count = self.through, self.begin.args[0]
         stop = call(operator.add, count, first + 1) if isinstance(count, fx.Node) else count + first + 1
@@ -187,9 +187,14 @@ class _Sorted:
             self.rows[row] = self.build.call(torch.index_select, row, 0, self.order)
         return self.rows[row]
 
-    def _instead(self, node: fx.Node, made: list[fx.Node]) -> fx.Node:
+    def _at(self, node: fx.Node) -> Builder:
+        """A builder before another node, whose calls use what `build` has made."""
+        self.inside_builds.append(Builder(self.graph, node, self.ids))
+        return self.inside_builds[-1]
+
+    def _instead(self, node: fx.Node) -> fx.Node:
         """What stands in the place of one node: the part of the sorted row, or a write to it."""
-        build = Builder(self.graph, node, self.ids)
+        build = self._at(node)
         row = self._row(node.args[0])  # type: ignore[arg-type]
         fake = example(node) if node.target is markers.MASKED else None
         part = build.call(markers.SEGMENT, row, self.cu, self._index(node), 0, fake=fake)
@@ -197,8 +202,7 @@ class _Sorted:
         if node.target is markers.MASKED:
             build.call("clone", part, method=True, fake=fake)
         else:
-            build.call(operator.setitem, part, slice(None), node.args[2])
-        made += build.made
+            build.call(operator.setitem, part, slice(None), node.args[2], fake=False)  # torch 2.11 asks for sizes
         return build.made[-1]
 
     def _sums(self, nodes: list[fx.Node]) -> list[fx.Node]:
@@ -208,20 +212,18 @@ class _Sorted:
         users = [user for mask in masks for user in mask.users if user in self.inside]
         return [user for user in users if op_name(user) == "sum" and len(user.args) == 1 and not user.kwargs]
 
-    def _count(self, node: fx.Node, made: list[fx.Node]) -> fx.Node:
+    def _count(self, node: fx.Node) -> fx.Node:
         """How many slots a document has, in the place of such a sum."""
         if self.lengths is None:
             self.lengths = self.build.call(torch.diff, self.cu)
-        build = Builder(self.graph, node, self.ids)
+        build = self._at(node)
         build.call(torch.select, self.lengths, 0, self._index(node))
-        made += build.made
         return build.made[-1]
 
     def _index(self, node: fx.Node) -> fx.Node:
         return next(begin for begin, body, _ in self.loop.iterations if node in body)
 
-    def _put_back(self, written: list[fx.Node], made: list[fx.Node]) -> None:
-        build = Builder(self.graph, self.last.next, self.ids)
+    def _put_back(self, written: list[fx.Node]) -> None:
+        build = self._at(self.last.next)
         for row in written:
             build.call("index_copy_", row, 0, self.order, self.rows[row], method=True)
-        made += build.made

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import itertools
+import keyword
 import math
+import tokenize
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -148,9 +152,27 @@ class Assumed(NamedTuple):
 
 
 def _decided_by_python(guard: Any) -> bool:
-    """Was it a line of Python that asked, and no operation of torch for a shape of its own?"""
-    frame = getattr(getattr(guard, "sloc", None), "framework_loc", None)
-    return "_dynamo/variables/" in str(getattr(frame, "filename", frame)).replace("\\", "/")
+    """Was it a line of the user's Python that asked, and no operation of torch for a shape of its own?
+
+    Dynamo names the innermost line that is not torch's, as far as it knows torch's. Where that line only calls
+    something, it was torch's own Python in there that asked (`associative_scan` cuts a row in halves).
+    """
+    import torch
+
+    where = getattr(guard, "sloc", None)
+    frame = getattr(where, "framework_loc", None)
+    if "_dynamo/variables/" not in str(getattr(frame, "filename", frame)).replace("\\", "/"):
+        return False
+    line, _, place = str(getattr(where, "maybe_user_loc", None) or "").rpartition("# ")
+    if (Path(torch.__file__).parent / place.partition(":")[0]).is_file():
+        return False
+    words: set[str] = set()
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):  # a line may be a part of a statement
+        words.update(token.string for token in tokenize.generate_tokens(io.StringIO(line).readline))
+    return not line or bool(words & _DECIDING)
+
+
+_DECIDING = {*keyword.kwlist, "range", "<", ">", "<=", ">=", "==", "!="}
 
 
 def assumed_of(size: Any) -> Assumed:

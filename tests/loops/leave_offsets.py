@@ -242,7 +242,7 @@ def start_at_the_first_of_other_boundaries(x: Tensor, cu: Tensor, other: Tensor)
     return out
 
 
-@leave("f[T] cu", must_refuse=True, why="the boundaries change after the first one was read")
+@leave("f[T] cu", why="the boundaries change after a start was read, which is a number behind the break")
 def start_before_boundaries_change(x: Tensor, cu: Tensor) -> Tensor:
     cu, out = cu.clone(), x.clone()
     start = cu[0].item()

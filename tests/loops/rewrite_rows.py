@@ -26,15 +26,6 @@ def columns_one_by_one(x: Tensor, cu: Tensor) -> list[Tensor]:
 
 
 @program("f[T,2] cu", tail=False)
-def columns_mapped(x: Tensor, cu: Tensor) -> tuple[Tensor, ...]:
-    rows = []
-    for i in range(len(cu) - 1):
-        document = x[cu[i] : cu[i + 1]]
-        rows.append((document.flip(0), document + 1))
-    return tuple(map(torch.cat, zip(*rows)))
-
-
-@program("f[T,2] cu", tail=False)
 def columns_as_lists(x: Tensor, cu: Tensor) -> Any:
     rows = [(x[cu[i] : cu[i + 1]].flip(0), x[cu[i] : cu[i + 1]].roll(2, 0)) for i in range(len(cu) - 1)]
     first, second = [list(column) for column in zip(*rows)]
