@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,21 @@ from torch import Tensor
 WIDTH = 8
 Program = Callable[[Tensor, Tensor], Tensor]
 """``(x [1, T, 8], weight [8, 8, 4]) -> [1, T, ...]``."""
+
+
+def with_alone_and_row(
+    program: Callable[[Tensor], Tensor], bounds: tuple[int, ...], compiled: Any
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Results and gradients of packpass, of documents alone, and of the row as it is."""
+    x = torch.randn(1, bounds[-1], 8, generator=torch.Generator().manual_seed(bounds[-1]), requires_grad=True)
+    weights = torch.randn(1, bounds[-1], 8, generator=torch.Generator().manual_seed(1))
+    outs = (
+        compiled(x, torch.tensor(bounds)),
+        torch.cat([program(x[:, a:b]) for a, b in pairwise(bounds)], 1),
+        program(x),
+    )
+    ours, alone, row = ([out, *torch.autograd.grad((out * weights).sum(), x)] for out in outs)
+    return ours, alone, row
 
 
 def depthwise(x: Tensor, weight: Tensor) -> Tensor:

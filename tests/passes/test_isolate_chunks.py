@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from packpass.decisions.records import collecting
 from packpass.engine import isolated
 from packpass.ops._document_plans import chunked_rows, stretches
 from packpass.reports.report import Report
+
+from .isolated_programs import with_alone_and_row as run
 
 ON: dict[str, Any] = {"packpass.isolate": True, "packpass.inner_backend": "eager"}
 BATCHES = ((0, 5, 6, 20, 30), (0, 17, 29), (0, 28), (0, 1, 2, 3, 32))
@@ -146,19 +147,6 @@ def in_steps_of_powers(x: Tensor) -> Tensor:
         x = x + torch.cat((x[:, :step].detach() * 0, x[:, :-step]), 1)
         step *= 2
     return x.cumsum(1)
-
-
-def run(program: Program, bounds: tuple[int, ...], compiled: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Results and gradients of packpass, of documents alone, and of the row as it is."""
-    x = torch.randn(1, bounds[-1], 8, generator=torch.Generator().manual_seed(bounds[-1]), requires_grad=True)
-    weights = torch.randn(1, bounds[-1], 8, generator=torch.Generator().manual_seed(1))
-    outs = (
-        compiled(x, torch.tensor(bounds)),
-        torch.cat([program(x[:, a:b]) for a, b in pairwise(bounds)], 1),
-        program(x),
-    )
-    ours, alone, row = ([out, *torch.autograd.grad((out * weights).sum(), x)] for out in outs)
-    return ours, alone, row
 
 
 def compiled_with(program: Program, options: dict[str, Any] = ON) -> Any:

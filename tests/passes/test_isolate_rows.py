@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +14,8 @@ import packpass
 from packpass.decisions.records import collecting
 from packpass.reports.report import Report
 from passes.isolate import rewrite
+
+from .isolated_programs import with_alone_and_row as run
 
 ON: dict[str, Any] = {"packpass.isolate": True, "packpass.inner_backend": "eager"}
 BATCHES = ((0, 5, 6, 20, 30), (0, 17, 29), (0, 28), (0, 1, 2, 3, 32))
@@ -90,19 +91,6 @@ def padded_and_written(x: Tensor) -> Tensor:
     y = y.reshape(1, -1, 8, 8).cumsum(2).flatten(1, 2)
     z.mul_(2)
     return (y * z)[:, : x.shape[1]]
-
-
-def run(program: Program, bounds: tuple[int, ...], compiled: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Results and gradients of packpass, of documents alone, and of the row as it is."""
-    x = torch.randn(1, bounds[-1], 8, generator=torch.Generator().manual_seed(bounds[-1]), requires_grad=True)
-    weights = torch.randn(1, bounds[-1], 8, generator=torch.Generator().manual_seed(1))
-    outs = (
-        compiled(x, torch.tensor(bounds)),
-        torch.cat([program(x[:, a:b]) for a, b in pairwise(bounds)], 1),
-        program(x),
-    )
-    ours, alone, row = ([out, *torch.autograd.grad((out * weights).sum(), x)] for out in outs)
-    return ours, alone, row
 
 
 def compiled_with(program: Program) -> Any:
