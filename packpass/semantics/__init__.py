@@ -7,6 +7,7 @@
 ``registry``   `meaning_of(call)`, from the entries of the families: ``pointwise``, ``views``, ``indexing``,
                ``writes``, ``joins``, ``reductions``, ``products``, ``lookups``, ``losses``, ``creation``
 ``memory``     which memory results share with operands, and which operands a call writes
+``integers``   what a call computes from whole numbers that are sums: boundaries, lengths, numbers of chunks
 ``effects``    what a node does besides computing its result: what it writes, random numbers, modes ...
 =============  ===============================================================================================
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from packpass.semantics import argument
+from packpass.semantics.effects import AS_NUMBERS
 from packpass.semantics.integers import Comparison, computed
+from packpass.semantics.memory import copied
 from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, Size
@@ -29,6 +31,10 @@ def integer(body: Body, node: fx.Node) -> Any:
         if isinstance(base, tuple) and isinstance(node.args[1], int) and isinstance(base[0], (Lin, Size)):
             return base[node.args[1]]
         return UNKNOWN
+    if len(node.args) == 1 and (name in AS_NUMBERS or copied(node) is not None):
+        size = body.scalar(node.args[0])
+        if isinstance(size, Size):
+            return size
     if name == "mul" and len(node.args) == 2:
         left, right = (body.scalar(a) for a in node.args)
         if None not in (left, right) and (isinstance(left, Size) or isinstance(right, Size)):
