@@ -75,6 +75,7 @@ CODES: dict[str, str] = {
     "no-rule": "an op in the body has no rule for whole rows yet",
     # shifts along packed rows
     "no-fill": "what a shift opens at the row's end is not filled with one number",
+    "moved-slots": "slots of a packed row are moved by positions in a way that is not understood as a shift",
     "look-ahead": "shifted tokens are only compared with something",
     "running-value": "what is shifted is a running sum, a sorted or a counted value, or goes into a running sum",
     "already-bounded": "the code treats the slots at boundaries itself",

@@ -30,8 +30,9 @@ scores (``unaligned-targets``), several rows (``ambiguous-rows``), sources that 
 (``source-written``), boundaries that come too late (``boundaries-late``) or are on another device
 (``boundary-device``), shifts inside an autograd.Function (``autograd-function``), shards of rows that are cut or
 have padded slots (``sharded-row``); and inputs that allow more than one reading, or none: ``ambiguous-boundaries``,
-``ambiguous-fields``, ``not-boundaries``. Left alone without a code, because nothing says that they are shifts: shifts
-by a symbolic number of slots, a target that is gathered rather than handed to a loss with an ``ignore_index``.
+``ambiguous-fields``, ``not-boundaries``. Tokens that are looked up beside the scores of the slot
+before (``no-fill``) and rows that are moved by an index of positions in another way (``moved-slots``) are named. Left
+alone without a code, because nothing says that they are shifts: shifts by a symbolic number of slots.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ from passes.context import PassContext
 from passes.declared import remove_declarations
 from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
-from passes.pack_shifts import choosing, structural, writing  # noqa: F401  (they register their rules)
+from passes.pack_shifts import choosing, lookups, structural, writing  # noqa: F401  (they register their rules)
 from passes.pack_shifts.decide import check, chooses, corrected, first_reader, point
 from passes.pack_shifts.interpret import Found, Interpreter, ignored
 from passes.pack_shifts.losses import LossFound, check_loss, find_losses, rewrite_loss
+from passes.pack_shifts.pairs import refused_pairs
 from passes.pack_shifts.registry import operations as operations
 from passes.pack_shifts.rewrite import Boundaries, Rewriter
 from passes.pack_shifts.shards import shards_of
@@ -73,7 +75,7 @@ from passes.pack_shifts.values import Left
 NAME = "pack_shifts"
 log = logging.getLogger(f"packpass.passes.{NAME}")
 
-_SHIFTING = frozenset({"joins", "indexing", "writes"})
+_SHIFTING = frozenset({"joins", "indexing", "writes", "lookups"})
 """Families of calls that may shift."""
 
 
@@ -212,8 +214,9 @@ def _unfit(found: Found, run: Interpreter, layouts: Layouts) -> Left | None:
 
 
 def _wrapping(run: Interpreter) -> list[Refusal]:
-    """Rolls and other shifts whose open end is not filled with one number."""
-    out = []
+    """Rolls and other shifts whose open end is not filled with one number, and moves that are not understood."""
+    alone = (*lookups.refused_moves(run), *refused_pairs(run))
+    out = [Refusal(NAME, *why, location_of_node(node) or "<unknown>") for node, why in alone]
     for store, user, _ in run.wrapping:
         if store.found is not None or store.origin is None:
             continue

@@ -9,9 +9,9 @@ from torch import fx
 
 from packpass.semantics import contents_of, example, meaning, op_name
 from passes.pack_shifts.interpret import Interpreter
+from passes.pack_shifts.numbers import arithmetic
 from passes.pack_shifts.pieces import (
     UNKNOWN,
-    ZERO,
     Const,
     Content,
     Piece,
@@ -26,7 +26,7 @@ from passes.pack_shifts.pieces import (
     zipped,
 )
 from passes.pack_shifts.registry import rule
-from passes.pack_shifts.values import UNDEFINED, Uniform, View, constant, new_store, position, recast
+from passes.pack_shifts.values import UNDEFINED, Uniform, View, constant, from_right, position, recast
 
 
 @rule("filled", "tensor", "as_tensor")
@@ -52,18 +52,6 @@ def _one_number(data: Any) -> Any:
     return data
 
 
-@rule("arange")
-def _arange(run: Interpreter, node: fx.Node) -> Any:
-    start, stop = (0, node.args[0]) if len(node.args) == 1 else node.args[:2] if len(node.args) == 2 else (None, None)
-    if start != 0 or isinstance(stop, bool) or example(node).is_floating_point():
-        return None
-    size = example(node).shape[0]
-    view = new_store(node, 0, size, [()], None)
-    view.store.alternatives = [whole(view.stop, Ramp(ZERO))]
-    run.keep(view.store)
-    return view
-
-
 # === Conditions ==============================================================================================
 
 
@@ -73,14 +61,17 @@ def _compare(run: Interpreter, node: fx.Node) -> Any:
     view = run.view(node.args[0])
     if view is None or view.dim is None or not view.complete or len(node.args) != 2:
         return None
-    pieces = view.store.alternatives[0]
     at = None if isinstance(node.args[1], float) else position(node.args[1], view.store.size)
-    if at is None or len(pieces) != 1 or not isinstance(pieces[0].content, Ramp):
+    if at is None:
         return None
-    end, q = pieces[-1].stop, at - pieces[0].content.offset
-    cuts = [ZERO, min(max(q, ZERO), end), min(max(q + Pos(0, 1), ZERO), end), end]
-    flags = [Const(_holds(node, side)) for side in (-1, 0, 1)]  # below, at and above the number
-    out = [Piece(a, b, f) for a, b, f in zip(cuts, cuts[1:], flags, strict=False) if a < b]
+    out: list[Piece] = []
+    for piece in view.store.alternatives[0]:
+        if not isinstance(piece.content, Ramp):
+            return None
+        end, q = piece.stop, at - piece.content.offset
+        cuts = [piece.start, *(min(max(p, piece.start), end) for p in (q, q + Pos(0, 1))), end]
+        flags = [Const(_holds(node, side)) for side in (-1, 0, 1)]  # below, at and above the number
+        out += [Piece(a, b, f) for a, b, f in zip(cuts, cuts[1:], flags, strict=False) if a < b]
     return run.made(node, view.dim, view.store.size, [merged(tuple(out))], None)
 
 
@@ -165,6 +156,10 @@ def _masked(run: Interpreter, node: fx.Node, name: str) -> Any:
 
 
 @rule("sums")
+def _sum(run: Interpreter, node: fx.Node) -> Any:
+    return _uniform_result(run, node) or arithmetic(run, node)
+
+
 def _uniform_result(run: Interpreter, node: fx.Node) -> Any:
     """Numbers with a tensor of one number: ``-100 * ones_like(x)``."""
     values = [run.values.get(a) if isinstance(a, fx.Node) else a for a in node.args]
@@ -218,12 +213,6 @@ def choose(flags: Pieces, then: Pieces, otherwise: Pieces) -> Pieces:
 
 def _in_place(pieces: Pieces, start: Pos, stop: Pos) -> Pieces:
     return crop(pieces, start, min(stop, length_of(pieces)))
-
-
-def from_right(view: View) -> int:
-    """The row's dimension, counted from the last."""
-    node = view.chain[-1] if view.chain else view.base
-    return (view.dim or 0) - int(example(node).dim())
 
 
 def number(run: Interpreter, arg: Any, dtype: torch.dtype) -> Content:

@@ -71,6 +71,8 @@ class Interpreter:
         self.roots: dict[int, list[Store]] = {}
         """Stores by the identity of their memory."""
         self.cuts: dict[Any, Found] = {}
+        self.unknown: list[fx.Node] = []
+        """Calls without a rule that fits."""
         self.between: dict[fx.Node, list[tuple[Store, Shift]]] = {}
         """Calls that move slots on of what was shifted before, and what that was."""
 
@@ -86,6 +88,7 @@ class Interpreter:
                     if isinstance(value, (View, Uniform)):
                         self.values[node] = value
                     continue
+            self.unknown.append(node)
             self.use_inputs(node)
             self.seed(node)
         return self.found

@@ -62,11 +62,18 @@ class Ramp:
 
 
 @dataclasses.dataclass(frozen=True)
+class Place:
+    """Every slot holds this one number, which may grow with the row: ``T - 1``."""
+
+    at: Pos
+
+
+@dataclasses.dataclass(frozen=True)
 class Unknown:
     """Nobody knows."""
 
 
-Content = Const | Read | Ramp | Unknown
+Content = Const | Read | Ramp | Place | Unknown
 UNKNOWN = Unknown()
 
 

@@ -26,8 +26,8 @@ rule = registrar(STRUCTURAL)
 
 
 def rule_of(node: fx.Node) -> Rule | None:
-    """The rule of a call: that of its name, else one for all that fill memory, copy, show the same slots, compare, or
-    add."""
+    """The rule of a call: that of its name, else one for all that fill memory, copy, show the same slots, look slots
+    up, compare, or add."""
     name = op_name(node)
     if name in STRUCTURAL or not name:
         return STRUCTURAL.get(name)
@@ -35,8 +35,8 @@ def rule_of(node: fx.Node) -> Rule | None:
         return STRUCTURAL["filled"]
     if copied(node) is not None:
         return STRUCTURAL["copies"]
-    if family_of(node) == "views":
-        return STRUCTURAL["views"]
+    if family_of(node) in ("views", "lookups"):
+        return STRUCTURAL[family_of(node)]
     if name in COMPARISONS:
         return STRUCTURAL["comparisons"]
     call = call_of(node)
@@ -48,7 +48,7 @@ def rule_of(node: fx.Node) -> Rule | None:
 def operations() -> frozenset[str]:
     """The operations that are followed slot by slot, on the way from a row to its shift; for people."""
     common: dict[str, Iterable[str]] = {
-        **{"views": FAMILIES["views"], "filled": FAMILIES["creation"], "copies": COPIES},
-        **{"comparisons": COMPARISONS, "sums": LINEAR},
+        **{"views": FAMILIES["views"], "lookups": FAMILIES["lookups"], "filled": FAMILIES["creation"]},
+        **{"copies": COPIES, "comparisons": COMPARISONS, "sums": LINEAR},
     }
     return (frozenset(STRUCTURAL) - common.keys()).union(*common.values())

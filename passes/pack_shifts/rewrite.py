@@ -155,10 +155,17 @@ class Rewriter:
 
     def copy_view(self, alias: fx.Node, renewed: dict[fx.Node, fx.Node]) -> fx.Node:
         """The same view of the new tensor; its fake value as well, which says whose memory it is."""
+        self.split_again(alias, renewed)
         args, kwargs = fx.map_arg((alias.args, alias.kwargs), lambda n: renewed.get(n, n))
         made = self.call(alias.target, *args, method=alias.op == "call_method", **kwargs)
         made.meta |= {key: value for key, value in alias.meta.items() if key not in made.meta}
         return made
+
+    def split_again(self, part: fx.Node, renewed: dict[fx.Node, fx.Node]) -> None:
+        """A part of a row that is split: the new row is split in the same way."""
+        whole = part.args[0]
+        if isinstance(whole, fx.Node) and isinstance(example(whole), (tuple, list)) and whole not in renewed:
+            renewed[whole] = self.graph.node_copy(whole, lambda n: renewed.get(n, n))
 
     def put_cut(self, found: Found, new: fx.Node) -> None:
         """``labels[:, k:]`` as targets: the calls from the cut to those who look at it, on the new row."""
@@ -167,6 +174,7 @@ class Rewriter:
             with self.graph.inserting_before(user):
                 for node in view.chain[1:]:
                     if node not in renewed:
+                        self.split_again(node, renewed)
                         renewed[node] = self.graph.node_copy(node, lambda n: renewed.get(n, n))
         for user, view in found.uses:
             user.replace_input_with(view.chain[-1], renewed[view.chain[-1]])

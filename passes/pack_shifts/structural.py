@@ -9,12 +9,14 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true as known
-from packpass.semantics import argument, example, kept_axis, op_name, storage
-from packpass.semantics.meaning import is_one
+from packpass.semantics import argument, call_of, example, kept_axis, meaning_of, op_name, storage
+from packpass.semantics.indexing import SPLITTING
+from packpass.semantics.meaning import Cut, Kept, Selected, is_one
 from packpass.semantics.memory import copied
 from passes.pack_shifts.interpret import Interpreter
+from passes.pack_shifts.numbers import numbers_of
 from passes.pack_shifts.pieces import UNKNOWN, ZERO, Const, Pieces, Pos, crop, joined, rolled, whole
-from passes.pack_shifts.registry import rule
+from passes.pack_shifts.registry import STRUCTURAL, rule
 from passes.pack_shifts.values import Uniform, View, constant, fixed, new_store, position, recast
 
 # === Moving and joining ======================================================================================
@@ -121,9 +123,13 @@ def _getitem(run: Interpreter, node: fx.Node) -> Any:
     base, index = node.args
     if not isinstance(base, fx.Node):
         return None
+    if isinstance(example(base), (tuple, list)):
+        return _item(run, node, base)
     view = target_view(run, base, index, None) if storage(node) == storage(base) else run.view(base)
     if view is None or view.dim is None:
         return None
+    if storage(node) != storage(base):
+        return STRUCTURAL["lookups"](run, node)
     cut = cut_of(view, example(base).shape, index)
     if cut is None:
         return None
@@ -247,6 +253,42 @@ def _select(run: Interpreter, node: fx.Node) -> Any:
     return None if count is None else cut_view(view, node, start, start + count, view.dim)
 
 
+@rule(*SPLITTING)
+def _split(run: Interpreter, node: fx.Node) -> Any:
+    """Parts of a row are cuts of it, each taken out of the tuple by its number."""
+    items = [user for user in node.users if op_name(user) == "getitem" and isinstance(user.args[1], int)]
+    known_all = len(items) == len(node.users) and all(_part(run, node, user.args[1]) for user in items)
+    return True if known_all else None
+
+
+def _item(run: Interpreter, node: fx.Node, base: fx.Node) -> Any:
+    if op_name(base) not in SPLITTING or not _split(run, base):
+        return None
+    found = _part(run, base, node.args[1])
+    return None if found is None else cut_view(found[0], node, *found[1:])
+
+
+def _part(run: Interpreter, node: fx.Node, item: Any) -> tuple[View, Pos, Pos, int | None] | None:
+    """The row that is split, and the slots of one part; None if they are not known."""
+    call = call_of(node)
+    meaning = meaning_of(call)
+    if call is None or meaning is None or not -len(call.results) <= item < len(call.results):
+        return None
+    axes, view = meaning.relations[item].operands[0], run.view(call.operands[0].node)
+    if axes is None or view is None or view.dim is None:
+        return None
+    how, size = axes[view.dim].how, view.store.size
+    if any(not isinstance(axis.how, Kept) for d, axis in enumerate(axes) if d != view.dim):
+        return None
+    if isinstance(how, Selected):
+        start = from_start(how.index, view.stop - view.start, size)
+        return None if start is None else (view, start, start + Pos(0, 1), None)
+    if not isinstance(how, Cut) or how.step != 1:
+        return None
+    start, length = position(how.start, size), position(call.results[item].shape[view.dim], size)
+    return None if start is None or length is None else (view, start, start + length, view.dim)
+
+
 # === The same slots under another shape ======================================================================
 
 
@@ -283,6 +325,7 @@ def _copy(run: Interpreter, node: fx.Node) -> Any:
         return None
     if example(node).device != example(base).device:
         return None
-    if view.complete and view.straight and view.store.origin is None and storage(node) != storage(base):
+    plain = view.complete and view.straight and view.store.origin is None and numbers_of(view) is None
+    if plain and storage(node) != storage(base):
         return None  # a plain copy of a plain row is a row of its own
     return run.copied(node, view)

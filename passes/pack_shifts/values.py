@@ -123,6 +123,12 @@ def view_of(store: Store) -> View:
     return View(store, ZERO, length, store.dim, store.root)
 
 
+def from_right(view: View) -> int:
+    """The row's dimension, counted from the last."""
+    node = view.chain[-1] if view.chain else view.base
+    return (view.dim or 0) - int(example(node).dim())
+
+
 def is_plain(store: Store) -> bool:
     """Does the store hold just itself, nothing that was moved?"""
     return source_of(store.alternatives[0]) is not None

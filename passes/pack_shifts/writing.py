@@ -9,12 +9,12 @@ import torch
 from torch import fx
 
 from packpass.semantics import argument, example, op_name
-from passes.pack_shifts.choosing import choose, flags_of, from_right, number
+from passes.pack_shifts.choosing import choose, flags_of, number
 from passes.pack_shifts.interpret import Interpreter
-from passes.pack_shifts.pieces import ZERO, Const, Piece, Pieces, Pos, merged, overwritten, whole
+from passes.pack_shifts.pieces import ZERO, Const, Piece, Pieces, Place, Pos, merged, overwritten, whole
 from passes.pack_shifts.registry import rule
 from passes.pack_shifts.structural import bounds, cut_of, from_start, target_view
-from passes.pack_shifts.values import View, position, recast
+from passes.pack_shifts.values import View, from_right, position, recast
 
 
 @rule("setitem")
@@ -43,7 +43,8 @@ def contents(run: Interpreter, node: fx.Node, view: View, start: Pos, stop: Pos,
         return None
     source = run.view(value)
     if source is None or source.dim is None:
-        news = [whole(stop - start, number(run, value, dtype))]
+        at = position(value, store.size) if isinstance(example(value), torch.SymInt) else None
+        news = [whole(stop - start, number(run, value, dtype) if at is None else Place(at))]
     else:
         node_of = source.chain[-1] if source.chain else source.base
         if from_right(source) != (view.dim or 0) - example(view.base).dim() or not view.straight:

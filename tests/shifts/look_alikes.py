@@ -236,7 +236,7 @@ def wrong_end_filled(ids, cu_seqlens):
 # === Losses ==================================================================================================
 
 
-@leaves()
+@leaves("no-fill")
 class GatherLogProbabilities(nn.Module):
     def forward(self, logits, labels, cu_seqlens):
         picked = logits[:, :-1].log_softmax(-1).gather(2, labels[:, 1:].unsqueeze(2)).squeeze(2)

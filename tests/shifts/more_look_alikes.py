@@ -206,7 +206,7 @@ def inside_an_autograd_function(hidden_states, cu_seqlens):
 # === Losses ==================================================================================================
 
 
-@leaves()
+@leaves("no-fill")
 class PolicyGradient(nn.Module):
     def forward(self, logits, input_ids, loss_mask, cu_seqlens):
         logp = torch.log_softmax(logits[:, :-1], -1)
@@ -214,7 +214,7 @@ class PolicyGradient(nn.Module):
         return (picked * loss_mask[:, 1:]).sum()
 
 
-@leaves()
+@leaves("no-fill")
 class ChosenAndRejected(nn.Module):
     def forward(self, logits, labels, cu_seqlens):
         labels = labels[:, 1:].clone()
