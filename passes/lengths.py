@@ -24,6 +24,7 @@ from packpass.markers.lengths import STEPS, Steps, length_of, unstepped
 from packpass.semantics.effects import effects_of, mutated_after
 from passes.building import Builder
 from passes.document_loops.boundaries import summed
+from passes.kept import UNEQUAL_SPLIT, with_kept_rows
 from passes.loops import LoopFound, find
 from passes.masked_rows import with_whole_masks
 from passes.numbered import with_sorted_rows
@@ -42,6 +43,7 @@ _Made = tuple[str, Steps]
 def prepare_lengths(graph: fx.Graph) -> None:
     """What a graph with captured loops goes through before the passes look at it."""
     with_sorted_rows(graph)
+    with_kept_rows(graph)
     with_whole_masks(graph)
     unify_lengths(graph)
     without_entries(graph)
@@ -108,7 +110,7 @@ def _keep_check(graph: fx.Graph, node: fx.Node, loop: LoopFound) -> None:
     build = Builder(graph, loop.iterations[0][0], lengths)
     total = build.call(torch.sum, lengths)
     holds = build.call(operator.eq, total, build.call(torch.ops.aten.sym_size.int, x, dim))
-    build.call(torch._assert_async, holds, "packpass: the lengths that a tensor is split by do not add up to its size")
+    build.call(torch._assert_async, holds, UNEQUAL_SPLIT)
 
 
 def _bodies(loop: LoopFound) -> list[fx.Node]:

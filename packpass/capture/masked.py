@@ -1,4 +1,5 @@
-"""The tokens of a padded row that a mask picks: ``row[mask]``, ``rows[i, mask[i]]``, and what is written there.
+"""The tokens of a document that a mask picks: ``row[mask]``, ``rows[i, mask[i]]``, and what is written there; and
+``x[s:e][mask[s:e]]``.
 
 How many there are is data, of which torch makes a size that nothing else has. In a loop over documents marker ops stand
 in; what they pick is a document as long as the mask's sum says.
@@ -27,7 +28,9 @@ def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
     mask = entries[-1]
     row = tensor if len(entries) == 1 else tensor.call_method(tx, "select", [constant(0), entries[0]], {})
     fake = example(row)
-    if not isinstance(fake, torch.Tensor) or not fake.dim() or is_unknown(fake.shape[0]):
+    if not isinstance(fake, torch.Tensor) or not fake.dim() or not _as_long(fake.shape[0], example(mask).shape[0]):
+        return None
+    if name != "__getitem__" and is_unknown(fake.shape[0]):
         return None
     proxies = (row.as_proxy(), mask.as_proxy())
     if name == "__getitem__":
@@ -99,7 +102,12 @@ def _picking(tensor: Any, key: Any) -> list[Any] | None:
     return entries if known else None
 
 
+def _as_long(row: Any, mask: Any) -> bool:
+    """May a row have a slot for every entry of a mask? Of parts of documents torch may not know that they are of one
+    length; if they are not, the call says so."""
+    return is_unknown(row) == is_unknown(mask)
+
+
 def _is_mask(value: Any) -> bool:
     fake: Any = example(value) if isinstance(value, TensorVariable) else None
-    is_row = isinstance(fake, torch.Tensor) and fake.dtype is torch.bool and fake.dim() == 1
-    return is_row and not is_unknown(fake.shape[0])
+    return isinstance(fake, torch.Tensor) and fake.dtype is torch.bool and fake.dim() == 1

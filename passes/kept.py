@@ -1,0 +1,303 @@
+"""Slots of a document that a mask keeps: together they are a row of their own, with boundaries of its own.
+
+Before (`packpass.capture.masked`)::
+
+    part = x[s:e][labels[s:e] != -100]         # masked
+
+After::
+
+    mask = labels != -100
+    order = (~mask).argsort(stable=True)       # the slots that are kept first, in their order
+    kept, cu2 = x[order], pad(cumsum(mask), (1, 0))[cu]
+    part = kept[cu2[i] : cu2[i + 1]]
+
+Not a rewrite of its own: runs before the passes that look at loops, changes no value, and leaves what it does not
+recognise, as loops that look at other slots of their documents as well.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass.semantics import call_of, example, family_of, meaning_of, op_name
+from packpass.semantics.effects import effects_of, mutated_after
+from packpass.semantics.pointwise import slot_by_slot
+from passes.building import Builder
+from passes.document_loops.boundaries import boundary_vector, summed, unchanged
+from passes.document_loops.find import same_length
+from passes.loops import LoopFound, find
+from passes.refused import Refused
+
+UNEQUAL_SPLIT = "packpass: the lengths that a tensor is split by do not add up to its size"
+_Bounds = tuple[fx.Node, int]
+"""A document lies between entries i + k and i + k + 1 of a vector."""
+
+
+def with_kept_rows(graph: fx.Graph) -> None:
+    """Cut what masks keep of documents from rows of what they keep."""
+    for loop in find(graph):
+        for node in [n for _, body, _ in loop.iterations for n in body if n.target is operator.setitem]:
+            _fill(graph, node)
+        picked = [n for _, body, _ in loop.iterations for n in body if n.target is markers.MASKED and n.args[2] is None]
+        if picked:
+            _Kept(graph, loop, picked).cut()
+
+
+def _fill(graph: fx.Graph, node: fx.Node) -> None:
+    """``part[mask] = number``, where the mask has the first of the part's dimensions, by a mask that has all."""
+    part, mask, number = node.args
+    if not isinstance(mask, fx.Node) or not isinstance(number, (bool, int, float)) or not isinstance(part, fx.Node):
+        return
+    fakes = example(part), example(mask)
+    if not all(isinstance(fake, torch.Tensor) for fake in fakes) or fakes[1].dtype is not torch.bool:
+        return
+    if isinstance(number, float) and not fakes[0].is_floating_point():
+        return
+    missing = fakes[0].dim() - fakes[1].dim()
+    if missing <= 0 or not fakes[1].dim():
+        return
+    build = Builder(graph, node, part)
+    try:
+        for _ in range(missing):
+            mask = build.call("unsqueeze", mask, -1, method=True)
+        build.call("masked_fill_", part, mask, number, method=True, fake=fakes[0])
+    except Refused:
+        build.undo()
+        return
+    graph.erase_node(node)
+
+
+class _Kept:
+    def __init__(self, graph: fx.Graph, loop: LoopFound, picked: list[fx.Node]) -> None:
+        self.graph, self.loop, self.picked = graph, loop, picked
+        self.begin, self.last = loop.iterations[0][0], loop.iterations[-1][2]
+        self.inside = loop.nodes
+        self.build = Builder(graph, self.begin, graph.find_nodes(op="placeholder")[0])
+        self.builds = [self.build]
+        self.bounds: set[_Bounds] = set()
+        self.rows: dict[Any, fx.Node] = {}
+        self.orders: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
+
+    def cut(self) -> None:
+        """All that is picked in the loop, or nothing of it."""
+        counts = [user for node in self.picked for mask in self._alike(node.args[1]) for user in _sums(mask)]
+        gone = _without(dict.fromkeys((*self.picked, *counts)), self.inside)
+        if gone is None:
+            return
+        try:
+            new = {node: self._part(node) for node in self.picked}
+            new |= {node: self._count(node) for node in counts if node in self.inside}
+        except Refused:
+            for build in reversed(self.builds):
+                build.undo()
+            return
+        for node, made in new.items():
+            node.replace_all_uses_with(made)
+        for node in sorted({*gone, *new}, reverse=True):
+            self.graph.erase_node(node)
+
+    def _alike(self, mask: Any) -> list[fx.Node]:
+        """The masks of an iteration that are made in the same way as this one."""
+        body = next(body for _, body, _ in self.loop.iterations if mask in body)
+        return [n for n in body if n is mask or _same(n, mask)]
+
+    # === Rows =================================================================================================
+
+    def _whole(self, node: Any) -> fx.Node:
+        """The row of all slots, of which a value of the body is the document's."""
+        if not isinstance(node, fx.Node) or node not in self.inside or effects_of(node).writes:
+            raise Refused("no-rule", "a mask, or what it picks from, is not cut from a row", node)
+        key = self._key(node)
+        if key not in self.rows:
+            if node.target is markers.SPLIT_GET:
+                self.rows[key] = self._split(node)
+            elif op_name(node) == "getitem":
+                source, index = self._cut(node)
+                self.rows[key] = source if index is None else self.build.call(operator.getitem, source, index)
+            else:
+                self.rows[key] = self._computed(node)
+        return self.rows[key]
+
+    def _key(self, node: fx.Node) -> Any:
+        if node.target is markers.SPLIT_GET:
+            return node.args[0], "split", node.args[1]
+        if op_name(node) == "getitem":
+            return (*self._cut(node)[:1], repr(self._cut(node)[1]))
+        inputs = tuple(self._key(n) if n in self.inside else n for n in node.all_input_nodes)
+        return node.op, node.target, repr(fx.map_arg(node.args, lambda n: None)), repr(node.kwargs), inputs
+
+    def _split(self, node: fx.Node) -> fx.Node:
+        """The tensor that is split by lengths, which add up to its size."""
+        x, lengths, index, dim = node.args
+        known = isinstance(x, fx.Node) and isinstance(lengths, fx.Node) and dim in (0, -example(x).dim())
+        if not known or {x, lengths} & self.inside or index not in [begin for begin, _, _ in self.loop.iterations]:
+            raise Refused("no-rule", "a mask, or what it picks from, is not cut from a row", node)
+        assert isinstance(x, fx.Node) and isinstance(lengths, fx.Node)
+        if mutated_after(self.graph, x, self.begin, self.last) or not unchanged(lengths, lengths.next):
+            raise Refused("no-rule", "the row that a mask picks from is written by the loop", node)
+        if ("ends", lengths) not in self.rows:
+            self.rows["ends", lengths] = summed(self.build.call, lengths)
+            total = self.build.call(torch.sum, lengths)
+            fits = self.build.call(operator.eq, total, self.build.call(torch.ops.aten.sym_size.int, x, 0))
+            self.build.call(torch._assert_async, fits, UNEQUAL_SPLIT, fake=False)
+        self.bounds.add((self.rows["ends", lengths], 0))
+        return x
+
+    def _cut(self, node: fx.Node) -> tuple[fx.Node, Any]:
+        """The tensor, and the index of the row in it: None for all of it."""
+        source, index = node.args
+        entries = index if isinstance(index, tuple) else (index,)
+        cuts = [e for e in entries if isinstance(e, slice) and e != slice(None)]
+        others = [e for e in entries if e not in cuts]
+        at = entries.index(cuts[0]) if cuts else -1
+        plain = all(type(e) is int for e in entries[:at]) and all(e == slice(None) for e in entries[at + 1 :])
+        if not isinstance(source, fx.Node) or len(cuts) != 1 or not plain:
+            raise Refused("no-rule", "a mask, or what it picks from, is not cut from a row", node)
+        source = self._outside(source)
+        first, second = self._entry(cuts[0].start, node), self._entry(cuts[0].stop, node)
+        if cuts[0].step not in (None, 1) or first[0] is not second[0] or second[1] != first[1] + 1:
+            raise Refused("no-rule", "a mask does not pick from one document", node)
+        if mutated_after(self.graph, source, self.begin, self.last):
+            raise Refused("no-rule", "the row that a mask picks from is written by the loop", node)
+        self.bounds.add(first)
+        return source, tuple(slice(None) if e is cuts[0] else e for e in entries) if others else None
+
+    def _outside(self, node: fx.Node) -> fx.Node:
+        """A tensor of the program, or a view of one that all documents share."""
+        if node not in self.inside:
+            return node
+        constant = node.all_input_nodes == list(node.args[:1]) and not node.kwargs
+        if not constant or family_of(node) not in ("views", "indexing") or effects_of(node).writes:
+            raise Refused("no-rule", "a mask, or what it picks from, is not cut from a row", node)
+        key = ("view", node.op, node.target, self._outside(node.args[0]), repr(node.args[1:]))  # type: ignore[arg-type]
+        if key not in self.rows:
+            self.rows[key] = self.build.call(node.target, key[3], *node.args[1:], method=node.op == "call_method")
+        return self.rows[key]
+
+    def _entry(self, number: Any, node: fx.Node) -> _Bounds:
+        """Which entry of which vector a bound of a slice is."""
+        picked: Any = number.args[0] if isinstance(number, fx.Node) and op_name(number) == "item" else number
+        at = picked.args[1:] if isinstance(picked, fx.Node) and picked.target in (torch.select, "select") else ()
+        if len(at) != 2 or at[0] != 0 or not isinstance(picked.args[0], fx.Node) or picked.args[0] in self.inside:
+            raise Refused("no-rule", "a mask picks between numbers that are no entries of boundaries", node)
+        begin = next(b for b, body, end in self.loop.iterations if picked in body)
+        ahead = _difference(example(at[1]), example(begin))
+        root, offset, lengths = boundary_vector(picked.args[0])
+        if ahead is None or lengths or not unchanged(root, root.next) or ahead + offset < 0:
+            raise Refused("no-rule", "a mask picks between numbers that are no entries of boundaries", node)
+        return root, ahead + offset
+
+    def _computed(self, node: fx.Node) -> fx.Node:
+        """What is computed slot by slot, of the whole rows."""
+        call, meaning = call_of(node), meaning_of(call_of(node))
+        tensors = [n for n in node.all_input_nodes if isinstance(example(n), torch.Tensor)]
+        known = call is not None and meaning is not None and slot_by_slot(node) and not call.in_place
+        if not known or meaning is None or meaning.traits.random or meaning.traits.raises:
+            raise Refused("no-rule", "a mask is not made slot by slot", node)
+        if node.all_input_nodes != tensors or not all(self._beside(n, example(node)) for n in tensors):
+            raise Refused("no-rule", "a mask is not made of rows alone", node)
+        args = fx.map_arg(node.args, lambda n: self._whole(n) if n in self.inside else n)
+        kwargs = fx.map_arg(dict(node.kwargs), lambda n: self._whole(n) if n in self.inside else n)
+        return self.build.call(node.target, *args, method=node.op == "call_method", **kwargs)
+
+    def _beside(self, node: fx.Node, result: Any) -> bool:
+        """Does an operand of a call have a slot for every slot of the result, or is it one number from outside?"""
+        fake = example(node)
+        if node not in self.inside:
+            return fake.dim() == 0 and not mutated_after(self.graph, node, self.begin, self.last)
+        return fake.dim() == result.dim() and same_length(fake.shape[0], result.shape[0])
+
+    # === Parts ================================================================================================
+
+    def _ordered(self, mask: fx.Node) -> tuple[fx.Node, fx.Node]:
+        """The slots of a row, those that are kept first, and where the parts of documents end among these."""
+        if mask not in self.orders:
+            if len(self.bounds) != 1:
+                raise Refused("two-boundaries", "a mask picks from parts of several boundaries", mask)
+            ((root, offset),) = self.bounds
+            call = self.build.call
+            order = call(operator.getitem, call("sort", call(torch.logical_not, mask), method=True, stable=True), 1)
+            sums = call(torch.nn.functional.pad, call(torch.cumsum, mask, 0), (1, 0))
+            bounds = call(operator.getitem, root, slice(offset, None)) if offset else root
+            fits = call(torch.all, call(operator.ge, bounds, 0))
+            call(torch._assert_async, fits, "packpass: boundaries are numbers of 0 or more", fake=False)
+            size = call(torch.ops.aten.sym_size.int, mask, 0)
+            inside = call(torch.clamp, bounds, 0, size)
+            self.orders[mask] = order, call(torch.index_select, sums, 0, inside)
+        return self.orders[mask]
+
+    def _part(self, node: fx.Node) -> fx.Node:
+        row, mask = self._whole(node.args[0]), self._whole(node.args[1])
+        if not same_length(example(row).shape[0], example(mask).shape[0]) or example(mask).dim() != 1:
+            raise Refused("row-lengths", "a mask is not as long as the row that it picks from", node)
+        order, cu = self._ordered(mask)
+        if ("kept", row, mask) not in self.rows:
+            self.rows["kept", row, mask] = self.build.call(torch.index_select, row, 0, order)
+        build, index = self._at(node)
+        part = build.call(markers.SEGMENT, self.rows["kept", row, mask], cu, index, 0, fake=example(node))
+        return build.call("clone", part, method=True, fake=example(node))  # what a mask picks is a copy
+
+    def _count(self, node: fx.Node) -> fx.Node:
+        """How many slots are kept of a document."""
+        mask = self._whole(node.args[0])
+        _, cu = self._ordered(mask)
+        if ("lengths", mask) not in self.rows:
+            self.rows["lengths", mask] = self.build.call(torch.diff, cu)
+        build, index = self._at(node)
+        return build.call(torch.select, self.rows["lengths", mask], 0, index)
+
+    def _at(self, node: fx.Node) -> tuple[Builder, fx.Node]:
+        self.builds.append(Builder(self.graph, node, self.begin.graph.find_nodes(op="placeholder")[0]))
+        return self.builds[-1], next(begin for begin, body, _ in self.loop.iterations if node in body)
+
+
+def _same(a: fx.Node, b: fx.Node) -> bool:
+    return a.op == b.op and a.target == b.target and a.args == b.args and dict(a.kwargs) == dict(b.kwargs)
+
+
+def _sums(mask: fx.Node) -> list[fx.Node]:
+    """``mask.sum()``"""
+    return [user for user in mask.users if op_name(user) == "sum" and len(user.args) == 1 and not user.kwargs]
+
+
+def _difference(a: Any, b: Any) -> int | None:
+    if not isinstance(a, torch.SymInt) or not isinstance(b, torch.SymInt):
+        return None
+    ahead = a.node.expr - b.node.expr
+    return int(ahead) if ahead.is_Integer else None
+
+
+def _without(nodes: dict[fx.Node, None], inside: set[fx.Node]) -> set[fx.Node] | None:
+    """What is of no use once others stand in the place of ``nodes``; None if anybody else looks at their operands."""
+    gone = set(nodes)
+    waiting = [n for node in nodes for n in node.all_input_nodes if n in inside]
+    while waiting:
+        node = max(waiting)
+        waiting = [n for n in waiting if n is not node]
+        checks = [user for user in node.users if user not in gone]
+        if not all(_only_checks(user) for user in checks):
+            if isinstance(example(node), torch.Tensor) and example(node).dim():
+                return None
+            continue  # the number of a document, or one of its bounds
+        for user in checks:
+            gone |= _all_behind(user)
+        if node.target is not markers.LOOP_BEGIN:
+            gone.add(node)
+            waiting += [n for n in node.all_input_nodes if n in inside]
+    return gone - set(nodes)
+
+
+def _only_checks(node: fx.Node) -> bool:
+    """Is a node a number of which nothing but torch's own checks are made?"""
+    if node.target is torch.ops.aten._assert_scalar.default:
+        return True
+    return not isinstance(example(node), torch.Tensor) and bool(node.users) and all(map(_only_checks, node.users))
+
+
+def _all_behind(node: fx.Node) -> set[fx.Node]:
+    return {node}.union(*(map(_all_behind, node.users)))
