@@ -10,6 +10,7 @@ import dis
 from typing import Any
 
 from packpass.capture.state import current_frame, location_of, note
+from packpass.decisions.location import shorten
 
 _FILLERS = ("NOP", "CACHE", "NOT_TAKEN", "TO_BOOL")
 _DRIVEN = ("FOR_ITER", "SEND", "YIELD_FROM")
@@ -150,11 +151,14 @@ def note_unseen(tx: Any) -> None:
         ways = [(first, last) for first, last in _back_edges(tx) if first <= tx.instruction_pointer - 1 <= last]
         if ways:
             first = max(ways)[0]
+            line = shorten(tx.f_code.co_filename, _line(tx.instructions[first]))
             if tx.instructions[first].opname not in _DRIVEN:
-                _note(tx, (tx.f_code, first), WHILE)
+                _note(tx, (tx.f_code, first), "while-loop", WHILE, location_of(tx))
+            elif line in current_frame().stepped:
+                _note(tx, (tx.f_code, first), "partial-coverage", STEPS, line)
             return
         if _calls_itself(tx):
-            _note(tx, (tx.f_code, 0), RECURSION)
+            _note(tx, (tx.f_code, 0), "while-loop", RECURSION, location_of(tx))
             return
         tx = tx.parent
 
@@ -168,17 +172,27 @@ def _calls_itself(tx: Any) -> bool:
     return above is not None or named or name in tx.f_code.co_freevars
 
 
-def _note(tx: Any, key: Any, reason: str) -> None:
+def _line(instruction: Any) -> int:
+    """The line of an instruction."""
+    line = instruction.positions.lineno if instruction.positions is not None else instruction.starts_line
+    return int(line or 0)
+
+
+def _note(tx: Any, key: Any, code: str, reason: str, location: str) -> None:
     frame = current_frame()
     if key not in frame.unseen:
         frame.unseen.add(key)
-        note("while-loop", reason, location_of(tx))
+        note(code, reason, location)
 
 
 WHILE = (
     "a while loop reads boundaries or lengths of documents in a way that is not understood, and runs as in stock "
     "torch; one that counts documents up by one, as `while i < len(cu_seqlens) - 1: ...; i += 1`, is captured, and so "
     "is a for loop over them"
+)
+STEPS = (
+    "a loop over range(..., step) takes only some of the documents, or several at a time, and runs as in stock torch; "
+    "go over every document, between neighbouring boundaries (of several at a time they are cu_seqlens[::step])"
 )
 RECURSION = (
     "a function that calls itself reads boundaries or lengths of documents, and runs as in stock torch; go over the "

@@ -12,8 +12,8 @@ output graph              ``__init__ create_proxy compile_subgraph compile_and_c
                           root_tracer current_tracer root_tx current_tx side_effects shape_env nn_modules``
 side effects              ``check_allowed_side_effect store_attr load_cell store_attr_mutations id_to_variable``
 variables                 ``realize as_proxy is_python_constant as_python_constant call_function call_method
-                          python_type reconstruct visit build source mutation_type``, ``fn`` or ``value`` of functions,
-                          ``obj`` and ``name`` of methods, ``items`` of sequences, ``sym_num`` of numbers
+                          python_type reconstruct visit build source mutation_type cls_source``, ``fn`` or ``value``
+                          of functions, ``obj`` and ``name`` of methods, ``items`` of sequences, ``sym_num`` of numbers
 ========================  ==========================================================================================
 """
 

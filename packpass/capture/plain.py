@@ -32,6 +32,16 @@ def row(numbers: Any) -> Any:
     _never(numbers)
 
 
+def named(names: Any, values: Any) -> Any:
+    """The same, of a dict."""
+    _never(names, values)
+
+
+def kept(made: Any) -> Any:
+    """The same, of an object that was just made."""
+    _never(made)
+
+
 def position(documents: Any, key: Any) -> Any:
     """The index that a subscript means, if every batch has such an entry; refuses the loop otherwise."""
     _never(documents, key)
@@ -262,7 +272,17 @@ def of_tuples(kind: Any, columns: Any) -> Any:
 
 def of_dicts(names: Any, columns: Any) -> Any:
     """The same, by name."""
-    return Documents(columns[0].length, lambda i: dict(zip(names, [column.get(i) for column in columns])), list)  # noqa: B905
+    return Documents(columns[0].length, lambda i: named(names, [column.get(i) for column in columns]), list)
+
+
+def of_objects(kind: Any, columns: Any) -> Any:
+    """The same, as the arguments of a class that keeps them."""
+    return Documents(columns[0].length, lambda i: kept(kind(*[column.get(i) for column in columns])), list)
+
+
+def of_same(length: Any, value: Any) -> Any:
+    """One value for all documents."""
+    return Documents(length, lambda i: value, list)
 
 
 def columns(*lists: Any, strict: bool = False) -> Any:

@@ -25,7 +25,7 @@ from packpass.capture.dynamo import (
     constant,
     variable,
 )
-from packpass.capture.lists import is_collected, is_documents, items_of, numbers_of
+from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
 from packpass.capture.sequences import (
     collect,
     documents_of,
@@ -58,6 +58,7 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     own = ranges.of_document(tx, args)
     backwards = len(args) == 3 and number_of(args[2]) == -1
     if own is not None or (len(args) == 3 and number_of(args[2]) != 1 and not backwards):
+        current_frame().stepped.add(location_of(tx))
         return own
     start, stop = (constant(0), args[0]) if len(args) == 1 else args[1::-1] if backwards else args[:2]
     if all(a.is_python_constant() for a in (start, stop)):
@@ -227,6 +228,9 @@ def unpacked(tx: Translator, function: Any, entries: Any, keywords: Any = None) 
     items = items_of(entries.realize()) if called is builtins.zip else None
     if items is None or items.rows is None or not items.region.closed:
         return None
+    filled = all(isinstance(column, CollectedItems) for column in items.rows.columns)
+    if not filled or not issubclass(items.rows.kind, (tuple, list)):
+        raise items.refusal()  # a constant in the place of a list; or a dict, of which Python gives the keys
     lists: list[Any] = [CollectedTuple([], mutation_type=ValueMutationNew()) for _ in items.rows.columns]
     for column, own in zip(items.rows.columns, lists, strict=True):
         own.items = column.copied()

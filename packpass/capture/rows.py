@@ -1,4 +1,5 @@
-"""A list of tuples, lists or dicts, one for each document: ``outs.append((q, k))``, ``outs.append({"q": q, "k": k})``.
+"""A list of tuples, lists, dicts, named tuples or dataclasses, one for each document: ``outs.append((q, k))``,
+``outs.append({"q": q, "k": k})``, ``outs.append(Doc(q, k))``.
 
 Each column is a list of its own, as if the loop had appended to several: ``zip(*outs)`` gives them back, and a loop
 over the rows goes through all of them at once.
@@ -7,6 +8,8 @@ over the rows goes through all of them at once.
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import types
 from typing import TYPE_CHECKING, Any
 
 from packpass.capture import plain
@@ -16,7 +19,10 @@ from packpass.capture.dynamo import (
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
+    UserDefinedObjectVariable,
     ValueMutationNew,
+    VariableTracker,
+    attribute,
     call,
     constant,
     variable,
@@ -31,23 +37,28 @@ class Rows:
     """Entries of documents that consist of several values.
 
     Attributes:
-        names: the keys of a dict; None for a tuple or a list.
-        columns: one list for each value.
+        names: the keys of a dict, or of attributes; None for a tuple or a list.
+        columns: one list for each value, or a constant that all documents share.
     """
 
     kind: type
     names: tuple[str, ...] | None
-    columns: list[CollectedItems]
+    columns: list[CollectedItems | Any]
+    source: Any = None
+    """Where the program has the class from."""
 
-    def again(self, tx: Any, over: Any) -> Any:
+    def again(self, tx: Any, over: Any, length: Any) -> Any:
         """The rows as a sequence over documents; ``over(tx, column)`` makes one of a column."""
-        columns = ListVariable([over(tx, column) for column in self.columns], mutation_type=ValueMutationNew())
+        made = [call(tx, plain.of_same, length, c) if _is_constant(c) else over(tx, c) for c in self.columns]
+        columns = ListVariable(made, mutation_type=ValueMutationNew())
+        if self.names is not None and self.kind is not dict:
+            return call(tx, plain.of_objects, VariableTracker.build(tx, self.kind, self.source), columns)
         if self.names is not None:
             return call(tx, plain.of_dicts, constant(self.names), columns)
         return call(tx, plain.of_tuples, variable(tx, plain.row if self.kind is list else tuple), columns)
 
 
-def parts_of(value: Any) -> tuple[type, tuple[str, ...] | None, list[Any]] | None:
+def parts_of(tx: Any, value: Any) -> tuple[type, tuple[str, ...] | None, list[Any]] | None:
     """Kind, names and values of a row of tensors and numbers; None if it is something else."""
     names: tuple[str, ...] | None = None
     if type(value) is ConstDictVariable and value.python_type() is dict:
@@ -58,23 +69,58 @@ def parts_of(value: Any) -> tuple[type, tuple[str, ...] | None, list[Any]] | Non
         parts = [part.realize() for part in value.items.values()]
     elif type(value) in (ListVariable, TupleVariable) and type(value.items) is list:
         parts = [part.realize() for part in value.items]
+    elif isinstance(value, VariableTracker) and (names := _attributes(value)) is not None:
+        parts = [attribute(tx, value, name) for name in names]
     else:
         return None
-    if not parts or not all(isinstance(part, (TensorVariable, SymNodeVariable)) for part in parts):
+    known = [isinstance(part, (TensorVariable, SymNodeVariable)) for part in parts]
+    if not any(known) or not all(one or _is_constant(part) for one, part in zip(known, parts, strict=True)):
         return None
     return value.python_type(), names, parts
 
 
+def _attributes(value: Any) -> tuple[str, ...] | None:
+    """The attributes that make up an object, in the order in which its class takes them: those of a named tuple, or of
+    a dataclass that does nothing but keep them."""
+    if not isinstance(value, UserDefinedObjectVariable) and not issubclass(type(value), TupleVariable):
+        return None
+    kind: Any = value.python_type()
+    fields = getattr(kind, "_fields", None)
+    if issubclass(kind, tuple):
+        plain_tuple = isinstance(fields, tuple) and _is_generated(kind.__new__) and kind.__init__ is object.__init__
+        return fields if plain_tuple else None
+    if not dataclasses.is_dataclass(kind) or hasattr(kind, "__post_init__") or "__new__" in vars(kind):
+        return None
+    known = dataclasses.fields(kind)
+    taken = tuple(inspect.signature(value.python_type()).parameters)
+    plain_fields = all(f.init and not f.kw_only for f in known) and taken == tuple(f.name for f in known)
+    return taken if plain_fields and _is_generated(vars(kind).get("__init__")) else None
+
+
+def _is_generated(function: Any) -> bool:
+    """Has Python written this ``__init__`` or ``__new__``, so that it does nothing but to keep what it is given?"""
+    return isinstance(function, types.FunctionType) and function.__code__.co_filename == "<string>"
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, VariableTracker) and value.is_python_constant()
+
+
 def rows_of(items: CollectedItems, values: list[Any]) -> Rows | None:
     """The rows that a list consists of, by the one of each traced iteration; None if they are not alike."""
-    made = [parts_of(value) for value in values]
+    made = [parts_of(items.region.tx, value) for value in values]
     if None in made or len({(kind, names, len(parts)) for kind, names, parts in made}) > 1:  # type: ignore[misc]
         return None
     kind, names, _ = made[0]  # type: ignore[misc]
-    columns = []
+    columns: list[Any] = []
     for column in zip(*(parts for _, _, parts in made), strict=True):  # type: ignore[misc]
+        if all(map(_is_constant, column)):
+            if len({repr(value.as_python_constant()) for value in column}) > 1:
+                return None
+            columns.append(column[0])
+            continue
         own = type(items)(items.region)
         own.values = [[value] for value in column]
         own.close()
         columns.append(own)
-    return Rows(kind, names, columns)
+    return Rows(kind, names, columns, getattr(getattr(values[0], "mutation_type", None), "cls_source", None))

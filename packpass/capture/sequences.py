@@ -15,6 +15,7 @@ import torch
 from packpass.capture import plain, watch
 from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
+    ConstDictVariable,
     ListVariable,
     NumpyNdarrayVariable,
     SliceVariable,
@@ -80,7 +81,7 @@ def looped_over_again(tx: Any, items: CollectedItems) -> Any:
     if items.numbers is not None:
         return items.numbers
     if items.rows is not None:
-        return items.rows.again(tx, looped_over_again)
+        return items.rows.again(tx, looped_over_again, items.region.length)
     collected = items.collected()
     if items.region.skips:
         current_frame().not_replayable = "a list that lacks the skipped documents is looped over again"
@@ -234,9 +235,32 @@ def _refuse_use(tx: Translator, what: Value) -> Value:
     raise refuse_use(tx, str(what.as_python_constant()))
 
 
+def _row(tx: Translator, numbers: Any) -> Value:
+    return ListVariable(list(numbers.realize().items), mutation_type=_of_nobody(ValueMutationNew()))
+
+
+def _named(tx: Translator, names: Value, values: Any) -> Value:
+    entries = zip(names.as_python_constant(), values.realize().items, strict=True)
+    made = {constant(name): value for name, value in entries}
+    return ConstDictVariable(made, mutation_type=_of_nobody(ValueMutationNew()))
+
+
+def _kept(tx: Translator, made: Value) -> Value:
+    _of_nobody(made.realize().mutation_type)
+    return made.realize()
+
+
+def _of_nobody(mutation: Any) -> Any:
+    """Of what is made anew wherever it is asked for: a change would be lost, so no iteration may make one."""
+    if mutation is not None:
+        mutation.scope = -1
+    return mutation
+
+
 QUESTIONS: dict[Any, Callable[..., Any]] = {
-    # What is no mutable list to Dynamo, it does not trace changes of.
-    plain.row: lambda tx, numbers: ListVariable(list(numbers.realize().items)),
+    plain.row: _row,
+    plain.named: _named,
+    plain.kept: _kept,
     plain.advance: _advance,
     plain.position: _position,
     plain.bounds: _bounds,

@@ -96,5 +96,9 @@ def check_document(
     for user in collect.users:
         if user not in sizes and squares and user.target is not markers.LIST_DIAGONAL:
             raise Refused("list-use", "squares of documents are used by something else than block_diag", user)
+        if user.target is markers.LIST_GET and not squares:
+            if machine.skips_empty or mutated_after(graph, user, user.next):
+                raise Refused("list-use", "a list that lacks documents, or is changed, is looped over again", user)
+            continue
         if user not in sizes and not squares and user.target not in (markers.LIST_STACK, markers.LIST_JOIN):
             raise Refused("list-use", "a list of per-document values is used by something else than stack or cat", user)

@@ -68,8 +68,14 @@ def _padded(emitter: Emitter, decided: Decided, whole: fx.Node, pad: fx.Node) ->
 
 
 def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Node) -> fx.Node:
-    """A later loop takes the documents from the list: it cuts them out of the row, by the same boundaries."""
-    (dim,) = (value.dim for collect, value in decided.appended if collect is get.args[0] and isinstance(value, Segment))
+    """A later loop takes the documents from the list: it cuts them out of the row, by the same boundaries, or takes the
+    document's entry."""
+    dims = [value.dim for collect, value in decided.appended if collect is get.args[0] and isinstance(value, Segment)]
+    if not dims:
+        entry = emitter.graph.call_function(torch.select, (whole, 0, get.args[1]))
+        entry.meta["example_value"] = example(get)
+        return entry
+    (dim,) = dims
     given = decided.boundaries
     keep = not given.lengths and decided.fit is None
     keep = keep and not mutated_after(emitter.graph, given.node, emitter.before)

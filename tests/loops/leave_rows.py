@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .harness import leave
+from .rewrite_rows import Document, Pair
 
 
 @leave("f[T,2] cu", tail=False, why="rows of two and of three")
@@ -117,3 +119,64 @@ def columns_mapped(x: Tensor, cu: Tensor) -> tuple[Tensor, ...]:
         document = x[cu[i] : cu[i + 1]]
         rows.append((document.flip(0), document + 1))
     return tuple(map(torch.cat, zip(*rows)))
+
+
+@leave("f[T,2] cu", tail=False, why="an entry of a dict changes in a later loop")
+def dicts_that_change_later(x: Tensor, cu: Tensor) -> Tensor:
+    documents = [{"row": x[s:e] * 2} for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    for document in documents:
+        document["row"] = document["row"] + 1
+    return torch.cat([d["row"] for d in documents])
+
+
+@leave("f[T,2] cu", tail=False, why="an entry of a dict changes in a later loop")
+def dicts_that_are_updated_later(x: Tensor, cu: Tensor) -> Tensor:
+    documents = [{"row": x[s:e] * 2} for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    for document in documents:
+        document.update(row=document["row"] + 1)
+    return torch.cat([d["row"] for d in documents])
+
+
+@leave("f[T,2] cu", tail=False, why="an attribute changes in a later loop")
+def dataclasses_that_change_later(x: Tensor, cu: Tensor) -> Tensor:
+    documents = [Document(x[s:e] * 2) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    for document in documents:
+        document.row = document.row + 1
+    return torch.cat([d.row for d in documents])
+
+
+@leave("f[T,2] cu", tail=False, why="a value is written in a later loop")
+def values_that_are_written_later(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    documents = [Pair(x[s:e] * 2, x[s:e].sum(0)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    for document in documents:
+        document.total.add_(1)
+    return torch.cat([d.row for d in documents]), torch.stack([d.total for d in documents])
+
+
+@dataclasses.dataclass
+class Doubled:
+    row: Tensor
+
+    def __post_init__(self) -> None:
+        self.row = self.row * 2
+
+
+@leave("f[T,2] cu", tail=False, why="making one once more would double the row once more")
+def dataclasses_that_compute(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([d.row for d in [Doubled(x[s:e]) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]])
+
+
+@leave("f[T,2] cu", tail=False, why="what is zipped are the names of entries")
+def dicts_by_columns(x: Tensor, cu: Tensor) -> tuple[Tensor, int]:
+    rows = [{"row": x[s:e] * 2, "total": x[s:e].sum(0)} for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.cat([row["row"] for row in rows]), len(list(zip(*rows)))
+
+
+class Halved(NamedTuple("Base", [("row", Tensor)])):
+    def __new__(cls, row: Tensor) -> Halved:
+        return super().__new__(cls, row / 2)
+
+
+@leave("f[T,2] cu", tail=False, why="making one once more would halve the row once more")
+def named_tuples_that_compute(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([d.row for d in [Halved(x[s:e]) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]])

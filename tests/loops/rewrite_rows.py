@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,3 +66,56 @@ def rows_with_a_length(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         rows.append((x[s:e].flip(0), e - s))
     return torch.cat([part * n for part, n in rows])
+
+
+@dataclasses.dataclass
+class Document:
+    row: Tensor
+    length: int = 0
+    weight: Tensor | None = None
+
+    def scaled(self) -> Tensor:
+        return self.row * self.length
+
+
+class Pair(NamedTuple):
+    row: Tensor
+    total: Tensor
+
+
+@program("f[T,2] cu", tail=False)
+def list_of_dataclasses(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    documents = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        documents.append(Document(x[s:e].roll(1, 0), e - s))
+    rows = [d.scaled() if d.weight is None else d.row * d.weight for d in documents]
+    return torch.cat(rows), torch.tensor([d.length for d in documents])
+
+
+@program("f[T,2] cu", tail=False)
+def a_dataclass_that_changes_before_the_next(x: Tensor, cu: Tensor) -> Tensor:
+    documents = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        document = Document(x[s:e].flip(0))
+        documents.append(document)
+        document.row = document.row + 1
+    return torch.cat([d.row for d in documents])
+
+
+@program("f[T,2] cu", tail=False)
+def list_of_named_tuples(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    documents = [Pair(x[s:e].flip(0), x[s:e].sum(0)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.cat([d.row - d.total for d in documents]), torch.stack([d.total for d in documents])
+
+
+@program("f[T,2] cu", tail=False)
+def named_tuples_by_columns(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    rows, totals = zip(*[Pair(x[s:e].flip(0), x[s:e].sum(0)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+    return torch.cat(rows), torch.stack(totals)
+
+
+@program("f[T,2] cu", tail=False)
+def values_gone_through_again(x: Tensor, cu: Tensor) -> Tensor:
+    spans = list(zip(cu[:-1].tolist(), cu[1:].tolist()))
+    totals = [x[s:e].sum(0) for s, e in spans]
+    return torch.cat([x[s:e] - total for (s, e), total in zip(spans, totals)])
