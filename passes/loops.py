@@ -54,8 +54,9 @@ def find(graph: fx.Graph) -> list[LoopFound]:
 
 
 def hoistable(graph: fx.Graph, loop: LoopFound) -> tuple[fx.Node, ...]:
-    """Sizes of outside tensors that Dynamo computes inside the region and uses after it as well."""
+    """Sizes of outside tensors that Dynamo computes inside an iteration and uses in the next, or after it, as well."""
     nodes, keep = loop.nodes, []
+    iterations = [{begin, *body, end} for begin, body, end in loop.iterations]
     depends: set[fx.Node] = {begin for begin, _, _ in loop.iterations}
     for _, body, _ in loop.iterations:
         for node in body:
@@ -66,7 +67,8 @@ def hoistable(graph: fx.Graph, loop: LoopFound) -> tuple[fx.Node, ...]:
                 depends.add(node)
             else:
                 keep.append(node)
-    escaping = [n for n in keep if any(u not in nodes for u in n.users)]
+    own = {node: iteration for iteration in iterations for node in iteration}
+    escaping = [n for n in keep if any(u not in own[n] for u in n.users)]
     needed = needed_for(escaping, nodes)
     return tuple(n for n in graph.nodes if n in needed)
 

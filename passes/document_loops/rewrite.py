@@ -147,14 +147,15 @@ def _emitted(graph: fx.Graph, decided: Decided, rule: str) -> _Emitted:
 
 
 def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
-    """What is made of lists behind the loop."""
-    for collect, whole in made.rows.items():
-        for user in list(collect.users):
-            with graph.inserting_before(user):
-                joined = MADE_OF_LISTS[user.target](made.emitter, decided, whole, user)
-            user.replace_all_uses_with(joined)
-            _copy_meta(user, joined)
-            graph.erase_node(user)
+    """What is made of lists behind the loop, in the order of the graph: what one use has made may serve the next."""
+    uses = [(user, whole) for collect, whole in made.rows.items() for user in collect.users]
+    for user, whole in sorted(uses, key=lambda use: use[0]):
+        with graph.inserting_before(user):
+            joined = MADE_OF_LISTS[user.target](made.emitter, decided, whole, user)
+        user.replace_all_uses_with(joined)
+        _copy_meta(user, joined)
+        graph.erase_node(user)
+    for collect in made.rows:
         graph.erase_node(collect)
 
 

@@ -69,3 +69,13 @@ def selected_backwards(x: Tensor, cu: Tensor) -> Tensor:
         places = torch.arange(e - 1, s - 1, -1)
         parts.append(x.index_select(0, places) * (places - s)[:, None])
     return torch.cat(parts)
+
+
+@program("f[T,2] f[N,2] cu", graphs=3)
+def row_of_the_length_of_two_others(x: Tensor, y: Tensor, cu: Tensor) -> Tensor:
+    """Torch checks slices against a sum of two sizes, which it computes in one iteration and uses in the next."""
+    row = torch.cat([x, y])
+    out = torch.zeros_like(row)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = row[s:e].roll(1, 0)
+    return out
