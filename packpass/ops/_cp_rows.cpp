@@ -1,15 +1,16 @@
-// zigzag_rows and cp_roll_slots on the CPU, see _cp_layout.py and _cp_roll_slots.py. The caller has checked the
+// shard_rows and cp_roll_slots on the CPU, see _cp_layout.py and _cp_roll_slots.py. The caller has checked the
 // boundaries: every index lies in the row.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-extern "C" void packpass_zigzag_rows(
-    const int64_t* cu, int64_t* out, int64_t entries, int64_t local, int64_t size, int64_t inverse) {
+extern "C" void packpass_shard_rows(
+    const int64_t* cu, int64_t* out, int64_t entries, int64_t local, int64_t size, int64_t inverse,
+    int64_t zigzag) {
   for (int64_t i = 0; i <= entries; ++i) {  // the stretch that ends at cu[i]; the first and the last are the tail
     const int64_t start = i == 0 ? 0 : cu[i - 1];
     const int64_t stop = i == entries ? local * size : cu[i];
-    const int64_t chunks = i == 0 || i == entries ? size : 2 * size;
+    const int64_t chunks = i == 0 || i == entries || !zigzag ? size : 2 * size;
     const int64_t length = (stop - start) / chunks;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       const bool second = chunk >= size;

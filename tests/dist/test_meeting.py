@@ -281,7 +281,7 @@ def test_texts_hold_what_ranks_share(fake_group: None) -> None:
     gm = graph_of(program, torch.ones(12, 8, requires_grad=True), torch.arange(12), BOUNDARIES, dynamic=True)
     said = [c.text for c in collectives(gm)]
     assert said == [
-        "cp_to_hp of float32 [*, *] with gradient, sections=[4, 4], dim=1",
+        "cp_to_hp of float32 [*, *] with gradient, sections=[4, 4], dim=1, zigzag=True",
         "cp_packed_roll of int64 [*], float32 [*, *] with gradient, fields=[0, 0, 1, 1], shifts=[-1, -2, -1, -2], "
         "dims=[0, 0], fills=[-100, -100, 0, 0], wraps=[False, False, True, True]",
         "all_to_all_single of float32 [*, *] with gradient",
