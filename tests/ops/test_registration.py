@@ -14,7 +14,7 @@ from packpass.ops import _version, ops_version
 from packpass.ops._version import TAG_PREFIX, tag_compile_caches
 
 NAMES = [
-    "all_to_all_group", "blocks_of", "per_block", "row_of",
+    "all_to_all_group", "moved_blocks", "per_block", "row_of",
     "boundaries_passed", "check_cu_seqlens", "host_check_cu_seqlens", "host_packed_roll", "packed_flip", "packed_roll",
     "must_equal", "must_hold", "narrow_positions", "position_ids", "segment_ids", "window_mask",
     "host_segment_spread", "segment_argmax", "segment_pad", "segment_put", "segment_recurrence", "segment_reduce",
