@@ -32,6 +32,11 @@ def row(numbers: Any) -> Any:
     _never(numbers)
 
 
+def named(names: Any, values: Any) -> Any:
+    """The same, of a dict."""
+    _never(names, values)
+
+
 def position(documents: Any, key: Any) -> Any:
     """The index that a subscript means, if every batch has such an entry; refuses the loop otherwise."""
     _never(documents, key)
@@ -262,7 +267,7 @@ def of_tuples(kind: Any, columns: Any) -> Any:
 
 def of_dicts(names: Any, columns: Any) -> Any:
     """The same, by name."""
-    return Documents(columns[0].length, lambda i: dict(zip(names, [column.get(i) for column in columns])), list)  # noqa: B905
+    return Documents(columns[0].length, lambda i: named(names, [column.get(i) for column in columns]), list)
 
 
 def columns(*lists: Any, strict: bool = False) -> Any:

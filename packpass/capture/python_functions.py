@@ -227,6 +227,8 @@ def unpacked(tx: Translator, function: Any, entries: Any, keywords: Any = None) 
     items = items_of(entries.realize()) if called is builtins.zip else None
     if items is None or items.rows is None or not items.region.closed:
         return None
+    if not issubclass(items.rows.kind, (tuple, list)):
+        raise items.refusal()  # of dicts Python gives the keys
     lists: list[Any] = [CollectedTuple([], mutation_type=ValueMutationNew()) for _ in items.rows.columns]
     for column, own in zip(items.rows.columns, lists, strict=True):
         own.items = column.copied()

@@ -15,6 +15,7 @@ import torch
 from packpass.capture import plain, watch
 from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
+    ConstDictVariable,
     ListVariable,
     NumpyNdarrayVariable,
     SliceVariable,
@@ -234,9 +235,18 @@ def _refuse_use(tx: Translator, what: Value) -> Value:
     raise refuse_use(tx, str(what.as_python_constant()))
 
 
+def _named(tx: Translator, names: Value, values: Any) -> Value:
+    """A dict that is made anew wherever it is asked for: a change would be lost, so no iteration may make one."""
+    entries = zip(names.as_python_constant(), values.realize().items, strict=True)
+    mutation = ValueMutationNew()
+    mutation.scope = -1
+    return ConstDictVariable({constant(name): value for name, value in entries}, mutation_type=mutation)
+
+
 QUESTIONS: dict[Any, Callable[..., Any]] = {
     # What is no mutable list to Dynamo, it does not trace changes of.
     plain.row: lambda tx, numbers: ListVariable(list(numbers.realize().items)),
+    plain.named: _named,
     plain.advance: _advance,
     plain.position: _position,
     plain.bounds: _bounds,

@@ -117,3 +117,25 @@ def columns_mapped(x: Tensor, cu: Tensor) -> tuple[Tensor, ...]:
         document = x[cu[i] : cu[i + 1]]
         rows.append((document.flip(0), document + 1))
     return tuple(map(torch.cat, zip(*rows)))
+
+
+@leave("f[T,2] cu", tail=False, why="an entry of a dict changes in a later loop")
+def dicts_that_change_later(x: Tensor, cu: Tensor) -> Tensor:
+    documents = [{"row": x[s:e] * 2} for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    for document in documents:
+        document["row"] = document["row"] + 1
+    return torch.cat([d["row"] for d in documents])
+
+
+@leave("f[T,2] cu", tail=False, why="an entry of a dict changes in a later loop")
+def dicts_that_are_updated_later(x: Tensor, cu: Tensor) -> Tensor:
+    documents = [{"row": x[s:e] * 2} for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    for document in documents:
+        document.update(row=document["row"] + 1)
+    return torch.cat([d["row"] for d in documents])
+
+
+@leave("f[T,2] cu", tail=False, why="what is zipped are the names of entries")
+def dicts_by_columns(x: Tensor, cu: Tensor) -> tuple[Tensor, int]:
+    rows = [{"row": x[s:e] * 2, "total": x[s:e].sum(0)} for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.cat([row["row"] for row in rows]), len(list(zip(*rows)))
