@@ -60,13 +60,10 @@ log = logging.getLogger("packpass.passes.eliminate_padding")
 
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Make the packed form of ``gm`` if there is one; the graph itself stays as it is."""
-    found = find(gm.graph)
+    whole = with_partners(gm)
+    found = find(whole.graph)
     if found is None:
         return _hidden_attention(gm)
-    whole = with_partners(gm)
-    if whole is not gm:
-        found = find(whole.graph)
-        assert found is not None
     site = next(iter(found.sites))
     try:
         rewrite, context.products.packed = _pack(whole, found, _breaks(gm))

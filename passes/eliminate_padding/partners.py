@@ -14,6 +14,8 @@ between the cut and the loss (casts, views, the last linear layer) is done to wh
 from __future__ import annotations
 
 import dataclasses
+import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +23,7 @@ import torch
 from torch import Tensor, fx
 
 from packpass.semantics import argument, call_of, example, meaning_of, op_of
-from packpass.semantics.build import Builder
+from packpass.semantics.build import Builder, NotBuilt
 from packpass.semantics.effects import effects_of
 from packpass.semantics.losses import OF_CLASSES, reduction_of
 from packpass.semantics.meaning import KEPT, Cut
@@ -29,6 +31,8 @@ from packpass.semantics.memory import writes_of
 from passes.eliminate_padding.tile import Across, Dims, Tile, carried, moved_by, named, same
 from passes.nodes import copy_of
 from passes.prune import prune
+
+log = logging.getLogger("packpass.passes.eliminate_padding")
 
 _MOST = 8
 """How many slots may have no partner: sizes that are symbols are compared with every number up to it."""
@@ -61,8 +65,12 @@ def with_partners(gm: fx.GraphModule) -> fx.GraphModule:
     if next(_cuttings(gm.graph), None) is None:
         return gm
     graph = copy_of(gm.graph)
-    for found in list(_cuttings(graph)):
-        _over_whole_rows(graph, found)
+    try:
+        for found in list(_cuttings(graph)):
+            _over_whole_rows(graph, found)
+    except NotBuilt as reason:  # a call between the cut and the loss that names the size of what was cut
+        log.info("a loss stays a loss of part of the rows: %s", reason)
+        return gm
     graph.lint()
     return fx.GraphModule(gm, graph)
 
@@ -94,7 +102,7 @@ def _cutting(loss: fx.Node) -> Cutting | None:
     if not isinstance(node, fx.Node) or ends is None:
         return None
     rows, slots = example(node).shape[:2]
-    dims: Dims = (("B",), ("S",), *((n,) for n in example(node).shape[2:]))
+    dims = _cut_dims(node)
     steps = []
     for part in reversed(chain):
         step = _step(part, Tile(rows, slots), dims)
@@ -107,6 +115,10 @@ def _cutting(loss: fx.Node) -> Cutting | None:
     if not merged and not apart:
         return None
     return Cutting(loss, node, node.args[0], *ends, tuple(steps), ignored)  # type: ignore[arg-type]
+
+
+def _cut_dims(cut: fx.Node) -> Dims:
+    return (("B",), ("S",), *((n,) for n in example(cut).shape[2:]))
 
 
 def _operand(node: fx.Node) -> fx.Node | None:
@@ -160,41 +172,47 @@ def _step(node: fx.Node, tile: Tile, dims: Dims) -> Step | None:
 
 
 def _over_whole_rows(graph: fx.Graph, found: Cutting) -> None:
-    build = Builder(graph, found.loss, like=found.whole)
-    value: Tensor = example(found.whole)
-    rows, slots = _size(build, found.whole, 0), _size(build, found.whole, 1)
-    places = build.call(torch.arange, slots, device=value.device)
-    alone = None
-    if found.first:
-        alone = build.call(torch.lt, places, found.first)
-    if found.last:
-        after = build.call(torch.ge, build.call(torch.add, places, found.last), slots)
-        alone = after if alone is None else build.call(torch.logical_or, alone, after)
-    new = found.whole
-    if alone is not None:
-        shape = (1, -1, *[1] * (value.dim() - 2))
-        new = build.call("masked_fill", new, build.call("view", alone, *shape, method=True), 0, method=True)
-    dims: Dims = (("B",), ("S",), *((n,) for n in value.shape[2:]))
+    """Every call stands where the one that it is for stands: modes may begin or end in between, and memory change."""
+    before = found.cut
+    new, dims = _without_lonely_scores(Builder(graph, found.cut, like=found.whole), found), _cut_dims(found.cut)
     for step in found.steps:
+        build = Builder(graph, step.node, like=found.whole)
         if not step.only_sizes:
-            before = _operand(step.node)
             new = _again(build, step.node, before, new)
         elif step.dims != dims:
-            sizes = [
-                rows if p == ("B",) else slots if p == ("S",) else -1 if named(p) else _features(p) for p in step.dims
-            ]
-            new = build.call("reshape", new, *sizes, method=True)
-        dims = step.dims
-    target = argument(found.loss, 1, "target")
-    labels = build.call("reshape", target, rows, -1, method=True)
+            new = build.call("reshape", new, *_sizes(build, found.whole, step.dims), method=True)
+        before, dims = step.node, step.dims
+    build = Builder(graph, found.loss, like=found.whole)
+    scores, target = argument(found.loss, 0, "input"), argument(found.loss, 1, "target")
+    labels = build.call("reshape", target, _size(build, found.whole, 0), -1, method=True)
     labels = build.call(torch.nn.functional.pad, labels, (found.first, found.last), value=found.ignored)
     if len(dims) == 2:
         labels = build.call("reshape", labels, -1, method=True)
-    scores = argument(found.loss, 0, "input")
     changed = {scores: new, target: labels}
     found.loss.args = fx.map_arg(found.loss.args, lambda n: changed.get(n, n))
     found.loss.kwargs = fx.map_arg(found.loss.kwargs, lambda n: changed.get(n, n))
     prune(graph, [scores, target])
+
+
+def _without_lonely_scores(build: Builder, found: Cutting) -> fx.Node:
+    """The whole rows, with 0 in the slots that the cut leaves out."""
+    value: Tensor = example(found.whole)
+    slots = _size(build, found.whole, 1)
+    places = build.call(torch.arange, slots, device=value.device)
+    alone = [build.call(torch.lt, places, found.first)] if found.first else []
+    if found.last:
+        alone.append(build.call(torch.ge, build.call(torch.add, places, found.last), slots))
+    new = found.whole
+    for part in alone:
+        part = build.call("view", part, 1, -1, *[1] * (value.dim() - 2), method=True)
+        new = build.call("masked_fill", new, part, 0, method=True)
+    return new
+
+
+def _sizes(build: Builder, whole: fx.Node, dims: Dims) -> list[Any]:
+    """Of a view of whole rows; -1 where the batch and the tokens are one dimension."""
+    own: dict[Any, Any] = {("B",): lambda: _size(build, whole, 0), ("S",): lambda: _size(build, whole, 1)}
+    return [own[parts]() if parts in own else -1 if named(parts) else math.prod(parts) for parts in dims]
 
 
 def _size(build: Builder, node: fx.Node, dim: int) -> Any:
@@ -209,11 +227,7 @@ def _size(build: Builder, node: fx.Node, dim: int) -> Any:
     return build.call("size", node, dim, method=True)
 
 
-def _features(parts: tuple[Any, ...]) -> int:
-    return int(torch.Size(parts).numel())
-
-
-def _again(build: Builder, node: fx.Node, before: fx.Node | None, new: fx.Node) -> fx.Node:
+def _again(build: Builder, node: fx.Node, before: fx.Node, new: fx.Node) -> fx.Node:
     """The same call of another first operand."""
     args = fx.map_arg(node.args, lambda n: new if n is before else n)
     kwargs = fx.map_arg(node.kwargs, lambda n: new if n is before else n)

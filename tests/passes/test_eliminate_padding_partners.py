@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 import packpass
+from packpass.semantics.build import Builder, NotBuilt
+from passes.eliminate_padding import partners
 from passes.eliminate_padding.partners import with_partners
 
 from . import padded_models as models
@@ -63,7 +65,36 @@ class TwoAhead(models.Loss):
         return F.nll_loss(logits.log_softmax(-1).flatten(0, 1), self.labels(ids, mask)[:, 3:].flatten())
 
 
-REWRITTEN = [Next, AsModule, ClassesFirst, HiddenIsCut, TwoAhead]
+class NamesTheSize(models.Loss):
+    """A view between the cut and the loss names the size of what is left."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        scores = self.head(self.hidden(ids, mask))[:, :-1].expand(-1, ids.shape[1] - 1, -1)
+        return F.cross_entropy(scores.flatten(0, 1), self.labels(ids, mask)[:, 1:].flatten())
+
+
+class UnderAutocast(models.Loss):
+    """The last layer is in a region that has ended where the loss is taken."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        hidden = self.hidden(ids, mask)
+        with torch.autocast("cpu", torch.bfloat16):
+            scores = self.head(hidden[:, :-1])
+        return F.cross_entropy(scores.flatten(0, 1), self.labels(ids, mask)[:, 1:].flatten())
+
+
+class WithoutGradients(models.Loss):
+    """The last layer gets none, and the model does beside it."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        hidden = self.hidden(ids, mask)
+        with torch.no_grad():
+            scores = self.head(hidden[:, :-1])
+        loss = F.cross_entropy(scores.flatten(0, 1), self.labels(ids, mask)[:, 1:].flatten())
+        return loss + (hidden * mask[..., None]).sum() / mask.sum()
+
+
+REWRITTEN = [Next, AsModule, ClassesFirst, HiddenIsCut, TwoAhead, NamesTheSize]
 
 
 @pytest.mark.parametrize("model_class", REWRITTEN)
@@ -73,6 +104,18 @@ def test_rewrites(model_class: type[models.Model], dynamic: bool | None, compile
     compiled = torch.compile(model, backend=packpass.backend, options=EAGER, fullgraph=True, dynamic=dynamic)
     for lengths in ((3, 9, 5), (9, 4, 5)):
         check(model, compiled, *batch(lengths), per_token=False)
+    assert compiles == ["packed"]
+
+
+@pytest.mark.parametrize(("model_class", "tolerance"), [(UnderAutocast, 1e-2), (WithoutGradients, 1e-5)])
+def test_calls_stay_in_their_regions(
+    model_class: type[models.Model],
+    tolerance: float,
+    compiles: list[str],  # noqa: F811
+) -> None:
+    model = model_class()
+    compiled = torch.compile(model, backend=packpass.backend, options=EAGER, fullgraph=True)
+    check(model, compiled, *batch((3, 9, 5)), per_token=False, tolerance=tolerance)
     assert compiles == ["packed"]
 
 
@@ -134,6 +177,18 @@ def test_leaves_alone(model_class: type[models.Model]) -> None:
     model, (ids, mask) = model_class(), batch()
     report = packpass.explain(model, options=EAGER)(ids, mask)
     assert [(r.rule, r.code) for r in report.refusals] == [("eliminate_padding", "cross-token")]
+    torch._dynamo.reset()
+    check(model, torch.compile(model, backend=packpass.backend, options=EAGER), ids, mask, per_token=False)
+
+
+def test_a_call_that_fails_on_whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(build: Builder, node: fx.Node, *others: fx.Node) -> fx.Node:
+        raise NotBuilt(node.target, node, ValueError("rows of another length"))
+
+    monkeypatch.setattr(partners, "_again", fails)
+    model, (ids, mask) = HiddenIsCut(), batch()
+    report = packpass.explain(model, options=EAGER)(ids, mask)
+    assert [r.code for r in report.refusals] == ["cross-token"]
     torch._dynamo.reset()
     check(model, torch.compile(model, backend=packpass.backend, options=EAGER), ids, mask, per_token=False)
 
