@@ -250,7 +250,7 @@ class Body:
         width = stop.plus(start, -1)
         # The boundaries in use count the whole row, or the shards.
         shard = self.scale.shard
-        whole = self.scale.chunks == shard * self.cp
+        whole = self.scale.of_whole_row(self.cp)
         for sharded, chunks in ((True, shard), (False, shard * self.cp)):
             count = Fraction(1 if sharded else self.cp) / (self.cp if whole else 1)
             if width == Lin(unit=Fraction(chunks)) and start.start == count:

@@ -45,7 +45,10 @@ def copied_into(body: Body, node: fx.Node) -> Any:
     target = body.values.get(node.args[0])
     if not isinstance(target, Buffer) or len(node.args) != 2:
         return UNKNOWN
-    _unread(target, node)
+    if target.content is not None:
+        raise Refused("aliasing", "a buffer is filled twice in one iteration", node)
+    if target.read_before:
+        raise Refused("aliasing", "a buffer is used before it is filled", node)
     content = body.blocks(node.args[1])
     fake, given = example(node.args[0]), example(node.args[1])
     if fake.dtype != given.dtype or fake.dim() != given.dim() or any(map(spreads, given.shape, fake.shape)):
@@ -61,7 +64,10 @@ def put_into(body: Body, node: fx.Node) -> Any:
     target = body.values.get(buffer)
     if not isinstance(buffer, fx.Node) or not isinstance(target, Buffer) or not fills(node, buffer):
         return UNKNOWN
-    _unread(target, node)
+    if target.content is not None or target.read_before:
+        # A change of something whole, which matters only if it is exchanged: that is for whoever decides to find.
+        target.content, target.read_before = None, True
+        return UNKNOWN
     try:
         content = body.blocks(part)
         if target.places is None or example(buffer).dtype != example(part).dtype:
@@ -72,13 +78,6 @@ def put_into(body: Body, node: fx.Node) -> Any:
         raise
     _hand_on(body, part, buffer)
     return target
-
-
-def _unread(target: Buffer, node: fx.Node) -> None:
-    if target.content is not None:
-        raise Refused("aliasing", "a buffer is filled twice in one iteration", node)
-    if target.read_before:
-        raise Refused("aliasing", "a buffer is used before it is filled", node)
 
 
 def _hand_on(body: Body, content: Any, buffer: Any) -> None:

@@ -32,6 +32,10 @@ class Scale:
     def zigzag(self) -> bool:
         return self.shard == 2
 
+    def of_whole_row(self, cp: int) -> bool:
+        """Do the boundaries count the whole row, rather than one rank's shard?"""
+        return self.chunks == self.shard * cp
+
 
 @dataclasses.dataclass(frozen=True)
 class Lin(Counts):

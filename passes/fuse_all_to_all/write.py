@@ -153,7 +153,7 @@ def _shaped(build: Builder, row: fx.Node, exchange: Exchange) -> fx.Node:
 def _boundaries(build: Builder, decided: Decided, sharded: bool, device: Any) -> fx.Node:
     """Boundaries that count the whole row, or the slots of a shard."""
     counts, cp = decided.counts, decided.cp
-    base_is_whole = counts.scale.chunks == counts.scale.shard * cp
+    base_is_whole = counts.scale.of_whole_row(cp)
     node = summed(functools.partial(_made, build), counts.base) if counts.lengths else counts.base
     if sharded and base_is_whole:
         factors = {} if counts.lengths or cp == 1 else counts.factors

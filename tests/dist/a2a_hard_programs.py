@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.dist import a2a_computed_programs as computed
+from tests.dist import a2a_filled_programs as filled
 from tests.dist import a2a_library_programs as library
 from tests.dist import a2a_pieces_programs as pieces
 from tests.dist import a2a_spelled_programs as spelled
@@ -305,59 +306,6 @@ def copied_beside(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(out)
 
 
-def filled_by_ranks(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """The document is put together part by part in new memory."""
-    cp, out = size_of(group), []
-    for start, stop in pairwise(cu.tolist()):
-        got = AllToAll.apply(x[start // cp : stop // cp].unflatten(-1, (cp, -1)).transpose(0, 1).contiguous(), group)
-        h = (stop - start) // (2 * cp)
-        document = got.new_empty((stop - start, got.shape[-1]))
-        for r in range(cp):
-            document[r * h : (r + 1) * h] = got[r, :h]
-            document[(2 * cp - 1 - r) * h : (2 * cp - r) * h] = got[r, h:]
-        out.append(document)
-    return torch.cat(out)
-
-
-def sent_from_parts(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """What is sent is put together part by part."""
-    cp, out = size_of(group), []
-    for start, stop in pairwise(cu.tolist()):
-        h = (stop - start) // (2 * cp)
-        send = torch.zeros(cp, 2 * h, x.shape[-1])
-        for r in range(cp):
-            send[r, :h] = x[start:stop][r * h : (r + 1) * h]
-            send[r, h:] = x[start:stop][(2 * cp - 1 - r) * h : (2 * cp - r) * h]
-        out.append(AllToAll.apply(send, group).permute(1, 0, 2).flatten(1))
-    return torch.cat(out)
-
-
-def half_filled(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """The second chunk of every rank is left at zero."""
-    cp, out = size_of(group), []
-    for start, stop in pairwise(cu.tolist()):
-        h = (stop - start) // (2 * cp)
-        send = torch.zeros(cp, 2 * h, x.shape[-1])
-        for r in range(cp):
-            send[r, :h] = x[start:stop][r * h : (r + 1) * h]
-        out.append(AllToAll.apply(send, group).permute(1, 0, 2).flatten(1))
-    return torch.cat(out)
-
-
-def filled_and_scaled(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """A part is written again, once all were filled."""
-    cp, out = size_of(group), []
-    for start, stop in pairwise(cu.tolist()):
-        h = (stop - start) // (2 * cp)
-        send = torch.zeros(cp, 2 * h, x.shape[-1])
-        for r in range(cp):
-            send[r, :h] = x[start:stop][r * h : (r + 1) * h]
-            send[r, h:] = x[start:stop][(2 * cp - 1 - r) * h : (2 * cp - r) * h]
-        send[0, :h] = 2 * x[start:stop][:h]
-        out.append(AllToAll.apply(send, group).permute(1, 0, 2).flatten(1))
-    return torch.cat(out)
-
-
 @dataclasses.dataclass(frozen=True)
 class Hard:
     program: Callable[..., Tensor]
@@ -428,8 +376,9 @@ REWRITTEN = {
         Hard(twice.two_lists, tails=False),
         Hard(twice.function_of_documents, tails=False),
         Hard(copied_beside),
-        Hard(filled_by_ranks),
-        Hard(sent_from_parts, sharded=False),
+        Hard(filled.filled_by_ranks),
+        Hard(filled.sent_from_parts, sharded=False),
+        Hard(filled.changed_beside),
         Hard(pieces.pieces_to_heads, parts=1),
         Hard(pieces.pieces_of_own_boundaries, parts=1),
         Hard(pieces.pieces_to_tokens, sharded=False, parts=1),
@@ -469,8 +418,8 @@ LEFT = {
         Hard(twice.next_document_written, code="aliasing"),
         Hard(twice.back_in_order, code="two-boundaries"),
         Hard(twice.function_that_forgets, code="not-zigzag or aliasing"),
-        Hard(half_filled, sharded=False, code="not-zigzag"),
-        Hard(filled_and_scaled, sharded=False, code="aliasing"),
+        Hard(filled.half_filled, sharded=False, code="not-zigzag"),
+        Hard(filled.filled_and_scaled, sharded=False, code="aliasing"),
         Hard(pieces.pieces_from_the_end, code="not-zigzag"),
         Hard(pieces.pieces_of_the_next, sharded=False, code="not-zigzag"),
         Hard(pieces.every_other_token, code="not-zigzag"),
