@@ -5,12 +5,16 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from packpass.semantics.names import targets_of
+
 _DECLARED = torch.ops.packpass.packed.default
 
 
 def remove_declarations(gm: fx.GraphModule) -> bool:
     """`packpass.packed` has said what it had to say. Returns whether there were any."""
     changed = False
+    if _DECLARED not in targets_of(gm):
+        return changed
     for m in [m for m in gm.modules() if isinstance(m, fx.GraphModule)]:
         for node in list(m.graph.nodes):
             if node.target is _DECLARED:

@@ -41,6 +41,28 @@ def register_inductor_view(op: Any, view: Callable[..., tuple[Any, Any]]) -> Non
     register_lowering(op, type_promotion_kind=None)(lower)
 
 
+def register_inductor_pointwise(op: Any, sizes: Callable[..., list[Any]], value: Callable[..., Any]) -> None:
+    """Let Inductor fuse ``op(x, ...)`` into what reads it; the result has the dtype and the device of x.
+
+    Args:
+        sizes: ``sizes(*arguments)``: of the result, with sympy expressions; tensors are given as their sizes.
+        value: one value: ``value(ops, index, *arguments)``; tensors are given as functions of an index.
+    """
+    from torch._inductor import ir
+    from torch._inductor.lowering import register_lowering
+    from torch._inductor.virtualized import ops
+
+    def lower(x: Any, *others: Any) -> Any:
+        given = (x, *others)
+        ranges = sizes(*(g.get_size() if isinstance(g, ir.IRNode) else g for g in given))
+        arguments = [g.make_loader() if isinstance(g, ir.IRNode) else g for g in given]
+        return ir.Pointwise.create(
+            device=x.get_device(), dtype=x.get_dtype(), inner_fn=lambda at: value(ops, at, *arguments), ranges=ranges
+        )
+
+    register_lowering(op, type_promotion_kind=None)(lower)
+
+
 def register_inductor_table(op: Any, sizes: Callable[..., list[Any]], entry: Callable[..., Any], dtype: Any) -> None:
     """Let Inductor compute ``op(vector, total, number)`` once per graph, as a buffer that its readers load.
 

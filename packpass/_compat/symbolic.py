@@ -9,6 +9,7 @@ import itertools
 import keyword
 import math
 import tokenize
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +75,29 @@ def guard_or_false(condition: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import guard_or_false as implementation
 
     return bool(implementation(condition))
+
+
+def nothing_is_known(number: Any) -> bool:
+    """Is it a number of its own that only data knows, of which no sign and no relation to anything is known? Then no
+    question about it has an answer. False where that takes more than a look."""
+    node = getattr(number, "node", None)
+    symbol, env = getattr(node, "expr", None), getattr(node, "shape_env", None)
+    range_of, axioms = getattr(env, "var_to_range", None), getattr(env, "axioms", None)
+    if env is None or range_of is None or axioms is None or not getattr(symbol, "is_Symbol", False):
+        return False
+    known = range_of.get(symbol)
+    if known is None or not free_unbacked_symbols(number) or not known.lower < 0 <= known.upper:
+        return False
+    seen, names = _related.get(env, (0, set()))
+    # Only ever added to, while anything new is asked.
+    for axiom in itertools.islice(axioms, seen if seen <= len(axioms) else 0, None):
+        names |= axiom.free_symbols
+    _related[env] = len(axioms), names
+    return symbol not in names
+
+
+# Of each ShapeEnv: how many of the facts it knows have been looked at, and the symbols in them.
+_related: weakref.WeakKeyDictionary[Any, tuple[int, set[Any]]] = weakref.WeakKeyDictionary()
 
 
 def either(one: Any, other: Any) -> Any:

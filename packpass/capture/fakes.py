@@ -23,6 +23,7 @@ from packpass._compat import (
     fake_mode_of,
     free_unbacked_symbols,
     guard_or_false,
+    nothing_is_known,
     statically_known_true,
     without_fake_cache,
 )
@@ -143,7 +144,11 @@ def _remembered(
         sizes, strides = list(x.shape), list(x.stride())
         sizes[at], strides[at] = known[size], strides[at] * step
         return x.as_strided(sizes, strides, known[offset])
-    out = stock(mode, func, x, dim, start, end, step)
+    if x.dim() and not x.is_quantized and step == 1 and nothing_is_known(start) and nothing_is_known(end):
+        # A dozen questions of torch about signs, of which each takes milliseconds and none has an answer.
+        out = _cut_anywhere(mode, x, at)
+    else:
+        out = stock(mode, func, x, dim, start, end, step)
     if x.dim() and _unknown(out.shape[at]):
         known.setdefault(size, out.shape[at])
         known.setdefault(offset, out.storage_offset())
@@ -152,6 +157,17 @@ def _remembered(
             sizes[at] = known[size]
             return x.as_strided(sizes, out.stride(), out.storage_offset())
     return out
+
+
+def _cut_anywhere(mode: Any, x: Any, dim: int) -> Any:
+    """A slice of x of which only data knows where it begins and ends, as torch makes it up."""
+    size, offset = (mode.shape_env.create_unbacked_symint() for _ in range(2))
+    torch._check(size >= 0)
+    torch._check(size <= x.shape[dim])
+    torch._check(offset >= 0)
+    sizes = list(x.shape)
+    sizes[dim] = size
+    return x.as_strided(sizes, x.stride(), offset)
 
 
 # === Older torch =============================================================================================

@@ -6,6 +6,7 @@ from torch import fx
 
 from packpass._compat import is_collective
 from packpass.semantics import AUTOGRAD_FUNCTION, op_name
+from packpass.semantics.names import targets_of
 
 
 def graph_modules(gm: fx.GraphModule) -> list[fx.GraphModule]:
@@ -16,15 +17,17 @@ def graph_modules(gm: fx.GraphModule) -> list[fx.GraphModule]:
 def count(gm: fx.GraphModule) -> tuple[int, int, int]:
     """Nodes, collectives and host reads of all graphs, in one walk; no collectives of backward bodies, for those that
     AOTAutograd will derive are not there yet either."""
+    modules = graph_modules(gm)
+    exchanging = any(map(is_collective, targets_of(gm)))
     nodes = collectives = syncs = 0
     backward: set[fx.GraphModule] = set()
-    for m in graph_modules(gm):
+    for m in modules:
+        nodes += len(m.graph.nodes)
         for node in m.graph.nodes:
-            nodes += 1
-            if node.op == "call_function":
+            if node.op == "call_method":
+                syncs += node.target in ("item", "tolist")
+            elif exchanging and node.op == "call_function":
                 collectives += m not in backward and is_collective(node.target)
                 if op_name(node) == AUTOGRAD_FUNCTION:
                     backward.update(graph_modules(getattr(m, node.args[1].target)))
-            elif node.op == "call_method":
-                syncs += node.target in ("item", "tolist")
     return nodes, collectives, syncs

@@ -12,6 +12,7 @@ from packpass.ops import (  # noqa: F401  (registers ops that only passes use)
     _expanded_boundaries,
     _fit_boundaries,
     _must_equal,
+    _must_hold,
     _packed,
     _packed_flip,
     _segment_argmax,

@@ -1,4 +1,4 @@
-"""``blocks_of``, ``row_of`` and ``per_block`` (internal): a row ``[..., n * BLOCK]`` as ``[..., n, BLOCK]``, and back.
+"""``moved_blocks``, ``row_of``, ``per_block`` (internal): a row ``[..., n * BLOCK]`` as ``[..., n, BLOCK]``, and back.
 
 Reshape and expand for generated code, without a guard on n: Inductor's own compare n with 1 and ``BLOCK`` with
 ``n * BLOCK``, and with a dynamic n these are guards, which shorter rows fail. The index is the same for every n, 0 and
@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from packpass._compat import register_inductor_view
+import torch
+from torch import Tensor
+
+from packpass._compat import register_inductor_pointwise, register_inductor_view
 from packpass.ops._geometry import BLOCK
 from packpass.ops._library import define
 
@@ -26,17 +29,25 @@ def _row_view(sizes: Sizes) -> tuple[Sizes, Any]:
     return _row(sizes), lambda at: [*at[:-1], FloorDiv(at[-1], BLOCK), ModularIndexing(at[-1], 1, BLOCK)]
 
 
-def _blocks_view(sizes: Sizes, first: Any, count: Any) -> tuple[Sizes, Any]:
-    return [*sizes[:-1], count, BLOCK], lambda at: [*at[:-2], first + at[-2] * BLOCK + at[-1]]
+def _moved_blocks(row: Tensor, touched: Tensor, first: int, count: int, shift: int) -> Tensor:
+    moved, kept = (row.narrow(-1, begin, count * BLOCK) for begin in (first - shift, first))
+    blocks = [*row.shape[:-1], count, BLOCK]
+    return torch.where(touched.unsqueeze(-1) != 0, moved.reshape(blocks), kept.reshape(blocks))
 
 
-# Slots [first, first + count * BLOCK), which must lie within the row.
-blocks_of = define(
-    "blocks_of(Tensor row, SymInt first, SymInt count) -> Tensor",
-    fake=lambda row, first, count: row.new_empty([*row.shape[:-1], count, BLOCK]),
-    kernel=lambda row, first, count: (
-        row.narrow(-1, first, count * BLOCK).reshape([*row.shape[:-1], count, BLOCK]).clone()
-    ),
+def _moved_slot(maths: Any, at: Sizes, row: Any, touched: Any, first: Any, count: Any, shift: int) -> Any:
+    *outer, block, place = at
+    slot = first + block * BLOCK + place
+    moves = maths.ne(touched([block]), maths.constant(0, torch.int64))
+    return maths.where(moves, row([*outer, slot - shift]), row([*outer, slot]))
+
+
+# The blocks from slot ``first`` on, those that ``touched`` (int64 [count]) does not say 0 of from ``shift`` slots
+# before; all of them must lie within the row. One op, because every call costs milliseconds to trace.
+moved_blocks = define(
+    "moved_blocks(Tensor row, Tensor touched, SymInt first, SymInt count, int shift) -> Tensor",
+    fake=lambda row, touched, first, count, shift: row.new_empty([*row.shape[:-1], count, BLOCK]),
+    kernel=_moved_blocks,
 )
 row_of = define(
     "row_of(Tensor blocks) -> Tensor",
@@ -49,6 +60,8 @@ per_block = define(
     fake=lambda values, blocks: values.new_empty(blocks.shape),
     kernel=lambda values, blocks: values.unsqueeze(-1).expand(blocks.shape).clone(),
 )
-register_inductor_view(blocks_of, lambda sizes, first, count: _blocks_view(list(sizes), first, count))
+register_inductor_pointwise(
+    moved_blocks, lambda row, touched, first, count, shift: [*row[:-1], count, BLOCK], _moved_slot
+)
 register_inductor_view(row_of, lambda sizes: _row_view(list(sizes)))
 register_inductor_view(per_block, lambda sizes, blocks: (list(blocks), lambda at: [at[-2]]))

@@ -1,4 +1,4 @@
-"""``zigzag_rows`` (internal): where the slots of a whole row lie among the shards of a zigzag context-parallel group.
+"""``shard_rows`` (internal): where the slots of a whole row lie among the shards of a context-parallel group.
 
     row = 0
     for r in range(group_size):                     # the shards, one after the other, are rows [0, T)
@@ -8,7 +8,8 @@
                 rows[slot] = row                    # inverse=True: rows[row] = slot
                 row += 1
 
-Slots of the tail (before cu[0] and after cu[N]) are cut into ``group_size`` chunks; rank r holds chunk r.
+Slots of the tail (before cu[0] and after cu[N]) are cut into ``group_size`` chunks; rank r holds chunk r. Without
+``zigzag`` so are the documents.
 
 One op of its own, so that all layers of a graph share it; it checks the boundaries as well. On the CPU they are host
 memory: a wrong length raises a ValueError that names the document. On a GPU it is a binary search per slot and an
@@ -33,36 +34,44 @@ from packpass.ops._geometry import previous
 from packpass.ops._library import define
 
 
-def assert_shards(cu_seqlens: Tensor, local: int, group_size: int) -> None:
+def assert_shards(cu_seqlens: Tensor, local: int, group_size: int, zigzag: bool = True) -> None:
     """Assert without a host read that the boundaries can be sharded; on the CPU a RuntimeError at once.
 
     Args:
         local: slots of one rank's shard.
     """
+    parts = _cuts(zigzag) * group_size
     for condition, message in conditions(cu_seqlens, local * group_size, None):
         assert_async(condition, message)
-    even = ((cu_seqlens - previous(cu_seqlens)) % (2 * group_size) == 0).all() & (
-        cu_seqlens.select(0, 0) % group_size == 0
-    )
+    even = ((cu_seqlens - previous(cu_seqlens)) % parts == 0).all() & (cu_seqlens.select(0, 0) % group_size == 0)
     assert_async(
         even,
-        f"packpass: every document's length must divide by 2 * the context-parallel group's size = {2 * group_size}, "
-        f"and cu_seqlens[0] by {group_size}; on the CPU the error names the document",
+        f"packpass: every document's length must divide by {_times(zigzag)}the context-parallel group's size = "
+        f"{parts}, and cu_seqlens[0] by {group_size}; on the CPU the error names the document",
     )
 
 
-def raise_if_not_shards(cu_seqlens: Tensor, local: int, group_size: int) -> None:
+def _cuts(zigzag: bool) -> int:
+    """Chunks of a document that one rank holds."""
+    return 2 if zigzag else 1
+
+
+def _times(zigzag: bool) -> str:
+    return "2 * " if zigzag else ""
+
+
+def raise_if_not_shards(cu_seqlens: Tensor, local: int, group_size: int, zigzag: bool = True) -> None:
     """Raise the ValueError for the first entry or document that is wrong; reads the values."""
     cu: list[int] = cu_seqlens.tolist()
-    parts = 2 * group_size
+    parts = _cuts(zigzag) * group_size
     for d, (start, stop) in enumerate(pairwise(cu)):
         if start > stop:
             raise_if_out_of_order("cu_seqlens", cu_seqlens, local * group_size)
         if (stop - start) % parts != 0:
             raise ValueError(
                 f"packpass: document {d} has {stop - start} slots (cu_seqlens[{d}] = {start}, cu_seqlens[{d + 1}] = "
-                f"{stop}), which do not divide by 2 * the context-parallel group's size = {parts}; pad every document "
-                "to a multiple of it"
+                f"{stop}), which do not divide by {_times(zigzag)}the context-parallel group's size = {parts}; pad "
+                "every document to a multiple of it"
             )
     if cu[0] < 0 or cu[-1] > local * group_size:
         raise_if_out_of_order("cu_seqlens", cu_seqlens, local * group_size)
@@ -72,19 +81,19 @@ def raise_if_not_shards(cu_seqlens: Tensor, local: int, group_size: int) -> None
         )
 
 
-def _stretches(cu_seqlens: Tensor, total: int) -> tuple[Tensor, Tensor]:
+def _stretches(cu_seqlens: Tensor, total: int, zigzag: bool) -> tuple[Tensor, Tensor]:
     """``[0, cu[0], ..., cu[N], total]`` and how many chunks are cut of what starts there (without group_size)."""
     cu = cu_seqlens.long()
     edges = torch.cat([cu.new_zeros(1), cu, cu.new_full((1,), total)])
     last = edges.shape[0] - 1
     places = torch.arange(last + 1, device=cu.device)
-    return edges, torch.where((places > 0) & (places < last - 1), 2, 1)
+    return edges, torch.where((places > 0) & (places < last - 1), _cuts(zigzag), 1)
 
 
-def search_form(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool) -> Tensor:
+def search_form(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool, zigzag: bool = True) -> Tensor:
     """Any device, no host read. With wrong boundaries the result is wrong, but within the row."""
     total = local * group_size
-    edges, cuts = _stretches(cu_seqlens, total)
+    edges, cuts = _stretches(cu_seqlens, total, zigzag)
     here = torch.arange(total, device=cu_seqlens.device)
     if inverse:
         rank, slot = here // local, here % local
@@ -107,36 +116,36 @@ def search_form(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool) 
     return (rank * local + start // group_size + offset).clamp(0, max(total - 1, 0))
 
 
-def _kernel(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool) -> Tensor:
-    assert_shards(cu_seqlens, local, group_size)
-    return search_form(cu_seqlens, local, group_size, inverse)
+def _kernel(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool, zigzag: bool = True) -> Tensor:
+    assert_shards(cu_seqlens, local, group_size, zigzag)
+    return search_form(cu_seqlens, local, group_size, inverse, zigzag)
 
 
 @cache
 def _native() -> Callable[..., Any] | None:
     source = resources.files("packpass.ops").joinpath("_cp_rows.cpp").read_text()
-    return compile_cpp(source, "packpass_zigzag_rows", "ppiiii")
+    return compile_cpp(source, "packpass_shard_rows", "ppiiiii")
 
 
-def _cpu_kernel(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool) -> Tensor:
+def _cpu_kernel(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool, zigzag: bool = True) -> Tensor:
     """In C++, because a dozen small tensors take as long as the copy of a row that they order."""
-    raise_if_not_shards(cu_seqlens, local, group_size)
+    raise_if_not_shards(cu_seqlens, local, group_size, zigzag)
     function = _native()
     if function is None:
-        return tensor_form(cu_seqlens, local, group_size, inverse)
+        return tensor_form(cu_seqlens, local, group_size, inverse, zigzag)
     cu = cu_seqlens.long().contiguous()
     out = torch.empty(local * group_size, dtype=torch.int64)
-    function(cu.data_ptr(), out.data_ptr(), cu.shape[0], local, group_size, inverse)
+    function(cu.data_ptr(), out.data_ptr(), cu.shape[0], local, group_size, inverse, zigzag)
     return out
 
 
-def tensor_form(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool) -> Tensor:
+def tensor_form(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool, zigzag: bool = True) -> Tensor:
     """The same in host memory without a compiler, for boundaries that have been checked. Row minus slot is the same for
     all slots of a chunk."""
     total = local * group_size
     edges = [0, *cu_seqlens.tolist(), total]
     stretches = list(pairwise(edges))
-    cuts = [1, *[2] * (len(stretches) - 2), 1]
+    cuts = [1, *[_cuts(zigzag)] * (len(stretches) - 2), 1]
     lengths = torch.tensor([(b - a) // (group_size * cut) for (a, b), cut in zip(stretches, cuts, strict=True)])
     ahead = torch.tensor([a - a // group_size for a, _ in stretches])
 
@@ -147,33 +156,33 @@ def tensor_form(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool) 
     second = chunk >= group_size
     step = (rank * local - ahead.unsqueeze(1)).add_((second.long() - chunk) * lengths.unsqueeze(1))
     counts = lengths.unsqueeze(1).expand(step.shape)
-    if lengths[0] != 0 or lengths[-1] != 0:  # tails have no second chunks
+    if not zigzag or lengths[0] != 0 or lengths[-1] != 0:  # tails have no second chunks
         counts = counts.masked_fill(second & (torch.tensor(cuts) == 1).unsqueeze(1), 0)
     step = step.neg_() if inverse else step
     return torch.repeat_interleave(step.flatten(), counts.flatten(), output_size=total).add_(torch.arange(total))
 
 
-def _fake(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool) -> Tensor:
+def _fake(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool, zigzag: bool = True) -> Tensor:
     return cu_seqlens.new_empty((local * group_size,), dtype=torch.int64)
 
 
-def _decomposition(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool) -> Tensor:
+def _decomposition(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool, zigzag: bool = True) -> Tensor:
     if cu_seqlens.device.type == "cpu":
-        rows: Tensor = host_zigzag_rows_op(cu_seqlens, local, group_size, inverse)
+        rows: Tensor = host_shard_rows_op(cu_seqlens, local, group_size, inverse, zigzag)
         return rows
-    return _kernel(cu_seqlens, local, group_size, inverse)
+    return _kernel(cu_seqlens, local, group_size, inverse, zigzag)
 
 
-zigzag_rows_op = define(
-    "zigzag_rows(Tensor cu_seqlens, SymInt local, int group_size, bool inverse) -> Tensor",
+shard_rows_op = define(
+    "shard_rows(Tensor cu_seqlens, SymInt local, int group_size, bool inverse, bool zigzag=True) -> Tensor",
     fake=_fake,
     kernel=_kernel,
     cpu_kernel=_cpu_kernel,
     decomposition=_decomposition,
 )
 # The eager kernel under a name that has no decomposition, because Inductor refuses to call an op that also has one.
-host_zigzag_rows_op = define(
-    "host_zigzag_rows(Tensor cu_seqlens, SymInt local, int group_size, bool inverse) -> Tensor",
+host_shard_rows_op = define(
+    "host_shard_rows(Tensor cu_seqlens, SymInt local, int group_size, bool inverse, bool zigzag=True) -> Tensor",
     fake=_fake,
     kernel=_cpu_kernel,
 )

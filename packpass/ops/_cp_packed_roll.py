@@ -65,7 +65,7 @@ def _rolled(
         if k != 0:
             at = slots.patches[k]
             values = as_bits(read(halos[f], 0, at.taken))
-            if not wrap and end_fills is None:
+            if not wrap:  # if rank 0 sends the ends, no slot is without a source
                 filling = fill_bits(fill, moved.dtype, moved.device)
                 values = torch.where(_column(at.absent, values) != 0, filling, values)
             patched = write(as_bits(moved), dims[f], at.slots, values.movedim(0, dims[f]))

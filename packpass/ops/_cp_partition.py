@@ -24,7 +24,7 @@ from packpass.ops._arguments import check_boundaries, check_dim, check_int, chec
 from packpass.ops._bits import as_bits
 from packpass.ops._check_cu_seqlens import check_cu_seqlens_op
 from packpass.ops._cp_group import SENT, resolve_group
-from packpass.ops._cp_layout import zigzag_rows_op
+from packpass.ops._cp_layout import shard_rows_op
 from packpass.ops._geometry import along, read
 from packpass.ops._library import Op, define, differentiable
 from packpass.ops._segment_geometry import back, front
@@ -41,7 +41,7 @@ def _with_slots(x: Tensor, dim: int, slots: Any) -> list[Any]:
 
 def _partition(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int) -> Tensor:
     local = x.shape[dim] // group_size
-    slots = zigzag_rows_op(cu_seqlens, local, group_size, True).narrow(0, rank * local, local)
+    slots = shard_rows_op(cu_seqlens, local, group_size, True).narrow(0, rank * local, local)
     return read(x, dim, slots).contiguous()
 
 
@@ -52,7 +52,7 @@ def _partition_fake(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_si
 def _place(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int) -> Tensor:
     """The whole row with this rank's shard ``x`` in its slots and 0 elsewhere."""
     local = x.shape[dim]
-    rows = zigzag_rows_op(cu_seqlens, local, group_size, False) - rank * local
+    rows = shard_rows_op(cu_seqlens, local, group_size, False) - rank * local
     mine = along((rows >= 0) & (rows < local), x.dim(), dim)
     bits = as_bits(x)
     placed = torch.where(mine, read(bits, dim, rows.clamp(0, max(local - 1, 0))), bits.new_zeros(()))
@@ -80,7 +80,7 @@ cp_place_op = define(f"cp_place{_LOCAL}", fake=_place_fake, kernel=_place_eager,
 def _unpartition(x: Tensor, cu_seqlens: Tensor, dim: int, group: str, group_size: int) -> Tensor:
     if group_size == 1:
         return x.clone(memory_format=torch.contiguous_format)
-    rows = zigzag_rows_op(cu_seqlens, x.shape[dim], group_size, False)
+    rows = shard_rows_op(cu_seqlens, x.shape[dim], group_size, False)
     shard = front(x, dim)
     if x.dtype in SENT:
         whole = all_gather_of_equal_parts(shard, group, group_size)
@@ -95,7 +95,7 @@ def _sum_partition(x: Tensor, cu_seqlens: Tensor, dim: int, group: str, group_si
     """This rank's shard of the sum of every rank's whole row ``x``."""
     if group_size == 1:
         return x.clone(memory_format=torch.contiguous_format)
-    slots = zigzag_rows_op(cu_seqlens, x.shape[dim] // group_size, group_size, True)
+    slots = shard_rows_op(cu_seqlens, x.shape[dim] // group_size, group_size, True)
     whole = read(front(x, dim), 0, slots)
     parts = torch.view_as_real(whole) if x.dtype.is_complex else whole
     mine = reduce_scatter_sum(parts.contiguous(), group, group_size)

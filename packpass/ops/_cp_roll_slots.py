@@ -21,17 +21,21 @@ from torch import Tensor
 from packpass._compat import compile_cpp
 from packpass.ops._cp_halo import Shards, locate, shards_of, window_positions
 from packpass.ops._library import define
+from packpass.ops._roll_slots import NARROW
 
 
 class Patches(NamedTuple):
     """Slots of this rank's chunks whose source lies in another chunk, int64 ``[2 * (N + 1) * |shift|]``. Entries that a
-    short chunk has no slot for repeat another entry of the same chunk."""
+    short chunk has no slot for repeat another entry of the same chunk.
+
+    What only tells cases apart is ``NARROW``: code that patches by it is generated without vectors, which computed
+    slots have no use for, and a C++ compiler takes a third of the time for it."""
 
     slots: Tensor
     taken: Tensor
     """Where the values lie among the windows of all ranks."""
     absent: Tensor
-    """1 where the source lies outside of the document, unless rank 0 sends what such slots get."""
+    """1 where the source lies outside of the document, unless rank 0 sends what such slots get; int16."""
 
 
 class RollSlots(NamedTuple):
@@ -40,7 +44,8 @@ class RollSlots(NamedTuple):
     sent: Tensor
     """The slots of this rank that every rank's windows take, int64 ``[group_size * 2 * (N + 1) * width]``."""
     outside: Tensor
-    """How far outside of its document each lies: -1 is the slot right behind it, 1 the one right before it, 0 none."""
+    """How far outside of its document each lies: -1 is the slot right behind it, 1 the one right before it, 0 none;
+    int16."""
     patches: dict[int, Patches]
     """By shift, without 0."""
 
@@ -70,7 +75,7 @@ def _kernel(
     whole = 2 * group_size * shards.lengths.unsqueeze(1)
     behind_it = torch.where(positions < whole, 0, whole - 1 - positions)
     outside = torch.where(positions < 0, -positions, behind_it) * (whole > 0)
-    found = [sent, outside]
+    found = [sent, outside.to(NARROW)]
     for shift in shifts:
         found += _patches(shards, local, (group_size, rank), shift, (before, behind), ends_sent)
     return [table.flatten() for table in found]
@@ -102,8 +107,8 @@ def _patches(
     owner = torch.where(filled, owner, rank)
     taken = ((owner * 2 + half) * documents + document) * width + window.clamp(0, width - 1)
     slots = (shards.starts.unsqueeze(1) + half * length + offset).clamp(0, local - 1)
-    absent = torch.zeros_like(slots) if ends_sent else (~source.exists & filled).long()
-    return Patches(slots, taken, absent)
+    absent = torch.zeros_like(filled) if ends_sent else ~source.exists & filled
+    return Patches(slots, taken, absent.expand(slots.shape).to(NARROW))
 
 
 @cache
@@ -133,8 +138,9 @@ def _fake(
     cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool
 ) -> list[Tensor]:
     documents, width = cu_seqlens.shape[0], sum(reach(shifts))
-    sizes = [2 * group_size * documents * width] * 2 + [2 * documents * abs(k) for k in shifts for _ in range(3)]
-    return [cu_seqlens.new_empty((size,), dtype=torch.int64) for size in sizes]
+    tables = [(2 * group_size * documents * width, dtype) for dtype in (torch.int64, NARROW)]
+    tables += [(2 * documents * abs(k), dtype) for k in shifts for dtype in (torch.int64, torch.int64, NARROW)]
+    return [cu_seqlens.new_empty((size,), dtype=dtype) for size, dtype in tables]
 
 
 def _decomposition(

@@ -1,15 +1,16 @@
-// zigzag_rows and cp_roll_slots on the CPU, see _cp_layout.py and _cp_roll_slots.py. The caller has checked the
+// shard_rows and cp_roll_slots on the CPU, see _cp_layout.py and _cp_roll_slots.py. The caller has checked the
 // boundaries: every index lies in the row.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-extern "C" void packpass_zigzag_rows(
-    const int64_t* cu, int64_t* out, int64_t entries, int64_t local, int64_t size, int64_t inverse) {
+extern "C" void packpass_shard_rows(
+    const int64_t* cu, int64_t* out, int64_t entries, int64_t local, int64_t size, int64_t inverse,
+    int64_t zigzag) {
   for (int64_t i = 0; i <= entries; ++i) {  // the stretch that ends at cu[i]; the first and the last are the tail
     const int64_t start = i == 0 ? 0 : cu[i - 1];
     const int64_t stop = i == entries ? local * size : cu[i];
-    const int64_t chunks = i == 0 || i == entries ? size : 2 * size;
+    const int64_t chunks = i == 0 || i == entries || !zigzag ? size : 2 * size;
     const int64_t length = (stop - start) / chunks;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       const bool second = chunk >= size;
@@ -41,7 +42,7 @@ inline Source locate(int64_t position, int64_t start, int64_t length, int64_t si
 }  // namespace
 
 extern "C" void packpass_roll_slots(
-    const int64_t* cu, const int64_t* shifts, int64_t* const* tables, int64_t entries, int64_t count, int64_t local,
+    const int64_t* cu, const int64_t* shifts, void* const* tables, int64_t entries, int64_t count, int64_t local,
     int64_t size, int64_t rank, int64_t ends_sent) {
   const auto in_row = [&](int64_t slot) { return std::min(std::max<int64_t>(slot, 0), local - 1); };
   int64_t before = 0, behind = 0;
@@ -63,6 +64,8 @@ extern "C" void packpass_roll_slots(
     starts[i] = cu[of] / size;
     lengths[i] = lengths[of];
   }
+  int64_t* const sent = static_cast<int64_t*>(tables[0]);
+  int16_t* const outside = static_cast<int16_t*>(tables[1]);
   for (int64_t r = 0, n = 0; r < size; ++r)
     for (int64_t half = 0; half < 2; ++half)
       for (int64_t i = 0; i < entries; ++i) {
@@ -70,14 +73,16 @@ extern "C" void packpass_roll_slots(
         for (int64_t place = 0; place < width; ++place, ++n) {
           const int64_t position = chunk * length + (place < before ? 0 : length) + place - before;
           const Source source = locate(position, starts[i], length, size);
-          tables[0][n] = in_row(source.slot);
+          sent[n] = in_row(source.slot);
           const int64_t after = position < source.whole ? 0 : source.whole - 1 - position;
-          tables[1][n] = length == 0 ? 0 : position < 0 ? -position : after;
+          outside[n] = length == 0 ? 0 : position < 0 ? -position : after;
         }
       }
   for (int64_t k = 0; k < count; ++k) {
     const int64_t shift = shifts[k], reach = shift < 0 ? -shift : shift;
-    int64_t *const slots = tables[2 + 3 * k], *const taken = tables[3 + 3 * k], *const absent = tables[4 + 3 * k];
+    int64_t* const slots = static_cast<int64_t*>(tables[2 + 3 * k]);
+    int64_t* const taken = static_cast<int64_t*>(tables[3 + 3 * k]);
+    int16_t* const absent = static_cast<int16_t*>(tables[4 + 3 * k]);
     for (int64_t half = 0, n = 0; half < 2; ++half)
       for (int64_t i = 0; i < entries; ++i) {
         const int64_t length = lengths[i], chunk = half ? 2 * size - 1 - rank : rank;

@@ -1,12 +1,12 @@
 """``cp_to_hp`` and ``hp_to_cp``: from shards of the tokens to shards of the heads and back, one all-to-all each.
 
-Reference, for x ``[T / cp, ..., heads, ...]`` (zigzag shard) and ``whole``, the row that all ranks hold together::
+Reference, for x ``[T / cp, ..., heads, ...]`` (a shard) and ``whole``, the row that all ranks hold together::
 
     out = cat([section.chunk(cp, dim)[rank] for section in whole.split(sections, dim)], dim)     # cp_to_hp
     x = hp_to_cp(cp_to_hp(x))
 
 However many documents and sections: the sections are cut in one copy into what each rank gets, exchanged once, and the
-tokens put in order by `zigzag_rows`. Each op is the other's backward.
+tokens put in order by `shard_rows`. Each op is the other's backward.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from packpass.ops._arguments import check_boundaries, check_int, check_tensor
 from packpass.ops._cp_group import CPGroup, exchange, resolve_group
-from packpass.ops._cp_layout import zigzag_rows_op
+from packpass.ops._cp_layout import shard_rows_op
 from packpass.ops._geometry import read
 from packpass.ops._library import define, differentiable
 
@@ -46,20 +46,24 @@ def _cut(x: Tensor, sections: list[int], dim: int, group_size: int) -> list[Tens
 # === Eager ======================================================================================================
 
 
-def _to_heads(x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int) -> Tensor:
+def _to_heads(
+    x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True
+) -> Tensor:
     if group_size == 1:
         return x.clone(memory_format=torch.contiguous_format)
-    rows = zigzag_rows_op(cu_seqlens, x.shape[0], group_size, False)
+    rows = shard_rows_op(cu_seqlens, x.shape[0], group_size, False, zigzag)
     cuts = _cut(x, sections, dim, group_size)
     received = exchange(torch.cat(cuts, 2), group, group_size)
     return received.view(_heads_shape(x, dim, group_size)).index_select(0, rows)
 
 
-def _to_tokens(y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int) -> Tensor:
+def _to_tokens(
+    y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True
+) -> Tensor:
     if group_size == 1:
         return y.clone(memory_format=torch.contiguous_format)
     total = y.shape[0]
-    slots = zigzag_rows_op(cu_seqlens, total // group_size, group_size, True)
+    slots = shard_rows_op(cu_seqlens, total // group_size, group_size, True, zigzag)
     shape = _tokens_shape(y, dim, group_size)
     widths = _part_widths(y, sections, dim, group_size)
     send = y.contiguous().index_select(0, slots).view(group_size, math.prod(shape[:dim]), sum(widths))
@@ -74,22 +78,24 @@ FEW = 4
 # === Generated code =============================================================================================
 
 
-def _to_heads_code(x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int) -> Tensor:
+def _to_heads_code(
+    x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True
+) -> Tensor:
     if group_size == 1:
         return x.clone(memory_format=torch.contiguous_format)
-    rows = zigzag_rows_op(cu_seqlens, x.shape[0], group_size, False)
+    rows = shard_rows_op(cu_seqlens, x.shape[0], group_size, False, zigzag)
     received = exchange(torch.cat(_cut(x, sections, dim, group_size), 2), group, group_size)
     # Whole rows by a computed index: a copy per row, which takes part in whatever kernel reads it.
     return read(received.view(_heads_shape(x, dim, group_size)), 0, rows)
 
 
 def _to_tokens_code(
-    y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int
+    y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True
 ) -> Tensor:
     if group_size == 1:
         return y.clone(memory_format=torch.contiguous_format)
     local = y.shape[0] // group_size
-    slots = zigzag_rows_op(cu_seqlens, local, group_size, True)
+    slots = shard_rows_op(cu_seqlens, local, group_size, True, zigzag)
     shape = _tokens_shape(y, dim, group_size)
     widths = _part_widths(y, sections, dim, group_size)
     send = read(y.flatten(1), 0, slots).view(group_size, math.prod(shape[:dim]), sum(widths))
@@ -112,24 +118,27 @@ def _tokens_shape(y: Tensor, dim: int, group_size: int) -> list[Any]:
     return [y.shape[0] // group_size, *y.shape[1:dim], y.shape[dim] * group_size, *y.shape[dim + 1 :]]
 
 
-def _to_heads_fake(x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int) -> Tensor:
+def _to_heads_fake(
+    x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True
+) -> Tensor:
     return x.new_empty(_heads_shape(x, dim, group_size))
 
 
 def _to_tokens_fake(
-    y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int
+    y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True
 ) -> Tensor:
     return y.new_empty(_tokens_shape(y, dim, group_size))
 
 
+_ARGUMENTS = "Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size, bool zigzag=True"
 cp_to_hp_op = define(
-    "cp_to_hp(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size) -> Tensor",
+    f"cp_to_hp({_ARGUMENTS}) -> Tensor",
     fake=_to_heads_fake,
     kernel=_to_heads,
     decomposition=_to_heads_code,
 )
 hp_to_cp_op = define(
-    "hp_to_cp(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size) -> Tensor",
+    f"hp_to_cp({_ARGUMENTS}) -> Tensor",
     fake=_to_tokens_fake,
     kernel=_to_tokens,
     decomposition=_to_tokens_code,
@@ -142,11 +151,11 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _to_heads_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return hp_to_cp_op(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None
+    return hp_to_cp_op(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None, None
 
 
 def _to_tokens_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return cp_to_hp_op(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None
+    return cp_to_hp_op(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None, None
 
 
 differentiable("cp_to_hp", _to_heads_backward, _setup_context)
@@ -184,7 +193,15 @@ def _checked(
     return resolved, widths, dim
 
 
-def cp_to_hp(x: Tensor, cu_seqlens: Tensor, group: Any, sections: Sequence[int] | None = None, dim: int = -1) -> Tensor:
+def cp_to_hp(
+    x: Tensor,
+    cu_seqlens: Tensor,
+    group: Any,
+    sections: Sequence[int] | None = None,
+    dim: int = -1,
+    *,
+    zigzag: bool = True,
+) -> Tensor:
     """From some tokens with all heads to all tokens with some heads: one all-to-all over a context-parallel group.
 
     Each rank gives its zigzag shard (chunks r and 2 * cp - 1 - r of every document cut in 2 * cp) and gets the whole
@@ -198,6 +215,8 @@ def cp_to_hp(x: Tensor, cu_seqlens: Tensor, group: Any, sections: Sequence[int] 
         group: the context-parallel ProcessGroup, its name, or None for the default group.
         sections: widths along ``dim``, each divided among the ranks on its own; they sum to H. ``None``: one section.
         dim: the dimension of the heads, not the first.
+        zigzag: False for shards of one piece: rank r holds the r-th of cp parts of every document, whose length then
+            has to divide by cp only.
 
     Returns:
         ``[T, ..., H / cp, ...]``, new and contiguous, in x's dtype.
@@ -209,20 +228,28 @@ def cp_to_hp(x: Tensor, cu_seqlens: Tensor, group: Any, sections: Sequence[int] 
         RuntimeError: torch.distributed is not initialised.
     """
     resolved, widths, dim = _checked(x, cu_seqlens, group, sections, dim, sharded=False)
-    out: Tensor = cp_to_hp_op(x, cu_seqlens, widths, dim, resolved.name, resolved.size)
+    out: Tensor = cp_to_hp_op(x, cu_seqlens, widths, dim, resolved.name, resolved.size, bool(zigzag))
     return out
 
 
-def hp_to_cp(x: Tensor, cu_seqlens: Tensor, group: Any, sections: Sequence[int] | None = None, dim: int = -1) -> Tensor:
+def hp_to_cp(
+    x: Tensor,
+    cu_seqlens: Tensor,
+    group: Any,
+    sections: Sequence[int] | None = None,
+    dim: int = -1,
+    *,
+    zigzag: bool = True,
+) -> Tensor:
     """The inverse of :func:`cp_to_hp`, and its backward: one all-to-all over a context-parallel group.
 
     Args:
         x: ``[T, ..., H / cp, ...]``: all tokens in natural order; T divides by cp.
-        cu_seqlens, group, dim: as for :func:`cp_to_hp`.
+        cu_seqlens, group, dim, zigzag: as for :func:`cp_to_hp`.
         sections: the widths of the *whole* sections, as for :func:`cp_to_hp`: they sum to H.
 
     Returns:
-        ``[T / cp, ..., H, ...]``, new and contiguous: this rank's zigzag shard with all heads.
+        ``[T / cp, ..., H, ...]``, new and contiguous: this rank's shard with all heads.
 
     Raises:
         As :func:`cp_to_hp`; also ValueError if T does not divide by cp.
@@ -230,7 +257,7 @@ def hp_to_cp(x: Tensor, cu_seqlens: Tensor, group: Any, sections: Sequence[int] 
     resolved, widths, dim = _checked(x, cu_seqlens, group, sections, dim, sharded=True)
     if x.shape[0] % resolved.size != 0:
         raise ValueError(f"x must have a multiple of {resolved.size} tokens (the group's size), got {x.shape[0]}")
-    out: Tensor = hp_to_cp_op(x, cu_seqlens, widths, dim, resolved.name, resolved.size)
+    out: Tensor = hp_to_cp_op(x, cu_seqlens, widths, dim, resolved.name, resolved.size, bool(zigzag))
     return out
 
 

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_kno
 
 from packpass.ops._arguments import Scalar
 from packpass.ops._bits import as_bits, fill_bits
-from packpass.ops._blocks import blocks_of, per_block, row_of
+from packpass.ops._blocks import moved_blocks, row_of
 from packpass.ops._boundaries_passed import search
 from packpass.ops._geometry import (
     BLOCK,
@@ -165,8 +165,8 @@ def shift_between(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int) -> Tensor
         x: contiguous.
     """
     total = x.shape[dim]
-    first, stop = ends_of(cu_seqlens.long())
     if not is_row(x, dim, shift):
+        first, stop = ends_of(cu_seqlens.long())
         # A gather of whole inner rows is a copy: its index is one scalar per row, and no value passes through another
         # dtype, as bfloat16 does in a `where`.
         slots = torch.arange(total, device=x.device)
@@ -180,8 +180,7 @@ def shift_between(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int) -> Tensor
         count = blocks_in(total, longest)
         whole, begin = count * BLOCK, body_at(total, longest)
         touched = touched_blocks(cu_seqlens, total, longest)
-        moved, kept = blocks_of(x, begin - shift, count), blocks_of(x, begin, count)
-        body = row_of(torch.where(per_block(touched, kept) != 0, moved, kept))
+        body = row_of(moved_blocks(x, touched, begin, count, shift))
         rest_at = whole if shift < 0 else 0
         rest = x.narrow(dim, rest_at, total - whole)
         out = torch.cat([body, rest] if shift < 0 else [rest, body], dim)

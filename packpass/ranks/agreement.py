@@ -36,7 +36,7 @@ from packpass._compat import fake_mode_of, process_group_of
 from packpass._options import Options
 from packpass.decisions.records import Rewrite
 from packpass.ranks.calls import Calls
-from packpass.ranks.collectives import Collective, Sizes, collectives, decisions
+from packpass.ranks.collectives import Collective, Sizes, collectives, decisions, placeholders
 from packpass.ranks.meeting import AgreementError, Board, Meeting, Record
 from packpass.ranks.numbers import SHOWN, Numbers
 
@@ -102,7 +102,7 @@ def agreement(gm: fx.GraphModule, rewrites: Sequence[Rewrite], settings: Options
             as_written = [c for c in found if c.group == name]
             _announce(board, as_written)
             left.append(Meeting(board, as_written, settings.agreement_timeout))
-    return Agreement(meetings, left, Sizes(gm), settings.verify)
+    return Agreement(meetings, left, Sizes(placeholders(gm) if meetings else []), settings.verify)
 
 
 def to_compare(

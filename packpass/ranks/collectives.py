@@ -20,6 +20,7 @@ from packpass.decisions.location import location_of_node, way_to_node
 from packpass.decisions.records import Rewrite
 from packpass.ops._snapshot import snapshot_op
 from packpass.semantics.memory import copied
+from packpass.semantics.names import targets_of
 
 NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
 # What all ranks of a group call alike; sends and receives differ by rank.
@@ -60,7 +61,9 @@ class Collective:
 
 def collectives(gm: fx.GraphModule) -> list[Collective]:
     """All collectives of a graph and its higher-order operators, in the order of the code."""
-    inputs = {node: i for i, node in enumerate(_placeholders(gm))}
+    if not any(overload is not None for overload in map(_exchanging, targets_of(gm))):
+        return []
+    inputs = {node: i for i, node in enumerate(placeholders(gm))}
     found = [collective(node, inputs) for node in _nodes(gm)]
     return [c for c in found if c is not None]
 
@@ -87,14 +90,10 @@ def _nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
 
 def collective(node: fx.Node, inputs: Mapping[fx.Node, int] = MappingProxyType({})) -> Collective | None:
     """The collective that a call is, if it is one."""
-    target: Any = node.target
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        target = getattr(target, "default", None)
-    if not isinstance(target, torch._ops.OpOverload):
+    target = _exchanging(node.target)
+    if target is None:
         return None
     ours = target.namespace == "packpass"
-    if not ours and (target.namespace not in NAMESPACES or target._opname not in SYMMETRIC):
-        return None
     names = [argument.name for argument in target._schema.arguments]
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     group = given.get("group", given.get("group_name"))
@@ -125,6 +124,16 @@ def collective(node: fx.Node, inputs: Mapping[fx.Node, int] = MappingProxyType({
         exchange=ours or exchanged,
         way=way_to_node(node),
     )
+
+
+def _exchanging(target: Any) -> torch._ops.OpOverload | None:
+    """The overload that a call target is, if it may be a collective that every rank calls alike."""
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        target = getattr(target, "default", None)
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    symmetric = target.namespace in NAMESPACES and target._opname in SYMMETRIC
+    return target if symmetric or target.namespace == "packpass" else None
 
 
 def _is_tensors(value: Any) -> bool:
@@ -183,16 +192,17 @@ def _origin(node: fx.Node) -> fx.Node:
 # === Sizes of a call ============================================================================================
 
 
-def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
+def placeholders(gm: fx.GraphModule) -> list[fx.Node]:
+    """The inputs of a graph, in their order."""
     return [node for node in gm.graph.nodes if node.op == "placeholder"]
 
 
 class Sizes:
     """Evaluates symbolic sizes of a graph for the inputs of one call."""
 
-    def __init__(self, gm: fx.GraphModule) -> None:
+    def __init__(self, inputs: Sequence[fx.Node]) -> None:
         self._places: dict[Any, tuple[int, int | None]] = {}
-        for i, node in enumerate(_placeholders(gm)):
+        for i, node in enumerate(inputs):
             value = _value(node)
             if isinstance(value, torch.SymInt):
                 self._place(value, i, None)

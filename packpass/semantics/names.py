@@ -14,7 +14,7 @@ import functools
 import math
 import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -178,6 +178,16 @@ def op_name(node: fx.Node) -> str:
     if value is not None and not isinstance(value, torch.Tensor):
         return f"{type(value).__name__}.{node.target}"
     return name_of_target(node.target)
+
+
+def targets_of(gm: fx.GraphModule) -> Collection[Any]:
+    """Every function that a graph and the graphs in it call, once: a quick look asks these few, not every node."""
+    graphs = [m.graph for m in gm.modules() if isinstance(m, fx.GraphModule)]
+    targets = [node.target for graph in graphs for node in graph.nodes if node.op == "call_function"]
+    try:
+        return set(targets)
+    except TypeError:  # one of them cannot be hashed: no function of torch's
+        return targets
 
 
 def base_name(name: str) -> str:

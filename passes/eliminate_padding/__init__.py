@@ -27,9 +27,10 @@ padding, or with labels at padding that a loss would count, runs as it is.
 
 Does not handle: attention dropout; cross-attention; masks that the model is given ready-made for all queries and keys,
 or that are cut out of a buffer; relative position biases; sliding windows; tokens that are cut, joined or reduced along
-the row other than ``x[:, 0]``, ``x[:, -1]``, ``x[arange(B), last]``, ``x.gather(1, last)`` and what is made of values
-whose padding is masked with one number; attention weights as a result; in-place ops whose target is used elsewhere;
-``out=``; subgraphs (activation checkpointing); tokens that go on behind a graph break.
+the row other than ``x[:, 0]``, ``x[:, -1]``, ``x[arange(B), last]``, ``x.gather(1, last)``,
+``cross_entropy(x[:, :-1], labels[:, 1:])`` (`partners`), and what is made of values whose padding is masked with one
+number; attention weights as a result; in-place ops whose target is used elsewhere; ``out=``; subgraphs (activation
+checkpointing); tokens that go on behind a graph break.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from passes.context import PassContext
 from passes.eliminate_padding import rules_attention, rules_general, rules_losses, rules_multi_head  # noqa: F401
 from passes.eliminate_padding.find import FUSED, Found, find, mask_of
 from passes.eliminate_padding.machine import RULES, Machine
+from passes.eliminate_padding.partners import with_partners
 from passes.eliminate_padding.prologue import prologue
 from passes.prune import erase_unused
 from passes.refused import Refused
@@ -58,12 +60,13 @@ log = logging.getLogger("packpass.passes.eliminate_padding")
 
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Make the packed form of ``gm`` if there is one; the graph itself stays as it is."""
-    found = find(gm.graph)
+    whole = with_partners(gm)
+    found = find(whole.graph)
     if found is None:
         return _hidden_attention(gm)
     site = next(iter(found.sites))
     try:
-        rewrite, context.products.packed = _pack(gm, found)
+        rewrite, context.products.packed = _pack(whole, found, _breaks(gm))
         return [rewrite]
     except Refused as refused:
         node = refused.node or site
@@ -86,7 +89,12 @@ def _hidden_attention(gm: fx.GraphModule) -> list[Rewrite | Refusal]:
     return []
 
 
-def _pack(gm: fx.GraphModule, found: Found) -> tuple[Rewrite, PackedForm]:
+def _breaks(gm: fx.GraphModule) -> bool:
+    """Does the model go on behind the graph?"""
+    return bool(getattr(getattr(gm, "compile_subgraph_reason", None), "graph_break", False))
+
+
+def _pack(gm: fx.GraphModule, found: Found, breaks: bool) -> tuple[Rewrite, PackedForm]:
     if not found.hidden:
         raise Refused("mask-not-padding", "an attention's mask is not known to hide padding, and only padding")
     seeds = found.seeds
@@ -97,7 +105,7 @@ def _pack(gm: fx.GraphModule, found: Found) -> tuple[Rewrite, PackedForm]:
     for site in found.sites:
         if machine.values[site].packed is None and machine.values[site].items is None:
             raise machine.lost or Refused("not-tokens", "a padded attention does not attend to packed tokens", site)
-    if machine.unpacked and getattr(getattr(gm, "compile_subgraph_reason", None), "graph_break", False):
+    if machine.unpacked and breaks:
         reason = "the model goes on behind a graph break, where padding would be 0 and not known to be ignored"
         raise Refused("graph-break", reason, machine.unpacked[0])
     first = prologue(gm, found.mask, machine.conditions)

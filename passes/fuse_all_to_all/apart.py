@@ -139,7 +139,7 @@ def recount(graph: fx.Graph, found: Sequence[First]) -> None:
 
 def _is_exchange(body: Body, node: fx.Node) -> bool:
     value = body.tensor(node)
-    return isinstance(value, Blocks) and recognise(value, body.sources, body.cp) is not None
+    return isinstance(value, Blocks) and recognise(value, body.sources, body.cp, body.scale.shard) is not None
 
 
 def _is_used(body: Body, node: fx.Node) -> bool:

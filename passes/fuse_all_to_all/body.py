@@ -19,12 +19,12 @@ from passes.document_loops.op_names import name_of
 from passes.document_loops.windows import expand_index
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
-from passes.fuse_all_to_all.held import Buffer, Cut, Source, fills, spreads
+from passes.fuse_all_to_all.filling import copied_into, places_of, put_into
+from passes.fuse_all_to_all.held import Buffer, Cut, Source, fills
 from passes.fuse_all_to_all.integers import UNKNOWN, integer
 from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
-from passes.refused import Refused
 
 
 class Body:
@@ -161,9 +161,11 @@ class Body:
             d = argument(node, 1, "dim", 0) % (found[0].rank + 1)
             return B.cat([B.unsqueeze(p, d) for p in found], d)
         if blank(node):  # a buffer that the body fills
-            return Buffer()
+            return Buffer(places_of(self, node))
         if name == "copy_":
-            return self._copy(node)
+            return copied_into(self, node)
+        if name == "setitem":
+            return put_into(self, node)
         if not isinstance(source, fx.Node):
             return UNKNOWN
         value = self.tensor(source)
@@ -247,8 +249,9 @@ class Body:
             return None
         width = stop.plus(start, -1)
         # The boundaries in use count the whole row, or the shards.
-        whole = self.scale.chunks == 2 * self.cp
-        for sharded, chunks in ((True, 2), (False, 2 * self.cp)):
+        shard = self.scale.shard
+        whole = self.scale.of_whole_row(self.cp)
+        for sharded, chunks in ((True, shard), (False, shard * self.cp)):
             count = Fraction(1 if sharded else self.cp) / (self.cp if whole else 1)
             if width == Lin(unit=Fraction(chunks)) and start.start == count:
                 return sharded
@@ -256,7 +259,7 @@ class Body:
 
     def _source(self, source: Source) -> Blocks:
         if source not in self.sources:
-            chunks = 2 if source.sharded else 2 * self.cp
+            chunks = self.scale.shard * (1 if source.sharded else self.cp)
             dims: list[B.Dim] = []
             for d, size in enumerate(example(source.node).shape):
                 if d == source.dim:
@@ -334,26 +337,6 @@ class Body:
         if not isinstance(buffer, Buffer) or buffer.content is not None:
             return False
         return not any(user is not function and isinstance(example(user), torch.Tensor) for user in arg.users)
-
-    # --- memory ---------------------------------------------------------------------------------------------
-
-    def _copy(self, node: fx.Node) -> Any:
-        target = self.values.get(node.args[0])
-        if not isinstance(target, Buffer) or len(node.args) != 2:
-            return UNKNOWN
-        if target.content is not None:
-            raise Refused("aliasing", "a buffer is filled twice in one iteration", node)
-        if target.read_before:
-            raise Refused("aliasing", "a buffer is used before it is filled", node)
-        content = self.blocks(node.args[1])
-        fake, given = example(node.args[0]), example(node.args[1])
-        if fake.dtype != given.dtype or fake.dim() != given.dim() or any(map(spreads, given.shape, fake.shape)):
-            raise NotMovement("a copy that converts")
-        target.content = content
-        if node.args[1] in self.exchanged:
-            # Whoever reads the buffer from here on reads what was exchanged.
-            self.exchanged.add(node.args[0])  # type: ignore[arg-type]
-        return target
 
 
 def _takes_first(user: fx.Node) -> bool:

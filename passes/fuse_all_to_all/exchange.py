@@ -38,8 +38,8 @@ class Exchange:
         return next(d for d, dim in enumerate(self.dims) if TOKENS in dim)
 
 
-def recognise(value: Blocks, sources: dict[Source, tuple[Blocks, int]], cp: int) -> Exchange | None:
-    """The one op that gives ``value``, or None."""
+def recognise(value: Blocks, sources: dict[Source, tuple[Blocks, int]], cp: int, shard: int) -> Exchange | None:
+    """The one op that gives ``value``, or None. ``shard``: chunks of a document on one rank."""
     source, whole, base = _only_source(value, sources) or (None, None, 0)
     if source is None or whole is None:
         return None
@@ -49,10 +49,13 @@ def recognise(value: Blocks, sources: dict[Source, tuple[Blocks, int]], cp: int)
     }:
         return None
     chunks = order.shape[1]
-    if chunks != (2 * cp if source.sharded else 2):
+    if chunks != (shard * cp if source.sharded else shard):
         return None
     rank, piece, column = _origin(order - base, source, whole)
-    sections = (_to_heads if source.sharded else _to_tokens)(rank, piece, column, cp)
+    held = np.arange(cp)[:, None]
+    if shard == 2:
+        held = np.concatenate([held, 2 * cp - 1 - held], 1)
+    sections = (_to_heads if source.sharded else _to_tokens)(rank, piece, column, held)
     return None if sections is None else Exchange(source, source.sharded, sections, value.dims)
 
 
@@ -78,19 +81,22 @@ def _tokens_first(value: Blocks) -> Columns | None:
 def _origin(numbers: Columns, source: Source, whole: Blocks) -> tuple[Columns, Columns, Columns]:
     """Rank, chunk and column of every block, the columns numbered in the order of the source's other dimensions."""
     ints = [(d, f) for d, dim in enumerate(whole.dims) for f in dim if isinstance(f, int)]
-    at = [d for d, _ in ints].index(source.dim)
-    parts = list(np.unravel_index(numbers, whole.data.shape))
-    rank, piece = parts.pop(0), parts.pop(at)
+    rank, *parts = np.unravel_index(numbers, whole.data.shape)
+    # A document of one chunk has no number for it.
+    at = next((i for i, (d, _) in enumerate(ints) if d == source.dim), None)
+    piece = np.zeros_like(rank) if at is None else parts.pop(at)
     rest = [f for i, (_, f) in enumerate(ints) if i != at]
     column = np.ravel_multi_index(tuple(parts), tuple(rest)) if rest else np.zeros_like(rank)
     return rank, piece, np.asarray(column)
 
 
-def _to_heads(rank: Columns, piece: Columns, column: Columns, cp: int) -> tuple[Section, ...] | None:
-    """All tokens in natural order, from whoever holds them; each rank its part of every section."""
-    natural = np.arange(2 * cp)
-    owner = np.minimum(natural, 2 * cp - 1 - natural)[None, :, None]
-    if not ((rank == owner).all() and (piece == (natural >= cp)[None, :, None]).all()):
+def _to_heads(rank: Columns, piece: Columns, column: Columns, held: Columns) -> tuple[Section, ...] | None:
+    """All tokens in natural order, from whoever holds them; each rank its part of every section.
+
+    ``held[r]``: the chunks of a document that rank r holds."""
+    cp = held.shape[0]
+    owner, place = np.unravel_index(np.argsort(held, axis=None), held.shape)
+    if not ((rank == owner[None, :, None]).all() and (piece == place[None, :, None]).all()):
         return None
     if not (column == column[:, :1]).all():
         return None
@@ -107,11 +113,14 @@ def _to_heads(rank: Columns, piece: Columns, column: Columns, cp: int) -> tuple[
     return tuple(found)
 
 
-def _to_tokens(rank: Columns, piece: Columns, column: Columns, cp: int) -> tuple[Section, ...] | None:
-    """This rank's zigzag chunks, with the parts of every section from all ranks."""
-    front = np.arange(cp)
-    wanted = np.stack([front, 2 * cp - 1 - front], 1)[:, :, None]
-    if not (piece == wanted).all() or not (rank == rank[:1, :1]).all() or not (column == column[:1, :1]).all():
+def _to_tokens(rank: Columns, piece: Columns, column: Columns, held: Columns) -> tuple[Section, ...] | None:
+    """The chunks that this rank holds, with the parts of every section from all ranks."""
+    cp = held.shape[0]
+    if (
+        not (piece == held[:, :, None]).all()
+        or not (rank == rank[:1, :1]).all()
+        or not (column == column[:1, :1]).all()
+    ):
         return None
     owner, of_rank, at, found = rank[0, 0], column[0, 0], 0, []
     while at < owner.size:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 from torch import fx
 
 from passes.document_loops.op_names import name_of
-from passes.fuse_all_to_all.blocks import Blocks
+from passes.fuse_all_to_all.blocks import Blocks, NotMovement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Source:
     node: fx.Node
     dim: int
     sharded: bool
-    """Zigzag shards of the tokens (2 chunks per document and rank), or whole documents (2 * cp chunks)."""
+    """Shards of the tokens (2 chunks per document and rank of a zigzag, else 1), or whole documents."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +33,32 @@ class Cut:
 
 @dataclasses.dataclass(eq=False)
 class Buffer:
-    """A tensor that the body makes and fills by one whole copy."""
+    """A tensor that the body makes and fills: by one whole copy, or part by part."""
 
+    places: Blocks | None = None
+    """Its blocks by number; None if its sizes are not understood."""
     content: Blocks | None = None
+    """Once it is full."""
     read_before: bool = False
     """Did something read it before it was filled?"""
+    parts: Any = None
+    """What the blocks are that were filled; -1 for the others."""
+
+    def put(self, where: Blocks, what: Blocks) -> None:
+        """Fill the blocks of these numbers.
+
+        Raises:
+            NotMovement: what is put there does not have the part's dimensions.
+        """
+        if self.places is None or where.dims != what.dims:
+            raise NotMovement("a part of other sizes")
+        if np.unique(where.data).size != where.data.size:
+            raise NotMovement("a place that is filled twice at once")
+        if self.parts is None:
+            self.parts = np.full(self.places.data.size, -1)
+        self.parts[where.data.reshape(-1)] = what.data.reshape(-1)
+        if (self.parts >= 0).all():
+            self.content = Blocks(self.places.dims, self.parts.reshape(self.places.data.shape))
 
 
 def spreads(size: Any, wanted: Any) -> bool:
@@ -45,4 +67,8 @@ def spreads(size: Any, wanted: Any) -> bool:
 
 
 def fills(node: fx.Node, buffer: fx.Node) -> bool:
-    return name_of(node) == "copy_" and node.args[0] is buffer and buffer not in node.args[1:]
+    """Does a call put something into a buffer, or into a part of it?"""
+    return name_of(node) in _FILLING and node.args[0] is buffer and buffer not in node.args[1:]
+
+
+_FILLING = ("copy_", "setitem")

@@ -31,6 +31,9 @@ def integer(body: Body, node: fx.Node) -> Any:
         if isinstance(base, tuple) and isinstance(node.args[1], int) and isinstance(base[0], (Lin, Size)):
             return base[node.args[1]]
         return UNKNOWN
+    if name == "sym_not":
+        value = body.values.get(node.args[0])
+        return not value if isinstance(value, bool) else UNKNOWN
     if len(node.args) == 1 and (name in AS_NUMBERS or copied(node) is not None):
         size = body.scalar(node.args[0])
         if isinstance(size, Size):

@@ -7,7 +7,7 @@ row; the loop then only cuts the documents out of it, which is for `vectorize_se
 A loop that computes on documents before it sends them is split in two first (`fission`), and so is one that exchanges
 what it got (`apart`).
 
-Does not handle: shards that are no zigzag, boundaries counted in other
+Does not handle: shards other than a zigzag or one piece of every document, boundaries counted in other
 units than tokens of the row or of a shard, hooks and in-place writes to what is sent or received, an autograd.Function
 whose backward is not proven to be its gradient, two groups. Where ranks run different code before the exchange (other
 columns, say), they do not agree and all raise; what a rank does with the result is its own affair.
@@ -41,6 +41,7 @@ from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.counted import boundaries_of, integers, only_checked
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
+from passes.fuse_all_to_all.held import fills
 from passes.fuse_all_to_all.moves import MOVES
 from passes.fuse_all_to_all.needed import needed
 from passes.fuse_all_to_all.scalars import Lin, Scale
@@ -265,7 +266,7 @@ def decide(gm: fx.GraphModule, loop: LoopFound, cp: int) -> Decided:
 def _readings(loop: LoopFound, cp: int, machines: list[Machine]) -> list[Counts]:
     """What the loop's integers may mean: its boundaries count the whole row, or a shard. Raises `Refused`."""
     base, lengths, factors = boundaries_of(machines[0], loop)
-    scales = [Scale(2 * cp, cp), Scale(2, 1)]
+    scales = [Scale(2 * cp, cp), Scale(2, 1), Scale(cp, cp, 1), Scale(1, 1, 1)]
     fitting = [scale for scale in scales if all((f * scale.align).denominator == 1 for f in factors.values())]
     return [Counts(base, lengths, factors, scale) for scale in fitting]
 
@@ -325,7 +326,7 @@ def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.
             return
         value = body.tensor(node)
         if isinstance(value, Blocks):
-            exchange = recognise(value, body.sources, body.cp)
+            exchange = recognise(value, body.sources, body.cp, body.scale.shard)
             if exchange is not None:
                 chosen[node] = exchange
                 return
@@ -333,8 +334,8 @@ def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.
         if not inputs or base_name(node.target) or op_name(node) == AUTOGRAD_FUNCTION:
             raise Refused(
                 "not-zigzag",
-                "the exchanged tensors are not heads for tokens of zigzag shards (chunks r and 2 * cp - 1 - r of "
-                "every document on rank r)",
+                "the exchanged tensors are not heads for tokens of shards (of every document rank r holds chunks r and "
+                "2 * cp - 1 - r, or the r-th of cp parts)",
                 node,
             )
         for n in inputs:
@@ -375,6 +376,7 @@ def _live(
             if base_name(node.target) or _collectives(body.gm, [node]):
                 raise Refused("not-zigzag", "a part of the exchange is used in another way", node)
             stack.extend(node.all_input_nodes)
+            stack.extend(user for user in node.users if fills(user, node) and user in body.values)
     return frozenset(live), lengths
 
 
@@ -388,4 +390,5 @@ def _length(body: Body, node: fx.Node) -> bool | None:
     value = body.values.get(node)
     if not isinstance(value, Lin) or value.start or value.const or isinstance(example(node), torch.Tensor):
         return None
-    return {2: True, 2 * body.cp: False}.get(int(value.unit)) if value.unit.denominator == 1 else None
+    shard = body.scale.shard
+    return {shard: True, shard * body.cp: False}.get(int(value.unit)) if value.unit.denominator == 1 else None

@@ -47,6 +47,16 @@ def index(body: Body, value: Blocks, entries: Sequence[Any]) -> Blocks:
     return value
 
 
+def entries_of(entries: Any, rank: int) -> list[Any]:
+    """An index of a tensor with so many dimensions, one entry for each."""
+    given: list[Any] = list(entries) if isinstance(entries, tuple) else [entries]
+    if Ellipsis in given:
+        at = given.index(Ellipsis)
+        known = sum(e is not None for e in given) - 1
+        given[at : at + 1] = [slice(None)] * (rank - known)
+    return given + [slice(None)] * (rank - sum(e is not None for e in given))
+
+
 def _slice(body: Body, value: Blocks, d: int, entry: slice) -> Blocks:
     if entry == slice(None):
         return value
@@ -66,14 +76,7 @@ def _slice(body: Body, value: Blocks, d: int, entry: slice) -> Blocks:
 
 @move("getitem")
 def _getitem(body: Body, node: fx.Node, value: Blocks) -> Blocks:
-    entries = node.args[1]
-    given: list[Any] = list(entries) if isinstance(entries, tuple) else [entries]
-    if Ellipsis in given:
-        at = given.index(Ellipsis)
-        known = sum(e is not None for e in given) - 1
-        given[at : at + 1] = [slice(None)] * (value.rank - known)
-    given += [slice(None)] * (value.rank - sum(e is not None for e in given))
-    return index(body, value, given)
+    return index(body, value, entries_of(node.args[1], value.rank))
 
 
 @move("narrow")

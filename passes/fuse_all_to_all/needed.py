@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from torch import fx
 
-from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all.body import Body
-from passes.fuse_all_to_all.held import Buffer
+from passes.fuse_all_to_all.held import Buffer, fills
 
 
 def needed(body: Body, nodes: tuple[fx.Node, ...], wanted: Iterable[fx.Node]) -> list[fx.Node]:
@@ -22,5 +21,5 @@ def needed(body: Body, nodes: tuple[fx.Node, ...], wanted: Iterable[fx.Node]) ->
         found.add(node)
         stack += node.all_input_nodes
         if isinstance(body.values.get(node), Buffer):
-            stack += [user for user in node.users if name_of(user) == "copy_" and user in body.values]
+            stack += [user for user in node.users if fills(user, node) and user in body.values]
     return [n for n in nodes if n in found]

@@ -1,8 +1,8 @@
 """Integers of a loop body, for documents that divide: positions and lengths in units of a chunk.
 
-With every document cut in ``2 * cp`` chunks of ``h`` tokens, each integer of a body is
-``start * S + unit * h + const``, where S is the document's first boundary. Integer division is then exact, or the
-value is unknown.
+With every document cut in ``2 * cp`` chunks of ``h`` tokens (in ``cp`` where shards are one piece), each integer of a
+body is ``start * S + unit * h + const``, where S is the document's first boundary. Integer division is then exact, or
+the value is unknown.
 """
 
 from __future__ import annotations
@@ -20,10 +20,21 @@ _ZERO = Fraction(0)
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How the boundaries that a loop uses count: a document is ``chunks`` chunks, its start a multiple of ``align``."""
+    """How the boundaries that a loop uses count: a document is ``chunks`` chunks, its start a multiple of ``align``.
+
+    ``shard``: chunks of a document that one rank holds: 2 of a zigzag, else 1."""
 
     chunks: int
     align: int
+    shard: int = 2
+
+    @property
+    def zigzag(self) -> bool:
+        return self.shard == 2
+
+    def of_whole_row(self, cp: int) -> bool:
+        """Do the boundaries count the whole row, rather than one rank's shard?"""
+        return self.chunks == self.shard * cp
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,8 +26,10 @@ from __future__ import annotations
 from torch import fx
 
 from packpass import markers
+from packpass._compat import is_collective
 from packpass._options import Options
 from packpass.decisions.records import Refusal, Rewrite
+from packpass.semantics.names import targets_of
 from passes.context import PassContext
 from passes.fuse_all_to_all.straight_find import Member, find
 from passes.fuse_all_to_all.straight_function import find_function
@@ -41,6 +43,8 @@ Results = list[Rewrite | Refusal]
 def run(gm: fx.GraphModule, context: PassContext) -> Results:
     """Every graph, the outer ones first: a function that is an all-to-all is gone before its bodies are looked at."""
     results: Results = []
+    if not any(map(is_collective, targets_of(gm))):
+        return results
     done: set[fx.GraphModule] = set()
     while left := [m for m in gm.modules() if isinstance(m, fx.GraphModule) and m not in done]:
         done.add(left[0])

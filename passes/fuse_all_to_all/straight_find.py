@@ -187,11 +187,11 @@ def same_shape(a: Any, b: Any) -> bool:
 
 
 def _layout_change(node: fx.Node) -> Member:
-    x, cu, _, dim, group, group_size = node.args
+    x, cu, _, dim, group, group_size, *shards = node.args
     assert isinstance(x, fx.Node) and isinstance(cu, fx.Node) and isinstance(dim, int)
     assert isinstance(group, str) and isinstance(group_size, int)
     kind = "cp_to_hp" if node.target is TO_HEADS else "hp_to_cp"
     shape = example(x).shape
     # Sizes of other dimensions by what they are called: equal names, equal sizes.
     others = tuple(str(size) for d, size in enumerate(shape) if d != dim)
-    return member(kind, (node,), (x, cu), group, group_size, cu, dim, others)
+    return member(kind, (node,), (x, cu), group, group_size, cu, dim, (*others, *map(str, shards)))

@@ -60,11 +60,11 @@ def _group(make: Call, bucket: list[Member], sources: list[fx.Node]) -> list[fx.
 def _sections(make: Call, bucket: list[Member], sources: list[fx.Node]) -> list[fx.Node]:
     """One change of layout of all sections side by side."""
     first = bucket[0].nodes[0]
-    _, cu, _, dim, group, group_size = first.args
+    _, cu, _, dim, group, group_size, *shards = first.args
     widths = [m.nodes[0].args[2] for m in bucket]
     sections = [w for part in widths for w in part]  # type: ignore[union-attr]
     row = make(torch.cat, sources, dim)
-    fused = make(first.target, row, cu, sections, dim, group, group_size)
+    fused = make(first.target, row, cu, sections, dim, group, group_size, *shards)
     sizes = [example(m.result).shape[dim] for m in bucket]
     parts = make(torch.split, fused, sizes, dim)
     # Each result has its own memory, as before: generated code makes the copy where it is read.

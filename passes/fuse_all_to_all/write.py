@@ -19,7 +19,7 @@ from passes.document_loops.op_names import is_size_check, name_of
 from passes.fuse_all_to_all.blocks import TOKENS, size_of
 from passes.fuse_all_to_all.digest import steps
 from passes.fuse_all_to_all.exchange import Exchange, Section
-from passes.fuse_all_to_all.held import Source
+from passes.fuse_all_to_all.held import Buffer, Source, fills
 from passes.nodes import snapshot_of
 from passes.prune import prune
 
@@ -54,7 +54,7 @@ def write(gm: fx.GraphModule, decided: Decided) -> list[tuple[str, list[int]]]:
             )
             segments[not exchange.to_heads] = segment, exchange.token_dim
             for user in list(node.users):
-                if not (name_of(user) == "copy_" and user in body.values):
+                if not (fills(user, node) and user in body.values):
                     user.replace_input_with(node, segment)
         _recount(gm.graph, decided, decided.lengths[which], segments, bounds, start)
         _recut(gm.graph, decided, body, nodes, live, start, bounds)
@@ -84,8 +84,10 @@ def _exchanges(build: Builder, decided: Decided) -> tuple[list[fx.Node], list[tu
         if example(source.node).requires_grad:
             cu = snapshot_of(cu, build.before, build.call)
         rank = example(x).dim()
-        results[source] = build.call(op, x, cu, widths, rank - 1, decided.group, decided.cp)
-        made.append((op._schema.name.removeprefix("packpass::"), widths))
+        zigzag = decided.counts.scale.zigzag
+        results[source] = build.call(op, x, cu, widths, rank - 1, decided.group, decided.cp, zigzag)
+        name = op._schema.name.removeprefix("packpass::")
+        made.append((name if zigzag else f"{name} of shards of one piece", widths))
         at = 0
         for exchange in exchanges:
             starts[source, id(exchange)] = at
@@ -151,7 +153,7 @@ def _shaped(build: Builder, row: fx.Node, exchange: Exchange) -> fx.Node:
 def _boundaries(build: Builder, decided: Decided, sharded: bool, device: Any) -> fx.Node:
     """Boundaries that count the whole row, or the slots of a shard."""
     counts, cp = decided.counts, decided.cp
-    base_is_whole = counts.scale.chunks == 2 * cp
+    base_is_whole = counts.scale.of_whole_row(cp)
     node = summed(functools.partial(_made, build), counts.base) if counts.lengths else counts.base
     if sharded and base_is_whole:
         factors = {} if counts.lengths or cp == 1 else counts.factors
@@ -249,6 +251,9 @@ def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:
 
 
 def _has_effect(node: fx.Node, body: Any) -> bool:
+    if isinstance(body.values.get(node), Buffer):  # the copy that fills it, while others read it
+        buffer = node.args[0] if node.args else None
+        return isinstance(buffer, fx.Node) and fills(node, buffer) and any(not fills(u, buffer) for u in buffer.users)
     if node in body.values:
         return False
     return node.is_impure() or name_of(node) in CHECKS | {"setitem", "loop_check", "loop_skip"}

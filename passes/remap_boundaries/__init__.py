@@ -140,7 +140,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
 
 def may_expand(gm: fx.GraphModule) -> bool:
     """A quick look: are there boundaries, and calls that rows expand by?"""
-    return any(op_name(node) in _EXPANDING for node in gm.graph.nodes) and mentions_boundaries(gm)
+    return mentions_boundaries(gm) and any(op_name(node) in _EXPANDING for node in gm.graph.nodes)
 
 
 Family = list[Expansion]

@@ -49,7 +49,12 @@ def run(ctx: Context, result: CaseResult) -> None:
     seconds: dict[str, list[float]] = {PACKPASS: [], STOCK: []}
     sources: dict[str, list[str]] = {}
     calls: dict[str, Any] = {}
-    for turn in range(1 if ctx.quick else 2):
+    if not ctx.quick:
+        # The first compile of such a block also imports what Inductor knows of attention: nobody is charged for that.
+        ctx.progress("compile once, uncounted")
+        with _compat.empty_compile_caches():
+            compile_afresh(block, "inductor", {})(x)
+    for turn in range(1 if ctx.quick else 3):
         # Alternate who goes first: the second compile of a pair finds warmer file caches.
         for name in (PACKPASS, STOCK) if turn % 2 == 0 else (STOCK, PACKPASS):
             ctx.progress(f"compile with {name}, round {turn + 1}")
@@ -117,10 +122,7 @@ def _scan(ctx: Context, result: CaseResult) -> None:
             result.wrong.append(f"rewrote something in a model without a match: {report.rewrites}")
     figure = statistics.median(per_thousand)
     spread = (max(per_thousand) - min(per_thousand)) / 2 / figure
-    reason = "every pass reads every node; no pass stands out"
-    result.targets.append(
-        Target(f"scan in ms per 1,000 nodes ({nodes} nodes)", figure, 2.0, spread=spread, reason=reason)
-    )
+    result.targets.append(Target(f"scan in ms per 1,000 nodes ({nodes} nodes)", figure, 2.0, spread=spread))
     result.data["scan_ms_per_1000_nodes"] = per_thousand
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 import packpass
-from packpass._compat import fake_mode_of, without_fake_cache
+from packpass._compat import fake_mode_of, nothing_is_known, sizes_of_nobody, statically_known_true, without_fake_cache
 from packpass.capture import fakes
 from packpass.engine.verify import copy_graph
 from packpass.semantics import call_of, example
@@ -124,3 +125,40 @@ def test_a_report_is_as_before() -> None:
     report = packpass.explain(flipped, options={"packpass.inner_backend": "eager"})(*arguments())
     assert [rewrite.rule for rewrite in report.rewrites] == ["vectorize_segments"]
     assert not report.refusals
+
+
+def fresh(mode: Any) -> Any:
+    with mode.shape_env.ignore_fresh_unbacked_symbols():
+        return mode.shape_env.create_unbacked_symint()
+
+
+def test_of_a_number_of_its_own_nothing_is_known_until_something_is() -> None:
+    with sizes_of_nobody() as (mode, size):
+        start, end, row = fresh(mode), fresh(mode), size(0)
+        assert nothing_is_known(start)
+        assert nothing_is_known(end)
+        assert not any(map(nothing_is_known, (row, start + 1, end - start, -end, 3, None)))
+        torch._check(start <= end)
+        assert not nothing_is_known(start)
+        assert not nothing_is_known(end)
+        sign, later = fresh(mode), fresh(mode)
+        torch._check(sign >= 0)
+        assert not nothing_is_known(sign)
+        assert nothing_is_known(later)
+
+
+@pytest.mark.skipif(not fakes.fake_slices_are_expressions(), reason="this torch has slices of our own")
+def test_a_slice_of_unknown_bounds_is_torch_s_own() -> None:
+    """The same is known of a slice that is made up here as of one that torch makes up."""
+    slice_fake = fakes.fake_slice_table()[torch.ops.aten.slice.Tensor]
+    with sizes_of_nobody() as (mode, size), mode.shape_env.ignore_fresh_unbacked_symbols():
+        x = torch.empty(3, size(0), 5)
+        ours = fakes._cut_anywhere(mode, x, 1)
+        theirs = slice_fake(mode, torch.ops.aten.slice.Tensor, x, 1, fresh(mode), fresh(mode))
+        for out in (ours, theirs):
+            assert out.stride() == x.stride()
+            assert (out.shape[0], out.shape[2], out.dtype) == (3, 5, x.dtype)
+            assert nothing_is_known(out.shape[1]) is nothing_is_known(out.storage_offset()) is False
+            facts = (out.shape[1] >= 0, out.shape[1] <= x.shape[1], out.storage_offset() >= 0)
+            assert all(map(statically_known_true, facts))
+            assert not statically_known_true(out.shape[1] >= 1)

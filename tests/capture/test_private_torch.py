@@ -84,7 +84,7 @@ def test_collectives_are_recognised() -> None:
     assert not _compat.is_collective(ops.wait_tensor)
     assert _compat.is_collective(torch.ops.packpass.all_to_all_group.default)
     assert _compat.is_collective(torch.ops.packpass.cp_to_hp.default)
-    assert not _compat.is_collective(torch.ops.packpass.zigzag_rows.default)
+    assert not _compat.is_collective(torch.ops.packpass.shard_rows.default)
     assert _compat.is_collective(torch.distributed.all_reduce)
     assert not _compat.is_collective(torch.add)
     assert not _compat.is_collective("relu")

@@ -243,6 +243,7 @@ def test_losses_are_logged(model: nn.Module) -> None:
     assert (wanted > 0).all()
 
 
+@pytest.mark.slow
 def test_naive_shifts_of_earlier_releases_are_fixed(model: nn.Module) -> None:
     """Boundaries come from the attention: the shifts themselves are given none."""
     with mock.patch.object(mtp, "roll_tensor", naive_roll), mock.patch.object(gpt_model, "roll_tensor", naive_roll):

@@ -18,7 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.dist import a2a_computed_programs as computed
+from tests.dist import a2a_filled_programs as filled
 from tests.dist import a2a_library_programs as library
+from tests.dist import a2a_pieces_programs as pieces
 from tests.dist import a2a_spelled_programs as spelled
 from tests.dist import a2a_twice_programs as twice
 from tests.dist.a2a_moves import WIDTH, gathered, scatter_sequence, size_of, unzigzag, zigzag
@@ -292,6 +294,18 @@ def first_tokens_twice(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(out)
 
 
+def copied_beside(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Documents of another row are copied, and are read from the copy."""
+    cp, out = size_of(group), []
+    places = torch.arange(x.shape[0] * cp, dtype=x.dtype)[:, None]
+    for start, stop in pairwise(cu.tolist()):
+        document = places[start:stop]
+        copy = torch.zeros_like(document)
+        copy.copy_(document)
+        out.append(gathered(x[start // cp : stop // cp], group) + copy)
+    return torch.cat(out)
+
+
 @dataclasses.dataclass(frozen=True)
 class Hard:
     program: Callable[..., Tensor]
@@ -300,6 +314,8 @@ class Hard:
     differentiable: bool = True
     tails: bool = True
     """May the row have slots of no document? (Not where it is split by lengths, or the result is added to the row.)"""
+    parts: int = 2
+    """Of a document on one rank: documents divide by so many times the group's size."""
     code: str = ""
     """Why it is left."""
 
@@ -310,6 +326,7 @@ REWRITTEN = {
         Hard(numbers),
         Hard(numbers_back, sharded=False),
         Hard(computed.with_einops),
+        Hard(computed.zigzag_with_einops),
         Hard(computed.converted_before),
         Hard(computed.counted_before),
         Hard(detached, differentiable=False),
@@ -358,6 +375,16 @@ REWRITTEN = {
         Hard(twice.back_and_there, exchanges=3, tails=False),
         Hard(twice.two_lists, tails=False),
         Hard(twice.function_of_documents, tails=False),
+        Hard(copied_beside),
+        Hard(filled.filled_by_ranks),
+        Hard(filled.sent_from_parts, sharded=False),
+        Hard(filled.changed_beside),
+        Hard(pieces.pieces_to_heads, parts=1),
+        Hard(pieces.pieces_of_own_boundaries, parts=1),
+        Hard(pieces.pieces_to_tokens, sharded=False, parts=1),
+        Hard(pieces.pieces_into_the_shard, sharded=False, parts=1),
+        Hard(pieces.pieces_there_and_back, exchanges=2, tails=False, parts=1),
+        Hard(pieces.pieces_in_one_loop, exchanges=2, tails=False, parts=1),
     )
 }
 LEFT = {
@@ -376,7 +403,6 @@ LEFT = {
         Hard(misordered_backward, code="aliasing"),
         Hard(scaled_backward, code="aliasing"),
         Hard(first_tokens_twice, code="not-zigzag"),
-        Hard(spelled.shards_in_order, sharded=False, code="not-zigzag"),
         Hard(spelled.halves_swapped, sharded=False, code="not-zigzag"),
         Hard(spelled.first_chunk_for_all, sharded=False, code="not-zigzag"),
         Hard(spelled.buffer_looked_at, sharded=False, code="aliasing"),
@@ -390,7 +416,13 @@ LEFT = {
         Hard(library.one_row_kept, code="not-zigzag"),
         Hard(twice.received_used_twice, code="not-zigzag"),
         Hard(twice.next_document_written, code="aliasing"),
-        Hard(twice.back_in_order, code="not-zigzag"),
-        Hard(twice.function_that_forgets, code="aliasing"),
+        Hard(twice.back_in_order, code="two-boundaries"),
+        Hard(twice.function_that_forgets, code="not-zigzag or aliasing"),
+        Hard(filled.half_filled, sharded=False, code="not-zigzag"),
+        Hard(filled.filled_and_scaled, sharded=False, code="aliasing"),
+        Hard(pieces.pieces_from_the_end, code="not-zigzag"),
+        Hard(pieces.pieces_of_the_next, sharded=False, code="not-zigzag"),
+        Hard(pieces.every_other_token, code="not-zigzag"),
+        Hard(pieces.pieces_of_heads_from_the_end, code="not-zigzag"),
     )
 }

@@ -248,14 +248,6 @@ def _unsorted(tokens: Tensor, cp: int) -> Tensor:
 # === Left as they are ===========================================================================================
 
 
-def shards_in_order(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """Rank r holds the r-th part of every document."""
-    cp, rows = size_of(group), []
-    for s, e in documents(cu):
-        rows.append(torch.cat(list(exchange(torch.stack(x[s:e].chunk(cp)), group)), -1))
-    return torch.cat(rows)
-
-
 def halves_swapped(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     cp, rows = size_of(group), []
     for s, e in documents(cu):

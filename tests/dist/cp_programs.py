@@ -38,10 +38,12 @@ def executed(group: Any, call: Callable[[], Any]) -> tuple[Any, int]:
     return result, group._get_sequence_number_for_group() - before
 
 
-def documents(cp: int, count: int, seed: int, *, head: int = 0, tail: int = 0) -> tuple[Tensor, int]:
+def documents(
+    cp: int, count: int, seed: int, *, head: int = 0, tail: int = 0, zigzag: bool = True
+) -> tuple[Tensor, int]:
     """Boundaries of documents of 0 to 5 slots per chunk between tails of ``head`` and ``tail`` slots per rank."""
     numbers = random.Random(seed)
-    lengths = [2 * cp * numbers.randint(0, 5) for _ in range(count)]
+    lengths = [(1 + zigzag) * cp * numbers.randint(0, 5) for _ in range(count)]
     cu = torch.tensor([head * cp, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     return cu, int(cu[-1]) + tail * cp
 
@@ -86,31 +88,32 @@ def case(layout: str, cp: int, total: int) -> tuple[tuple[int, ...], int, list[i
     return (total, *batch, sum(meant), *inner), dim, sections, meant
 
 
-def round_trip(cp: int, layouts: list[str], dtypes: list[torch.dtype]) -> None:
+def round_trip(cp: int, layouts: list[str], dtypes: list[torch.dtype], zigzag: bool = True) -> None:
     """Both ops against the definition, forward and backward, and one collective for each."""
     group = group_of(cp)
     rank = dist.get_rank(group)
     for (i, layout), dtype in itertools.product(enumerate(layouts), dtypes):
-        cu, total = documents(cp, 1 + 2 * i, seed=i, head=i % 3, tail=(i + 1) % 3)
+        cu, total = documents(cp, 1 + 2 * i, seed=i, head=i % 3, tail=(i + 1) % 3, zigzag=zigzag)
         shape, dim, sections, meant = case(layout, cp, total)
         whole = whole_row(shape, dtype, seed=i)
         real = dtype.is_floating_point and dtype.itemsize > 1
-        x = naive.shard(whole, cu.tolist(), cp, rank).requires_grad_(real)
+        x = naive.shard(whole, cu.tolist(), cp, rank, zigzag=zigzag).requires_grad_(real)
         spaced = torch.stack([x, x], -1).select(-1, 0)  # not contiguous
-        y, count = executed(group, lambda: cp_to_hp(spaced, cu, group, sections, dim))  # noqa: B023
+        y, count = executed(group, lambda: cp_to_hp(spaced, cu, group, sections, dim, zigzag=zigzag))  # noqa: B023
         expected = heads_of(whole, meant, dim, cp, rank)
         check(reference.same(y.detach(), expected), "cp_to_hp", layout, dtype)
         check(count == 1, "collectives", count)
-        back, count = executed(group, lambda: hp_to_cp(y, cu.long(), group.group_name, sections, dim))  # noqa: B023
+        arguments: Any = (cu.long(), group.group_name, sections, dim)
+        back, count = executed(group, lambda: hp_to_cp(y, *arguments, zigzag=zigzag))  # noqa: B023
         check(reference.same(back.detach(), x.detach()), "hp_to_cp", layout, dtype)
         check(count == 1, "collectives", count)
         if real:
             weights = whole_row(shape, dtype, seed=i + 100)
             mine = heads_of(weights, meant, dim, cp, rank)
             grads, count = executed(group, lambda: torch.autograd.grad(y, x, mine, retain_graph=True))  # noqa: B023
-            check(reference.same(grads[0], naive.shard(weights, cu.tolist(), cp, rank)), "grad of cp_to_hp", layout)
+            shard = naive.shard(weights, cu.tolist(), cp, rank, zigzag=zigzag)
+            check(reference.same(grads[0], shard), "grad of cp_to_hp", layout)
             check(count == 1, "collectives", count)
-            shard = naive.shard(weights, cu.tolist(), cp, rank)
             grads, count = executed(group, lambda: torch.autograd.grad(back, y, shard))  # noqa: B023
             check(reference.same(grads[0], mine), "grad of hp_to_cp", layout)
             check(count == 1, "collectives", count)

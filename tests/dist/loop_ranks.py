@@ -17,9 +17,9 @@ from tests.dist.a2a_twice_programs import scattered
 from tests.dist.cp_programs import check, executed, group_of
 
 
-def boundaries(cp: int, count: int, seed: int, empty: bool = False) -> Tensor:
-    """Documents of 1 to 4 slots per chunk, one of them empty if asked for."""
-    lengths = [2 * cp * ((seed + i * i) % 4 + 1) for i in range(count)]
+def boundaries(cp: int, count: int, seed: int, empty: bool = False, parts: int = 2) -> Tensor:
+    """Documents of 1 to 4 slots per chunk, one of them empty if asked for. ``parts``: chunks on one rank."""
+    lengths = [parts * cp * ((seed + i * i) % 4 + 1) for i in range(count)]
     if count > 2 and empty:
         lengths[1] = 0
     return torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
@@ -142,7 +142,7 @@ def hard(cp: int, name: str, inner: str) -> None:
 
     compiled = torch.compile(program, backend=packpass.backend, options={"packpass.inner_backend": inner})
     for count in (3, 1, 2):
-        cu = boundaries(cp, count, seed=count) + (3 * cp if case.tails else 0)
+        cu = boundaries(cp, count, seed=count, parts=case.parts) + (3 * cp if case.tails else 0)
         if name == "boundaries_written_before":
             cu[0] = 0
         total = int(cu[-1]) + (2 * cp if case.tails else 0)

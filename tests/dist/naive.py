@@ -23,12 +23,12 @@ class AllToAll(torch.autograd.Function):
         return AllToAll.apply(grad.contiguous(), ctx.group), None
 
 
-def shard(whole: Tensor, cu: list[int], cp: int, rank: int, dim: int = 0) -> Tensor:
-    """This rank's zigzag shard of a whole row; tails are cut in ``cp`` parts."""
+def shard(whole: Tensor, cu: list[int], cp: int, rank: int, dim: int = 0, zigzag: bool = True) -> Tensor:
+    """This rank's shard of a whole row; tails are cut in ``cp`` parts, and so are documents without ``zigzag``."""
     parts = []
     for i, (start, stop) in enumerate(pairwise([0, *cu, whole.shape[dim]])):
         stretch = whole.narrow(dim, start, stop - start)
-        if i in (0, len(cu)):
+        if i in (0, len(cu)) or not zigzag:
             size = (stop - start) // cp
             parts.append(stretch.narrow(dim, rank * size, size))
         else:

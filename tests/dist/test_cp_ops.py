@@ -25,6 +25,11 @@ def test_layouts(ranks: Ranks, cp: int) -> None:
 
 
 @pytest.mark.parametrize("cp", SIZES)
+def test_shards_of_one_piece(ranks: Ranks, cp: int) -> None:
+    ranks.call(cp_programs.round_trip, cp, list(cp_programs.LAYOUTS), [torch.float32, torch.bfloat16], False)
+
+
+@pytest.mark.parametrize("cp", SIZES)
 def test_dtypes(ranks: Ranks, cp: int) -> None:
     ranks.call(cp_programs.round_trip, cp, ["features", "batch"], MOVED)
 

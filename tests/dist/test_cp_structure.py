@@ -110,7 +110,7 @@ def test_layers_share_the_order(cp: int) -> None:
     graphs = graphs_of(model, torch.randn(int(cu[-1]) // cp, 4 * cp), cu, train=True)
     assert [graph[EXCHANGE] for graph in graphs] == [6, 6]
     for graph in graphs:
-        assert graph[OPS.host_zigzag_rows.default] <= 2
+        assert graph[OPS.host_shard_rows.default] <= 2
 
 
 @pytest.mark.parametrize(("cp", "train"), [(8, False), (64, True)])
@@ -173,7 +173,7 @@ def test_triton() -> None:
     for op, width in ((OPS.cp_to_hp.default, 16), (OPS.hp_to_cp.default, 64)):
         source = triton_source(lambda x, cu, op=op, w=width: op(x * 2, cu, [w, w], 2, name, 4) + 1, *shapes)
         assert source.count("torch.ops._c10d_functional.all_to_all_single.default(") == 1
-        assert "host_zigzag_rows" not in source
+        assert "host_shard_rows" not in source
         found = kernels(source)
         assert found
         for kernel in found:

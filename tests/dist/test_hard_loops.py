@@ -8,7 +8,18 @@ from tests.dist import a2a_hard_programs, loop_ranks
 from tests.dist.ranks import Ranks
 
 # The others' graphs are looked at in tests/passes; real ranks for all of them take minutes.
-TYPICAL = ("numbers_back", "counted_on", "activated_before", "layers", "lists_in_a_function", "handles", "copied_into")
+TYPICAL = (
+    "numbers_back",
+    "counted_on",
+    "activated_before",
+    "layers",
+    "lists_in_a_function",
+    "handles",
+    "copied_into",
+    "pieces_in_one_loop",
+    "copied_beside",
+    "filled_by_ranks",
+)
 # Eager scatters for it by the numbers of ranks in a group, which are not those of a group of two among four.
 NOT_IN_GROUPS = ("differentiable_lists",)
 NAMES = [

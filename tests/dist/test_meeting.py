@@ -23,7 +23,7 @@ from packpass.ops import cp_packed_roll, cp_to_hp
 from packpass.ranks import agreement as _agreement
 from packpass.ranks import meeting as rooms
 from packpass.ranks.agreement import agreement
-from packpass.ranks.collectives import Collective, Sizes, collectives, decisions
+from packpass.ranks.collectives import Collective, Sizes, collectives, decisions, placeholders
 from packpass.ranks.meeting import AgreementError, Board, Meeting
 from packpass.ranks.numbers import SHOWN, Numbers
 
@@ -281,7 +281,7 @@ def test_texts_hold_what_ranks_share(fake_group: None) -> None:
     gm = graph_of(program, torch.ones(12, 8, requires_grad=True), torch.arange(12), BOUNDARIES, dynamic=True)
     said = [c.text for c in collectives(gm)]
     assert said == [
-        "cp_to_hp of float32 [*, *] with gradient, sections=[4, 4], dim=1",
+        "cp_to_hp of float32 [*, *] with gradient, sections=[4, 4], dim=1, zigzag=True",
         "cp_packed_roll of int64 [*], float32 [*, *] with gradient, fields=[0, 0, 1, 1], shifts=[-1, -2, -1, -2], "
         "dims=[0, 0], fills=[-100, -100, 0, 0], wraps=[False, False, True, True]",
         "all_to_all_single of float32 [*, *] with gradient",
@@ -302,7 +302,7 @@ def test_sizes_and_boundaries_of_a_call(fake_group: None) -> None:
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     values = {"x": torch.ones(20, 8), "cu": torch.tensor([0, 80]), "other": torch.tensor([0, 10])}
     inputs = [next((v for k, v in values.items() if f"_{k}_" in name), 20) for name in names]
-    numbers = _agreement._numbers(calls, Sizes(gm), inputs)
+    numbers = _agreement._numbers(calls, Sizes(placeholders(gm)), inputs)
     assert [n.entries for n in numbers if n.what.startswith("sizes")] == [[40, 8], [20, 8], [20, 8]]
     # The same input once; what is computed from one is not known.
     assert [n.entries for n in numbers if n.what.startswith("boundaries")] == [[0, 80], None, None]

@@ -94,7 +94,7 @@ OPCHECKS = {
     "must_hold": (torch.tensor(True), "the test"),
     "must_equal": (torch.arange(3), torch.arange(3), "the test"),
     "host_packed_roll": (torch.randn(12), CU, -1, 0, 0),
-    "blocks_of": (torch.randn(3, 140), 5, 2),
+    "moved_blocks": (torch.randn(3, 140), torch.tensor([0, 1]), 5, 2, -1),
     "row_of": (torch.randn(3, 2, 64),),
     "per_block": (torch.arange(2), torch.randn(3, 2, 64)),
 }

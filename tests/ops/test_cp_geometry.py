@@ -1,7 +1,8 @@
-"""Where the slots of a zigzag context-parallel group lie, and what the CP ops check, in one process without a group."""
+"""Where the slots of a context-parallel group lie, and what the CP ops check, in one process without a group."""
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 
 import pytest
@@ -14,11 +15,11 @@ from tests.ops import reference
 OPS = torch.ops.packpass
 
 
-def rows_by_definition(cu: list[int], total: int, size: int, inverse: bool) -> Tensor:
+def rows_by_definition(cu: list[int], total: int, size: int, inverse: bool, zigzag: bool = True) -> Tensor:
     """The docstring of `_cp_layout`, with the tails."""
     shards: list[list[int]] = [[] for _ in range(size)]
     for i, (start, stop) in enumerate(pairwise([0, *cu, total])):
-        tail = i in (0, len(cu))
+        tail = i in (0, len(cu)) or not zigzag
         parts = size if tail else 2 * size
         length = (stop - start) // parts
         chunks = [list(range(start + c * length, start + (c + 1) * length)) for c in range(parts)]
@@ -28,9 +29,12 @@ def rows_by_definition(cu: list[int], total: int, size: int, inverse: bool) -> T
     return slots if inverse else slots.argsort()
 
 
-def boundaries(size: int, lengths: list[int], head: int = 0, dtype: torch.dtype = torch.int32) -> Tensor:
-    """Documents of ``2 * size * length`` slots behind ``head * size`` slots of tail."""
-    return torch.tensor([head * size, *(2 * size * n for n in lengths)], dtype=dtype).cumsum(0, dtype=dtype)
+def boundaries(
+    size: int, lengths: list[int], head: int = 0, dtype: torch.dtype = torch.int32, zigzag: bool = True
+) -> Tensor:
+    """Documents of ``2 * size * length`` slots (without zigzag, ``size * length``) behind ``head * size`` of tail."""
+    chunks = size * (1 + zigzag)
+    return torch.tensor([head * size, *(chunks * n for n in lengths)], dtype=dtype).cumsum(0, dtype=dtype)
 
 
 CASES = {
@@ -44,23 +48,23 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("zigzag", [True, False])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("case", CASES)
-def test_rows(case: str, size: int, inverse: bool) -> None:
+def test_rows(case: str, size: int, zigzag: bool) -> None:
     lengths, head, tail = CASES[case]
-    for dtype in (torch.int32, torch.int64):
-        cu = boundaries(size, lengths, head, dtype)
+    for dtype, inverse in itertools.product((torch.int32, torch.int64), (False, True)):
+        cu = boundaries(size, lengths, head, dtype, zigzag)
         total = int(cu[-1]) + tail * size
-        expected = rows_by_definition(cu.tolist(), total, size, inverse)
-        assert torch.equal(OPS.zigzag_rows(cu, total // size, size, inverse), expected)
-        assert torch.equal(OPS.host_zigzag_rows(cu, total // size, size, inverse), expected)
-        assert torch.equal(_cp_layout.tensor_form(cu, total // size, size, inverse), expected)
+        expected = rows_by_definition(cu.tolist(), total, size, inverse, zigzag)
+        assert torch.equal(OPS.shard_rows(cu, total // size, size, inverse, zigzag), expected)
+        assert torch.equal(OPS.host_shard_rows(cu, total // size, size, inverse, zigzag), expected)
+        assert torch.equal(_cp_layout.tensor_form(cu, total // size, size, inverse, zigzag), expected)
         if total:
-            assert torch.equal(_cp_layout.search_form(cu, total // size, size, inverse), expected)
+            assert torch.equal(_cp_layout.search_form(cu, total // size, size, inverse, zigzag), expected)
 
 
-@pytest.mark.parametrize("form", [_cp_layout.search_form, OPS.zigzag_rows])
+@pytest.mark.parametrize("form", [_cp_layout.search_form, OPS.shard_rows])
 def test_both_directions_undo_each_other(form) -> None:  # type: ignore[no-untyped-def]
     cu = boundaries(4, [2, 0, 7, 1], 1)
     local = int(cu[-1]) // 4 + 2
@@ -71,9 +75,9 @@ def test_both_directions_undo_each_other(form) -> None:  # type: ignore[no-untyp
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _cp_layout._native() is not None
     cu = boundaries(2, [1, 3], 1)
-    expected = OPS.zigzag_rows(cu, 10, 2, True)
+    expected = OPS.shard_rows(cu, 10, 2, True)
     monkeypatch.setattr(_cp_layout, "_native", lambda: None)
-    assert torch.equal(OPS.zigzag_rows(cu, 10, 2, True), expected)
+    assert torch.equal(OPS.shard_rows(cu, 10, 2, True), expected)
 
 
 WRONG = {
@@ -95,8 +99,8 @@ def test_wrong_boundaries_name_the_document(case: str) -> None:
     cu, message = torch.tensor(WRONG[case][0], dtype=torch.int32), WRONG[case][1]
     for check in (
         lambda: OPS.check_shards(cu, 6, 4),
-        lambda: OPS.zigzag_rows(cu, 6, 4, False),
-        lambda: OPS.host_zigzag_rows(cu, 6, 4, True),
+        lambda: OPS.shard_rows(cu, 6, 4, False),
+        lambda: OPS.host_shard_rows(cu, 6, 4, True),
     ):
         with pytest.raises(ValueError, match=message):
             check()
@@ -107,6 +111,16 @@ def test_wrong_boundaries_name_the_document(case: str) -> None:
         assert 0 <= int(slots.min()) <= int(slots.max()) < 24
 
 
+def test_pieces_divide_by_the_size_only() -> None:
+    good, wrong = torch.tensor([0, 4, 24], dtype=torch.int32), torch.tensor([0, 4, 10, 24], dtype=torch.int32)
+    OPS.shard_rows(good, 6, 4, False, False)
+    for op in (OPS.shard_rows, OPS.host_shard_rows):
+        with pytest.raises(ValueError, match="document 1 has 6 slots .* by the .* size = 4"):
+            op(wrong, 6, 4, False, False)
+    with pytest.raises(RuntimeError, match="packpass: every document's length must divide by the .* size = 4"):
+        _cp_layout.assert_shards(wrong, 6, 4, False)
+
+
 def test_good_boundaries_pass() -> None:
     for cu in (boundaries(4, [1, 0, 2]), boundaries(4, []), boundaries(4, [2], 1)):
         OPS.check_shards(cu, 7, 4)
@@ -115,8 +129,9 @@ def test_good_boundaries_pass() -> None:
 
 def test_opcheck() -> None:
     cu = boundaries(2, [1, 2], 1)
-    for op in (OPS.zigzag_rows.default, OPS.host_zigzag_rows.default):
+    for op in (OPS.shard_rows.default, OPS.host_shard_rows.default):
         torch.library.opcheck(op, (cu, 9, 2, True))
+        torch.library.opcheck(op, (cu, 9, 2, True, False))
     torch.library.opcheck(OPS.check_shards.default, (cu, 9, 2))
 
 

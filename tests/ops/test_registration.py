@@ -14,13 +14,13 @@ from packpass.ops import _version, ops_version
 from packpass.ops._version import TAG_PREFIX, tag_compile_caches
 
 NAMES = [
-    "all_to_all_group", "blocks_of", "per_block", "row_of",
+    "all_to_all_group", "moved_blocks", "per_block", "row_of",
     "boundaries_passed", "check_cu_seqlens", "host_check_cu_seqlens", "host_packed_roll", "packed_flip", "packed_roll",
     "must_equal", "must_hold", "narrow_positions", "position_ids", "segment_ids", "window_mask",
     "host_segment_spread", "segment_argmax", "segment_pad", "segment_put", "segment_recurrence", "segment_reduce",
     "segment_median", "segment_pick", "segment_sort",
     "segment_scan", "segment_softmax", "segment_softmax_backward", "segment_spread", "segment_take", "segment_unpad",
-    "check_shards", "cp_packed_roll", "cp_to_hp", "host_check_shards", "host_zigzag_rows", "hp_to_cp", "zigzag_rows",
+    "check_shards", "cp_packed_roll", "cp_to_hp", "host_check_shards", "host_shard_rows", "hp_to_cp", "shard_rows",
 ]  # fmt: skip
 
 
@@ -53,9 +53,11 @@ def test_schemas() -> None:
         "segment_median": "(Tensor x, Tensor cu_seqlens, bool ignore_nan) -> Tensor",
         "segment_softmax": "(Tensor x, Tensor cu_seqlens, int dim, bool log) -> Tensor",
         "segment_pad": "(Tensor x, Tensor cu_seqlens, int dim, Scalar fill, bool left=False) -> Tensor",
-        "zigzag_rows": "(Tensor cu_seqlens, SymInt local, int group_size, bool inverse) -> Tensor",
-        "cp_to_hp": "(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size) -> Tensor",
-        "hp_to_cp": "(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size) -> Tensor",
+        "shard_rows": "(Tensor cu_seqlens, SymInt local, int group_size, bool inverse, bool zigzag=True) -> Tensor",
+        "cp_to_hp": "(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size, "
+        "bool zigzag=True) -> Tensor",
+        "hp_to_cp": "(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size, "
+        "bool zigzag=True) -> Tensor",
         "cp_packed_roll": "(Tensor[] xs, Tensor cu_seqlens, int[] fields, int[] shifts, int[] dims, Scalar[] fills, "
         "bool[] wraps, str group, int group_size, int rank, Scalar[]? end_fills, bool[]? end_wraps) -> Tensor[]",
         "all_to_all_group": "(Tensor[] inputs, str group, int group_size) -> Tensor[]",
