@@ -11,6 +11,7 @@ recognise.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -34,6 +35,10 @@ def with_whole_masks(graph: fx.Graph) -> None:
         nodes = [node for _, body, _ in loop.iterations for node in body if node.target in _MASKED]
         if nodes:
             _complete(graph, loop, nodes)
+        for node in nodes:
+            if node.target is markers.MASKED and node.args[2] is None:
+                # Nobody knows how many are picked of a document: for passes that need not know, what the program wrote.
+                node.target, node.args = operator.getitem, node.args[:2]
 
 
 def _complete(graph: fx.Graph, loop: LoopFound, nodes: list[fx.Node]) -> None:

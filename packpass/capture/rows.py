@@ -12,6 +12,8 @@ import inspect
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from packpass.capture import plain
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -103,7 +105,15 @@ def _is_generated(function: Any) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    return isinstance(value, VariableTracker) and value.is_python_constant()
+    """Is this a constant that nobody can change, so that all documents may share it?"""
+    known = isinstance(value, VariableTracker) and value.is_python_constant()
+    return known and _is_frozen(value.as_python_constant())
+
+
+def _is_frozen(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_frozen, value))
+    return isinstance(value, (str, bytes, bool, int, float, complex, torch.dtype, torch.device, type(None)))
 
 
 def rows_of(items: CollectedItems, values: list[Any]) -> Rows | None:

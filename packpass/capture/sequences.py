@@ -26,6 +26,7 @@ from packpass.capture.dynamo import (
     attribute,
     call,
     constant,
+    current_scope_id,
     example,
     variable,
 )
@@ -236,7 +237,10 @@ def _refuse_use(tx: Translator, what: Value) -> Value:
 
 
 def _row(tx: Translator, numbers: Any) -> Value:
-    return ListVariable(list(numbers.realize().items), mutation_type=_of_nobody(ValueMutationNew()))
+    """A list of a document. Outside of loops it is no mutable list to Dynamo, so that no change of it is traced; in an
+    iteration it is one of another scope, of which a change is refused in words."""
+    inside = current_scope_id() > 1
+    return ListVariable(list(numbers.realize().items), mutation_type=_of_nobody(ValueMutationNew()) if inside else None)
 
 
 def _named(tx: Translator, names: Value, values: Any) -> Value:

@@ -47,6 +47,11 @@ NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq
 EXTREMES: dict[str, Any] = {"minimum": min, "maximum": max}
 OF_INTEGERS: dict[str, Any] = {"floor_divide": operator.floordiv, "remainder": operator.mod}
 """Operations of two integers that are not sums -> Python's functions."""
+ON_POSITIONS = {
+    **{"add": "total", "sub": "difference", "remainder": "rounded down", "fmod": "rounded to 0"},
+    **{"minimum": "least", "maximum": "most", "clamp_max": "least", "clamp_min": "most"},
+}
+"""What operations make of two whole numbers of which it is known how large they are."""
 ARITHMETIC = frozenset(_words("add sub mul div floor_divide remainder neg pow sqrt maximum minimum"))
 """What Python and torch do in the same way on numbers and on tensors of them."""
 DIFFERENCES = frozenset(_words("sub rsub bitwise_xor logical_xor"))

@@ -148,6 +148,8 @@ def _moves(run: Interpreter, call: Call) -> bool:
     rows = [(o, v) for o in call.operands if (v := run.view(o.node)) is not None and v.dim is not None]
     packed = [(o, v) for o, v in rows if _of_packed(run, v)]
     if call.op in _WINDOWS and not is_one(call.get("size")):
+        if example(call.node).is_floating_point():
+            return False  # windows of features are what convolutions read: no shift, and isolate's to name
         return any(o.argument == "input" and call.get("dimension", default=v.dim) == v.dim for o, v in packed)
     meaning = meaning_of(call)
     if call.op in CHOICES - {"setitem", "index_put"} or (meaning is None and call.op != "masked_scatter"):

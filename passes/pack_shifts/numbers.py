@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import argument, contents_of, example, op_name, op_of
+from packpass.semantics import argument, contents_of, example, family_of, op_name, op_of
 from packpass.semantics.meaning import Iota
+from packpass.semantics.pointwise import ON_POSITIONS
 from passes.pack_shifts.interpret import Interpreter
 from passes.pack_shifts.pieces import ZERO, Const, Content, Piece, Pieces, Place, Pos, Ramp, crop, merged, whole, zipped
 from passes.pack_shifts.registry import rule
@@ -75,11 +76,16 @@ def one_number(run: Interpreter, arg: Any, row: Any) -> Pos | None:
         value = run.values.get(arg)
         if isinstance(value, Uniform):
             arg = value.value
-        elif op_name(arg) in ("tensor", "as_tensor", "scalar_tensor") and example(arg).dim() == 0:
+        elif example(arg).dim() == 0 and len(arg.args) == 1 and _is_made(arg):
             arg = arg.args[0]
         else:
             return None
     return None if isinstance(arg, float) else position(arg, row)
+
+
+def _is_made(node: fx.Node) -> bool:
+    """Is a tensor made of a number?"""
+    return op_name(node) in ("tensor", "as_tensor") or family_of(node) == "creation"
 
 
 # === Arithmetic ==============================================================================================
@@ -87,7 +93,7 @@ def one_number(run: Interpreter, arg: Any, row: Any) -> Pos | None:
 
 def arithmetic(run: Interpreter, node: fx.Node) -> Any:
     """Sums, remainders and extremes of positions; None if the call is none, or what it makes is not known."""
-    combine = _ARITHMETIC.get(op_of(node))
+    combine = _ARITHMETIC.get(ON_POSITIONS.get(op_of(node), ""))
     value = example(node)
     if combine is None or node.kwargs or len(node.args) != 2 or not isinstance(value, torch.Tensor):
         return None
@@ -183,12 +189,12 @@ def _truncated(start: Pos, stop: Pos, a: Content, b: Content) -> list[Piece] | N
 
 
 _ARITHMETIC = {
-    **{"add": _sum, "sub": _difference, "remainder": _remainder, "fmod": _truncated},
-    **{"minimum": _least, "maximum": _most, "clamp_max": _least, "clamp_min": _most},
+    **{"total": _sum, "difference": _difference, "rounded down": _remainder, "rounded to 0": _truncated},
+    **{"least": _least, "most": _most},
 }
 
 
-@rule("remainder", "fmod", "minimum", "maximum", "clamp_min", "clamp_max")
+@rule("numbers")
 def _two_numbers(run: Interpreter, node: fx.Node) -> Any:
     return arithmetic(run, node)
 

@@ -14,7 +14,7 @@ from torch import fx
 from packpass._registry import registrar
 from packpass.semantics import call_of, contents_of, family_of, op_name
 from packpass.semantics.memory import copied
-from packpass.semantics.pointwise import COMPARISONS, COPIES, LINEAR
+from packpass.semantics.pointwise import COMPARISONS, COPIES, LINEAR, ON_POSITIONS
 from packpass.semantics.registry import FAMILIES
 
 Rule = Callable[[Any, fx.Node], Any]
@@ -27,7 +27,7 @@ rule = registrar(STRUCTURAL)
 
 def rule_of(node: fx.Node) -> Rule | None:
     """The rule of a call: that of its name, else one for all that fill memory, copy, show the same slots, look slots
-    up, compare, or add."""
+    up, compare, add, or compute with whole numbers."""
     name = op_name(node)
     if name in STRUCTURAL or not name:
         return STRUCTURAL.get(name)
@@ -42,13 +42,13 @@ def rule_of(node: fx.Node) -> Rule | None:
     call = call_of(node)
     if call is not None and call.op in LINEAR and not call.in_place:
         return STRUCTURAL["sums"]
-    return None
+    return STRUCTURAL["numbers"] if name in ON_POSITIONS else None
 
 
 def operations() -> frozenset[str]:
     """The operations that are followed slot by slot, on the way from a row to its shift; for people."""
     common: dict[str, Iterable[str]] = {
         **{"views": FAMILIES["views"], "lookups": FAMILIES["lookups"], "filled": FAMILIES["creation"]},
-        **{"copies": COPIES, "comparisons": COMPARISONS, "sums": LINEAR},
+        **{"copies": COPIES, "comparisons": COMPARISONS, "sums": LINEAR, "numbers": ON_POSITIONS},
     }
     return (frozenset(STRUCTURAL) - common.keys()).union(*common.values())

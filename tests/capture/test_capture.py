@@ -429,7 +429,7 @@ def list_without_its_first(x: Tensor, cu: Tensor) -> Tensor:
 def list_append(x: Tensor, cu: Tensor) -> Tensor:
     parts = []
     for s, e in zip(cu[:-1], cu[1:]):
-        parts.append((x[:, s:e], "document"))
+        parts.append((x[:, s:e], ["document"]))
     return torch.cat([part for part, _ in parts], 1)
 
 

@@ -261,3 +261,26 @@ def row_of_a_matrix_that_is_changed(x: Tensor, cu: Tensor) -> Tensor:
     spans = torch.stack([cu[:-1], cu[1:]], 1).tolist()
     spans[0][1] = 1
     return torch.cat([x[s:e].flip(0) for s, e in spans])
+
+
+@leave("f[T] cu", must_refuse=True, tail=False, min_len=1, why="a list of the list grows")
+def pair_of_numbers_that_grows(x: Tensor, cu: Tensor) -> tuple[Tensor, int]:
+    spans = [[s, e] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    spans[-1].append(3)
+    return torch.cat([x[span[0] : span[1]].flip(0) for span in spans]), len(spans[-1])
+
+
+@leave("f[T] cu", must_refuse=True, tail=False, min_len=1, why="every list of the list grows")
+def pairs_of_numbers_that_grow(x: Tensor, cu: Tensor) -> tuple[Tensor, int]:
+    spans = [[s, e] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    for span in spans:
+        span.append(3)
+    return torch.cat([x[span[0] : span[1]].flip(0) for span in spans]), len(spans[-1])
+
+
+@leave("f[T,2] cu", must_refuse=True, tail=False, why="a list that all documents could share is changed for one")
+def names_that_are_added(x: Tensor, cu: Tensor) -> tuple[Tensor, list[str]]:
+    rows = [(x[s:e] * 2, ["row"]) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    for _, names in rows:
+        names.append("seen")
+    return torch.cat([row for row, _ in rows]), rows[0][1]
