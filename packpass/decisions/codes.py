@@ -78,6 +78,7 @@ CODES: dict[str, str] = {
     "moved-slots": "slots of a packed row are moved by positions in a way that is not understood as a shift",
     "look-ahead": "shifted tokens are only compared with something",
     "running-value": "what is shifted is a running sum, a sorted or a counted value, or goes into a running sum",
+    "mask-used": "the mask that fills what a shift opens is used beside it as well, and says nothing of documents",
     "already-bounded": "the code treats the slots at boundaries itself",
     "unaligned-targets": "scores and targets of a loss are not cut from one row by the shift",
     "ambiguous-boundaries": "more than one input could be the boundaries",

@@ -24,15 +24,16 @@ the report with its line and the source of its boundaries, and ``{"packpass.fix_
 limits it.
 
 Does not handle (left alone, with a code): shifts whose open end is not filled with one number (``no-fill``), results
-that are only compared with their neighbours (``look-ahead``), values that come from or go into running sums and sorts
-(``running-value``), code that treats boundaries itself (``already-bounded``), targets that are not aligned with their
-scores (``unaligned-targets``), several rows (``ambiguous-rows``), sources that are changed before the result is used
-(``source-written``), boundaries that come too late (``boundaries-late``) or are on another device
-(``boundary-device``), shifts inside an autograd.Function (``autograd-function``), shards of rows that are cut or
-have padded slots (``sharded-row``); and inputs that allow more than one reading, or none: ``ambiguous-boundaries``,
-``ambiguous-fields``, ``not-boundaries``. Tokens that are looked up beside the scores of the slot
-before (``no-fill``) and rows that are moved by an index of positions in another way (``moved-slots``) are named. Left
-alone without a code, because nothing says that they are shifts: shifts by a symbolic number of slots.
+that are only compared with their neighbours (``look-ahead``), masks of the row's end that are used beside the shift
+(``mask-used``), values that come from or go into running sums and sorts (``running-value``), code that treats
+boundaries itself (``already-bounded``), targets that are not aligned with their scores (``unaligned-targets``),
+several rows (``ambiguous-rows``), sources that are changed before the result is used (``source-written``), boundaries
+that come too late (``boundaries-late``) or are on another device (``boundary-device``), shifts inside an
+autograd.Function (``autograd-function``), shards of rows that are cut or have padded slots (``sharded-row``); and
+inputs that allow more than one reading, or none: ``ambiguous-boundaries``, ``ambiguous-fields``, ``not-boundaries``.
+Tokens that are looked up beside the scores of the slot before (``no-fill``) and rows that are moved by an index of
+positions in another way (``moved-slots``) are named. Left alone without a code, because nothing says that they are
+shifts: shifts by a symbolic number of slots.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ from passes.pack_shifts import choosing, lookups, structural, writing  # noqa: F
 from passes.pack_shifts.decide import check, chooses, corrected, first_reader, point
 from passes.pack_shifts.interpret import Found, Interpreter, ignored
 from passes.pack_shifts.losses import LossFound, check_loss, find_losses, rewrite_loss
+from passes.pack_shifts.masks import mask_beside
 from passes.pack_shifts.pairs import refused_pairs
 from passes.pack_shifts.registry import operations as operations
 from passes.pack_shifts.rewrite import Boundaries, Rewriter
@@ -210,7 +212,7 @@ def _outlook(gm: Any, layouts: Layouts) -> tuple[bool, list[Refusal]]:
 
 def _unfit(found: Found, run: Interpreter, layouts: Layouts) -> Left | None:
     """Why this shift is left alone, whatever becomes of the others."""
-    return check(found, run, layouts) or stays_between(run, found)
+    return check(found, run, layouts) or stays_between(run, found) or mask_beside(found, run)
 
 
 def _wrapping(run: Interpreter) -> list[Refusal]:

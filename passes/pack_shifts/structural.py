@@ -36,20 +36,34 @@ def _roll(run: Interpreter, node: fx.Node) -> Any:
         dims = [view.dim]  # of the flattened tensor, which is the row
     if not isinstance(dims, (tuple, list)) or len(shifts) != len(dims):
         return None
-    moves = [(n, d % rank) for n, d in zip(shifts, dims, strict=True) if not is_one(example(node).shape[d])]
+    moves = [
+        (_turns(n, view), d % rank) for n, d in zip(shifts, dims, strict=True) if not is_one(example(node).shape[d])
+    ]
     if len(moves) != 1 or moves[0][1] != view.dim or not isinstance(moves[0][0], int):
         return None
     moved = [rolled(p, moves[0][0]) for p in run.read(view, node)]
     return run.made(node, view.dim, view.store.size, [p for p in moved if p is not None], node)
 
 
+def _turns(shift: Any, view: View) -> Any:
+    """``T - 1`` and ``1 - T`` roll a row of T slots by -1 and by 1."""
+    if isinstance(shift, int) or view.stop - view.start != position(view.store.size, view.store.size):
+        return shift
+    given = example(shift) if isinstance(shift, fx.Node) else shift
+    for sign in (1, -1):
+        at = position(given * sign, view.store.size) if isinstance(given, torch.SymInt) else None
+        if at is not None and at.n == 1:
+            return at.c * sign
+    return shift
+
+
 @rule("pad")
 def _pad(run: Interpreter, node: fx.Node) -> Any:
-    view = run.view(argument(node, 0, "input"))
-    pad, mode = argument(node, 1, "pad"), argument(node, 2, "mode", "constant")
-    fill = argument(node, 3, "value", None)
-    if op_name(node) == "pad" and isinstance(node.target, torch._ops.OpOverload):
-        fill, mode = argument(node, 2, "value", 0), "constant"
+    call = call_of(node)
+    if call is None:
+        return None
+    view, pad, mode = run.view(call.get("input", "self")), call.get("pad"), call.get("mode", default="constant")
+    fill = call.get("value", default=None)
     fill = 0 if fill is None else fill
     if view is None or view.dim is None or mode != "constant" or not isinstance(fill, (bool, int, float)):
         return None
@@ -159,7 +173,7 @@ def target_view(run: Interpreter, base: fx.Node, index: Any, value: Any) -> View
     dim = cut[0]
     size = shape[dim]
     source = run.view(value)
-    if source is not None and isinstance(source.store.size, torch.SymInt) and position(size, source.store.size):
+    if source is not None and position(size, source.store.size) is not None:
         size = source.store.size
     view = new_store(base, dim, size, [()], None)
     view.store.alternatives = [whole(view.stop, Const(uniform.value))]

@@ -150,6 +150,53 @@ def written_through_a_part(input_ids, cu_seqlens):
 # === Left alone ==============================================================================================
 
 
+@rewrites()
+def rolled_by_all_but_one(input_ids, cu_seqlens):
+    total = input_ids.shape[1]
+    labels = torch.roll(input_ids, total - 1, 1)
+    labels[:, -1] = -100
+    return labels
+
+
+@rewrites()
+def chosen_by_what_comes_next(input_ids, cu_seqlens):
+    total = input_ids.shape[1]
+    return torch.where(torch.arange(total) + 1 < total, torch.roll(input_ids, -(1 - total), 1), -100)
+
+
+@rewrites()
+def put_into_a_longer_row(input_ids, cu_seqlens):
+    longer = input_ids.new_full((input_ids.shape[0], input_ids.shape[1] + 1), -100)
+    longer[:, :-1] = input_ids
+    return longer[:, 1:]
+
+
+@rewrites()
+def padded_and_cut_in_one(input_ids, cu_seqlens):
+    return torch.constant_pad_nd(input_ids, (-1, 1), -100)
+
+
+@leaves("mask-used")
+def filled_by_a_mask_and_its_opposite(input_ids, cu_seqlens):
+    keep = torch.ones_like(input_ids)
+    keep[:, -1] = 0
+    return torch.roll(input_ids, -1, 1) * keep + (1 - keep) * -100
+
+
+@leaves("mask-used")
+def losses_that_the_mask_weighs(input_ids, logits, cu_seqlens):
+    keep = torch.arange(input_ids.shape[1]) < input_ids.shape[1] - 1
+    labels = torch.where(keep, torch.roll(input_ids, -1, 1), 0)
+    losses = F.cross_entropy(logits.mT, labels, reduction="none")
+    return (losses * keep).sum() / keep.sum()
+
+
+@rewrites()
+def filled_twice_by_one_mask(input_ids, cu_seqlens):
+    keep = torch.arange(input_ids.shape[1]) < input_ids.shape[1] - 1
+    return torch.where(keep, torch.roll(input_ids, -1, 1), 0) * keep
+
+
 @leaves("no-fill")
 def goes_around_by_positions(input_ids, cu_seqlens):
     total = input_ids.shape[1]
