@@ -34,7 +34,7 @@ def mask_beside(found: Found, run: Interpreter) -> Left | None:
             return Left(
                 "mask-used",
                 f"the mask that fills the row's end with {fill} meets the shifted row again ({met.name}), and says "
-                "nothing of the ends of documents; fill with a number that the loss leaves out, or shift the mask as well",
+                "nothing of the ends of documents; fill with a number that the loss leaves out, or shift the mask too",
             )
     return None
 
