@@ -147,11 +147,18 @@ def _emitted(graph: fx.Graph, decided: Decided, rule: str) -> _Emitted:
 
 
 def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
-    """What is made of lists behind the loop."""
+    """What is made of lists behind the loop, each in memory of its own: entries of two lists may be one value, and what
+    is made of a list twice begins with the same tensor."""
+    given: set[Any] = set()
     for collect, whole in made.rows.items():
         for user in list(collect.users):
+            written = mutated_after(graph, user, user.next)
             with graph.inserting_before(user):
                 joined = MADE_OF_LISTS[user.target](made.emitter, decided, whole, user)
+                if user.target is not markers.LIST_GET and storage(joined) == storage(whole):
+                    if written or storage(whole) in given:
+                        joined = made.emitter.call(torch.clone, joined)
+                    given.add(storage(whole))
             user.replace_all_uses_with(joined)
             _copy_meta(user, joined)
             graph.erase_node(user)
