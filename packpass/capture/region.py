@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from packpass import markers
+from packpass._compat import transforms_open
 from packpass.capture.carried import Carried, learn
 from packpass.capture.dynamo import (
     ContextWrappingVariable,
@@ -107,6 +108,12 @@ class Region:
             raise refuse(
                 "try-block", "the loop over documents is inside try, or a with that may swallow errors", location
             )
+        if transforms_open():
+            reason = (
+                "the loop over documents is inside torch.func.grad, jvp or vmap, which compute with sizes of documents "
+                "while they are traced; write the loop outside of it"
+            )
+            raise refuse("body-not-traceable", reason, location)
         missing = ALIVE - active.trace.alive
         if missing:
             never = f"hooks are installed and never called by this torch ({', '.join(sorted(missing))})"

@@ -203,6 +203,24 @@ def inside_an_autograd_function(hidden_states, cu_seqlens):
     return _Shift.apply(hidden_states) * 2
 
 
+@leaves("autograd-function")
+def declared_inside_of_a_gradient(hidden_states, cu_seqlens):
+    def energy(h):
+        h = packpass.packed(h, cu_seqlens, dim=1)
+        return (F.pad(h, (0, 0, 1, 0))[:, :-1] * h).pow(2).sum()
+
+    return torch.func.grad(energy)(hidden_states.detach())
+
+
+@leaves("autograd-function")
+def declared_inside_of_vmap(hidden_states, cu_seqlens):
+    def one(h):
+        h = packpass.packed(h, cu_seqlens, dim=0)
+        return F.pad(h, (0, 0, 1, 0))[:-1] * h
+
+    return torch.vmap(one)(hidden_states.detach())
+
+
 # === Losses ==================================================================================================
 
 
