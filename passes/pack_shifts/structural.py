@@ -10,6 +10,8 @@ from torch import fx
 
 from packpass._compat import statically_known_true as known
 from packpass.semantics import argument, example, kept_axis, op_name, storage
+from packpass.semantics.effects import mutated_after
+from packpass.semantics.indexing import SPLITTING
 from packpass.semantics.meaning import is_one
 from packpass.semantics.memory import copied
 from passes.pack_shifts.interpret import Interpreter
@@ -121,6 +123,8 @@ def _getitem(run: Interpreter, node: fx.Node) -> Any:
     base, index = node.args
     if not isinstance(base, fx.Node):
         return None
+    if op_name(base) in SPLITTING:
+        return _part(run, base, index, node)
     view = target_view(run, base, index, None) if storage(node) == storage(base) else run.view(base)
     if view is None or view.dim is None:
         return None
@@ -131,6 +135,27 @@ def _getitem(run: Interpreter, node: fx.Node) -> Any:
     if not whole_rest:
         return None
     return cut_view(view, node, start, stop, dim)
+
+
+def _part(run: Interpreter, split: fx.Node, number: Any, node: fx.Node) -> View | None:
+    """One of the parts of a row that is split by a list of lengths or places, and not written from there on. Parts by
+    a number go by how long the row is; those of what is itself a shift are of a row that will be another one."""
+    view, parts = run.view(split.args[0]), example(split)
+    dim = argument(split, 2, "dim", 0)
+    if view is None or view.dim is None or view.chain or view.store.origin is not None:
+        return None
+    by = [a for a in (*split.args[1:2], *split.kwargs.values()) if isinstance(a, (tuple, list))]
+    if not by or not isinstance(dim, int) or dim % example(split.args[0]).dim() != view.dim:
+        return None
+    if not isinstance(number, int) or mutated_after(run.graph, node, split):
+        return None
+    start = ZERO
+    for k, part in enumerate(parts):
+        length = position(part.shape[view.dim], view.store.size)
+        if length is None or k == number % len(parts):
+            return None if length is None else cut_view(view, node, start, start + length, view.dim)
+        start += length
+    return None
 
 
 def target_view(run: Interpreter, base: fx.Node, index: Any, value: Any) -> View | None:
