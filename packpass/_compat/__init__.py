@@ -48,6 +48,8 @@ from packpass._compat.operations import (
     python_dispatcher,
     qualified_name,
     registered_ops,
+    transforms_closed,
+    transforms_open,
 )
 from packpass._compat.symbolic import (
     Assumed,
@@ -131,6 +133,8 @@ __all__ = [
     "statically_known_true",
     "suppress_guards",
     "trace_artifact",
+    "transforms_closed",
+    "transforms_open",
     "without_fake_cache",
     "wrap_backward",
 ]

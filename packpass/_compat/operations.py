@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -34,6 +35,28 @@ def in_functorch(tensor: Any) -> bool:
     import torch
 
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def transforms_open() -> int:
+    """How many transforms of ``torch.func`` (and ``torch.vmap``) the calls that run now are inside of."""
+    import torch
+
+    depth = getattr(torch._C._functorch, "get_dynamic_layer_stack_depth", None)
+    return int(depth()) if depth is not None else 0
+
+
+@contextlib.contextmanager
+def transforms_closed() -> Iterator[None]:
+    """What is opened inside and not closed, because an error came between, is closed at the end: everything that runs
+    later would be inside of it, and a gradient taken there is one of nothing."""
+    import torch
+
+    before = transforms_open()
+    try:
+        yield
+    finally:
+        if transforms_open() > before:
+            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(before)
 
 
 def qualified_name(target: Any) -> tuple[str, str]:

@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from packpass import markers
+from packpass._compat import transforms_open
 from packpass.capture.carried import Carried, learn
 from packpass.capture.dynamo import (
     ContextWrappingVariable,
@@ -96,6 +97,23 @@ def catches_exceptions(tx: Any, outermost: Any = None) -> bool:
     return False
 
 
+def _check_surroundings(tx: Any, location: str) -> None:
+    """Refuse a loop that stands where no loop can be captured."""
+    if catches_exceptions(tx):
+        raise refuse("try-block", "the loop over documents is inside try, or a with that may swallow errors", location)
+    if transforms_open():
+        reason = (
+            "the loop over documents is inside torch.func.grad, jvp or vmap, which compute with sizes of documents "
+            "while they are traced; write the loop outside of it"
+        )
+        raise refuse("body-not-traceable", reason, location)
+    missing = ALIVE - active.trace.alive
+    if missing:
+        never = f"hooks are installed and never called by this torch ({', '.join(sorted(missing))})"
+        reason = f"{never}, and without them a loop cannot be checked; run `python -m packpass doctor`"
+        raise refuse("hooks-dead", reason, location)
+
+
 class Region:
     """A symbolic loop that is being traced."""
 
@@ -103,15 +121,7 @@ class Region:
         self, tx: InstructionTranslatorBase, iterator: VariableTracker, length: VariableTracker, location: str
     ) -> None:
         assert active.frame is not None
-        if catches_exceptions(tx):
-            raise refuse(
-                "try-block", "the loop over documents is inside try, or a with that may swallow errors", location
-            )
-        missing = ALIVE - active.trace.alive
-        if missing:
-            never = f"hooks are installed and never called by this torch ({', '.join(sorted(missing))})"
-            reason = f"{never}, and without them a loop cannot be checked; run `python -m packpass doctor`"
-            raise refuse("hooks-dead", reason, location)
+        _check_surroundings(tx, location)
         self.id = len(active.frame.sites) + 1
         active.frame.sites[self.id] = location
         self.closed = False

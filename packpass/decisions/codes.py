@@ -88,7 +88,7 @@ CODES: dict[str, str] = {
     "boundaries-late": "the boundaries are not known where the shift is",
     "boundary-device": "the boundaries are on another device than the row",
     "source-written": "the shifted tensor is changed before the result is used",
-    "autograd-function": "the shift is inside an autograd.Function",
+    "autograd-function": "the shift is inside an autograd.Function, torch.vmap or a transform of torch.func",
     "sharded-row": "the row is sharded over a context-parallel group",
     # rows that expand
     "collapsed-or-expanded": "nothing says whether boundaries count the tokens of a row before or after it expands",

@@ -16,7 +16,7 @@ from packpass.engine.versions import require_torch, warn_if_untested
 require_torch(torch.__version__)  # before the imports that would fail obscurely
 
 from packpass import capture, markers, ops  # noqa: F401  (ops registers the operators
-from packpass._compat import size_oblivious
+from packpass._compat import size_oblivious, transforms_closed
 from packpass._options import Options
 from packpass.capture import Mode, frame_state
 from packpass.capture.state import LOOP_MODES, FrameState, in_tracing, restart, tracing_error
@@ -52,6 +52,7 @@ class Backend:
 
     __name__ = "packpass"
 
+    @transforms_closed()
     def __call__(
         self,
         gm: fx.GraphModule,

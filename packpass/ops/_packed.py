@@ -21,4 +21,5 @@ LIBRARY.define(
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 LIBRARY.impl("packed", _alias, "CompositeImplicitAutograd")
+LIBRARY.impl("packed", _alias, "FuncTorchBatchedDecomposition")  # torch.vmap asks for it apart
 packed_op: Op = torch.ops.packpass.packed.default

@@ -1,4 +1,4 @@
-"""``torch.vmap`` of functions that work element by element, as calls on whole tensors.
+"""``torch.vmap`` of functions that work element by element, as calls on whole tensors; what is inside of transforms.
 
 Dynamo writes ``torch.vmap(f)(x)`` as the steps of which vmap consists: a level is opened, tensors enter it without
 their batch axis, leave it with one, and the level is closed. An operation of one element does the same to a whole
@@ -20,6 +20,8 @@ from packpass.semantics.registry import family_of
 
 _OPEN, _CLOSE, _LOAD = "_vmap_increment_nesting", "_vmap_decrement_nesting", "lazy_load_decompositions"
 _ENTER, _LEAVE = "_add_batch_dim", "_remove_batch_dim"
+_ENTERS = frozenset({_ENTER, "_wrap_for_grad", "_make_dual"})
+_LEAVES = frozenset({_LEAVE, "_unwrap_for_grad", "_unpack_dual"})
 
 
 def unbatch(graph: fx.Graph) -> None:
@@ -41,6 +43,16 @@ def unbatch(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if _step(node) == _LOAD and not node.users and not any(_step(n) == _OPEN for n in graph.nodes):
             graph.erase_node(node)
+
+
+def inside_transforms(graph: fx.Graph) -> set[fx.Node]:
+    """Values inside ``torch.vmap`` or a transform of ``torch.func``: what enters one, and what is computed of that."""
+    depths: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        name = _step(node)
+        depth = max((depths.get(n, 0) for n in node.all_input_nodes), default=0)
+        depths[node] = max(depth + (name in _ENTERS) - (name in _LEAVES), 0)
+    return {node for node, depth in depths.items() if depth}
 
 
 def _step(node: fx.Node) -> str:

@@ -147,11 +147,19 @@ def _emitted(graph: fx.Graph, decided: Decided, rule: str) -> _Emitted:
 
 
 def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
-    """What is made of lists behind the loop, in the order of the graph: what one use has made may serve the next."""
+    """What is made of lists behind the loop, in the order of the graph: what one use has made may serve the next. Each
+    is in memory of its own: entries of two lists may be one value, and what is made of a list twice begins with the
+    same tensor."""
+    given: set[Any] = set()
     uses = [(user, whole) for collect, whole in made.rows.items() for user in collect.users]
     for user, whole in sorted(uses, key=lambda use: use[0]):
+        written = mutated_after(graph, user, user.next)
         with graph.inserting_before(user):
             joined = MADE_OF_LISTS[user.target](made.emitter, decided, whole, user)
+            if user.target is not markers.LIST_GET and storage(joined) == storage(whole):
+                if written or storage(whole) in given:
+                    joined = made.emitter.call(torch.clone, joined)
+                given.add(storage(whole))
         user.replace_all_uses_with(joined)
         _copy_meta(user, joined)
         graph.erase_node(user)

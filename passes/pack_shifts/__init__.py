@@ -29,7 +29,8 @@ that are only compared with their neighbours (``look-ahead``), masks of the row'
 boundaries itself (``already-bounded``), targets that are not aligned with their scores (``unaligned-targets``),
 several rows (``ambiguous-rows``), sources that are changed before the result is used (``source-written``), boundaries
 that come too late (``boundaries-late``) or are on another device (``boundary-device``), shifts inside an
-autograd.Function (``autograd-function``), shards of rows that are cut or have padded slots (``sharded-row``); and
+autograd.Function or a transform of torch.func (``autograd-function``), by as much as a row's length says
+(``unknown-bounds``), shards of rows that are cut or have padded slots (``sharded-row``); and
 inputs that allow more than one reading, or none: ``ambiguous-boundaries``, ``ambiguous-fields``, ``not-boundaries``.
 Tokens that are looked up beside the scores of the slot before (``no-fill``) and rows that are moved by an index of
 positions in another way (``moved-slots``) are named. Left alone without a code, because nothing says that they are

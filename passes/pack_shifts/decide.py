@@ -26,6 +26,8 @@ from passes.pack_shifts.shards import refused_shards
 from passes.pack_shifts.values import Left, View
 
 _TOKEN_DTYPES = (torch.int32, torch.int64)
+_FAR = 16
+"""Shifts up to here are depths of a model, unless the row is as short as that; more parts are made of no row."""
 
 
 def check(found: Found, run: Interpreter, layouts: Layouts) -> Left | None:
@@ -41,7 +43,7 @@ def check(found: Found, run: Interpreter, layouts: Layouts) -> Left | None:
             "boundary-device",
             f"the boundaries are on {example(packing.boundaries).device}, the row on {value.device}",
         )
-    refused = refused_shards(found)
+    refused = refused_shards(found) or part_of_row(found.shift.by, value.shape[found.dim])
     if refused is not None:
         return refused
     if not found.shift.wraps and _only_compared(found):
@@ -61,6 +63,21 @@ def check(found: Found, run: Interpreter, layouts: Layouts) -> Left | None:
             "already-bounded", "the code itself treats the slots at boundaries, by a mask or index made from them"
         )
     return None
+
+
+def part_of_row(by: int, size: Any) -> Left | None:
+    """Half a row, or all of it but one slot, is as far as its length says. Where the length is a constant of the graph,
+    nothing tells such a distance from a number of the user's, but that documents are hardly shifted as far as that."""
+    if not isinstance(size, int) or by == 0:
+        return None
+    parts = size // abs(by)
+    if 2 * abs(by) < size and (abs(by) <= _FAR or parts > _FAR or size // parts != abs(by)):
+        return None
+    return Left(
+        "unknown-bounds",
+        f"{abs(by)} slots of a row of {size} may be a part of its length, which is another one for each document; "
+        "if it is a number of its own, compile with dynamic=True, or use packpass.ops.packed_roll",
+    )
 
 
 def _one(size: Any) -> bool:

@@ -27,7 +27,7 @@ from torch import fx
 from packpass.layout import Layouts, Packing
 from packpass.semantics import argument, example, op_name
 from packpass.semantics.losses import OF_CLASSES
-from passes.pack_shifts.decide import Cuts, made_from
+from passes.pack_shifts.decide import Cuts, made_from, part_of_row
 from passes.pack_shifts.interpret import Interpreter, ignored
 from passes.pack_shifts.pieces import ZERO
 from passes.pack_shifts.rewrite import Rewriter
@@ -104,6 +104,9 @@ def check_loss(found: LossFound) -> Left | None:
     value, (row, dim) = example(found.targets), found.row
     if shards_of(found.packing) is not None:
         return CUT
+    far = part_of_row(found.by, example(row).shape[dim])
+    if far is not None:
+        return far
     several = any(n != 1 for d, n in enumerate(example(row).shape) if d != dim and isinstance(n, int))
     if several or any(isinstance(n, torch.SymInt) for d, n in enumerate(value.shape) if d != found.dim):
         return Left("ambiguous-rows", f"{row.name} has several rows; {found.packing.text} may cut each or all of them")

@@ -11,6 +11,7 @@ from torch import fx
 from packpass.layout.sources import Packing, root_of
 from packpass.semantics import example, op_name
 from packpass.semantics.effects import effects_of, mutated_after
+from packpass.semantics.unbatched import inside_transforms
 from passes.nodes import call
 from passes.pack_shifts.interpret import Found, storage
 from passes.pack_shifts.shards import roll_shards, shards_of
@@ -26,6 +27,8 @@ class Shifted(Protocol):
     def packing(self) -> Packing: ...
     @property
     def user(self) -> fx.Node: ...
+    @property
+    def origin(self) -> fx.Node: ...
 
 
 class Rewriter:
@@ -242,6 +245,11 @@ class Boundaries:
             return Left(
                 "autograd-function",
                 "the shift is inside an autograd.Function, whose backward is written for it as it is",
+            )
+        if found.origin in inside_transforms(graph):
+            return Left(
+                "autograd-function",
+                "the shift is inside torch.vmap or a transform of torch.func; declare and shift in front of it",
             )
         for cu in (packing.boundaries, packing.padded):
             if cu is None:

@@ -271,7 +271,7 @@ def flatten(value: Any, path: str = "", seen: set[int] | None = None) -> Iterato
 
 @dataclasses.dataclass
 class Outcome:
-    """What one call did: outputs, inputs afterwards, which outputs share memory with which inputs, gradients."""
+    """What one call did: outputs, inputs afterwards, which outputs share memory with what, gradients."""
 
     outputs: list[tuple[str, Any]]
     inputs: list[tuple[str, Any]]
@@ -298,8 +298,8 @@ def outcome(fn: Callable[..., Any], call: Call, observe: Callable[[], Any] | Non
     leaves = [*call.leaves, *parameters]
     pairs = [
         (a, b)
-        for a, t in outputs
-        for b, u in inputs
+        for k, (a, t) in enumerate(outputs)
+        for b, u in (*inputs, *outputs[:k])
         if isinstance(t, Tensor) and isinstance(u, Tensor) and t.numel() and _storage(t) == _storage(u)
     ]
     loss = [

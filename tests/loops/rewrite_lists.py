@@ -226,3 +226,49 @@ def tokens_by_their_numbers(x: Tensor, cu: Tensor) -> Tensor:
     bounds = cu.tolist()
     at = [0] + [i for s, e in zip(bounds[:-1], bounds[1:]) for i in range(s, e)]
     return x[torch.tensor(at)]
+
+
+# ---------------------------------------------------------------- memory: what is made of lists is everybody's own
+
+
+@program("f[T] cu", tail=False, min_len=1, depends=False)
+def stacks_of_one_value(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    largest, most = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        largest.append(x[s:e].amax(0))
+        most.append(x[s:e].amax(0))
+    return torch.stack(largest), torch.stack(most)
+
+
+@program("f[T] cu", tail=False, depends=False)
+def one_list_stacked_twice(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    sums = [x[s:e].sum() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    doubled = torch.stack(sums)
+    doubled *= 2
+    return doubled, torch.stack(sums)
+
+
+@program("f[T,2] cu", tail=False, depends=False)
+def a_part_of_a_stack_is_changed(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    sums = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        sums.append(x[s:e].sum(0))
+    pooled = torch.stack(sums)
+    pooled[:, 0].mul_(2)
+    return pooled, torch.stack(sums, 1)
+
+
+@program("cu", tail=False, depends=False)
+def positions_joined_twice(cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts = [torch.arange(n) for n in cu.diff().tolist()]
+    counted = torch.cat(parts)
+    counted += 1
+    return counted, torch.cat(parts)
+
+
+@program("f[T,2] cu", tail=False, depends=False)
+def joined_and_stacked(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Seen once each, and nothing is written."""
+    ends = [x[s:e].sum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    rows = torch.stack(ends)
+    return rows * 2, torch.stack(ends, 1).sum(), rows.cumsum(0)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import packpass
-from tests.shifts.harness import LONG, WIDTH, leaves
+from tests.shifts.harness import LONG, WIDTH, Row, leaves
 
 # === Edges and segment ids ===================================================================================
 
@@ -203,6 +203,24 @@ def inside_an_autograd_function(hidden_states, cu_seqlens):
     return _Shift.apply(hidden_states) * 2
 
 
+@leaves("autograd-function")
+def declared_inside_of_a_gradient(hidden_states, cu_seqlens):
+    def energy(h):
+        h = packpass.packed(h, cu_seqlens, dim=1)
+        return (F.pad(h, (0, 0, 1, 0))[:, :-1] * h).pow(2).sum()
+
+    return torch.func.grad(energy)(hidden_states.detach())
+
+
+@leaves("autograd-function")
+def declared_inside_of_vmap(hidden_states, cu_seqlens):
+    def one(h):
+        h = packpass.packed(h, cu_seqlens, dim=0)
+        return F.pad(h, (0, 0, 1, 0))[:-1] * h
+
+    return torch.vmap(one)(hidden_states.detach())
+
+
 # === Losses ==================================================================================================
 
 
@@ -314,3 +332,41 @@ def masks_by_segment_ids(ids, cu_seqlens):
     y = F.pad(ids[:, 1:], (0, 1), value=-100)
     other = F.pad(seg[1:], (0, 1), value=-1) != seg
     return torch.where(other, -100, y)
+
+
+# === Splits, and distances that are parts of the row =========================================================
+
+
+@leaves("no-fill")
+def split_and_turned_round(input_ids, cu_seqlens):
+    first, rest = input_ids.split([1, input_ids.shape[1] - 1], 1)
+    return torch.cat((rest, first), 1)
+
+
+@leaves()
+def halves_of_features(hidden_states, cu_seqlens):
+    first, rest = hidden_states.split([WIDTH // 2, WIDTH // 2], -1)
+    return torch.cat((-rest, first), -1)
+
+
+@leaves()
+def second_half_by_chunk(input_ids, cu_seqlens):
+    first, rest = input_ids[:, : input_ids.shape[1] // 2 * 2].chunk(2, 1)
+    return torch.cat((rest, torch.zeros_like(first)), 1)
+
+
+@leaves("unknown-bounds")
+def second_half_of_the_row(input_ids, cu_seqlens):
+    half = (input_ids.shape[1] + 1) // 2
+    return torch.cat((input_ids[:, half:], torch.zeros_like(input_ids[:, :half])), 1)
+
+
+@leaves("unknown-bounds")
+def last_slot_in_front(input_ids, cu_seqlens):
+    return torch.cat((input_ids[:, -1:], torch.zeros_like(input_ids[:, 1:])), 1)
+
+
+@leaves("unknown-bounds", rows=(Row((30, 21, 29)),))
+def a_quarter_of_a_long_row(input_ids, cu_seqlens):
+    quarter = input_ids.shape[1] // 4
+    return F.pad(input_ids, (quarter, 0))[:, : input_ids.shape[1]]

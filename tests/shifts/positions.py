@@ -151,6 +151,14 @@ def written_through_a_part(input_ids, cu_seqlens):
 
 
 @rewrites()
+def parts_that_are_written(input_ids, cu_seqlens):
+    row = input_ids.clone()
+    first, rest = row.split([1, row.shape[1] - 1], 1)
+    rest.add_(1)
+    return torch.cat((rest, torch.zeros_like(first)), 1)
+
+
+@rewrites()
 def rolled_by_all_but_one(input_ids, cu_seqlens):
     total = input_ids.shape[1]
     labels = torch.roll(input_ids, total - 1, 1)
@@ -207,12 +215,6 @@ def goes_around_by_positions(input_ids, cu_seqlens):
 def the_last_one_twice(input_ids, cu_seqlens):
     total = input_ids.shape[1]
     return input_ids[:, (torch.arange(total) + 1).clamp(max=total - 1)]
-
-
-@leaves("no-fill")
-def split_and_turned_round(input_ids, cu_seqlens):
-    first, rest = input_ids.split([1, input_ids.shape[1] - 1], dim=1)
-    return torch.cat([rest, first], 1)
 
 
 @leaves()

@@ -391,3 +391,39 @@ def rolled_together_where(input_ids, loss_mask, cu_seqlens):
 def rolled_together_masked_fill(input_ids, loss_mask, cu_seqlens):
     labels, mask = input_ids.roll(-1, -1), loss_mask.roll(-1, -1)
     return labels.masked_fill(mask.logical_not(), -100)
+
+
+@rewrites()
+def in_front_of_vmap(hidden_states, cu_seqlens):
+    shifted = F.pad(hidden_states, (0, 0, 1, 0))[:, :-1]
+    return torch.vmap(lambda h: h * 2)(shifted)
+
+
+# === Splits ==================================================================================================
+
+
+@rewrites()
+def split_in_front(input_ids, cu_seqlens):
+    first, rest = input_ids.split([1, input_ids.shape[1] - 1], 1)
+    return torch.cat((rest, torch.full_like(first, -100)), 1)
+
+
+@rewrites()
+def split_by_a_place(hidden_states, cu_seqlens):
+    first, rest = torch.tensor_split(hidden_states, [1], dim=1)
+    return torch.cat((rest, torch.zeros_like(first)), 1)
+
+
+@rewrites()
+def split_of_a_shift(hidden_states, cu_seqlens):
+    """The shift is put right; its parts are those of the new row."""
+    shifted = F.pad(hidden_states, (0, 0, 1, 0))[:, :-1]
+    first, rest = shifted.split([1, shifted.shape[1] - 1], 1)
+    return torch.cat((first * 2, rest * 2), 1)
+
+
+@rewrites(rows=LONG)
+def split_scores_and_targets(logits, labels, cu_seqlens):
+    scores, _ = logits.split([logits.shape[1] - 1, 1], 1)
+    _, targets = labels.split([1, labels.shape[1] - 1], 1)
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum")
