@@ -28,9 +28,10 @@ that are only compared with their neighbours (``look-ahead``), values that come 
 (``running-value``), code that treats boundaries itself (``already-bounded``), targets that are not aligned with their
 scores (``unaligned-targets``), several rows (``ambiguous-rows``), sources that are changed before the result is used
 (``source-written``), boundaries that come too late (``boundaries-late``) or are on another device
-(``boundary-device``), shifts inside an autograd.Function or a transform of torch.func (``autograd-function``), by as much
-as a row's length says (``unknown-bounds``), shards of rows that are cut or have padded slots (``sharded-row``); and
-inputs that allow more than one reading, or none: ``ambiguous-boundaries``, ``ambiguous-fields``, ``not-boundaries``. Left alone without a code, because nothing says that they are shifts: shifts
+(``boundary-device``), shifts inside an autograd.Function or a transform of torch.func (``autograd-function``), shifts
+by as much as a row's length says (``unknown-bounds``), shards of rows that are cut or have padded slots
+(``sharded-row``); and inputs that allow more than one reading, or none: ``ambiguous-boundaries``,
+``ambiguous-fields``, ``not-boundaries``. Left alone without a code, because nothing says that they are shifts: shifts
 by a symbolic number of slots, a target that is gathered rather than handed to a loss with an ``ignore_index``.
 """
 
