@@ -97,7 +97,7 @@ def collective(node: fx.Node, inputs: Mapping[fx.Node, int] = MappingProxyType({
     names = [argument.name for argument in target._schema.arguments]
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     group = given.get("group", given.get("group_name"))
-    if not isinstance(group, str):
+    if not isinstance(group, str) or not group:  # a declared row that is no shard names none
         return None
 
     boundaries = [value for name, value in given.items() if ours and name.startswith("cu_seqlens")]

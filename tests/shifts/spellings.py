@@ -420,10 +420,3 @@ def split_of_a_shift(hidden_states, cu_seqlens):
     shifted = F.pad(hidden_states, (0, 0, 1, 0))[:, :-1]
     first, rest = shifted.split([1, shifted.shape[1] - 1], 1)
     return torch.cat((first * 2, rest * 2), 1)
-
-
-@rewrites(rows=LONG)
-def split_scores_and_targets(logits, labels, cu_seqlens):
-    scores, _ = logits.split([logits.shape[1] - 1, 1], 1)
-    _, targets = labels.split([1, labels.shape[1] - 1], 1)
-    return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum")

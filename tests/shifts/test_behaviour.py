@@ -420,3 +420,13 @@ def test_a_frame_without_shifts_does_not_get_its_boundaries() -> None:
     finally:
         backend.run_passes = original
     assert seen == [["l_input_ids_"]]
+
+
+def test_a_declared_row_without_a_group_asks_no_rank(caplog: pytest.LogCaptureFixture) -> None:
+    def declared(x: Tensor, cu: Tensor) -> Tensor:
+        return labels_of(packpass.packed(x, cu), cu)
+
+    with caplog.at_level("WARNING", logger="packpass"):
+        got = torch.compile(declared, backend=packpass.backend, options=EAGER)(IDS, CU)
+    assert torch.equal(got, wanted(IDS, CU))
+    assert not caplog.records
