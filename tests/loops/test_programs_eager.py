@@ -40,7 +40,7 @@ def test_depends_on_inner_boundaries(prog: Program) -> None:
         other = outcome(prog.instance(), _with_one_long_document(prog, shape), prog.observe)
         want = [p for p in _observables(_run(prog, shape)) if not _is_bounds(p[1])]
         moved = moved or not _equal(want, [p for p in _observables(other) if not _is_bounds(p[1])])
-    assert moved == prog.depends
+    assert moved or not prog.depends, "say depends=False if it is meant not to"
 
 
 @pytest.mark.parametrize("prog", [p for p in ALL if not p.observe], ids=str)
