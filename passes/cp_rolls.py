@@ -185,7 +185,7 @@ def exchanges(graph: fx.Graph, members: list[Member]) -> list[Exchange]:
 def _may_join(graph: fx.Graph, member: Member, exchange: Exchange) -> bool:
     first, op, place = exchange.first, member.op, exchange.first.args[7:10]
     cu: Any = first.args[1]
-    if not _same_boundaries(op.args[1], cu) or op.args[7:10] != place or not member.source < first:
+    if not _same_boundaries(op.args[1], cu) or op.args[7:10] != place or not _undetached(member.source) < first:
         return False
     if member.common != exchange.members[0].common:
         return False
@@ -198,6 +198,12 @@ def _may_join(graph: fx.Graph, member: Member, exchange: Exchange) -> bool:
     ours, theirs = _made_from(cu), _made_from(op.args[1])
     since = min([first, *set(ours).symmetric_difference(theirs)])  # what was made twice was made of the same values
     return not any(mutated_after(graph, node, since, op) for node in {*ours, *theirs})
+
+
+def _undetached(source: fx.Node) -> fx.Node:
+    """What a detached row is the same memory as: the row may be detached again where an earlier exchange stands."""
+    given = source.args[0] if op_name(source) == "detach" else source
+    return given if isinstance(given, fx.Node) else source
 
 
 def _slots(member: Member) -> Any:
@@ -259,8 +265,12 @@ def put_together(graph: fx.Graph, exchange: Exchange, later: list[Exchange]) -> 
     cu: Any = first.args[1]
     if cu.target is not SNAPSHOT and any(m.op.args[1].target is SNAPSHOT for m in exchange.members):  # type: ignore[union-attr]
         cu = snapshot_of(cu, first, build.call)
+    sources = [
+        m.source if m.source < first else build.call("detach", _undetached(m.source), method=True)
+        for m in layout.sources
+    ]
     outs = build.call(
-        CP_ROLL, [m.source for m in layout.sources], cu, [entry for entry, _ in layout.rolls],
+        CP_ROLL, sources, cu, [entry for entry, _ in layout.rolls],
         [m.shift for _, m in layout.rolls], [m.dim for m in layout.sources], *ends[0], *place, *ends[1],
     )  # fmt: skip
     outs.meta["stack_trace"] = exchange.members[0].result.meta.get("stack_trace", "")

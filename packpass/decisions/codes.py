@@ -49,7 +49,7 @@ CODES: dict[str, str] = {
     "not-a-roll": "what is sent, received and kept of a document is not what a roll of zigzag shards by one slot needs",
     "message-order": "the messages between two ranks are not one each way for every rolled tensor, in one order",
     "message-wait": "a message is waited for outside of its iteration, or its memory is used before",
-    "message-gradient": "eager sends no gradient through messages, and the fused exchange would",
+    "message-gradient": "what stays on the rank has a gradient, and what eager receives has none",
     "ranks-differ": "the ranks of a group do not all do the same here, so none of them rewrites what it exchanges",
     "message-group": "no process group, or more than one, fits the ranks of the messages",
     # memory

@@ -24,7 +24,8 @@ selects a slot of a document without slots, that document is left alone.
 
 Does not handle (each refused by a stable code): messages that are not those of a roll by one (``not-a-roll``), several
 groups, tags, an order that differs between peers (``message-order``), requests that are waited for later
-(``message-wait``), gradients, which eager does not send (``message-gradient``). What a body computes on documents
+(``message-wait``), gradients of what stays on the rank, while what is
+received has none (``message-gradient``). What a body computes on documents
 before it sends them, or on rolled ones, becomes a loop of its own (`fission`, `apart`) or is refused (``no-rule``).
 """
 

@@ -33,7 +33,7 @@ from packpass.semantics.effects import changes_mode, written_inputs
 from passes.document_loops.fission import Prefix
 from passes.fuse_boundary_exchange.canonical import Group, match
 from passes.fuse_boundary_exchange.machine import Machine
-from passes.fuse_boundary_exchange.values import WHOLE, View
+from passes.fuse_boundary_exchange.values import View
 from passes.loops import LoopFound
 from passes.refused import Refused
 
@@ -89,7 +89,8 @@ class _Iteration:
         done = [n for n in inputs if self._is_rolled(n)]
         self.rolls.update(dict.fromkeys(done))
         waits = node.target is markers.WAIT
-        if done or any(n in self.rest for n in inputs) or (waits and node.args[0] not in self._asked()):
+        outside = any(target not in self.loop.nodes for target in written_inputs(node))
+        if done or outside or any(n in self.rest for n in inputs) or (waits and node.args[0] not in self._asked()):
             self.rest.add(node)
             return
         try:
@@ -99,14 +100,14 @@ class _Iteration:
 
     def _asked(self) -> set[int]:
         """The messages that are understood."""
-        return {message.number for message in self.machine.messages}
+        return {message.number[0] for message in self.machine.messages}
 
     def _is_rolled(self, node: fx.Node) -> bool:
         """Is this a document that is rolled, and complete?"""
         view = self.machine.values.get(node)
         if node in self.rolls or not isinstance(view, View) or view.memory.outer is not None:
             return node in self.rolls
-        if not (view.whole and view.kept and view.length == WHOLE) or view.empty:
+        if not (view.whole and self.machine.is_document(view)):
             return False
         try:
             return bool(match(self.machine.read(view, node), self.group, node).received)

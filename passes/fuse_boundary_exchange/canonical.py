@@ -105,7 +105,7 @@ class Matched:
     """A field and the messages that bring its open slots: global rank -> number."""
 
     field: Field
-    received: dict[int, int]
+    received: dict[int, tuple[int, int]]
 
 
 def match(runs: tuple[Run, ...], group: Group, node: fx.Node | None) -> Matched:
@@ -131,7 +131,7 @@ def _match(runs: tuple[Run, ...], group: Group, shift: int, node: fx.Node | None
         wanted = normal([Run(stop.plus(start, -1), Own(row, dim, start.plus(number(shift), -1)))])
         if normal(part) != wanted:
             raise Refused("not-a-roll", "a document's new slots are not its own, moved by one", node)
-    fill, received = UNKNOWN if group.rank else None, dict[int, int]()
+    fill, received = UNKNOWN if group.rank else None, dict[int, tuple[int, int]]()
     for slot in (first, second):
         (run,) = cut(runs, slot.at, slot.at.plus(ONE), node)
         if slot.source is not None:

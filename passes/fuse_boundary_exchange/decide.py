@@ -12,6 +12,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import process_group_of
 from packpass.semantics import example
+from packpass.semantics.effects import written_inputs
 from passes.document_loops import machine as segments
 from passes.document_loops.aliasing import separate_inputs
 from passes.document_loops.find import Decided as LoopDecided
@@ -22,13 +23,18 @@ from passes.fuse_boundary_exchange import rules, rules_messages  # noqa: F401  (
 from passes.fuse_boundary_exchange.canonical import Field, Group, Matched, check_messages, match
 from passes.fuse_boundary_exchange.machine import Machine
 from passes.fuse_boundary_exchange.terms import ZigzagRoll
-from passes.fuse_boundary_exchange.values import WHOLE, View
+from passes.fuse_boundary_exchange.values import View
 from passes.loops import LoopFound, hoistable
 from passes.refused import Refused
 
 SHARED = (
     "the loop reads one input and writes another, which may share memory in a later call; let it write a tensor that "
     "is made in the compiled function"
+)
+
+GRADIENT = (
+    "what is received carries no gradient in eager, and what stays on the rank does; send and keep x.detach(), or, if "
+    "the gradient is wanted, use packpass.ops.cp_packed_roll"
 )
 
 
@@ -138,7 +144,7 @@ def _iteration(loop: LoopFound, which: int, group: Group, scale: int) -> _Outcom
     for collect in loop.collects:
         source = collect.args[which]
         view = machine.values.get(source)  # type: ignore[arg-type]
-        if not isinstance(view, View) or not view.kept or view.dim is None or view.length != WHOLE or view.empty:
+        if not isinstance(view, View) or view.dim is None or not machine.is_document(view):
             raise Refused("list-append", "what is appended per document is not the document", collect)
         appended.append((collect, match(machine.read(view, collect), group, collect), view.dim))
     matched = [m for _, m in written] + [m for _, m, _ in appended]
@@ -163,13 +169,23 @@ def _merged(found: list[Matched]) -> list[Matched]:
     return list(fields.values())
 
 
+def _without_gradient(loop: LoopFound, written: list[fx.Node]) -> None:
+    """What the loop leaves must carry no gradient. What it reads may: eager's messages pass none on, and then neither
+    does the roll, which reads detached rows."""
+    left = written + [node for collect in loop.collects for node in collect.args[:2] if isinstance(node, fx.Node)]
+    for node in loop.nodes:
+        if written_inputs(node):
+            left += [node, *node.all_input_nodes]
+    for node in left:
+        if isinstance(example(node), torch.Tensor) and example(node).requires_grad:
+            raise Refused("message-gradient", GRADIENT, node)
+
+
 def _conclude(
     graph: fx.Graph, loop: LoopFound, group: Group, scale: int, outcome: _Outcome, hoisted: tuple[fx.Node, ...]
 ) -> Decided:
     """What does not depend on messages is checked, and rewritten, as for any other loop over documents."""
-    for node in loop.nodes:
-        if isinstance(example(node), torch.Tensor) and example(node).requires_grad:
-            raise Refused("message-gradient", "eager sends no gradient through messages; cp_packed_roll would", node)
+    _without_gradient(loop, [node for (node, _), _ in outcome.written])
     cu, k = outcome.boundaries
     intern = segments.Interner()
     machine = segments.Machine(intern, loop.nodes, {})

@@ -31,6 +31,7 @@ from passes.fuse_boundary_exchange.values import (
     Own,
     Pending,
     Run,
+    Stack,
     View,
     cut,
     normal,
@@ -46,7 +47,8 @@ OPAQUE = object()
 class Message:
     """A request: to send the slots ``what`` to a global rank, or to receive one slot from it."""
 
-    number: int
+    number: tuple[int, int]
+    """That of the request, and which part of what it sends or receives."""
     sends: bool
     peer: int
     group: str
@@ -59,6 +61,8 @@ class Message:
 Rule = Callable[["Machine", fx.Node], Any]
 RULES: dict[Any, Rule] = {}
 """Op name, or marker -> what the node's value is. Filled by `rules`."""
+PARTWISE: set[Rule] = set()
+"""Those of `RULES` that do to a stack what they do to each of its parts. Filled by `rules`."""
 
 
 class Machine:
@@ -74,7 +78,8 @@ class Machine:
         self.memories: dict[tuple[fx.Node, int], Memory] = {}
         self.messages: list[Message] = []
         self.boundaries: tuple[fx.Node, int] | None = None
-        self.skips_empty = False
+        self.raises_if_empty = False
+        """Does eager fail for a document without slots, because a slot of it is selected?"""
 
     # --- values ---------------------------------------------------------------------------------------------
 
@@ -96,14 +101,31 @@ class Machine:
         rule = RULES.get(node.target if node.target in markers.MESSAGES or node.target in markers.MARKERS else name)
         if rule is None:
             raise Refused("no-rule", f"{label(node)} between the messages of a roll is not understood", node)
-        self.values[node] = rule(self, node)
+        self.values[node] = self._of_parts(rule, node) if rule in PARTWISE else rule(self, node)
+
+    def _of_parts(self, rule: Rule, node: fx.Node) -> Any:
+        """What a rule makes of its operands: of stacked ones, a stack of what it makes of their parts."""
+        stacks = {arg: self.values[arg] for arg in node.all_input_nodes if isinstance(self.values.get(arg), Stack)}
+        if not stacks:
+            return rule(self, node)
+        first, *others = stacks.values()
+        if any((len(other.parts), other.axis) != (len(first.parts), first.axis) for other in others):
+            raise Refused("dim-mismatch", "tensors that are stacked in different ways meet", node)
+        made = []
+        try:
+            for k in range(len(first.parts)):
+                self.values.update({arg: stack.parts[k] for arg, stack in stacks.items()})
+                made.append(rule(self, node))
+        finally:
+            self.values.update(stacks)
+        return Stack(tuple(made), first.axis) if isinstance(made[0], View) else None
 
     def _is_number(self, node: fx.Node) -> bool:
         """Not a tensor, or one of a single integer or bool that is no slot of a document: it counts as the number."""
         fake = example(node)
         if isinstance(fake, torch.Tensor):
             vector = fake.dim() == 0 and fake.dtype in (torch.int32, torch.int64, torch.bool)
-            return vector and bool(node.args) and not isinstance(self.values.get(node.args[0]), (View, tuple))  # type: ignore[arg-type]
+            return vector and bool(node.args) and not isinstance(self.values.get(node.args[0]), (View, Stack, tuple))  # type: ignore[arg-type]
         return isinstance(fake, (int, float, bool, torch.SymInt, torch.SymBool, torch.SymFloat))
 
     def finish(self) -> None:
@@ -122,11 +144,19 @@ class Machine:
             return OPAQUE if arg not in self.inside and not isinstance(fake, torch.Tensor) else arg
         return number(arg) if isinstance(arg, int) and not isinstance(arg, bool) else arg
 
+    def is_outer(self, value: Any) -> bool:
+        """Is this value a row that the loop finds?"""
+        return isinstance(value, fx.Node) and value not in self.inside
+
     def view(self, arg: Any, node: fx.Node) -> View:
         found = self.value(arg)
         if not isinstance(found, View):
             raise Refused("no-rule", f"{label(node)} of a tensor that is no part of a document", node)
         return found
+
+    def is_document(self, view: View) -> bool:
+        """Has it a slot for each of the document, and none for a document without slots that eager gets through?"""
+        return bool(view.kept) and view.length == WHOLE and (self.raises_if_empty or not view.empty)
 
     def integer(self, arg: Any) -> Int | None:
         found = self.value(arg)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 from packpass import markers
@@ -17,7 +16,7 @@ from packpass.semantics.creation import LIKE, SIZED
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.windows import expand_index
 from passes.fuse_boundary_exchange import contents
-from passes.fuse_boundary_exchange.machine import OPAQUE, RULES, Machine
+from passes.fuse_boundary_exchange.machine import OPAQUE, PARTWISE, RULES, Machine
 from passes.fuse_boundary_exchange.values import (
     HALF,
     ONE,
@@ -26,6 +25,7 @@ from passes.fuse_boundary_exchange.values import (
     Int,
     Memory,
     Run,
+    Stack,
     View,
     cut,
     normal,
@@ -47,6 +47,8 @@ def _indexed(machine: Machine, base: Any, index: Any, node: fx.Node) -> View:
         raise Refused("no-rule", "this index has no rule", node)
     rank = example(base).dim()
     view = machine.value(base)
+    if isinstance(view, Stack):
+        return _part(machine, view, index[0] if isinstance(index, tuple) and len(index) == 1 else index, 0, node)
     if isinstance(view, View) and None in (given := index if isinstance(index, tuple) else (index,)):
         return _with_new_dimensions(view, given, rank, node)
     entries = expand_index(index, rank, node)
@@ -58,11 +60,11 @@ def _indexed(machine: Machine, base: Any, index: Any, node: fx.Node) -> View:
         if len(cuts) == 1 and view.kept and view.dim is not None and cuts[0] == rank + view.dim:
             entry = entries[cuts[0]]
             return _slice(machine, view, entry, node) if isinstance(entry, slice) else _slot(machine, view, entry, node)
-    elif view is base and base not in machine.inside and len(cuts) == 1 and isinstance(entries[cuts[0]], slice):
+    elif machine.is_outer(view) and len(cuts) == 1 and isinstance(entries[cuts[0]], slice):
         entry = entries[cuts[0]]
         start, stop = machine.integer(entry.start), machine.integer(entry.stop)
         if start is not None and stop is not None and entry.step in (None, 1) and start.start and stop.start:
-            return machine.outer(base, start, stop, cuts[0] - rank, node)
+            return machine.outer(view, start, stop, cuts[0] - rank, node)
     raise Refused("unknown-bounds", f"this part of a document is not understood ({label(node)})", node)
 
 
@@ -112,6 +114,7 @@ def _slot(machine: Machine, view: View, position: Any, node: fx.Node) -> View:
     at = view.length.plus(at) if at.is_const and at.const < 0 else at
     if not (at.at_least(ZERO) and view.length.at_least(at.plus(ONE))):
         raise Refused("not-a-roll", "a slot that short documents do not have", node)
+    machine.raises_if_empty |= not view.empty
     return view.part(at, ONE, 1, kept=False)
 
 
@@ -185,6 +188,8 @@ def _along(machine: Machine, node: fx.Node, entry_of: Callable[[Any], Any]) -> V
     position = argument(node, 2, "index") if name_of(node) == "select" else argument(node, 2, "start")
     entry = entry_of(position)
     view = machine.value(base)
+    if isinstance(view, Stack):
+        return _part(machine, view, entry, dim + rank, node)
     if isinstance(view, View):
         if not view.kept or view.dim != dim:
             raise Refused("no-rule", f"{label(node)} along another dimension than the packed one", node)
@@ -193,8 +198,8 @@ def _along(machine: Machine, node: fx.Node, entry_of: Callable[[Any], Any]) -> V
         if entry.start.local and entry.start.at_least(ZERO) and view.length.at_least(entry.stop):
             if entry.stop.at_least(entry.start):
                 return view.part(entry.start, entry.stop.plus(entry.start, -1), 0)
-    elif isinstance(entry, _Bounds) and view is base and base not in machine.inside:
-        return machine.outer(base, entry.start, entry.stop, dim, node)
+    elif isinstance(entry, _Bounds) and machine.is_outer(view):
+        return machine.outer(view, entry.start, entry.stop, dim, node)
     raise Refused("unknown-bounds", f"this part of a document is not understood ({label(node)})", node)
 
 
@@ -210,8 +215,11 @@ def _chunk(machine: Machine, node: fx.Node) -> tuple[View, View]:
 
 
 @rule("contiguous", "detach", "alias")
-def _same(machine: Machine, node: fx.Node) -> View:
+def _same(machine: Machine, node: fx.Node) -> Any:
     """The same slots, in memory that may be the same."""
+    row = machine.value(node.args[0])
+    if name_of(node) == "detach" and machine.is_outer(row):
+        return row
     view = machine.view(node.args[0], node)
     memory = Memory(machine.read(view, node), view.length, view.empty, parent=(view.memory, view.memory.version))
     return View(memory, ZERO, view.length, view.empty, view.dim, view.kept)
@@ -256,7 +264,7 @@ def _cat(machine: Machine, node: fx.Node) -> View:
 def _alike(part: Any, other: Any, dim: int, node: fx.Node) -> None:
     """Two tensors of one dtype whose sizes differ along the packed dimension at most."""
     a, b = example(part), example(other)
-    if a.dtype != b.dtype or not _same_rest(a, b, dim, kept_a=True, kept_b=True):
+    if a.dtype != b.dtype or not _same_rest(a.shape, b.shape, dim, kept_a=True, kept_b=True):
         raise Refused("dim-mismatch", "tensors of different sizes or dtypes are put together", node)
 
 
@@ -278,6 +286,37 @@ def _sized(machine: Machine, node: fx.Node) -> View:
         if isinstance(like, View) and len(node.all_input_nodes) <= 2:  # x.new_empty(y.shape), torch.empty(y.shape)
             return machine.fresh((Run(like.length, content),), like)
     return View(Memory((Run(ONE, content),), ONE, 1), ZERO, ONE, 1, None, None)
+
+
+# === Parts of several rows in one tensor =======================================================================
+
+
+@rule("stack")
+def _stack(machine: Machine, node: fx.Node) -> Stack:
+    """A buffer for the messages of several rows, or of both chunks."""
+    parts: Any = argument(node, 0, "tensors")
+    views = [machine.view(part, node) for part in parts]
+    like = [(v.length, v.dim, v.kept, example(part).dtype) for v, part in zip(views, parts, strict=True)]
+    if any(other != like[0] for other in like):
+        raise Refused("dim-mismatch", "tensors of different sizes or dtypes are put together", node)
+    made = [machine.fresh(machine.read(view, node), view) for view in views]
+    return Stack(tuple(made), argument(node, 1, "dim", 0) % example(node).dim())
+
+
+@rule("unbind")
+def _unbind(machine: Machine, node: fx.Node) -> tuple[View, ...]:
+    stack = machine.value(node.args[0])
+    if not isinstance(stack, Stack) or argument(node, 1, "dim", 0) % example(node.args[0]).dim() != stack.axis:
+        raise Refused("no-rule", "what is taken apart is no stack of slots", node)
+    return stack.parts
+
+
+def _part(machine: Machine, stack: Stack, index: Any, axis: int, node: fx.Node) -> View:
+    """One of the parts that are stacked."""
+    at = machine.integer(index)
+    if axis != stack.axis or at is None or not at.is_const or not -len(stack.parts) <= at.const < len(stack.parts):
+        raise Refused("no-rule", "more than one part of what is stacked, or not a whole one", node)
+    return stack.parts[at.const]
 
 
 @rule("unsqueeze")
@@ -332,19 +371,26 @@ def _assign(machine: Machine, view: View, base: Any, value: Any, node: fx.Node) 
     if (source.kept, source.dim, source.length) != (view.kept, view.dim, view.length):
         raise Refused("length-mismatch", "what is assigned is not as long as where it goes", node)
     whole = machine.values.get(base)
+    rest = list(example(base).shape)
+    if isinstance(whole, Stack):
+        del rest[whole.axis]
+        whole = view
     kept = whole.kept if isinstance(whole, View) and whole.kept is not None else view.kept
     if not isinstance(whole, View):
         kept = True  # an outer row
     a, b = example(value), example(base)
-    if a.dtype != b.dtype or not _same_rest(a, b, source.dim, bool(source.kept), bool(kept)):
+    if a.dtype != b.dtype or not _same_rest(a.shape, rest, source.dim, bool(source.kept), bool(kept)):
         raise Refused("dim-mismatch", "tensors of different sizes or dtypes are put together", node)
     machine.write(view, machine.read(source, node), node)
 
 
-def _same_rest(a: torch.Tensor, b: torch.Tensor, dim: int | None, kept_a: bool, kept_b: bool) -> bool:
+def _same_rest(a: Sequence[Any], b: Sequence[Any], dim: int | None, kept_a: bool, kept_b: bool) -> bool:
     """Are all sizes but the packed one equal?"""
-    left, right = list(a.shape), list(b.shape)
+    left, right = list(a), list(b)
     for sizes, kept in ((left, kept_a), (right, kept_b)):
         if kept and dim is not None:
             del sizes[dim]
     return len(left) == len(right) and all(statically_known_true(x == y) for x, y in zip(left, right, strict=True))
+
+
+PARTWISE.update({_same, _clone, _like, _copy, _zero})

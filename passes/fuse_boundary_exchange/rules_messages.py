@@ -7,7 +7,7 @@ from torch import fx
 from packpass import markers
 from packpass._registry import registrar
 from packpass.semantics.integers import Comparison
-from passes.fuse_boundary_exchange.machine import RULES, Machine, Message
+from passes.fuse_boundary_exchange.machine import PARTWISE, RULES, Machine, Message
 from passes.fuse_boundary_exchange.values import ONE, Pending, Received, Run, View, always, only_if_empty
 from passes.refused import Refused
 
@@ -27,6 +27,9 @@ def _recv(machine: Machine, node: fx.Node) -> None:
     machine.write(view, (Run(ONE, Pending(message.number)),), node)
 
 
+PARTWISE.update((_send, _recv))
+
+
 def _message(machine: Machine, node: fx.Node, *, sends: bool) -> tuple[View, Message]:
     tensor, peer, tag, group, work = node.args
     view = machine.view(tensor, node)
@@ -34,19 +37,23 @@ def _message(machine: Machine, node: fx.Node, *, sends: bool) -> tuple[View, Mes
         raise Refused("message-order", "a message has a tag", node)
     if view.length != ONE:
         raise Refused("not-a-roll", "a message of something else than one slot of every document", node)
-    message = Message(work, sends, peer, group, node, view.memory)  # type: ignore[arg-type]
+    part = sum(message.number[0] == work for message in machine.messages)
+    message = Message((work, part), sends, peer, group, node, view.memory)  # type: ignore[arg-type]
     machine.messages.append(message)
     return view, message
 
 
 @rule(markers.WAIT)
 def _wait(machine: Machine, node: fx.Node) -> None:
-    (message,) = (m for m in machine.messages if m.number == node.args[0])
-    message.waited = True
-    memory = message.memory
-    memory.root().sending.discard(message.number)
-    pending, received = Pending(message.number), Received(message.number)
-    memory.runs = tuple(Run(run.length, received if run.what == pending else run.what) for run in memory.runs)
+    asked = [message for message in machine.messages if message.number[0] == node.args[0]]
+    if not asked:
+        raise Refused("message-wait", "a wait for a message that is not understood", node)
+    for message in asked:
+        message.waited = True
+        memory = message.memory
+        memory.root().sending.discard(message.number)
+        pending, received = Pending(message.number), Received(message.number)
+        memory.runs = tuple(Run(run.length, received if run.what == pending else run.what) for run in memory.runs)
 
 
 @rule(*markers.LOOP_SKIP)

@@ -41,8 +41,11 @@ class ZigzagRoll(Term):
         cu = emitter.call(operator.mul, self.cu, self.size) if self.sharded else self.cu
         if example(cu).device != emitter.device:
             cu = emitter.call("to", cu, emitter.device, method=True)
+        row = emitter.node(self.of)
+        if example(row).requires_grad:  # messages pass no gradient on
+            row = emitter.call("detach", row, method=True)
         outs = emitter.call(
-            CP_ROLL, [emitter.node(self.of)], cu, [0], [self.shift], [self.dim], [0], [False], self.group, self.size,
+            CP_ROLL, [row], cu, [0], [self.shift], [self.dim], [0], [False], self.group, self.size,
             self.rank, [self.fill], [self.wrap],
         )  # fmt: skip
         return emitter.call(operator.getitem, outs, 0)

@@ -124,14 +124,14 @@ class Constant:
 class Received:
     """What the message with this number brought."""
 
-    message: int
+    message: tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Pending:
     """Memory that a message has been asked for and not been waited for."""
 
-    message: int
+    message: tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +219,7 @@ class Memory:
     parent: tuple[Memory, int] | None = None
     """Set for what may share the memory of something else: may be read while that is unchanged, not be written."""
     version: int = 0
-    sending: set[int] = dataclasses.field(default_factory=set)
+    sending: set[tuple[int, int]] = dataclasses.field(default_factory=set)
 
     def root(self) -> Memory:
         return self if self.parent is None else self.parent[0].root()
@@ -246,3 +246,12 @@ class View:
 
     def part(self, start: Int, length: Int, empty: int, kept: bool = True) -> View:
         return View(self.memory, self.start.plus(start), length, empty, self.dim, kept)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stack:
+    """Parts of documents that are stacked along a dimension of their own, ``axis`` (not negative), each in memory of
+    its own: only one of them at a time can be looked at, and what is done to all is done to each."""
+
+    parts: tuple[View, ...]
+    axis: int

@@ -114,6 +114,32 @@ def parts(cp: int, name: str) -> list[tuple[int, int, int]]:
     return figures
 
 
+def gradients(cp: int, name: str) -> tuple[bool, list[str]]:
+    """A program of `p2p_parts.GRADIENTS`: is it one exchange, results and gradients as eager's; codes of refusals."""
+    torch._dynamo.reset()
+    group, (program, _) = group_of(cp), p2p_parts.GRADIENTS[name]
+    compiled = torch.compile(program, backend=Recorder(), options=OPTIONS)
+
+    def run(f: Callable[..., Tensor], rows: list[Tensor], cu: Tensor) -> list[Tensor]:
+        rows = [row.clone().requires_grad_() for row in rows]
+        out = f(*rows, cu, group)
+        return [out.detach(), *torch.autograd.grad((out * torch.arange(out.numel()).view_as(out)).sum(), rows)]
+
+    counts = set()
+    for seed, count in enumerate((3, 1, 5)):
+        cu, size = boundaries(cp, count, seed, least=2)
+        whole = [whole_row((2, size), torch.float32, seed + i) for i in range(2)]
+        rows = [naive.shard(row, cu.tolist(), cp, dist.get_rank(group), -1) for row in whole]
+        want = run(program, rows, cu)
+        got, exchanges = executed(group, lambda: run(compiled, rows, cu))  # noqa: B023
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            check(reference.same(a, b), name, count, i)
+        counts.add(exchanges)
+    torch._dynamo.reset()
+    report = packpass.explain(program, options=OPTIONS)(*(row.requires_grad_() for row in rows), cu, group)
+    return counts == {1}, [refusal.code for refusal in report.refusals]
+
+
 def other_documents(cp: int) -> int:
     """Exchanges of `p2p_programs.other_documents`."""
     torch._dynamo.reset()

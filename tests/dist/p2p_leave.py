@@ -198,6 +198,40 @@ def late(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return out
 
 
+def unstacked_crosswise(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Two fields in one message, taken out of it in the other order."""
+    return _stacked(x, cu, group, slice(None, None, -1), 2)
+
+
+def part_of_a_stack(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """What is received is larger than what is taken of it."""
+    return _stacked(x, cu, group, slice(0, 2), 3)
+
+
+def _stacked(x: Tensor, cu: Tensor, group: Any, order: slice, count: int) -> Tensor:
+    fields = [x + k for k in range(count)]
+    outs = [field.clone() for field in fields]
+    rank, cp, before, behind = neighbours(group)
+    for i in range(len(cu) - 1):
+        s, e = _shards(cu, i, cp)
+        halves = [field[..., s:e].chunk(2, -1) for field in fields]
+        first_a, first_b = (torch.stack([half[k][..., :1] for half in halves]) for k in (0, 1))
+        end_a, end_b = torch.empty_like(first_b), torch.zeros_like(first_a)
+        works = []
+        if rank:
+            works += [dist.isend(first_a, before, group), dist.irecv(end_b, before, group)]
+        if rank < cp - 1:
+            works += [dist.irecv(end_a, behind, group), dist.isend(first_b, behind, group)]
+        else:
+            end_a = torch.stack(first_b.unbind()[order])
+        for work in works:
+            work.wait()
+        taken = zip(end_a.unbind()[order], end_b.unbind()[order], strict=True)
+        for out, (a, b), (here, there) in zip(outs, halves, taken, strict=False):
+            out[..., s:e] = torch.cat([a[..., 1:], here, b[..., 1:], there], -1)
+    return torch.stack(outs)
+
+
 def not_all(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """All documents but the last."""
     out = x.clone()
@@ -328,6 +362,8 @@ LEAVE: dict[str, tuple[Callable[..., Tensor], str]] = {
     "one row": (one_row, "not-a-roll"),
     "early": (early, "message-wait"),
     "crossed": (crossed, "message-order"),
+    "unstacked crosswise": (unstacked_crosswise, "message-order"),
+    "part of a stack": (part_of_a_stack, "not-a-roll"),
     "late": (late, "list-append"),
     "changed in place": (changed_in_place, "no-rule"),
     "source changed": (source_changed, "no-rule"),

@@ -99,9 +99,99 @@ def one_slot(ids: Tensor, mask: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
     return [out]
 
 
+def stacked(ids: Tensor, mask: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """The slots of two fields go in one message."""
+    rank, cp, before, behind = neighbours(group)
+    outs = [ids.clone(), mask.clone()]
+    for start, stop in pairwise(cu):
+        s, e = start.item() // cp, stop.item() // cp
+        halves = [row[..., s:e].chunk(2, -1) for row in (ids, mask)]
+        first_a = torch.stack([a[..., 0] for a, _ in halves])
+        first_b = torch.stack([b[..., 0] for _, b in halves])
+        end_a, end_b = torch.empty_like(first_b), torch.zeros_like(first_a)
+        works = []
+        if rank:
+            works += [dist.irecv(end_b, before, group), dist.isend(first_a, before, group)]
+        if rank < cp - 1:
+            works += [dist.irecv(end_a, behind, group), dist.isend(first_b, behind, group)]
+        else:
+            end_a = first_b.clone()
+        for work in works:
+            work.wait()
+        for (a, b), out, here, there in zip(halves, outs, end_a, end_b.unbind(), strict=True):
+            out[..., s:e] = torch.cat([a[..., 1:], here[..., None], b[..., 1:], there[..., None]], -1)
+    return outs
+
+
+def stacked_depths(ids: Tensor, mask: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """A buffer of both chunks' slots, of which each is sent and received; every depth is written to its own row."""
+    rank, cp, before, behind = neighbours(group)
+    outs = [ids.clone(), ids.clone()]
+    for part in _shards(cu, group):
+        rolled = ids[..., part]
+        for out in outs:
+            a, b = rolled.chunk(2, -1)
+            firsts = torch.stack([a[..., 0], b[..., 0]])
+            ends = torch.zeros_like(firsts)
+            if rank:
+                works = [dist.irecv(ends[1], before, group), dist.isend(firsts[0].contiguous(), before, group)]
+                [work.wait() for work in works]
+            if rank < cp - 1:
+                works = [dist.isend(firsts[1].contiguous(), behind, group), dist.irecv(ends[0], behind, group)]
+                [work.wait() for work in works]
+            else:
+                ends[0] = firsts[1]
+            rolled = torch.cat([a[..., 1:], ends[0][..., None], b[..., 1:], ends[1][..., None]], -1)
+            out[..., part] = rolled
+    return outs
+
+
 PARTS: dict[str, Callable[..., list[Tensor]]] = {
-    program.__name__: program for program in (used, written, computed, two_depths, one_slot)
+    program.__name__: program for program in (used, written, computed, two_depths, one_slot, stacked, stacked_depths)
 }
+
+
+# === Gradients ==================================================================================================
+
+
+def detached(x: Tensor, y: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """What is rolled passes no gradient on, and is used with what has one."""
+    parts = []
+    for part in _shards(cu, group):
+        parts.append(roll(x[..., part].detach(), group) * roll(y.detach()[..., part], group))
+    return torch.cat(parts, -1) * x * y
+
+
+def without_gradient(x: Tensor, y: Tensor, cu: Tensor, group: Any) -> Tensor:
+    out = x.detach().clone()
+    with torch.no_grad():
+        for part in _shards(cu, group):
+            out[..., part] = roll(x[..., part], group)
+    return out * x + y
+
+
+def kept_gradient(x: Tensor, y: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Only what stays on its rank has a gradient."""
+    return torch.cat([roll(x[..., part], group) for part in _shards(cu, group)], -1) * y
+
+
+def sent_detached(x: Tensor, y: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """What is sent has no gradient, what stays has one, but for the slot between the last rank's chunks."""
+    parts = []
+    for part in _shards(cu, group):
+        a, b = x[..., part].chunk(2, -1)
+        end_a, end_b = ends(a[..., :1].detach().contiguous(), b[..., :1].detach().contiguous(), group)
+        parts.append(torch.cat([a[..., 1:], end_a, b[..., 1:], end_b], -1))
+    return torch.cat(parts, -1) * y
+
+
+GRADIENTS: dict[str, tuple[Callable[..., Tensor], bool]] = {
+    "detached": (detached, True),
+    "without gradient": (without_gradient, True),
+    "kept gradient": (kept_gradient, False),
+    "sent detached": (sent_detached, False),
+}
+"""Rows ``x`` and ``y`` that need gradients; is it one exchange, or left to eager, whose gradient no exchange has?"""
 
 
 # === Into a buffer that is given ================================================================================

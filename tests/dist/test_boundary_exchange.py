@@ -41,6 +41,15 @@ def test_what_else_a_loop_does_is_a_loop_of_its_own(ranks: Ranks, name: str, cp:
         assert all(graphs <= 2 and (exchanges, messages) == (1, 0) for graphs, exchanges, messages in figures)
 
 
+@pytest.mark.parametrize("name", p2p_parts.GRADIENTS)
+def test_gradients_are_those_of_eager(ranks: Ranks, name: str) -> None:
+    """One exchange if nothing that is rolled has a gradient; messages that pass none on, but what stays does, stay."""
+    _, fused = p2p_parts.GRADIENTS[name]
+    for one, codes in ranks.call(p2p_checks.gradients, 2, name, timeout_s=120):
+        assert one == fused
+        assert ("message-gradient" in codes) == (not fused)
+
+
 def test_boundaries_that_change_between_two_rolls(ranks: Ranks) -> None:
     assert ranks.call(p2p_checks.other_documents, 2) == [2] * 4
 
