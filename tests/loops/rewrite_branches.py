@@ -109,7 +109,7 @@ def rotated(x: Tensor, cu: Tensor, freqs: Tensor, ranks: int = 1) -> Tensor:
     return x * torch.cat([freqs[: part.size(0)] for part in torch.split(x, lengths)])
 
 
-@program("f[T,4] f[T,4] cu", where=(rotated,), tail=False)
+@program("f[T,4] f[T,4] cu", where=(rotated,), tail=False, depends=False)
 def frequencies_of_the_row(x: Tensor, freqs: Tensor, cu: Tensor) -> Tensor:
     return rotated(x, cu, freqs)
 

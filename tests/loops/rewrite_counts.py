@@ -16,7 +16,7 @@ def ids_of_documents(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([torch.full((n,), i) for i, n in enumerate(lens)])
 
 
-@program("f[T] cu", tail=False)
+@program("f[T] cu", tail=False, depends=False)
 def ones_of_a_length(x: Tensor, cu: Tensor) -> Tensor:
     parts = []
     for s, e in zip(cu[:-1], cu[1:]):

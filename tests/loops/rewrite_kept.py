@@ -8,7 +8,7 @@ from torch import Tensor
 from .harness import program
 
 
-@program("f[T,2] m[T] cu")
+@program("f[T,2] m[T] cu", depends=False)
 def kept_and_joined(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     parts = []
     for s, e in zip(cu[:-1], cu[1:]):
@@ -51,17 +51,17 @@ def counts_of_what_is_kept(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor,
     return torch.stack(sums), torch.tensor(counts)
 
 
-@program("i[T] cu", tail=False)
+@program("i[T] cu", tail=False, depends=False)
 def kept_of_parts_of_a_split(ids: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([part[part != 0] for part in ids.split((cu[1:] - cu[:-1]).tolist())])
 
 
-@program("f[1,T,2] m[1,T] cu", tail=False)
+@program("f[1,T,2] m[1,T] cu", tail=False, depends=False)
 def kept_of_the_only_row(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([x[0, s:e][mask[0][s:e]] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@program("f[T,2] m[T] cu", tail=False)
+@program("f[T,2] m[T] cu", tail=False, depends=False)
 def filled_where_a_mask_says(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()
     for s, e in zip(cu[:-1], cu[1:]):

@@ -57,7 +57,7 @@ def parts_of_the_longest(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
 LENGTHS = dict(wrap=parts_of_the_longest, tail=False, demand=True, exact=False, min_len=1, reads=0)
 
 
-@program("f[N,T,3] cu", **LENGTHS)
+@program("f[N,T,3] cu", **LENGTHS, depends=False)
 def mean_of_rounded_parts(x: Tensor, parts: Tensor) -> Tensor:
     out = []
     for i in range(x.shape[0]):
@@ -66,7 +66,7 @@ def mean_of_rounded_parts(x: Tensor, parts: Tensor) -> Tensor:
     return torch.stack(out)
 
 
-@program("f[N,T] cu", **LENGTHS)
+@program("f[N,T] cu", **LENGTHS, depends=False)
 def parts_read_with_item(x: Tensor, parts: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for i in range(len(x)):
@@ -75,13 +75,13 @@ def parts_read_with_item(x: Tensor, parts: Tensor) -> Tensor:
     return out
 
 
-@program("f[N,T,2] cu", **LENGTHS)
+@program("f[N,T,2] cu", **LENGTHS, depends=False)
 def parts_cut_and_joined(x: Tensor, parts: Tensor) -> Tensor:
     """The same numbers in a comprehension, where what is cut is joined."""
     return torch.cat([x[i, : int(torch.round(parts[i] * x.shape[1]))] * 2 for i in range(x.size(0))])
 
 
-@program("f[N,T] cu", **LENGTHS)
+@program("f[N,T] cu", **LENGTHS, depends=False)
 def parts_as_a_bound(x: Tensor, parts: Tensor) -> Tensor:
     """A tensor stands for the number in a slice."""
     out = []
@@ -221,7 +221,7 @@ def every_third_token(x: Tensor, cu: Tensor) -> Tensor:
     return x[at] * 2
 
 
-@program("f[T] cu", tail=False, demand=True)
+@program("f[T] cu", tail=False, demand=True, depends=False)
 def tokens_by_their_numbers(x: Tensor, cu: Tensor) -> Tensor:
     bounds = cu.tolist()
     at = [0] + [i for s, e in zip(bounds[:-1], bounds[1:]) for i in range(s, e)]

@@ -56,7 +56,7 @@ def rows_of_features_and_their_count(x: Tensor, doc: Tensor) -> Tensor:
     return out
 
 
-@numbered("d[T] cu", wrap=_padded, reads=1)
+@numbered("d[T] cu", wrap=_padded, reads=1, depends=False)
 def numbers_from_one(x: Tensor, doc: Tensor) -> tuple[Tensor, Tensor]:
     out, total = torch.zeros_like(x), x.new_zeros(())
     for i in range(1, int(doc.max().item()) + 1):
@@ -66,7 +66,7 @@ def numbers_from_one(x: Tensor, doc: Tensor) -> tuple[Tensor, Tensor]:
     return out, total
 
 
-@numbered("d[T] cu64", wrap=_padded)
+@numbered("d[T] cu64", wrap=_padded, depends=False)
 def every_number_with_the_padding(x: Tensor, doc: Tensor) -> Tensor:
     return torch.cat([x[doc == i].softmax(0) for i in doc.unique().tolist()])
 

@@ -396,7 +396,7 @@ def outputs_beside_nothing(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(outputs)
 
 
-@program("f[T] cu", shapes=(*COUNTED, Shape(3, 26, "gap")))
+@program("f[T] cu", shapes=(*COUNTED, Shape(3, 26, "gap")), depends=False)
 def numbers_of_slots_in_the_row(x: Tensor, cu: Tensor) -> Tensor:
     """There is no row but that of the documents, which need not begin at its first slot."""
     return torch.cat([torch.arange(s, e) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])

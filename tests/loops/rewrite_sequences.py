@@ -67,7 +67,7 @@ def a_place_for_each(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-@program("f[T,2] cu", exact=False, shapes=SOME)
+@program("f[T,2] cu", exact=False, shapes=SOME, depends=False)
 def two_places_for_each(x: Tensor, cu: Tensor) -> tuple[Tensor, Any]:
     n = cu.shape[0] - 1
     sums, first = n * [0], [None] * n

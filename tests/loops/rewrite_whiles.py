@@ -134,7 +134,7 @@ def while_true_until_the_end(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@program("f[T] cu")
+@program("f[T] cu", depends=False)
 def while_true_that_returns(x: Tensor, cu: Tensor) -> Tensor:
     out, i = x.clone(), 0
     while True:
@@ -163,7 +163,7 @@ def while_the_next_one_is_not_none(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-@program("f[T] cu")
+@program("f[T] cu", depends=False)
 def while_true_until_none(x: Tensor, cu: Tensor) -> Tensor:
     numbers, total = iter(range(len(cu) - 1)), x.new_zeros(())
     while True:
