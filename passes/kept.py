@@ -155,7 +155,8 @@ class _Kept:
         cuts = [e for e in entries if isinstance(e, slice) and e != slice(None)]
         others = [e for e in entries if e not in cuts]
         at = entries.index(cuts[0]) if cuts else -1
-        plain = all(type(e) is int for e in entries[:at]) and all(e == slice(None) for e in entries[at + 1 :])
+        plain = all(type(e) is int for e in entries[:at])
+        plain = plain and all(type(e) is int or e == slice(None) for e in entries[at + 1 :])
         if not isinstance(source, fx.Node) or len(cuts) != 1 or not plain:
             raise Refused("no-rule", "a mask, or what it picks from, is not cut from a row", node)
         source = self._outside(source)

@@ -231,6 +231,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     builtins.all: lambda tx, items: joins.condition(tx, "all", items),
     torch.roll: _call_roll,
     torch.sum: masked.count,
+    torch.masked_select: masked.selected,
     **dict.fromkeys((torch.nn.functional.pad, native_pad()), widths.call),
     torch._check: _note_check,
     torch.nn.functional.interpolate: images.interpolate,
@@ -243,11 +244,12 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }
 """Function of torch or Python -> ``replacement(tx, *args, **kwargs)``."""
 
+_BOTH = (torch.split, torch.tensor_split, torch.roll, torch.sum, torch.masked_select)
 _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": subscripts.get_item,
     "__setitem__": subscripts.set_item,
     "split_with_sizes": _call_split,
-    **{of.__name__: _FUNCTIONS[of] for of in (torch.split, torch.tensor_split, torch.roll, torch.sum)},
+    **{of.__name__: _FUNCTIONS[of] for of in _BOTH},
     **lifted.METHODS,
     **{name: _shadowed(function) for name, function in shadows.METHODS.items()},
     **{name: _divided(name) for name in divisible.METHODS},

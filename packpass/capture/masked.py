@@ -16,6 +16,7 @@ from packpass.capture.dynamo import TensorVariable, TupleVariable, constant, emi
 from packpass.capture.state import active
 from packpass.capture.watch import is_unknown, watch_mask
 from packpass.semantics.effects import mutated_after, written_inputs
+from packpass.semantics.meaning import same_size
 from packpass.semantics.pointwise import slot_by_slot
 
 
@@ -44,6 +45,17 @@ def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
         return None  # one value for all: no size is asked for
     tx.output.create_proxy("call_function", markers.MASKED_PUT, (*proxies, value.as_proxy(), None, None), {})
     return constant(None)
+
+
+def selected(tx: Any, tensor: Any, mask: Any = None, **kwargs: Any) -> Any:
+    """``torch.masked_select(row, mask)``, which is ``row[mask]`` where both are as long as each other."""
+    tensor, mask = tensor.realize(), mask if mask is None else mask.realize()
+    fake = example(tensor) if isinstance(tensor, TensorVariable) else None
+    if not active.regions or kwargs or not isinstance(fake, torch.Tensor) or not _is_mask(mask) or fake.dim() != 1:
+        return None
+    if not same_size(fake.shape[0], example(mask).shape[0]):
+        return None
+    return emit(tx, markers.MASKED, tensor.as_proxy(), mask.as_proxy(), None, None)
 
 
 def count(tx: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:

@@ -49,3 +49,8 @@ def filled_with_a_fraction(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1], cu[1:]):
         out[s:e][mask[s:e]] = 2.5
     return out
+
+
+@leave("f[T,3] m[T] cu", tail=False, why="a mask of one feature selects from rows of three")
+def selected_by_a_wider_mask(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([torch.masked_select(x[s:e], mask[s:e, None]) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])

@@ -67,3 +67,16 @@ def filled_where_a_mask_says(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1], cu[1:]):
         out[s:e][mask[s:e]] = 0.5
     return out
+
+
+@program("i[T] cu", exact=False, tail=False)
+def selected_by_its_own_values(labels: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.tolist()
+    parts = [torch.masked_select(labels[s:e], labels[s:e] != 3) for s, e in zip(bounds[:-1], bounds[1:])]
+    return torch.cat([part.flip(0) for part in parts]) * 2
+
+
+@program("f[T,3] m[T] cu", exact=False, tail=False)
+def one_feature_of_what_is_kept(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.tolist()
+    return torch.stack([x[s:e, 1][mask[s:e]].sum() for s, e in zip(bounds[:-1], bounds[1:])])
