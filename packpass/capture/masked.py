@@ -15,6 +15,7 @@ from packpass import markers
 from packpass.capture.dynamo import TensorVariable, TupleVariable, constant, emit, example
 from packpass.capture.state import active
 from packpass.capture.watch import is_unknown, watch_mask
+from packpass.semantics import op_name
 from packpass.semantics.effects import mutated_after, written_inputs
 from packpass.semantics.meaning import same_size
 from packpass.semantics.pointwise import slot_by_slot
@@ -53,9 +54,20 @@ def selected(tx: Any, tensor: Any, mask: Any = None, **kwargs: Any) -> Any:
     fake = example(tensor) if isinstance(tensor, TensorVariable) else None
     if not active.regions or kwargs or not isinstance(fake, torch.Tensor) or not _is_mask(mask) or fake.dim() != 1:
         return None
-    if not same_size(fake.shape[0], example(mask).shape[0]):
+    if not same_size(fake.shape[0], example(mask).shape[0]) and not _cut_alike(tensor, mask):
         return None
     return emit(tx, markers.MASKED, tensor.as_proxy(), mask.as_proxy(), None, None)
+
+
+def _cut_alike(tensor: Any, mask: Any) -> bool:
+    """Are both cut from one row by the same bounds? Not every torch gives one size to what is cut twice."""
+    cuts = []
+    for node in (tensor.as_proxy().node, mask.as_proxy().node):
+        while slot_by_slot(node) and len(node.all_input_nodes) == 1:
+            (node,) = node.all_input_nodes
+        cuts.append(node)
+    first, second = cuts
+    return op_name(first) == op_name(second) == "getitem" and first.args == second.args
 
 
 def count(tx: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from passes.pack_shifts.interpret import Interpreter
 from passes.pack_shifts.numbers import numbers_of
 from passes.pack_shifts.pieces import UNKNOWN, ZERO, Const, Pieces, Pos, crop, joined, rolled, whole
 from passes.pack_shifts.registry import STRUCTURAL, rule
-from passes.pack_shifts.values import Uniform, View, constant, fixed, new_store, position, recast
+from passes.pack_shifts.values import Uniform, View, constant, fixed, is_plain, new_store, position, recast
 
 # === Moving and joining ======================================================================================
 
@@ -291,6 +291,8 @@ def _part(run: Interpreter, node: fx.Node, item: Any) -> tuple[View, Pos, Pos, i
     axes, view = meaning.relations[item].operands[0], run.view(call.operands[0].node)
     if axes is None or view is None or view.dim is None:
         return None
+    if view.chain and not is_plain(view.store):
+        return None  # of a cut that may be a shift by itself: a use of it, like any other
     how, size = axes[view.dim].how, view.store.size
     if any(not isinstance(axis.how, Kept) for d, axis in enumerate(axes) if d != view.dim):
         return None

@@ -72,11 +72,6 @@ def a_row_that_grows(x: Tensor, first: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-@leave("f[T] cu", tail=False, must_refuse=True, why="the slots of what is picked are data")
-def slots_above_zero(x: Tensor, cu: Tensor) -> Tensor:
-    return torch.cat([torch.cat((x[s:e][x[s:e] > 0], x.new_zeros(1))) for s, e in zip(cu[:-1], cu[1:])])
-
-
 @leave("f[T] cu", tail=False, min_len=1, must_refuse=True, why="a pad that cuts has eager's error for short documents")
 def moved_by_a_pad_that_cuts(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([F.pad(x[s:e], (3, -1)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])

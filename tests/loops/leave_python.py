@@ -473,15 +473,6 @@ def masked_by_content(ids: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@leave("i[T] cu", must_refuse=True, why="the number of kept tokens depends on the data")
-def filtered_documents(ids: Tensor, cu: Tensor) -> Tensor:
-    parts = [ids[:0]]
-    for s, e in zip(cu[:-1], cu[1:]):
-        seg = ids[s:e]
-        parts.append(seg[seg > 20])
-    return torch.cat(parts)
-
-
 @leave("f[2,T] cu")
 def unused_loop(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1], cu[1:]):

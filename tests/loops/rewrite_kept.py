@@ -80,3 +80,17 @@ def selected_by_its_own_values(labels: Tensor, cu: Tensor) -> Tensor:
 def one_feature_of_what_is_kept(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     bounds = cu.tolist()
     return torch.stack([x[s:e, 1][mask[s:e]].sum() for s, e in zip(bounds[:-1], bounds[1:])])
+
+
+@program("i[T] cu", depends=False)
+def filtered_documents(ids: Tensor, cu: Tensor) -> Tensor:
+    parts = [ids[:0]]
+    for s, e in zip(cu[:-1], cu[1:]):
+        seg = ids[s:e]
+        parts.append(seg[seg > 20])
+    return torch.cat(parts)
+
+
+@program("f[T] cu", tail=False)
+def slots_above_zero(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([torch.cat((x[s:e][x[s:e] > 0], x.new_zeros(1))) for s, e in zip(cu[:-1], cu[1:])])
