@@ -28,12 +28,12 @@ from packpass.semantics import call_of, example, family_of, meaning_of, op_name
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.pointwise import slot_by_slot
 from passes.building import Builder
-from passes.document_loops.boundaries import boundary_vector, summed, unchanged
+from passes.document_loops.boundaries import boundary_vector, check_split, summed, unchanged
 from passes.document_loops.find import same_length
 from passes.loops import LoopFound, find
+from passes.nodes import ahead, computed_from
 from passes.refused import Refused
 
-UNEQUAL_SPLIT = "packpass: the lengths that a tensor is split by do not add up to its size"
 _Bounds = tuple[fx.Node, int]
 """A document lies between entries i + k and i + k + 1 of a vector."""
 
@@ -142,9 +142,7 @@ class _Kept:
             raise Refused("no-rule", "the row that a mask picks from is written by the loop", node)
         if ("ends", lengths) not in self.rows:
             self.rows["ends", lengths] = summed(self.build.call, lengths)
-            total = self.build.call(torch.sum, lengths)
-            fits = self.build.call(operator.eq, total, self.build.call(torch.ops.aten.sym_size.int, x, 0))
-            self.build.call(torch._assert_async, fits, UNEQUAL_SPLIT, fake=False)
+            check_split(self.build.call, x, lengths, 0)
         self.bounds.add((self.rows["ends", lengths], 0))
         return x
 
@@ -187,11 +185,11 @@ class _Kept:
         if len(at) != 2 or at[0] != 0 or not isinstance(picked.args[0], fx.Node) or picked.args[0] in self.inside:
             raise Refused("no-rule", "a mask picks between numbers that are no entries of boundaries", node)
         begin = next(b for b, body, end in self.loop.iterations if picked in body)
-        ahead = _difference(example(at[1]), example(begin))
+        first = ahead(example(at[1]), example(begin))
         root, offset, lengths = boundary_vector(picked.args[0])
-        if ahead is None or lengths or not unchanged(root, root.next) or ahead + offset < 0:
+        if first is None or lengths or not unchanged(root, root.next) or first + offset < 0:
             raise Refused("no-rule", "a mask picks between numbers that are no entries of boundaries", node)
-        return root, ahead + offset
+        return root, first + offset
 
     def _computed(self, node: fx.Node) -> fx.Node:
         """What is computed slot by slot, of the whole rows."""
@@ -266,13 +264,6 @@ def _sums(mask: fx.Node) -> list[fx.Node]:
     return [user for user in mask.users if op_name(user) == "sum" and len(user.args) == 1 and not user.kwargs]
 
 
-def _difference(a: Any, b: Any) -> int | None:
-    if not isinstance(a, torch.SymInt) or not isinstance(b, torch.SymInt):
-        return None
-    ahead = a.node.expr - b.node.expr
-    return int(ahead) if ahead.is_Integer else None
-
-
 def _without(nodes: dict[fx.Node, None], inside: set[fx.Node]) -> set[fx.Node] | None:
     """What is of no use once others stand in the place of ``nodes``; None if anybody else looks at their operands."""
     gone = set(nodes)
@@ -285,8 +276,7 @@ def _without(nodes: dict[fx.Node, None], inside: set[fx.Node]) -> set[fx.Node] |
             if isinstance(example(node), torch.Tensor) and example(node).dim():
                 return None
             continue  # the number of a document, or one of its bounds
-        for user in checks:
-            gone |= _all_behind(user)
+        gone |= computed_from(checks)
         if node.target is not markers.LOOP_BEGIN:
             gone.add(node)
             waiting += [n for n in node.all_input_nodes if n in inside]
@@ -298,7 +288,3 @@ def _only_checks(node: fx.Node) -> bool:
     if node.target is torch.ops.aten._assert_scalar.default:
         return True
     return not isinstance(example(node), torch.Tensor) and bool(node.users) and all(map(_only_checks, node.users))
-
-
-def _all_behind(node: fx.Node) -> set[fx.Node]:
-    return {node}.union(*(map(_all_behind, node.users)))

@@ -23,8 +23,8 @@ from packpass import markers
 from packpass.markers.lengths import STEPS, Steps, length_of, unstepped
 from packpass.semantics.effects import effects_of, mutated_after
 from passes.building import Builder
-from passes.document_loops.boundaries import summed
-from passes.kept import UNEQUAL_SPLIT, with_kept_rows
+from passes.document_loops.boundaries import check_split, summed
+from passes.kept import with_kept_rows
 from passes.loops import LoopFound, find
 from passes.masked_rows import with_whole_masks
 from passes.numbered import with_sorted_rows
@@ -108,9 +108,7 @@ def _keep_check(graph: fx.Graph, node: fx.Node, loop: LoopFound) -> None:
     if any(n.args[:2] == (x, lengths) for n in others):
         return
     build = Builder(graph, loop.iterations[0][0], lengths)
-    total = build.call(torch.sum, lengths)
-    holds = build.call(operator.eq, total, build.call(torch.ops.aten.sym_size.int, x, dim))
-    build.call(torch._assert_async, holds, UNEQUAL_SPLIT)
+    check_split(build.call, x, lengths, dim)
 
 
 def _bodies(loop: LoopFound) -> list[fx.Node]:

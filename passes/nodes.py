@@ -45,6 +45,25 @@ def needed_for(nodes: Iterable[fx.Node], among: Container[fx.Node] | None = None
     return needed
 
 
+def computed_from(nodes: Iterable[fx.Node], goes_on: Callable[[fx.Node], bool] | None = None) -> set[fx.Node]:
+    """These nodes, and everything that is made of them (by calls that ``goes_on`` lets pass only, if given)."""
+    seen, stack = set(nodes), list(nodes)
+    while stack:
+        for user in stack.pop().users:
+            if user not in seen and (goes_on is None or goes_on(user)):
+                seen.add(user)
+                stack.append(user)
+    return seen
+
+
+def ahead(a: Any, b: Any) -> int | None:
+    """By how much one symbol is larger than another, if that is a constant."""
+    if not isinstance(a, torch.SymInt) or not isinstance(b, torch.SymInt):
+        return None
+    difference = a.node.expr - b.node.expr
+    return int(difference) if difference.is_Integer else None
+
+
 def call(graph: fx.Graph, rule: str, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
     """One node at the graph's insertion point, with its fake value."""
     return Builder(graph, rule=rule).call(target, *args, method=method, **kwargs)

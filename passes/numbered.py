@@ -31,6 +31,7 @@ from packpass.semantics.memory import copied
 from passes.building import Builder
 from passes.document_loops.find import same_length
 from passes.loops import LoopFound, find
+from passes.nodes import ahead
 from passes.refused import Refused
 
 _PICK = (markers.MASKED, markers.MASKED_PUT)
@@ -77,10 +78,9 @@ def _through(number: Any, loop: LoopFound) -> Any:
         return None
     begins = [begin for begin, _, _ in loop.iterations]
     index = next(begin for begin, body, end in loop.iterations if number in (begin, *body, end))
-    if isinstance(example(number), torch.SymInt):
-        first = example(number).node.expr - example(index).node.expr
-        if first.is_Integer:
-            return int(first)
+    first = ahead(example(number), example(index))
+    if first is not None:
+        return first
     if op_name(number) == "item":
         number = number.args[0]
     at_index = number.target in (torch.select, "select") and number.args[1:2] == (0,) and number.args[2] in begins

@@ -116,9 +116,10 @@ class FrameState:
     apart: bool = False
     """Do the ranks of a group not exchange alike in this code? Then its messages and collectives stay as they are."""
     unseen: set[Any] = dataclasses.field(default_factory=set)
+    """Loops by ``while`` or in steps, and functions that call themselves, of which has been said that they are not
+    captured."""
     stepped: set[str] = dataclasses.field(default_factory=set)
     """Lines with a ``range`` in steps of more than one."""
-    """Loops by ``while``, and functions that call themselves, of which has been said that they are not captured."""
     restarts: int = 0
     carried: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """Loop (code object, bytecode offset) -> which of its live frames has locals that change by documents, and how, see

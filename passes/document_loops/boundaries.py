@@ -196,6 +196,12 @@ def documents_of_lengths(machine: Machine, lengths: fx.Node, node: fx.Node) -> t
     return (Boundaries(cu), 0) if cu is not None else (Boundaries(root, lengths=True), 0)
 
 
+def check_split(call: Callable[..., fx.Node], x: Any, lengths: fx.Node, dim: Any) -> None:
+    """Torch splits a tensor only where the lengths add up to its size; ``call`` makes nodes."""
+    fits = call(operator.eq, call(torch.sum, lengths), call(torch.ops.aten.sym_size.int, x, dim))
+    call(torch._assert_async, fits, "packpass: the lengths that a tensor is split by do not add up to its size")
+
+
 def summed_up(machine: Machine, lengths: fx.Node, node: fx.Node) -> fx.Node | None:
     """``cu`` if a program has summed up lengths, from 0 on, to the boundaries of documents before the loop: padded in
     front, joined to a 0, or written behind the first entry of zeros."""

@@ -23,9 +23,8 @@ from packpass.semantics.writes import CHOICES
 from passes.pack_shifts.interpret import Found, Interpreter
 from passes.pack_shifts.pieces import ZERO, Source
 from passes.pack_shifts.shards import refused_shards
-from passes.pack_shifts.values import Left, View
+from passes.pack_shifts.values import TOKEN_DTYPES, Left, View
 
-_TOKEN_DTYPES = (torch.int32, torch.int64)
 _FAR = 16
 """Shifts up to here are depths of a model, unless the row is as short as that; more parts are made of no row."""
 
@@ -140,7 +139,7 @@ def _tests_fill(user: fx.Node, found: Found) -> bool:
     others = [a for a in user.args if not isinstance(a, fx.Node)]
     if user.kwargs or len(others) != 1 or isinstance(others[0], str) or others[0] != fill:
         return False
-    return example(source).dtype not in _TOKEN_DTYPES or fill < 0
+    return example(source).dtype not in TOKEN_DTYPES or fill < 0
 
 
 def _running(node: fx.Node) -> fx.Node | None:

@@ -279,7 +279,7 @@ class Interpreter:
         """A copy of a view in the same shape, perhaps in another dtype (or the same memory again)."""
         if view.dim is None:
             return None
-        source = view.chain[-1] if view.chain else view.base
+        source = view.node
         if storage(node) == storage(source):
             return dataclasses.replace(view, chain=(*view.chain, node), base=view.base if view.chain else node)
         before, after = example(source).dtype, example(node).dtype

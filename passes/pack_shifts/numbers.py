@@ -17,9 +17,7 @@ from packpass.semantics.pointwise import ON_POSITIONS
 from passes.pack_shifts.interpret import Interpreter
 from passes.pack_shifts.pieces import ZERO, Const, Content, Piece, Pieces, Place, Pos, Ramp, crop, merged, whole, zipped
 from passes.pack_shifts.registry import rule
-from passes.pack_shifts.values import Uniform, View, from_right, new_store, position
-
-_WHOLE = (torch.int32, torch.int64)
+from passes.pack_shifts.values import TOKEN_DTYPES, Uniform, View, from_right, new_store, position
 
 
 @rule("arange")
@@ -39,7 +37,7 @@ def _arange(run: Interpreter, node: fx.Node) -> Any:
 
 def numbers_of(view: View | None) -> Pieces | None:
     """What a view holds, if these are whole numbers made of positions."""
-    if view is None or view.dim is None or example(view.chain[-1] if view.chain else view.base).dtype not in _WHOLE:
+    if view is None or view.dim is None or example(view.node).dtype not in TOKEN_DTYPES:
         return None
     out = []
     for piece in crop(view.store.alternatives[0], view.start, view.stop):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import fx
 
 from packpass.layout import Packing
@@ -17,10 +16,11 @@ from packpass.layout.rules import apply
 from packpass.semantics import call_of, example, meaning_of, op_name, storage
 from packpass.semantics.losses import OF_CLASSES
 from packpass.semantics.meaning import Looked
+from passes.nodes import needed_for
 from passes.pack_shifts.decide import made_from
 from passes.pack_shifts.interpret import Interpreter
 from passes.pack_shifts.pieces import ZERO
-from passes.pack_shifts.values import Left, View, position
+from passes.pack_shifts.values import TOKEN_DTYPES, Left, View, position
 
 
 def refused_pairs(run: Interpreter) -> Iterator[tuple[fx.Node, Left]]:
@@ -39,14 +39,14 @@ def refused_pairs(run: Interpreter) -> Iterator[tuple[fx.Node, Left]]:
         beside = [v for n, v, p in cuts if v.start == ZERO and p == packing and axes.find(Axis(n, v.dim or 0)) == place]
         if later.start == ZERO or not beside:
             continue
-        if any(row == place and _made_of(index, at) for index, row in indices) or _of_another(at, later, beside):
+        if any(row == place and at in needed_for([index]) for index, row in indices) or _of_another(at, later, beside):
             yield at, _why(axes, place, packing)
 
 
 def _of_another(at: fx.Node, later: View, beside: list[View]) -> bool:
     """Are these slots of another row than those that they meet? Those of one row are compared with their neighbours,
     and integers tell documents apart."""
-    if example(at).dtype in (torch.int32, torch.int64):
+    if example(at).dtype in TOKEN_DTYPES:
         return False
     memory = storage(later.store.root)
     return any(storage(view.store.root) != memory for view in beside)
@@ -74,18 +74,6 @@ def _indices(node: fx.Node) -> Iterator[tuple[fx.Node, int]]:
                 for k in axis.how.by if isinstance(axis.how, Looked) else ():
                     for dim in range(call.operands[k].rank):
                         yield call.operands[k].node, dim
-
-
-def _made_of(node: fx.Node, source: fx.Node) -> bool:
-    stack, seen = [node], set[fx.Node]()
-    while stack:
-        at = stack.pop()
-        if at is source:
-            return True
-        if at not in seen:
-            seen.add(at)
-            stack += at.all_input_nodes
-    return False
 
 
 def _why(axes: Axes, row: Axis, packing: Packing) -> Left:

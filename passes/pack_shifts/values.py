@@ -65,6 +65,11 @@ class View:
     """`straight` for ``base``."""
 
     @property
+    def node(self) -> fx.Node:
+        """The tensor itself."""
+        return self.chain[-1] if self.chain else self.base
+
+    @property
     def complete(self) -> bool:
         return self.start == ZERO and self.stop == position(
             example(self.store.root).shape[self.store.dim], self.store.size
@@ -85,6 +90,8 @@ class Left(NamedTuple):
     reason: str
 
 
+TOKEN_DTYPES = (torch.int32, torch.int64)
+"""Those of tokens, and of whole numbers that say where slots are."""
 UNDEFINED = object()
 """What ``torch.empty`` holds."""
 
@@ -125,8 +132,7 @@ def view_of(store: Store) -> View:
 
 def from_right(view: View) -> int:
     """The row's dimension, counted from the last."""
-    node = view.chain[-1] if view.chain else view.base
-    return (view.dim or 0) - int(example(node).dim())
+    return (view.dim or 0) - int(example(view.node).dim())
 
 
 def is_plain(store: Store) -> bool:

@@ -46,7 +46,7 @@ def contents(run: Interpreter, node: fx.Node, view: View, start: Pos, stop: Pos,
         at = position(value, store.size) if isinstance(example(value), torch.SymInt) else None
         news = [whole(stop - start, number(run, value, dtype) if at is None else Place(at))]
     else:
-        node_of = source.chain[-1] if source.chain else source.base
+        node_of = source.node
         if from_right(source) != (view.dim or 0) - example(view.base).dim() or not view.straight:
             return None
         cast = [recast(p, example(node_of).dtype, dtype) for p in run.read(source, node)]
@@ -102,7 +102,7 @@ def _indexed_write(
 
 def _covers(mask: View, base: fx.Node, left: int) -> bool:
     """A mask of more dimensions than the row must have the same shape there."""
-    of = mask.chain[-1] if mask.chain else mask.base
+    of = mask.node
     shape = example(of).shape
     return tuple(shape) == tuple(example(base).shape[left : left + len(shape)])
 
