@@ -6,8 +6,11 @@ import torch
 from torch import fx
 
 from packpass.semantics.names import targets_of
+from passes.prune import prune
 
 _DECLARED = torch.ops.packpass.packed.default
+_REMAPPED = torch.ops.packpass.remap_cu_seqlens.default
+"""Boundaries that a pass has made for a declaration of its own: nothing else may use them."""
 
 
 def remove_declarations(gm: fx.GraphModule) -> bool:
@@ -18,7 +21,9 @@ def remove_declarations(gm: fx.GraphModule) -> bool:
     for m in [m for m in gm.modules() if isinstance(m, fx.GraphModule)]:
         for node in list(m.graph.nodes):
             if node.target is _DECLARED:
+                boundaries = [n for n in node.all_input_nodes if n.target is _REMAPPED]
                 node.replace_all_uses_with(node.args[0])
                 m.graph.erase_node(node)
+                prune(m.graph, boundaries)
                 changed = True
     return changed

@@ -11,7 +11,7 @@ import itertools
 import re
 from typing import Any
 
-from packpass.capture import joins, plain
+from packpass.capture import expansions, joins, plain
 from packpass.capture.dynamo import (
     AutogradFunctionContextVariable,
     CellVariable,
@@ -145,7 +145,8 @@ def compile_subgraph(original: Any, self: Any, tx: Any, reason: Any, *args: Any,
             raise refuse("graph-break", text, active.regions[-1].location)
         raise refuse("early-exit", "the loop over documents is left by break or return", active.regions[-1].location)
     if active.frame is not None and active.frame.mode is Mode.SYMBOLIC:
-        if not active.frame.sites and (again := without_data_sizes("the graph has no loop over documents")):
+        wanted = active.frame.sites or active.frame.expands
+        if not wanted and (again := without_data_sizes("the graph has no loop over documents")):
             raise again
         _check_survivors(tx)
         if reason.graph_break and _has_numbers(tx):
@@ -195,10 +196,12 @@ def watch_breaks(tx: Any) -> None:
         tx.log_graph_break = log_graph_break
 
 
-def failed(tx: Any, error: Exception) -> None:
-    """An instruction that cannot be traced, before Dynamo decides where the graph ends."""
+def failed(tx: Any, error: Exception, fn: Any, args: Any) -> None:
+    """A call that cannot be traced, before Dynamo decides where the graph ends."""
     if active.frame is not None and first_line(error).startswith("Dynamic shape operator"):
         watch_data_size(tx)
+    if active.frame is not None and reads_data(error):
+        expansions.watch(tx, fn, args)
 
 
 _COMPREHENSIONS = frozenset({"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"})

@@ -99,6 +99,8 @@ class FrameState:
     data_sizes: bool | None = False
     """Are results captured whose size is data (``repeat_interleave``, ``nonzero``, ``x[mask]``), because a loop over
     documents comes behind them? None: no more, the frame could not be captured with them."""
+    expands: bool = False
+    """Are they captured because a row whose boundaries are known expands, see `packpass.capture.expansions`?"""
     user_checks: bool = False
     """Did the user check data outside a captured loop? Then the assertions in the graph are not all Dynamo's own."""
     not_replayable: str = ""
@@ -255,7 +257,7 @@ def without_data_sizes(reason: str) -> Restart | None:
     frame = active.frame
     if frame is None or not frame.data_sizes:
         return None
-    frame.data_sizes, frame.mode, frame.only_numbers = None, Mode.PROBE, False
+    frame.data_sizes, frame.mode, frame.only_numbers, frame.expands = None, Mode.PROBE, False, False
     frame.sites.clear()
     frame.branches.clear()
     frame.carried.clear()

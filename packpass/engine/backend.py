@@ -19,7 +19,8 @@ from packpass import capture, markers, ops  # noqa: F401  (ops registers the ope
 from packpass._compat import size_oblivious, transforms_closed
 from packpass._options import Options
 from packpass.capture import Mode, frame_state
-from packpass.capture.state import LOOP_MODES, FrameState, in_tracing, restart, tracing_error
+from packpass.capture.expansions import PASS as EXPANDING
+from packpass.capture.state import LOOP_MODES, FrameState, in_tracing, restart, tracing_error, without_data_sizes
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, skipped
@@ -88,7 +89,8 @@ class Backend:
         settings = exchanging(gm, outcome, frame, settings)
         # Loops that only count are gone before any pass looks at them.
         counted = frame.mode is Mode.SYMBOLIC and bool(frame.sites) and not outcome.refusals
-        if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing or counted):
+        remapped = any(frame.expands or r.rule == EXPANDING for r in outcome.rewrites)
+        if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing or counted or remapped):
             outcome.react(settings)
             with traced_transaction():  # the inner backend, too, may have Dynamo trace the frame again
                 outcome.commit()
@@ -96,6 +98,9 @@ class Backend:
                 compiled = _in_its_form(outcome, gm, inner, example_inputs, settings)
             return agreed.before(_watched(outcome, compiled, untouched, places, frame))
         outcome.react(settings)
+        if frame.expands and not frame.sites and (again := without_data_sizes("no boundaries are remapped")):
+            outcome.record_refusals()
+            raise again
         if outcome.loops_left:
             try:
                 agreed = agreement(gm, outcome.rewrites, settings)

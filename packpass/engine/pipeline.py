@@ -140,11 +140,15 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     findings: list[Finding] = []
     prepared = set[str]()
     stages = Stages(gm, settings.verify)
-    for p in passes.running(settings, *(("loops", "graph") if capturing else ("graph",))):
+    # A frame without loops whose sizes are captured because a row expands has none that are written out either.
+    loops = capturing and not (frame.expands and not frame.sites)
+    for p in passes.running(settings, *(("loops", "graph") if loops else ("graph",))):
         if p.prepare and p.prepare not in prepared:
             prepared.add(p.prepare)
             passes.function(p.prepare)(gm.graph)
         if layout is None and p.stage != "loops":
+            if capturing and not loops_left(gm):
+                restore_shadows(gm)
             layout = _layout(gm) if active() and passes.load().mentions_boundaries(gm) else ""
             # Now, with the declarations that passes take out; what passes put right is no finding of the report.
             findings = mixing_operations(gm) if layout else []
@@ -156,8 +160,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
         after = count(gm)[0] if rewrites else nodes
         runs.append(PassRun(p.name, nodes, after, seconds, rewrites, len(found) - rewrites))
     if capturing:
-        nodes_left = [node.target for m in graph_modules(gm) for node in m.graph.nodes]
-        left = nodes_left.count(markers.LOOP_BEGIN) // 2 + nodes_left.count(markers.LAST_BOUNDARY)
+        left = loops_left(gm)
         if not left:
             restore_shadows(gm)
     remove_boundary_markers(gm)
@@ -210,6 +213,12 @@ def remove_boundary_markers(gm: fx.GraphModule) -> None:
         gm.graph.erase_node(node)
     if marks:
         gm.recompile()
+
+
+def loops_left(gm: fx.GraphModule) -> int:
+    """Captured loops that no pass has rewritten."""
+    targets = [node.target for m in graph_modules(gm) for node in m.graph.nodes]
+    return targets.count(markers.LOOP_BEGIN) // 2 + targets.count(markers.LAST_BOUNDARY)
 
 
 def restore_shadows(gm: fx.GraphModule) -> None:

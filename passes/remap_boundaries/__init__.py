@@ -40,7 +40,8 @@ that the code scales or mixes with the row's old length (``expansion-use``); cal
 well, or whose keys are another row (``two-boundaries``); a row that two calls expand by different widths
 (``expansion-widths``); several rows (``ambiguous-rows``); boundaries or widths that are written in place
 (``boundaries-written``), or are known too late (``boundaries-late``) or on another device (``boundary-device``).
-Without a code: expansion in another graph than its use (a graph break in between), index arithmetic other than that in
+Without a code: expansion in another graph than its use (a graph break in between that is not one of its sizes, which
+`packpass.capture.expansions` captures), index arithmetic other than that in
 `positions`, and inputs by name whose row has slots behind the last document (nothing but a declaration says what those
 boundaries count).
 """
@@ -200,6 +201,7 @@ def _remap(
 ) -> Rewrite | Refusal | None:
     uses = collect(gm, boundaries.roots, rows, NAME)
     if not any(use.cuts for use in uses.on(Side.AFTER)):
+        declare(gm, Found(boundaries, family[0], rows, uses), family)
         return None
     if any(declared(gm.graph, root, rows, Side.AFTER) for root in boundaries.roots):
         return None  # they count expanded tokens
@@ -228,6 +230,24 @@ def _remap(
     remapper.mark(new, boundaries, proof, made.values())
     remapper.substitute(new, uses)
     return _reported(found, proof)
+
+
+def declare(gm: fx.GraphModule, found: Found, family: Family) -> None:
+    """The code cuts nothing by boundaries behind the expansion: what is declared in front of it holds there as well, by
+    remapped boundaries, for shifts that `pack_shifts` finds. Nothing is left of it if it finds none."""
+    boundaries, expansion, rows = found.boundaries, found.expansion, found.rows
+    sides = [[declared(gm.graph, root, rows, side) for root in boundaries.roots] for side in (Side.BEFORE, Side.AFTER)]
+    if not any(sides[0]) or any(sides[1]) or expansion.several_rows or rows.contested or found.uses.unclear:
+        return
+    memory = written(gm)
+    nodes = (*boundaries.roots, expansion.widths.node, expansion.after.node)
+    if any(storage(node) in memory for node in nodes) or len({example(node).device for node in nodes}) > 1:
+        return
+    proof = Evidence("declared", "packpass.packed")
+    anchor = max(*nodes, *(e.after.node for e in family)).next
+    remapper = Remapper(gm.graph, anchor, expansion, NAME)
+    new = remapper.remap(boundaries, proof, checked=False)
+    remapper.mark(new, boundaries, proof, {rows.axes.find(e.after): e.after for e in family}.values())
 
 
 def doubt(uses: Uses) -> None:

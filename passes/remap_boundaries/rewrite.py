@@ -75,16 +75,19 @@ class Remapper:
                 node = self.call(torch.select, node, dim, 0)
         return self.call(torch.add, node, self.expansion.plus) if self.expansion.plus else node
 
-    def remap(self, boundaries: Boundaries, evidence: Evidence) -> dict[fx.Node, fx.Node]:
-        """The boundaries of a set -> those of the row after expansion."""
+    def remap(self, boundaries: Boundaries, evidence: Evidence, checked: bool = True) -> dict[fx.Node, fx.Node]:
+        """The boundaries of a set -> those of the row after expansion. Who uses them checks them if this does not."""
         widths, after = self.widths(), self.length(self.expansion.after)
         cu, padded, keys = boundaries.cu, boundaries.padded, boundaries.keys
         sets = [(cu, padded), (keys, boundaries.keys_padded)]
         sets += [(slots, None) for slots in {padded: None, boundaries.keys_padded: None}]
         if evidence.kind == "declared":
-            self.call(_ops.check_cu_seqlens.default, cu, self.length(self.expansion.before), padded)
+            if checked:
+                self.call(_ops.check_cu_seqlens.default, cu, self.length(self.expansion.before), padded)
             new = {n: self.call(_ops.remap_cu_seqlens.default, n, widths, slots) for n, slots in sets if n is not None}
-            self.call(_ops.check_cu_seqlens.default, new[cu], after, new.get(padded) if padded is not None else None)
+            if checked:
+                slots = new[padded] if padded is not None else None
+                self.call(_ops.check_cu_seqlens.default, new[cu], after, slots)
             return new
         exact, op = evidence.kind == "input", _ops.expanded_boundaries.default
         return {n: self.call(op, n, widths, after, slots, exact) for n, slots in sets if n is not None}
