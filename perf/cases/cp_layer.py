@@ -23,7 +23,7 @@ def run(ctx: Context, result: CaseResult) -> None:
         if cp > ranks.size or (cp == 4 and not ctx.full):
             continue
         race = races.run(
-            Setup("layer", cp, DOCUMENTS, total=TOTAL), (NAIVE, HAND_COMPILED, PACKPASS), exact=False, budget=2.5
+            Setup("layer", cp, DOCUMENTS, total=TOTAL), (NAIVE, HAND_COMPILED, PACKPASS), exact=False, budget=1.2
         )
         title = (
             f"layer, cp={cp}: T={TOTAL}, N={DOCUMENTS}, hidden {CONFIG.hidden}, {CONFIG.heads} heads of {CONFIG.size}, "
