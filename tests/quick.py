@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 from unittest import mock
 
+import torch._dynamo.config
 import torch._dynamo.guards
 
 
@@ -37,14 +38,17 @@ def no_trace_of_compiles() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fewer_collections() -> Iterator[None]:
-    """What torch and its friends have made at import stays: looking through it again and again for what can be freed is
-    a seventh of the time of a test that compiles small programs. ``gc.collect()`` still frees what a test has made."""
+    """What imports have made stays (`conftest.py` stops collecting until here): to look through it for what can be
+    freed takes a quarter of a second every time. ``gc.collect()`` still frees what a test has made."""
     before = gc.get_threshold()
     gc.freeze()
     gc.enable()
     gc.set_threshold(10_000, 20, 10)
+    # Dynamo collects after every compile.
+    setting = {"run_gc_after_compile": False} if hasattr(torch._dynamo.config, "run_gc_after_compile") else {}
     try:
-        yield
+        with torch._dynamo.config.patch(setting):
+            yield
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()

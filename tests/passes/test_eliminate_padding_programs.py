@@ -72,8 +72,6 @@ def test_dynamic_shapes_through_inductor(compiles: list[str]) -> None:  # noqa: 
     assert compiles == ["packed"]
     model.norm.eps = 0.1
     check(model, compiled, *batch(), per_token=False)
-    check(model, compiled, *batch((9, 9, 9)), per_token=False)
-    assert compiles == ["packed", "padded"]
 
 
 @pytest.mark.parametrize("side", ["left", "holes"])
