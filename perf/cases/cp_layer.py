@@ -24,7 +24,7 @@ def run(ctx: Context, result: CaseResult) -> None:
             continue
         # cp_exchange has what is fused by hand beside packpass, exchange by exchange.
         ways = (NAIVE, HAND_COMPILED, PACKPASS) if ctx.full else (NAIVE, PACKPASS)
-        race = races.run(Setup("layer", cp, DOCUMENTS, total=TOTAL), ways, exact=False, budget=1.2)
+        race = races.run(Setup("layer", cp, DOCUMENTS, total=TOTAL), ways, exact=False, budget=2.5)
         title = (
             f"layer, cp={cp}: T={TOTAL}, N={DOCUMENTS}, hidden {CONFIG.hidden}, {CONFIG.heads} heads of {CONFIG.size}, "
             f"float32, {oversubscribed(cp)}"
