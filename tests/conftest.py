@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from tests.quick import guards_without_a_stopwatch
+from tests.quick import fewer_collections, guards_without_a_stopwatch, no_trace_of_compiles
 from tests.tiers import mark_slow
+
+gc.disable()  # until the first test: what imports and the collection of tests make stays
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -17,9 +20,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_guards() -> Iterator[None]:
+def quick_compiles() -> Iterator[None]:
     """Many small programs are compiled here."""
-    with guards_without_a_stopwatch():
+    with guards_without_a_stopwatch(), no_trace_of_compiles(), fewer_collections():
         yield
 
 

@@ -60,7 +60,7 @@ RULES = [
     Rule("last token", lambda x: x[-1], stacked=True),
     Rule("mean pooling", lambda x: x.mean(0), stacked=True),
 ]
-EVERY_KERNEL = ("sum", "var", "softmax", "cumsum", "cummax", "flip", "positions", "last token", "mean pooling")
+EVERY_KERNEL = ("sum", "var", "softmax", "cumsum", "flip", "positions", "last token", "mean pooling")
 """Measured for numbers; the others, which run the same kernels, only with ``--full``."""
 TYPICAL = ("log_softmax", "mean pooling")
 """Measured for hidden states, too; the others only with ``--full``."""

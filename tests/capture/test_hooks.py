@@ -287,9 +287,7 @@ def test_another_backend_compiles_while_packpass_traces() -> None:
 
     alone = stock_graphs(lambda: stock(row(), boundaries(3)), recorder)
     beside: list[Any] = []
-    graphs = stock_graphs(
-        lambda: beside.append(torch.compile(inside, backend=packpass.backend)(row(), boundaries(3))), recorder
-    )
+    graphs = stock_graphs(lambda: beside.append(compiled(inside)(row(), boundaries(3))), recorder)
     assert graphs == alone
     assert scalars
     equal(inside(row(), boundaries(3)), beside[0])

@@ -28,9 +28,9 @@ SIZES: dict[str, Any] = {
 HEADS: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
 MIXED_LAYERS = {"head_dim": 8, **HEADS}
 MODELS: dict[str, dict[str, Any]] = {
+    "lfm2": {**HEADS, "layer_types": ["conv", "full_attention"], "block_multiple_of": 16},
     "llama": HEADS,
     "qwen3": MIXED_LAYERS,
-    "lfm2": {**HEADS, "layer_types": ["conv", "full_attention"], "block_multiple_of": 16},
     "mamba2": {
         "num_hidden_layers": 1,
         "state_size": 8,

@@ -17,6 +17,7 @@ import packpass
 from .harness import Program, Shape, build, compare, outcome
 
 RULE = "vectorize_segments"
+EAGER: dict[str, Any] = {"options": {"packpass.inner_backend": "eager"}}
 
 
 def fresh() -> None:

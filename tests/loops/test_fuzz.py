@@ -37,7 +37,7 @@ def programs(draw: st.DrawFn, poison: int) -> Generated:
 
 
 _SETTINGS = hypothesis.settings(
-    max_examples=12,
+    max_examples=8,
     derandomize=True,
     deadline=None,
     database=None,

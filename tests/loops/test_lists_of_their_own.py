@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 import packpass
+from packpass.decisions.records import collecting
+from packpass.reports.report import Report
 
-from .compiling import fresh
+from .compiling import EAGER, fresh
 
 
 def parts_of(x: Tensor, cu: Tensor) -> list[Tensor]:
@@ -89,11 +91,12 @@ PROGRAMS = [
 @pytest.mark.parametrize("fn", PROGRAMS)
 def test_equals_eager_and_is_rewritten(fn: Callable[..., Any]) -> None:
     fresh()
-    made = torch.compile(fn, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
+    made, report = torch.compile(fn, backend=packpass.backend, **EAGER), Report()
     for lengths in ([3, 5, 2], [4, 1, 6, 2], [0, 3, 4], [6]):
         cu = torch.tensor([0, *lengths]).cumsum(0)
         x = torch.randn(int(cu[-1]), 2)
-        for got, want in zip(made(x, cu), fn(x, cu), strict=True):
+        with collecting(report):
+            gots = made(x, cu)
+        assert report.rewrites
+        for got, want in zip(gots, fn(x, cu), strict=True):
             torch.testing.assert_close(got, want)
-    fresh()
-    assert packpass.explain(fn)(torch.randn(10, 2), torch.tensor([0, 3, 8, 10])).rewrites

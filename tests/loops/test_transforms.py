@@ -14,6 +14,8 @@ from torch import Tensor
 
 import packpass
 from packpass import _compat
+from packpass.decisions.records import collecting
+from packpass.reports.report import Report
 
 from .compiling import fresh
 
@@ -77,11 +79,11 @@ def rows() -> tuple[Tensor, Tensor, Tensor]:
 def test_inside_of_a_transform_loops_are_left_alone(function: Function, inner: str) -> None:
     options = {"packpass.inner_backend": inner}
     fresh()
-    compiled = torch.compile(function, backend=packpass.backend, options=options)
+    compiled, report = torch.compile(function, backend=packpass.backend, options=options), Report()
     for _ in range(2):  # the first call must not differ from those that find the frame compiled
-        torch.testing.assert_close(compiled(*rows()), function(*rows()))
-    fresh()
-    report = packpass.explain(function, options=options)(*rows())
+        with collecting(report):
+            got = compiled(*rows())
+        torch.testing.assert_close(got, function(*rows()))
     assert not report.rewrites
     assert "body-not-traceable" in [refusal.code for refusal in report.refusals]
 
@@ -92,10 +94,11 @@ def test_outside_of_it_they_are_rewritten(function: Function, inner: str) -> Non
     options = {"packpass.inner_backend": inner}
     fresh()
     compiled = torch.compile(function, backend=packpass.backend, options=options, fullgraph=True)
+    report = Report()
     for _ in range(2):
-        torch.testing.assert_close(compiled(*rows()), function(*rows()))
-    fresh()
-    report = packpass.explain(function, options=options)(*rows())
+        with collecting(report):
+            got = compiled(*rows())
+        torch.testing.assert_close(got, function(*rows()))
     assert [rewrite.rule for rewrite in report.rewrites] == ["vectorize_segments"]
     assert not report.refusals
 

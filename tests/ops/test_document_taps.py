@@ -33,9 +33,11 @@ def alone(x: Tensor, weight: Tensor, bias: Tensor | None, bounds: tuple[int, ...
     return torch.cat([F.conv1d(p, weight, bias, groups=CHANNELS)[..., : p.shape[-1] - left] for p in parts], -1)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("beside", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("compiled", "bias"),
+    [(False, False), (False, True), (True, False), pytest.param(True, True, marks=pytest.mark.slow)],
+)
 def test_every_document_is_as_if_alone(compiled: bool, beside: bool, bias: bool) -> None:
     call = torch.compile(taps) if compiled else taps
     weight = torch.randn(CHANNELS, 1, 4, generator=torch.Generator().manual_seed(1), requires_grad=True)

@@ -13,6 +13,8 @@ from torch._dynamo.utils import counters
 from torch.utils._pytree import tree_leaves
 
 import packpass
+from packpass.decisions.records import collecting
+from packpass.reports.report import Report
 
 from .document_bodies import BODIES, Body
 
@@ -71,24 +73,22 @@ def same(want: list[Any], got: list[Any], low: bool = False) -> None:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_equals_eager(name: str) -> None:
+def test_rewritten_and_equal(name: str) -> None:
     body = BODIES[name]
     compiled = torch.compile(body.fn, backend=packpass.backend, options=EAGER, fullgraph=True)
+    report = Report()
     for n, (cu, total) in enumerate(sizes(body)):
-        want, got = (run(fn, arguments(body, cu, total)) for fn in (body.fn, compiled))
+        with collecting(report):
+            got = run(compiled, arguments(body, cu, total))
+        if n == 0:
+            assert [r.rule for r in report.rewrites] == ["vectorize_segments"], report.refusals
+            assert not report.refusals and report.graphs == 1
+            assert sum(record.host_syncs_after for record in report.graph_records) == 0
+        want = run(body.fn, arguments(body, cu, total))
         same(want[0], got[0])
         same(want[1], got[1], "half" in name)
         if n == 2:
             assert counters["stats"]["unique_graphs"] <= body.graphs
-
-
-@pytest.mark.parametrize("name", BODIES)
-def test_is_rewritten(name: str) -> None:
-    body = BODIES[name]
-    report = packpass.explain(body.fn, options=EAGER)(*arguments(body, *sizes(body)[0]))
-    assert [r.rule for r in report.rewrites] == ["vectorize_segments"], report.refusals
-    assert not report.refusals and report.graphs == 1
-    assert sum(record.host_syncs_after for record in report.graph_records) == 0
 
 
 THROUGH_AOT = [

@@ -210,7 +210,8 @@ def test_dynamic_shapes_need_one_graph(model_class: type[models.Model], compiles
     assert compiles == ["packed"]
 
 
-@pytest.mark.parametrize("model_class", [pytest.param(models.Causal, marks=pytest.mark.slow), models.WrittenOutModel])
+@pytest.mark.slow  # test_eliminate_padding_programs has a model for every run
+@pytest.mark.parametrize("model_class", [models.Causal, models.WrittenOutModel])
 def test_through_inductor(model_class: type[models.Model], compiles: list[str]) -> None:
     model = model_class()
     compiled = torch.compile(model, backend=packpass.backend, options=ON)

@@ -119,6 +119,7 @@ def test_calls_stay_in_their_regions(
     assert compiles == ["packed"]
 
 
+@pytest.mark.slow
 def test_through_inductor(compiles: list[str]) -> None:  # noqa: F811
     model = AsModule()
     compiled = torch.compile(model, backend=packpass.backend, options=ON, dynamic=True)

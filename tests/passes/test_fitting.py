@@ -117,7 +117,7 @@ def test_a_fix_is_not_undone() -> None:
         run(ids, torch.tensor([0, 7, 3, 12]))
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_assertions_beside_a_rewritten_loop_raise(number: int) -> None:
     """In generated code for several threads they would be thrown out of an OpenMP region, which ends the process."""
 

@@ -37,7 +37,7 @@ def explain(case: a2a_programs.Case, cp: int, rank: int = 1, **options: Any) -> 
 
 
 # Real ranks run groups of two.
-@pytest.mark.parametrize("cp", [pytest.param(2, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("cp", [4, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", a2a_programs.REWRITTEN)
 def test_rewrites(name: str, cp: int) -> None:
     case = a2a_programs.REWRITTEN[name]
@@ -92,7 +92,7 @@ def test_rewrites_hard(name: str) -> None:
     if "with_einops" in name and is_one_node(rearrange, torch.zeros(2, 2), "a b -> b a"):
         pytest.skip("einops calls are closed to Dynamo here")
     case = a2a_hard_programs.REWRITTEN[name]
-    report = explain_hard(case, 8)
+    report = explain_hard(case, 4)
     assert (report.graphs, report.graph_breaks, report.collectives_after) == (1, 0, case.exchanges)
     assert [r for r in report.rewrites if r.rule == FUSE]
 

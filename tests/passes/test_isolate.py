@@ -112,11 +112,12 @@ def test_boundaries_by_their_name_that_fit_no_row_are_one_document() -> None:
     torch.testing.assert_close(compiled(x, weight, torch.tensor([0, 5, 99])), programs.dense(x, weight))
 
 
-def test_parts_with_inductor_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inner", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_parts_are_compiled_once(inner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     real = unpadded.compile_for
     monkeypatch.setattr(unpadded, "compile_for", lambda *args: seen.append(args) or real(*args))
-    compiled = compiled_with(programs.several_parts, {"packpass.isolate": True})
+    compiled = compiled_with(programs.several_parts, {**ON, "packpass.inner_backend": inner})
     for bounds in BATCHES:
         check(compiled, programs.several_parts, bounds)
     assert counters["stats"]["unique_graphs"] <= 2

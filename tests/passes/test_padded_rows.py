@@ -101,8 +101,7 @@ def test_rows_without_any_true_place() -> None:
     torch.testing.assert_close(compiled(x, both, both), from_mask_to_mask(x, both, both))
 
 
-def test_inductor() -> None:
-    for name in ("zipped", "packed_by_masks", "shard"):
-        fn = next(fn for fn in PROGRAMS if fn.__name__ == name)
-        torch._dynamo.reset()
-        assert run(fn, PROGRAMS[fn], "inductor").rewrites
+@pytest.mark.parametrize("name", ["zipped", "packed_by_masks", "shard"])
+def test_through_inductor(name: str) -> None:
+    fn = next(fn for fn in PROGRAMS if fn.__name__ == name)
+    assert run(fn, PROGRAMS[fn], "inductor").rewrites
