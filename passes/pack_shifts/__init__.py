@@ -235,9 +235,9 @@ def _wrapping(run: Interpreter) -> list[Refusal]:
             )
             if chooses(user):
                 reason = (
-                    f"the roll wraps around at the row's end, and {op_name(user)} leaves slots of it out by values that "
-                    "are not known; if it is meant to stop at documents, fill its end first (y[..., -1] = value), or use "
-                    "packpass.ops.packed_roll"
+                    f"the roll wraps around at the row's end, and {op_name(user)} leaves slots of it out by values "
+                    "that are not known; if it is meant to stop at documents, fill its end first "
+                    "(y[..., -1] = value), or use packpass.ops.packed_roll"
                 )
             out.append(Refusal(NAME, "no-fill", reason, location))
     for store, why in run.unfilled:

@@ -93,7 +93,7 @@ def kept_and_carried(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(out)
 
 
-@leave("f[T] m[T] cu", tail=False, must_refuse=True, why="random numbers are drawn for the kept slots")
+@leave("f[T] m[T] cu", tail=False, why="random numbers are drawn for the kept slots")
 def kept_and_drawn(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     bounds = cu.tolist()
     return torch.stack(

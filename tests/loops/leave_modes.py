@@ -73,6 +73,15 @@ def carried_without_gradients(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
 # === Columns =================================================================================================
 
 
+@leave("f[2,T,3] cu", tail=False, must_refuse=True, why="nobody proves that the two parts do not overlap")
+def columns_of_all_rows_and_of_one(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[:, s:e, 1:] = x[:, s:e, :2].flip(1)
+        out[0, s:e, 0] = x[1, s:e, 0].cumsum(0)
+    return out
+
+
 @leave("f[T,3] cu", tail=False, must_refuse=True, why="a column and all columns are written")
 def a_column_and_all(x: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()

@@ -144,7 +144,7 @@ def kept_around_others(x: Tensor, asked: Tensor, answered: Tensor, cu: Tensor) -
     return torch.stack(out)
 
 
-@program("d[T] m[T] m[T] cu", exact=False, tail=False)
+@program("d[T] m[T] m[T] cu", exact=False, tail=False, depends=False)
 def totals_of_two_masks(x: Tensor, asked: Tensor, answered: Tensor, cu: Tensor) -> Tensor:
     lengths = (cu[1:] - cu[:-1]).tolist()
     first, second = x.new_zeros(()), x.new_ones(())
