@@ -12,7 +12,7 @@ After::
     part = kept[cu2[i] : cu2[i + 1]]
 
 Not a rewrite of its own: runs before the passes that look at loops, changes no value, and leaves what it does not
-recognise, as loops that look at other slots of their documents as well.
+recognise. Slots of several masks, or kept slots beside all, are taken apart first (`passes.kept_apart`).
 """
 
 from __future__ import annotations

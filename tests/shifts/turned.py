@@ -25,9 +25,9 @@ def turned_rolled_and_turned_back(hidden_states, ids, cu_seqlens):
     return torch.fliplr(turned) * 2
 
 
-@rewrites()
+@rewrites(source="packpass.packed")
 def turned_joined_and_turned_back(flat, cu_seqlens):
-    turned = torch.flip(flat, (0,))
+    turned = torch.flip(packpass.packed(flat, cu_seqlens), (0,))
     return torch.cat((turned.new_full((1,), -100), turned[:-1])).flipud()
 
 
