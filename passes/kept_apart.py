@@ -32,10 +32,14 @@ from passes.loops import LoopFound, only_asserted
 from passes.nodes import computed_from, needed_for
 
 
+_WAYS = (*markers.LOOP_SKIP, *markers.LOOP_BRANCH, markers.LOOP_CHECK)
+"""What says that a part of a body is not for all documents; what leaves the loop would be, and may raise."""
+
+
 def take_apart(graph: fx.Graph, loop: LoopFound, seeds: list[list[fx.Node]]) -> bool:
     """Put a loop in front of ``loop`` for the slots that start at ``seeds``, those of each iteration. False if that
     cannot be proven to be the same."""
-    if len(loop.iterations) != 2 or any(changes_mode(node) for node in loop.nodes):
+    if len(loop.iterations) != 2 or any(changes_mode(node) or node.target in _WAYS for node in loop.nodes):
         return False
     found = []
     for (begin, body, _), own in zip(loop.iterations, seeds, strict=True):

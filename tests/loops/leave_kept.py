@@ -93,6 +93,25 @@ def kept_and_carried(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(out)
 
 
+@leave("f[T] m[T] cu", tail=False, why="the largest of no slots is looked for in documents that are not skipped alone")
+def kept_of_documents_that_are_not_skipped(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = [x.sum()]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e == s:
+            continue
+        out.append(x[s:e][mask[s:e] | ~mask[s:e]].amax() - x[s:e].sum())
+    return torch.stack(out)
+
+
+@leave("f[T] m[T] cu", tail=False)
+def kept_behind_a_branch(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        most = x[s:e][mask[s:e] | ~mask[s:e]].amax() if e > s else x.new_zeros(())
+        out.append(most - x[s:e].sum())
+    return torch.stack(out)
+
+
 @leave("f[T] m[T] cu", tail=False, why="random numbers are drawn for the kept slots")
 def kept_and_drawn(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     bounds = cu.tolist()
