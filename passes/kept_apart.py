@@ -31,7 +31,6 @@ from passes.document_loops.fission import Prefix, alike, split
 from passes.loops import LoopFound, only_asserted
 from passes.nodes import computed_from, needed_for
 
-
 _WAYS = (*markers.LOOP_SKIP, *markers.LOOP_BRANCH, markers.LOOP_CHECK)
 """What says that a part of a body is not for all documents; what leaves the loop would be, and may raise."""
 
