@@ -57,6 +57,12 @@ def _picks(node: fx.Node) -> bool:
     return node.target is markers.MASKED and node.args[2] is None
 
 
+def _mask_of(node: fx.Node) -> fx.Node:
+    mask = node.args[1]
+    assert isinstance(mask, fx.Node)
+    return mask
+
+
 def _apart(graph: fx.Graph, begin: fx.Node) -> None:
     """A loop for each mask of a loop, and one for all slots."""
     while True:
@@ -65,7 +71,7 @@ def _apart(graph: fx.Graph, begin: fx.Node) -> None:
         if not kinds[0] or any(len(kind) != len(kinds[0]) for kind in kinds):
             return
         picked = [node for kind in kinds for nodes in kind for node in nodes]
-        counts = [user for node in picked for user in _sums(node.args[1]) if user in loop.nodes]
+        counts = [user for node in picked for user in _sums(_mask_of(node)) if user in loop.nodes]
         gone = _without(dict.fromkeys((*picked, *counts)), loop.nodes)
         alone = gone is not None and not any(_cuts(node) for node in loop.nodes - gone - {*picked, *counts})
         if len(kinds[0]) == 1 and alone:
@@ -90,7 +96,7 @@ def _by_mask(body: tuple[fx.Node, ...]) -> list[list[fx.Node]]:
         made[node] = made.setdefault((node.op, node.target, repr(args)), node)  # type: ignore[call-overload]
     kinds: dict[Any, list[fx.Node]] = {}
     for node in filter(_picks, body):
-        kinds.setdefault(made.get(node.args[1], node.args[1]), []).append(node)  # type: ignore[arg-type]
+        kinds.setdefault(made.get(_mask_of(node), _mask_of(node)), []).append(node)
     return list(kinds.values())
 
 

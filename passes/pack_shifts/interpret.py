@@ -127,11 +127,10 @@ class Interpreter:
         """
         store = view.store
         before = None if is_plain(store) else self.shift(store)
-        turned = next(
-            (p.content for p in store.alternatives[0] if isinstance(p.content, Read) and p.content.turned), None
-        )
-        if before is not None or turned is not None:
-            way = before or Shift(turned.source, 0)
+        contents = (p.content for p in store.alternatives[0])
+        turned = next((c.source for c in contents if isinstance(c, Read) and c.turned), None)
+        way = before or (None if turned is None else Shift(turned, 0))
+        if way is not None:
             self.between.setdefault(node, []).append((store, way))
         if not view.straight:
             # Its slots under another shape: only as a row of its own.

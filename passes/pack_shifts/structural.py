@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true as known
 from packpass.semantics import argument, call_of, example, kept_axis, meaning_of, op_name, storage
-from packpass.semantics.indexing import SPLITTING
+from packpass.semantics.indexing import SPLITTING, TURNING
 from packpass.semantics.meaning import Cut, Flipped, Kept, Selected, is_one
 from packpass.semantics.memory import copied
 from passes.pack_shifts.interpret import Interpreter
@@ -57,7 +57,7 @@ def _turns(shift: Any, view: View) -> Any:
     return shift
 
 
-@rule("flip", "fliplr", "flipud")
+@rule(*TURNING)
 def _flip(run: Interpreter, node: fx.Node) -> Any:
     """A row that is turned round, perhaps to be turned back once it is shifted."""
     call, meaning = call_of(node), meaning_of(call_of(node))
