@@ -12,7 +12,7 @@ After::
     part = kept[cu2[i] : cu2[i + 1]]
 
 Not a rewrite of its own: runs before the passes that look at loops, changes no value, and leaves what it does not
-recognise, as loops that look at other slots of their documents as well.
+recognise. Slots of several masks, or kept slots beside all, are taken apart first (`passes.kept_apart`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from packpass.semantics.pointwise import slot_by_slot
 from passes.building import Builder
 from passes.document_loops.boundaries import boundary_vector, check_split, summed, unchanged
 from passes.document_loops.find import same_length
+from passes.kept_apart import take_apart
 from passes.loops import LoopFound, find
 from passes.nodes import ahead, computed_from
 from passes.refused import Refused
@@ -43,9 +44,60 @@ def with_kept_rows(graph: fx.Graph) -> None:
     for loop in find(graph):
         for node in [n for _, body, _ in loop.iterations for n in body if n.target is operator.setitem]:
             _fill(graph, node)
-        picked = [n for _, body, _ in loop.iterations for n in body if n.target is markers.MASKED and n.args[2] is None]
+    for begin in [loop.iterations[0][0] for loop in find(graph)]:
+        _apart(graph, begin)
+    for loop in find(graph):
+        picked = [n for _, body, _ in loop.iterations for n in body if _picks(n)]
         if picked:
             _Kept(graph, loop, picked).cut()
+
+
+def _picks(node: fx.Node) -> bool:
+    """``part[mask]``, where the mask is a document's and not the row of a batch."""
+    return node.target is markers.MASKED and node.args[2] is None
+
+
+def _mask_of(node: fx.Node) -> fx.Node:
+    mask = node.args[1]
+    assert isinstance(mask, fx.Node)
+    return mask
+
+
+def _apart(graph: fx.Graph, begin: fx.Node) -> None:
+    """A loop for each mask of a loop, and one for all slots."""
+    while True:
+        loop = next(loop for loop in find(graph) if loop.iterations[0][0] is begin)
+        kinds = [_by_mask(body) for _, body, _ in loop.iterations]
+        if not kinds[0] or any(len(kind) != len(kinds[0]) for kind in kinds):
+            return
+        picked = [node for kind in kinds for nodes in kind for node in nodes]
+        counts = [user for node in picked for user in _sums(_mask_of(node)) if user in loop.nodes]
+        gone = _without(dict.fromkeys((*picked, *counts)), loop.nodes)
+        alone = gone is not None and not any(_cuts(node) for node in loop.nodes - gone - {*picked, *counts})
+        if len(kinds[0]) == 1 and alone:
+            return
+        if not any(take_apart(graph, loop, [kind[k] for kind in kinds]) for k in range(len(kinds[0]))):
+            return
+
+
+def _cuts(node: fx.Node) -> bool:
+    """Does a call of a body cut slots out of a row?"""
+    index = node.args[1] if op_name(node) in ("getitem", "setitem") else None
+    entries = index if isinstance(index, tuple) else (index,)
+    sliced = any(isinstance(e, slice) and isinstance(e.start, fx.Node) | isinstance(e.stop, fx.Node) for e in entries)
+    return sliced or node.target is markers.SPLIT_GET
+
+
+def _by_mask(body: tuple[fx.Node, ...]) -> list[list[fx.Node]]:
+    """What masks of a body pick, by the mask."""
+    made: dict[fx.Node, Any] = {}
+    for node in body:
+        args = fx.map_arg((node.args, dict(node.kwargs)), lambda n: made.get(n, n))
+        made[node] = made.setdefault((node.op, node.target, repr(args)), node)  # type: ignore[call-overload]
+    kinds: dict[Any, list[fx.Node]] = {}
+    for node in filter(_picks, body):
+        kinds.setdefault(made.get(_mask_of(node), _mask_of(node)), []).append(node)
+    return list(kinds.values())
 
 
 def _fill(graph: fx.Graph, node: fx.Node) -> None:

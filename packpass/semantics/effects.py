@@ -188,8 +188,11 @@ def written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
 def _written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
     target: Any = node.target
     name = op_name(node)
-    if not name or node.kwargs.get("out") is not None:
+    out = node.kwargs.get("out")
+    if not name:
         return _operands(node)
+    if out is not None:
+        return (out,) if isinstance(out, fx.Node) and "::" not in name else _operands(node)
     if "::" in name or name.startswith("torch.distributed."):
         return _declared(node) if _mutable(target) else ()
     call = call_of(node)

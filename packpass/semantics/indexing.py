@@ -34,6 +34,8 @@ from packpass.semantics.meaning import (
 )
 
 FAMILY = "indexing"
+TURNING = ("flip", "fliplr", "flipud")
+"""What turns rows round."""
 SPLITTING = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unbind"})
 """Parts of one axis, side by side."""
 _ZERO = Traits(zero_gradient=frozenset({"input"}))
@@ -304,5 +306,5 @@ ENTRIES: dict[str, Entry] = {
     **dict.fromkeys((*SPLITTING, "unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes"), _split),
     **dict.fromkeys(("hsplit", "vsplit", "dsplit"), _split),
     **dict.fromkeys(("split_copy", "split_with_sizes_copy", "unbind_copy"), _split),
-    **dict.fromkeys(("roll", "flip", "fliplr", "flipud"), _moved),
+    **dict.fromkeys(("roll", *TURNING), _moved),
 }

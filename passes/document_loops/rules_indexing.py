@@ -152,7 +152,11 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
         raise Refused("partial-write", "only a part of a segment's other dimensions is assigned", node)
     segment, window = found
     entries = expand_index(index, example(base).dim(), node)
-    slot = not isinstance(entries[example(base).dim() + segment.dim], slice) if not isinstance(window, str) else True
+    if isinstance(machine.value(base), Segment):
+        slot = isinstance(window, str) or not isinstance(entries[segment.rank + segment.dim], slice)
+    else:  # of a column, ``out[s:e, j]``, the dimensions are fewer than the entries
+        cut = (entry for entry in entries if isinstance(entry, slice) and not constant_entry(machine, entry))
+        slot = isinstance(window, str) or next(cut, None) is None
     new = machine.value(value)
     if slot and isinstance(new, Segment):
         raise Refused(

@@ -228,16 +228,21 @@ def _wrapping(run: Interpreter) -> list[Refusal]:
         if packed is not None and corrected(user, store.root, packed[1].boundaries):
             reason = "the code itself treats the slots at boundaries, by a mask or index made from them"
             out.append(Refusal(NAME, "already-bounded", reason, location))
-        elif not chooses(user):  # else what wraps around may be chosen away
+        else:
             reason = (
                 "the roll wraps around at the row's end; if it is meant to stop at documents, fill what it opens "
                 "(y[..., -1] = value) or use packpass.ops.packed_roll"
             )
+            if chooses(user):
+                reason = (
+                    f"the roll wraps around at the row's end, and {op_name(user)} leaves slots of it out by values "
+                    "that are not known; if it is meant to stop at documents, fill its end first "
+                    "(y[..., -1] = value), or use packpass.ops.packed_roll"
+                )
             out.append(Refusal(NAME, "no-fill", reason, location))
-    for store, user in run.unfilled:
-        if store.found is None and store.origin is not None and not chooses(user):
-            reason = "what comes in at the row's open end is not one number, so there is nothing to fill documents with"
-            out.append(Refusal(NAME, "no-fill", reason, location_of_node(store.origin) or "<unknown>"))
+    for store, why in run.unfilled:
+        if store.found is None and store.origin is not None:
+            out.append(Refusal(NAME, *why, location_of_node(store.origin) or "<unknown>"))
     return out
 
 

@@ -168,7 +168,7 @@ def _slot_by_slot(node: fx.Node) -> bool:
     """Is a value made of others slot by slot, perhaps in another place?"""
     name = op_name(node)
     moves = family_of(node) in ("views", "indexing") and name != "repeat_interleave"
-    return moves or name == "roll" or slot_by_slot(node)
+    return moves or name in ("roll", "packpass::packed") or slot_by_slot(node)
 
 
 def chooses(node: fx.Node) -> bool:

@@ -18,7 +18,7 @@ from packpass.semantics.effects import written_inputs
 from packpass.semantics.losses import OF_CLASSES
 from passes.pack_shifts.pieces import ZERO, Pieces, Read, Shift, Source, crop, moved_part, shift_of, whole
 from passes.pack_shifts.registry import rule_of
-from passes.pack_shifts.values import Store, Uniform, View, is_plain, new_store, position, recast
+from passes.pack_shifts.values import Left, Store, Uniform, View, is_plain, new_store, position, recast
 
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -66,8 +66,8 @@ class Interpreter:
         self.found: list[Found] = []
         self.wrapping: list[tuple[Store, fx.Node, Shift]] = []
         """Rolls whose open end nobody fills before somebody looks at it."""
-        self.unfilled: list[tuple[Store, fx.Node]] = []
-        """Shifts with something else than one number in the slots that they open."""
+        self.unfilled: list[tuple[Store, Left]] = []
+        """Shifts with something else than one number in the slots that they open, or that are seen in another way."""
         self.roots: dict[int, list[Store]] = {}
         """Stores by the identity of their memory."""
         self.cuts: dict[Any, Found] = {}
@@ -127,8 +127,11 @@ class Interpreter:
         """
         store = view.store
         before = None if is_plain(store) else self.shift(store)
-        if before is not None:
-            self.between.setdefault(node, []).append((store, before))
+        contents = (p.content for p in store.alternatives[0])
+        turned = next((c.source for c in contents if isinstance(c, Read) and c.turned), None)
+        way = before or (None if turned is None else Shift(turned, 0))
+        if way is not None:
+            self.between.setdefault(node, []).append((store, way))
         if not view.straight:
             # Its slots under another shape: only as a row of its own.
             if not is_plain(store):
@@ -204,15 +207,22 @@ class Interpreter:
             else:
                 store.found = self.add(shift, view, node, store.origin)
             return
-        if shift is None and self.is_unfilled(store) and view.complete:
-            self.unfilled.append((store, node))
+        if shift is None and not is_plain(store) and self.cut_shift(view) is None:
+            unfilled = self.unfilled_by(view)
+            self.unfilled += [] if unfilled is None else [(store, unfilled)]
         self.look_at_cut(view, node)
 
-    def is_unfilled(self, store: Store) -> bool:
-        """Does it hold a packed row that was shifted, and at the open end something that is not one number?"""
-        row = position(store.size, store.size)
-        parts = [moved_part(p, row) for p in store.alternatives] if row is not None else []
-        return any(source is not None and self.layouts.packed_dim(source.node) is not None for source in parts)
+    def unfilled_by(self, view: View) -> Left | None:
+        """Why nothing is filled in where a view shows a packed row that was shifted: what is at its open end is not one
+        number, or it came there in another way than by a shift alone."""
+        store, row = view.store, position(view.store.size, view.store.size)
+        if row is None or view.dim is None:
+            return None
+        for pieces in (crop(p, view.start, view.stop) for p in store.alternatives):
+            source = moved_part(pieces, row)
+            if source is not None and self.layouts.packed_dim(source.node) is not None:
+                return _why_unfilled(pieces, view)
+        return None
 
     def cut_shift(self, view: View) -> Shift | None:
         """The shift that the slots of a view are, whatever else the memory holds."""
@@ -306,7 +316,7 @@ class Interpreter:
 
     def same_row(self, content: Any, node: fx.Node, dim: int) -> None:
         """A row made of slots of a packed row is cut by the same boundaries."""
-        if isinstance(content, Read):
+        if isinstance(content, Read) and not content.turned:
             packed = self.layouts.packed_dim(content.source.node)
             if packed is not None:
                 self.layouts.axes.link(Axis(content.source.node, packed[0]), Axis(node, dim))
@@ -316,6 +326,22 @@ def ignored(loss: fx.Node) -> Any:
     """The target that a loss does not count."""
     value = argument(loss, 4, "ignore_index", -100)
     return value if isinstance(value, int) else -100
+
+
+def _why_unfilled(pieces: Pieces, view: View) -> Left:
+    if any(isinstance(p.content, Read) and p.content.turned for p in pieces):
+        return Left(
+            "moved-slots",
+            "a packed row is turned round, shifted, and looked at before it is turned back; shift it as it stands, or "
+            "use packpass.ops.packed_roll",
+        )
+    if not view.based:
+        return Left(
+            "moved-slots",
+            "a packed row is padded, seen in another shape, and cut; cut it first, or use packpass.ops.packed_roll",
+        )
+    reason = "what comes in at the row's open end is not one number, so there is nothing to fill documents with"
+    return Left("no-fill", reason)
 
 
 def _is_number(value: Any) -> bool:

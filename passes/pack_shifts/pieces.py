@@ -48,10 +48,11 @@ class Const:
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """Slot ``p`` holds ``source[p + offset]``."""
+    """Slot ``p`` holds ``source[p + offset]``, or ``source[offset - p]`` of a row that is turned round."""
 
     source: Source
     offset: Pos
+    turned: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,8 @@ def length_of(pieces: Pieces) -> Pos:
 def _moved(content: Content, by: Pos) -> Content:
     """The content seen from a row that starts ``by`` slots later."""
     if isinstance(content, Read):
-        return Read(content.source, content.offset + by)
+        offset = content.offset - by if content.turned else content.offset + by
+        return Read(content.source, offset, content.turned)
     return Ramp(content.offset + by) if isinstance(content, Ramp) else content
 
 
@@ -157,6 +159,20 @@ def rolled(pieces: Pieces, shift: int) -> Pieces | None:
     return joined([crop(pieces, cut, length), crop(pieces, ZERO, cut)])
 
 
+def flipped(pieces: Pieces) -> Pieces:
+    """The last slot first."""
+    last, out = length_of(pieces) - Pos(0, 1), list[Piece]()
+    for piece in reversed(pieces):
+        content = piece.content
+        if isinstance(content, Read):
+            offset = content.offset - last if content.turned else content.offset + last
+            content = Read(content.source, offset, not content.turned)
+        elif isinstance(content, Ramp):
+            content = UNKNOWN
+        out.append(Piece(length_of(pieces) - piece.stop, length_of(pieces) - piece.start, content))
+    return tuple(out)
+
+
 def zipped(a: Pieces, b: Pieces) -> list[tuple[Pos, Pos, Content, Content]]:
     """Both rows cut where either is cut."""
     edges = sorted({p.start for p in (*a, *b)} | {length_of(a)})
@@ -189,7 +205,7 @@ def shift_of(pieces: Pieces, row: Pos) -> Shift | None:
     """Is this row of ``row`` slots another one, shifted?"""
     if len(pieces) == 1:
         content = pieces[0].content
-        if isinstance(content, Read) and content.offset.n == 0 and content.offset.c > 0:
+        if isinstance(content, Read) and not content.turned and content.offset.n == 0 and content.offset.c > 0:
             k = content.offset.c
             if length_of(pieces) == row - Pos(0, k):
                 return Shift(content.source, -k, dropped=k)
@@ -197,7 +213,7 @@ def shift_of(pieces: Pieces, row: Pos) -> Shift | None:
     if len(pieces) != 2 or length_of(pieces) != row:
         return None
     for moved, opened, left in ((pieces[0], pieces[1], True), (pieces[1], pieces[0], False)):
-        if not isinstance(moved.content, Read) or moved.content.offset.n:
+        if not isinstance(moved.content, Read) or moved.content.turned or moved.content.offset.n:
             continue
         by = -moved.content.offset.c
         if (left and by >= 0) or (not left and by <= 0):
@@ -207,7 +223,8 @@ def shift_of(pieces: Pieces, row: Pos) -> Shift | None:
             continue
         if isinstance(opened.content, Const):
             return Shift(moved.content.source, by, opened.content.value)
-        if isinstance(opened.content, Read) and opened.content.source == moved.content.source:
+        same = isinstance(opened.content, Read) and not opened.content.turned
+        if same and isinstance(opened.content, Read) and opened.content.source == moved.content.source:
             wrap = moved.content.offset + (ZERO - row if left else row)
             if opened.content.offset == wrap:
                 return Shift(moved.content.source, by, wraps=True)
@@ -215,12 +232,16 @@ def shift_of(pieces: Pieces, row: Pos) -> Shift | None:
 
 
 def moved_part(pieces: Pieces, row: Pos) -> Source | None:
-    """The row that is shifted, where what comes in at the open end is neither a number nor the other end."""
+    """The row that is shifted, where what comes in at the open end is neither a number nor the other end; or that is
+    turned round as well."""
     if len(pieces) < 2 or length_of(pieces) != row:
         return None
     for moved, to_front in ((pieces[0], True), (pieces[-1], False)):
-        if isinstance(moved.content, Read) and moved.content.offset.n == 0:
-            by = moved.content.offset.c
+        at = moved.content.offset if isinstance(moved.content, Read) else row
+        if isinstance(moved.content, Read) and moved.content.turned:
+            at = row - Pos(0, 1) - at
+        if isinstance(moved.content, Read) and at.n == 0:
+            by = at.c
             if (to_front and by > 0 and moved.stop == row - Pos(0, by)) or (
                 not to_front and by < 0 and moved.start == Pos(0, -by)
             ):
@@ -230,6 +251,5 @@ def moved_part(pieces: Pieces, row: Pos) -> Source | None:
 
 def source_of(pieces: Pieces) -> Source | None:
     """The row itself, if the pieces are exactly that."""
-    if len(pieces) == 1 and isinstance(pieces[0].content, Read) and pieces[0].content.offset == ZERO:
-        return pieces[0].content.source
-    return None
+    content = pieces[0].content if len(pieces) == 1 else UNKNOWN
+    return content.source if isinstance(content, Read) and content == Read(content.source, ZERO) else None

@@ -26,8 +26,13 @@ rule = registrar(STRUCTURAL)
 
 
 def rule_of(node: fx.Node) -> Rule | None:
-    """The rule of a call: that of its name, else one for all that fill memory, copy, show the same slots, look slots
-    up, compare, add, or compute with whole numbers."""
+    """The rule of a call; of one that writes what it makes to ``out=``, the rule for these."""
+    return STRUCTURAL["out"] if isinstance(node.kwargs.get("out"), fx.Node) else rule_of_result(node)
+
+
+def rule_of_result(node: fx.Node) -> Rule | None:
+    """The rule for what a call makes: that of its name, else one for all that fill memory, copy, show the same slots,
+    look slots up, compare, add, or compute with whole numbers."""
     name = op_name(node)
     if name in STRUCTURAL or not name:
         return STRUCTURAL.get(name)
@@ -49,6 +54,6 @@ def operations() -> frozenset[str]:
     """The operations that are followed slot by slot, on the way from a row to its shift; for people."""
     common: dict[str, Iterable[str]] = {
         **{"views": FAMILIES["views"], "lookups": FAMILIES["lookups"], "filled": FAMILIES["creation"]},
-        **{"copies": COPIES, "comparisons": COMPARISONS, "sums": LINEAR, "numbers": ON_POSITIONS},
+        **{"copies": COPIES, "comparisons": COMPARISONS, "sums": LINEAR, "numbers": ON_POSITIONS, "out": ()},
     }
     return (frozenset(STRUCTURAL) - common.keys()).union(*common.values())

@@ -10,12 +10,12 @@ from torch import fx
 
 from packpass._compat import statically_known_true as known
 from packpass.semantics import argument, call_of, example, kept_axis, meaning_of, op_name, storage
-from packpass.semantics.indexing import SPLITTING
-from packpass.semantics.meaning import Cut, Kept, Selected, is_one
+from packpass.semantics.indexing import SPLITTING, TURNING
+from packpass.semantics.meaning import Cut, Flipped, Kept, Selected, is_one
 from packpass.semantics.memory import copied
 from passes.pack_shifts.interpret import Interpreter
 from passes.pack_shifts.numbers import numbers_of
-from passes.pack_shifts.pieces import UNKNOWN, ZERO, Const, Pieces, Pos, crop, joined, rolled, whole
+from passes.pack_shifts.pieces import UNKNOWN, ZERO, Const, Pieces, Pos, crop, flipped, joined, rolled, whole
 from passes.pack_shifts.registry import STRUCTURAL, rule
 from passes.pack_shifts.values import Uniform, View, constant, fixed, is_plain, new_store, position, recast
 
@@ -57,6 +57,20 @@ def _turns(shift: Any, view: View) -> Any:
     return shift
 
 
+@rule(*TURNING)
+def _flip(run: Interpreter, node: fx.Node) -> Any:
+    """A row that is turned round, perhaps to be turned back once it is shifted."""
+    call, meaning = call_of(node), meaning_of(call_of(node))
+    view = None if call is None else run.view(call.get("input", "self"))
+    if view is None or view.dim is None or meaning is None or run.shift(view.store) is not None:
+        return None  # who turns a shift looks at it
+    axes = meaning.relations[0].operands[0]
+    turned = [d for d, axis in enumerate(axes or ()) if isinstance(axis.how, Flipped)]
+    if turned != [view.dim]:
+        return None
+    return run.made(node, view.dim, view.store.size, [flipped(p) for p in run.read(view, node)[:1]], node)
+
+
 @rule("pad")
 def _pad(run: Interpreter, node: fx.Node) -> Any:
     call = call_of(node)
@@ -65,7 +79,7 @@ def _pad(run: Interpreter, node: fx.Node) -> Any:
     view, pad, mode = run.view(call.get("input", "self")), call.get("pad"), call.get("mode", default="constant")
     fill = call.get("value", default=None)
     fill = 0 if fill is None else fill
-    if view is None or view.dim is None or mode != "constant" or not isinstance(fill, (bool, int, float)):
+    if view is None or view.dim is None or not isinstance(fill, (bool, int, float)):
         return None
     if not isinstance(pad, (tuple, list)) or not all(isinstance(p, int) for p in pad):
         return None
@@ -74,7 +88,7 @@ def _pad(run: Interpreter, node: fx.Node) -> Any:
     left, right = pairs.pop(view.dim, (0, 0))
     if any(p != (0, 0) for p in pairs.values()) or (left, right) == (0, 0):
         return None
-    number = constant(fill, example(node).dtype)
+    number = constant(fill, example(node).dtype) if mode == "constant" else UNKNOWN
 
     def padded(pieces: Pieces) -> Pieces:
         length = pieces[-1].stop
@@ -320,12 +334,20 @@ def _shape(run: Interpreter, node: fx.Node) -> Any:
         return None
     if storage(node) != storage(base):
         return None  # a copy: a row of its own
-    sizes = zip(example(node).shape, example(base).shape, strict=False)
-    same = example(node).dim() == example(base).dim() and to == view.dim and all(known(a == b) for a, b in sizes)
+    same = declared or (to == view.dim and _same_places(node, base))
     if view.chain:
         return dataclasses.replace(view, dim=to, chain=(*view.chain, node), straight=view.straight and same)
     straight = view.straight and same
     return dataclasses.replace(view, dim=to, base=node, straight=straight, based=straight)
+
+
+def _same_places(node: fx.Node, base: fx.Node) -> bool:
+    """Does every element stand where it stood, or are other dimensions exchanged, split or read as another dtype?"""
+    before, after = example(base), example(node)
+    if before.dtype != after.dtype or before.dim() != after.dim():
+        return False
+    sizes = list(zip(before.shape, after.shape, strict=True))
+    return all(known(a == b) and (is_one(a) or kept_axis(node, base, d) == d) for d, (a, b) in enumerate(sizes))
 
 
 @rule("copies")

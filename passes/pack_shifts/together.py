@@ -75,10 +75,10 @@ def need_rows_between(run: Interpreter) -> None:
 
 def stays_between(run: Interpreter, found: Found) -> Left | None:
     """Is this a move of a row that somebody looks at, and that goes around at the row's end?"""
-    seen = {store for store, *_ in [*run.wrapping, *run.unfilled]}
-    if any(store.found is None and store in seen for store in rows_between(run, found)):
-        return Left("no-fill", "it moves on a row that is looked at, and that wraps around at the row's end")
-    return None
+    around = Left("no-fill", "it moves on a row that is looked at, and that wraps around at the row's end")
+    seen = dict(run.unfilled) | {store: around for store, *_ in run.wrapping}
+    left = (seen[store] for store in rows_between(run, found) if store.found is None and store in seen)
+    return next(left, None)
 
 
 def rows_between(run: Interpreter, found: Found) -> list[Store]:

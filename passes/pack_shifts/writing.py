@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import argument, example, op_name
+from packpass.semantics import argument, example, op_name, storage
 from passes.pack_shifts.choosing import choose, flags_of, number
 from passes.pack_shifts.interpret import Interpreter
+from passes.pack_shifts.numbers import combining
 from passes.pack_shifts.pieces import ZERO, Const, Piece, Pieces, Place, Pos, merged, overwritten, whole
-from passes.pack_shifts.registry import rule
+from passes.pack_shifts.registry import rule, rule_of_result
 from passes.pack_shifts.structural import bounds, cut_of, from_start, target_view
 from passes.pack_shifts.values import View, from_right, position, recast
 
@@ -143,6 +144,29 @@ def _filled(run: Interpreter, node: fx.Node, value: Any) -> Any:
     if write(run, node, view, view.start, view.stop, value) is None:
         return None
     return dataclasses.replace(view, chain=(*view.chain, node)) if view.chain else view
+
+
+@rule("out")
+def _out(run: Interpreter, node: fx.Node) -> Any:
+    """``torch.cat(parts, 1, out=y)``: all of ``y`` is overwritten by what the call makes."""
+    out, make = node.kwargs["out"], rule_of_result(node)
+    assert isinstance(out, fx.Node)
+    if make is None or node.users or example(node).dtype != example(out).dtype:
+        return None
+    made = make(run, node)
+    if not isinstance(made, View) or made.store.root is not node or made.dim is None:
+        return None
+    run.roots[storage(node)].remove(made.store)
+    index: list[Any] = [slice(None)] * example(out).dim()
+    index[made.dim] = slice(0, 1)  # any real cut: which dimension it is
+    view = target_view(run, out, tuple(index), None)
+    if view is None or view.store.found is not None or not (view.complete and view.straight and not view.chain):
+        return None
+    if not combining(view, made):
+        return None
+    view.store.origin = view.store.origin or made.store.origin
+    view.store.replace(made.store.alternatives, node)
+    return True
 
 
 @rule("masked_fill_", "index_fill_")

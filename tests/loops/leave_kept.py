@@ -8,16 +8,6 @@ from torch import Tensor
 from .harness import leave
 
 
-@leave("f[T,2] m[T] cu", tail=False, must_refuse=True, why="all slots of a document are looked at as well")
-def kept_beside_all(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
-    return torch.stack([x[s:e][mask[s:e]].sum(0) - x[s:e].sum(0) for s, e in zip(cu[:-1], cu[1:])])
-
-
-@leave("f[T,2] m[T] i[T] cu", tail=False, must_refuse=True, why="two masks keep other slots")
-def kept_by_two_masks(x: Tensor, mask: Tensor, labels: Tensor, cu: Tensor) -> Tensor:
-    return torch.stack([x[s:e][mask[s:e]].sum(0) + x[s:e][labels[s:e] > 3].sum(0) for s, e in zip(cu[:-1], cu[1:])])
-
-
 @leave("f[T,2] m[T] cu", tail=False, must_refuse=True, why="the row is written by the loop")
 def kept_of_a_row_that_changes(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     sums, x = [], x.detach().clone()
@@ -54,3 +44,85 @@ def filled_with_a_fraction(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
 @leave("f[T,3] m[T] cu", tail=False, why="a mask of one feature selects from rows of three")
 def selected_by_a_wider_mask(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([torch.masked_select(x[s:e], mask[s:e, None]) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+# === Slots of several kinds ==================================================================================
+
+
+@leave("f[T,2] m[T] i[T] cu", tail=False, must_refuse=True, why="two lists of slots are as long as two masks say")
+def lists_of_two_masks(x: Tensor, mask: Tensor, labels: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        first.append(x[s:e][mask[s:e]])
+        second.append(x[s:e][labels[s:e] > 30])
+    return torch.cat(first), torch.cat(second)
+
+
+@leave("f[T,2] m[T] cu", tail=False, must_refuse=True, why="kept slots are in a list, and all are summed")
+def a_list_of_kept_beside_all(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    kept, sums = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        kept.append(x[s:e][mask[s:e]])
+        sums.append(x[s:e].sum(0))
+    return torch.cat(kept), torch.stack(sums)
+
+
+@leave("f[T] m[T] cu", tail=False, must_refuse=True, why="kept slots meet the mean of all")
+def kept_around_the_mean_of_all(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack(
+        [(x[s:e][mask[s:e]] - x[s:e].sum()).pow(2).sum() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    )
+
+
+@leave("f[T] m[T] cu", tail=False, must_refuse=True, why="the row is written between two looks at it")
+def kept_before_all_are_written(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    out, sums = x.detach().clone(), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        kept = out[s:e][mask[s:e]].sum()
+        out[s:e] = out[s:e] * 2 + 1
+        sums.append(kept + out[s:e].sum())
+    return torch.stack(sums), out
+
+
+@leave("f[T] m[T] cu", tail=False, must_refuse=True, why="kept slots are weighted by the document before")
+def kept_and_carried(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out, last = [], x.new_zeros(())
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out.append((x[s:e][mask[s:e]] * last).sum())
+        last = x[s:e].sum()
+    return torch.stack(out)
+
+
+@leave("f[T] m[T] cu", tail=False, why="the largest of no slots is looked for in documents that are not skipped alone")
+def kept_of_documents_that_are_not_skipped(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = [x.sum()]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e == s:
+            continue
+        out.append(x[s:e][mask[s:e] | ~mask[s:e]].amax() - x[s:e].sum())
+    return torch.stack(out)
+
+
+@leave("f[T] m[T] cu", tail=False)
+def kept_behind_a_branch(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        most = x[s:e][mask[s:e] | ~mask[s:e]].amax() if e > s else x.new_zeros(())
+        out.append(most - x[s:e].sum())
+    return torch.stack(out)
+
+
+@leave("f[T] m[T] cu", tail=False, why="random numbers are drawn for the kept slots")
+def kept_and_drawn(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.tolist()
+    return torch.stack(
+        [x[s:e][mask[s:e]].sum() * torch.rand(()) + x[s:e].sum() for s, e in zip(bounds[:-1], bounds[1:])]
+    )
+
+
+@leave("f[T] m[T] cu", tail=False, why="the rest of the body has no rule, and runs as it is")
+def kept_beside_a_histogram(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    sums = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        sums.append(torch.histc(x[s:e].detach(), 4, -2, 2).sum() + x[s:e][mask[s:e]].sum())
+    return torch.stack(sums)

@@ -94,3 +94,71 @@ def filtered_documents(ids: Tensor, cu: Tensor) -> Tensor:
 @program("f[T] cu", tail=False)
 def slots_above_zero(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([torch.cat((x[s:e][x[s:e] > 0], x.new_zeros(1))) for s, e in zip(cu[:-1], cu[1:])])
+
+
+# === Slots of several kinds in one loop ======================================================================
+
+
+@program("f[T,2] m[T] cu", exact=False, tail=False)
+def kept_beside_all(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack([x[s:e][mask[s:e]].sum(0) - x[s:e].sum(0) for s, e in zip(cu[:-1], cu[1:])])
+
+
+@program("f[T,2] m[T] i[T] cu", exact=False, tail=False)
+def kept_by_two_masks(x: Tensor, mask: Tensor, labels: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack([x[s:e][mask[s:e]].sum(0) + x[s:e][labels[s:e] > 30].sum(0) for s, e in zip(cu[:-1], cu[1:])])
+
+
+@program("d[T] m[T] m[T] i[T] cu64", exact=False, tail=False)
+def kept_by_three_masks(x: Tensor, asked: Tensor, answered: Tensor, labels: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        first, second = x[s:e][asked[s:e]].logsumexp(0), x[s:e][answered[s:e]].sum()
+        out.append(torch.stack([first, second * x[s:e][labels[s:e] > 30].sum()]))
+    return torch.stack(out)
+
+
+@program("d[T] m[T] cu", exact=False, tail=False)
+def kept_and_not_kept(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        keep = mask[s:e]
+        out.append(x[s:e][keep].sum() / (keep.sum() + 1) - x[s:e][~keep].sum() / ((~keep).sum() + 1))
+    return torch.stack(out)
+
+
+@program("d[T] m[T] cu", exact=False, tail=False)
+def all_around_the_mean_of_the_kept(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = (x[s:e] - x[s:e][mask[s:e]].sum() / mask[s:e].sum().clamp(min=1)) * mask[s:e]
+    return out
+
+
+@program("d[T] m[T] m[T] cu", exact=False, tail=False)
+def kept_around_others(x: Tensor, asked: Tensor, answered: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        start = x[s:e][asked[s:e]].sum()
+        out.append((x[s:e][answered[s:e]] - start).pow(2).sum())
+    return torch.stack(out)
+
+
+@program("d[T] m[T] m[T] cu", exact=False, tail=False, depends=False)
+def totals_of_two_masks(x: Tensor, asked: Tensor, answered: Tensor, cu: Tensor) -> Tensor:
+    lengths = (cu[1:] - cu[:-1]).tolist()
+    first, second = x.new_zeros(()), x.new_ones(())
+    for part, one, other in zip(x.split(lengths), asked.split(lengths), answered.split(lengths)):
+        first = first + part[one].sum()
+        second = second + part[other].abs().sum()
+    return first / second
+
+
+@program("d[T] m[T] m[T] cu", exact=False, tail=False)
+def counts_of_two_masks(x: Tensor, asked: Tensor, answered: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    sums, counts = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        first, second = x[s:e][asked[s:e]], x[s:e][answered[s:e]]
+        sums.append(first.sum() - second.sum())
+        counts.append(first.shape[0])
+    return torch.stack(sums), torch.tensor(counts)

@@ -19,7 +19,7 @@ from torch._dynamo.utils import counters
 from tests.loops import compiling, programs_leave, programs_rewrite
 from tests.loops import harness as loops
 from tests.matrix.verdicts import EAGER, RAISED, RIGHT, STOCK, WRONG, Verdict
-from tests.shifts import batches, codebases, look_alikes, models, more_look_alikes, positions, spellings  # noqa: F401
+from tests.shifts import batches, codebases, look_alikes, models, more_look_alikes, positions, spellings, turned  # noqa: F401
 from tests.shifts import harness as shifts
 
 Job = Callable[[], Verdict]

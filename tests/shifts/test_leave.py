@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from tests.shifts import look_alikes, more_look_alikes, positions  # noqa: F401  (they register their programs)
+from tests.shifts import look_alikes, more_look_alikes, positions, turned  # noqa: F401  (they register their programs)
 from tests.shifts.harness import LEAVE, Program, compiled, cotangents, differences, explained, inputs, run
 
 PROGRAMS = list(LEAVE.values())

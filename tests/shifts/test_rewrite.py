@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from tests.shifts import batches, codebases, models, positions, spellings  # noqa: F401  (they register their programs)
+from tests.shifts import batches, codebases, models, positions, spellings, turned  # noqa: F401  (they register their programs)
 from tests.shifts.harness import (
     REWRITE,
     TAILS,
