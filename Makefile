@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 report: $(STAMP)  ## measure every perf case (under 8 minutes on 2 cores); tables here, JSON, plots and HTML in perf/results/
 	$(BIN)/python -m perf
 
-test: $(STAMP)  ## the tests (under 12 minutes on 2 cores), without the slow ones
+test: $(STAMP)  ## the tests (under 15 minutes on 2 cores), without the slow ones
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow and not wild" $(ARGS)
 
 test-all: $(STAMP)  ## every test, the slow ones included

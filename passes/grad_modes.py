@@ -70,7 +70,8 @@ def _regions(body: tuple[fx.Node, ...]) -> list[_Region] | None:
             if changes_mode(node) or not _plain(node):
                 return None
             inside.append(node)
-    return out if first is None else None
+    # Regions in regions, if torch has not joined them, close in both ways.
+    return out if first is None and len({region.outside for region in out}) < 2 else None
 
 
 def _plain(node: fx.Node) -> bool:

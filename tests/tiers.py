@@ -1,4 +1,4 @@
-"""Which tests are left to ``make test-all``: the fast tier (`make test`) has to end within 12 minutes on 2 cores.
+"""Which tests are left to ``make test-all``: the fast tier (`make test`) has to end within 15 minutes on 2 cores.
 
 A test that is slow by itself is marked where it stands. Here stand tests with many parameters, of which a share runs in
 the fast tier, the first of every so many. Of loops and shifts, `make test-matrix` runs every program as well.

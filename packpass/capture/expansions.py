@@ -20,14 +20,13 @@ from packpass.capture.state import FrameState, Mode, active, restart
 from packpass.capture.watch import loops_are_sought
 from packpass.layout.attention import is_boundaries
 from packpass.layout.sources import last_name, source_name
-from packpass.semantics import op_name
+from packpass.semantics import op_name, reduces, scans
 
 PASS = "remap_boundaries"
 _REPEATS = (torch.repeat_interleave, "repeat_interleave")
 _PLACES = (torch.nonzero, torch.where, torch.argwhere, "nonzero", "argwhere")
 _NUMBERS = (int, operator.index, "item", "__int__", "__index__")
 _DECLARED = "packpass::packed"
-_TOTALS = frozenset({"cumsum", "sum", "repeat_interleave"})
 
 
 def watch(tx: Any, fn: Any, args: Any) -> None:
@@ -51,12 +50,12 @@ def _may_expand(tx: Any, frame: FrameState, fn: Any, args: Any) -> bool:
     graph = tx.output.root_tracer.graph
     declared = [node for node in graph.nodes if op_name(node) == _DECLARED]
     if declared:  # the user says so, and a count of tokens of this row is how far it expands, or may be
-        known, totals = bool(behind.intersection(declared)), _TOTALS
+        known, totals = bool(behind.intersection(declared)), reduces
     else:  # counts of tokens are checked by many models that expand nothing
         names = {name for name, _ in frame.named_boundaries}
         given = {last_name(source_name(node) or "") for node in behind if node.op == "placeholder"}
-        known, totals = bool(names) and bool(given - names), frozenset({"cumsum"})
-    number = function in _NUMBERS and any(op_name(node) in totals for node in behind)
+        known, totals = bool(names) and bool(given - names), scans
+    number = function in _NUMBERS and any(map(totals, behind))
     return known and (number or function in _REPEATS or function in _PLACES)
 
 

@@ -87,10 +87,7 @@ class Backend:
         except LayoutError as error:
             raise tracing_error(error) from None
         settings = exchanging(gm, outcome, frame, settings)
-        # Loops that only count are gone before any pass looks at them.
-        counted = frame.mode is Mode.SYMBOLIC and bool(frame.sites) and not outcome.refusals
-        remapped = any(frame.expands or r.rule == EXPANDING for r in outcome.rewrites)
-        if not outcome.loops_left and (outcome.loop_rewrites or not outcome.capturing or counted or remapped):
+        if not outcome.loops_left and is_worth_keeping(outcome, frame):
             outcome.react(settings)
             with traced_transaction():  # the inner backend, too, may have Dynamo trace the frame again
                 outcome.commit()
@@ -128,6 +125,14 @@ class Backend:
     ) -> Callable[..., Any]:
         """What becomes of a rewritten graph; an audit runs it call by call instead."""
         return compile_inner(gm, example_inputs, settings, mode, inductor_options)
+
+
+def is_worth_keeping(outcome: Outcome, frame: FrameState) -> bool:
+    """Is a graph without loops that which stock torch would trace, or a better one?"""
+    # Loops that only count are gone before any pass looks at them.
+    counted = frame.mode is Mode.SYMBOLIC and bool(frame.sites) and not outcome.refusals
+    remapped = any(frame.expands or r.rule == EXPANDING for r in outcome.rewrites)
+    return bool(outcome.loop_rewrites) or not outcome.capturing or counted or remapped
 
 
 def loops_to_leave(gm: fx.GraphModule, outcome: Any, frame: FrameState) -> set[Any]:

@@ -27,6 +27,7 @@ from packpass.semantics.registry import (
     keeps_order,
     kept_axis,
     meaning_of,
+    reduces,
     scans,
     ways,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "op_name",
     "op_of",
     "read_inputs",
+    "reduces",
     "scans",
     "storage",
     "ways",

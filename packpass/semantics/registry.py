@@ -105,6 +105,11 @@ def family_of_name(op: str) -> str:
     return found or (pointwise.FAMILY if pointwise.is_pointwise(op) else "")
 
 
+def reduces(node: fx.Node) -> bool:
+    """Is it a sum or the like, of all slots or of those up to each?"""
+    return family_of(node) == reductions.FAMILY
+
+
 def scans(node: fx.Node) -> bool:
     """Does a slot of the result depend on all that come before it along some axis?"""
     meaning = meaning_of(call_of(node))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from packpass._compat import hint_of
 from packpass.semantics import example, storage
 from passes.document_loops.blocks import Block
 from passes.document_loops.elsewhere import Elsewhere
@@ -107,9 +108,24 @@ def no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
                 continue
             if not only_overwritten(decided, target.node):
                 raise Refused("aliasing", "the loop reads and writes overlapping parts of one tensor", target.node)
-        fake = example(target.node)
-        if any(isinstance(s, int) and s == 0 and n != 1 for s, n in zip(fake.stride(), fake.shape, strict=True)):
-            raise Refused("aliasing", "the loop writes a tensor whose elements share memory (expanded)", target.node)
+        if _elements_share_memory(example(target.node)):
+            reason = "the loop writes a tensor whose elements share memory (expanded, or unfolded)"
+            raise Refused("aliasing", reason, target.node)
+
+
+def _elements_share_memory(fake: torch.Tensor) -> bool:
+    """Does a step along one dimension stay within what the smaller ones span, as with ``expand``, ``unfold`` and most
+    of ``as_strided``? Of rows of any size that lie one behind the other none does."""
+    dims = list(zip(fake.stride(), fake.shape, strict=True))
+    if any(isinstance(stride, int) and stride == 0 and size != 1 for stride, size in dims):
+        return True
+    steps = [(hint_of(stride), hint_of(size)) for stride, size in dims]
+    span = 0
+    for stride, size in sorted((stride, size) for stride, size in steps if stride is not None and size is not None):
+        if size > 1 and stride <= span:
+            return True
+        span += stride * max(size - 1, 0)
+    return False
 
 
 def _disjoint(a: Outer | DocRow, b: Outer | DocRow) -> bool:

@@ -258,8 +258,7 @@ def grad_mode_in_the_loop(x: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()
     for s, e in zip(cu[:-1], cu[1:]):
         with torch.no_grad():
-            part = x[:, s:e].cumsum(1)
-        out[:, s:e] = part * x[:, s:e]
+            out[:, s:e] = no_rule(x[:, s:e], 1)
     return out
 
 

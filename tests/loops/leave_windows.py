@@ -72,6 +72,24 @@ def strided_view_of_the_source(x: Tensor, cu: Tensor) -> Tensor:
     return x
 
 
+@leave("f[T] cu", mutates=True, must_refuse=True, why="slots of the written view are slots of its neighbours")
+def unfolded_rows(x: Tensor, cu: Tensor) -> Tensor:
+    pair = x.unfold(0, 2, 1)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        e = min(e, len(pair))
+        pair[s:e] = pair[s:e] * 2 + 1
+    return x
+
+
+@leave("f[T,3] cu", mutates=True, must_refuse=True, why="the written columns share memory across rows")
+def columns_of_overlapping_rows(x: Tensor, cu: Tensor) -> Tensor:
+    wide = x.as_strided((x.shape[0] - 1, 4), (3, 1))  # wide[p, 3] is wide[p + 1, 0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        e = min(e, len(wide))
+        wide[s:e, 3] = wide[s:e, 0] * 2
+    return x
+
+
 @leave("j[T+1] cu", must_refuse=True, mutates=True, why="the loop writes its own boundaries",
        shapes=(Shape(3, 12, "plain"), Shape(7, 7, "ones"), Shape(4, 11, "inner_empty")))  # fmt: skip
 def writes_its_boundaries(ids: Tensor, cu: Tensor) -> Tensor:
