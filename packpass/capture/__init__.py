@@ -208,7 +208,7 @@ def _call_function(original: Any, self: Any, fn: Any, args: Any, kwargs: Any) ->
     try:
         original(self, fn, args, kwargs)
     except Unsupported as error:
-        effects.failed(self, error, fn, args)
+        effects.failed(self, error, fn.realize(), [*args, *kwargs.values()])
         raise
     effects.note_birth(self.stack[-1])
 

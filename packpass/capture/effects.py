@@ -196,8 +196,8 @@ def watch_breaks(tx: Any) -> None:
         tx.log_graph_break = log_graph_break
 
 
-def failed(tx: Any, error: Exception, fn: Any, args: Any) -> None:
-    """A call that cannot be traced, before Dynamo decides where the graph ends."""
+def failed(tx: Any, error: Exception, fn: Any, args: list[Any]) -> None:
+    """A call of ``fn`` on ``args`` that cannot be traced, before Dynamo decides where the graph ends."""
     if active.frame is not None and first_line(error).startswith("Dynamic shape operator"):
         watch_data_size(tx)
     if active.frame is not None and reads_data(error):

@@ -29,7 +29,7 @@ _NUMBERS = (int, operator.index, "item", "__int__", "__index__")
 _DECLARED = "packpass::packed"
 
 
-def watch(tx: Any, fn: Any, args: Any) -> None:
+def watch(tx: Any, fn: Any, args: list[Any]) -> None:
     """A call ends the graph because a size or a number is data: is it how far a row of known boundaries expands?"""
     frame = active.frame
     if frame is None or frame.mode is Mode.STOCK or frame.sites or frame.data_sizes is not False:
@@ -42,7 +42,7 @@ def watch(tx: Any, fn: Any, args: Any) -> None:
         raise restart("a row whose boundaries are known may expand by numbers in a tensor")
 
 
-def _may_expand(tx: Any, frame: FrameState, fn: Any, args: Any) -> bool:
+def _may_expand(tx: Any, frame: FrameState, fn: Any, args: list[Any]) -> bool:
     function, tensors = callee(fn), [arg.realize() for arg in args]
     if isinstance(fn, GetAttrVariable):
         function, tensors = fn.name, [fn.obj.realize(), *tensors]

@@ -82,6 +82,11 @@ def searched(ids: Tensor, cu: Tensor, features: Tensor, after: Tensor | None = N
     return attend(EMBED(ids).index_select(0, source), cu if after is None else after)
 
 
+def repeated_by_name(ids: Tensor, cu: Tensor, features: Tensor, after: Tensor | None = None) -> Tensor:
+    row = torch.repeat_interleave(repeats=widths_of(ids), input=ids)
+    return attend(EMBED(row), cu if after is None else after)
+
+
 def positioned(ids: Tensor, cu: Tensor, features: Tensor, after: Tensor | None = None) -> Tensor:
     row = torch.repeat_interleave(ids, widths_of(ids))
     cu = cu if after is None else after
@@ -129,7 +134,7 @@ def collected(program: Program, **options: Any) -> tuple[packpass.Report, Progra
     return report, call
 
 
-CASES = [(declared, p) for p in (repeated, merged, searched, positioned, rolled)]
+CASES = [(declared, p) for p in (repeated, merged, searched, repeated_by_name, positioned, rolled)]
 CASES += [(named, p) for p in (repeated, merged, searched, positioned)]
 
 
