@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt --no-deps megatron-core  # its extras need a CUDA machine
 	touch $@
 
-report: $(STAMP)  ## measure every perf case (under 8 minutes on 2 cores); tables here, JSON, plots and HTML in perf/results/
+report: $(STAMP)  ## measure every perf case (under 10 minutes on 2 cores); tables here, JSON, plots and HTML in perf/results/
 	$(BIN)/python -m perf
 
 test: $(STAMP)  ## the tests (under 15 minutes on 2 cores), without the slow ones
