@@ -17,7 +17,7 @@ from torch import fx
 
 from packpass.capture.dynamo import GetAttrVariable, TensorVariable, callee
 from packpass.capture.state import FrameState, Mode, active, restart
-from packpass.capture.watch import loops_are_sought
+from packpass.capture.watch import loops_are_sought, needed_for
 from packpass.layout.attention import is_boundaries
 from packpass.layout.sources import last_name, source_name
 from packpass.semantics import op_name, reduces, scans
@@ -46,7 +46,7 @@ def _may_expand(tx: Any, frame: FrameState, fn: Any, args: list[Any]) -> bool:
     function, tensors = callee(fn), [arg.realize() for arg in args]
     if isinstance(fn, GetAttrVariable):
         function, tensors = fn.name, [fn.obj.realize(), *tensors]
-    behind = _computed_from([t.as_proxy().node for t in tensors if isinstance(t, TensorVariable)])
+    behind = needed_for([t.as_proxy().node for t in tensors if isinstance(t, TensorVariable)], _decides)
     graph = tx.output.root_tracer.graph
     declared = [node for node in graph.nodes if op_name(node) == _DECLARED]
     if declared:  # the user says so, and a count of tokens of this row is how far it expands, or may be
@@ -63,20 +63,14 @@ def _boundaries(tx: Any, frame: FrameState) -> set[str]:
     """The sources of the boundaries: the number of documents is data as well."""
     graph = tx.output.root_tracer.graph
     names = {name for name, _ in frame.named_boundaries}
-    behind = _computed_from([n for node in graph.nodes if op_name(node) == _DECLARED for n in node.all_input_nodes[1:]])
+    declared = [n for node in graph.nodes if op_name(node) == _DECLARED for n in node.all_input_nodes[1:]]
+    behind = needed_for(declared, _decides)
     places = graph.find_nodes(op="placeholder")
     sources = {n: source_name(n) or "" for n in places if is_boundaries(n.meta.get("example_value"))}
     return {name for node, name in sources.items() if node in behind or last_name(name) in names} - {""}
 
 
-def _computed_from(nodes: list[fx.Node]) -> set[fx.Node]:
-    """The nodes and what they are computed from, as long as it is integers and comparisons of them: how far tokens
-    expand depends on which they are."""
-    seen = set[fx.Node]()
-    while nodes:
-        node = nodes.pop()
-        value = node.meta.get("example_value")
-        if node not in seen and not (isinstance(value, torch.Tensor) and value.dtype.is_floating_point):
-            seen.add(node)
-            nodes += node.all_input_nodes
-    return seen
+def _decides(node: fx.Node) -> bool:
+    """How far tokens expand depends on which they are: on integers and comparisons of them."""
+    value = node.meta.get("example_value")
+    return not (isinstance(value, torch.Tensor) and value.dtype.is_floating_point)

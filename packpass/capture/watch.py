@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import operator
 import types
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import sympy
 import torch
+from torch import fx
 
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import code_loops
@@ -284,15 +286,8 @@ def is_of_a_batch(tx: Any, node: Any) -> bool:
     """Is a number made from lengths of documents that were made from a padded batch?"""
     rows = set(map(hint_of, batches(tx).values()))
     rows |= {size + 1 for size in rows if size is not None}
-    seen, queue = {node}, [node]
-    while queue:
-        here = queue.pop()
-        value = here.meta.get("example_value")
-        if _is_integers(value) and value.dim() == 1 and hint_of(value.shape[0]) in rows - {None}:
-            return True
-        queue += [source for source in here.all_input_nodes if source not in seen]
-        seen.update(here.all_input_nodes)
-    return False
+    values: list[Any] = [here.meta.get("example_value") for here in needed_for([node])]
+    return any(_is_integers(v) and v.dim() == 1 and hint_of(v.shape[0]) in rows - {None} for v in values)
 
 
 def watch_data_size(tx: Any) -> None:
@@ -331,15 +326,21 @@ def is_largest_number(tx: Any, expr: Any) -> bool:
     return bool(wanted) and wanted <= largest
 
 
+def needed_for(nodes: Iterable[fx.Node], goes_on: Callable[[fx.Node], bool] | None = None) -> set[fx.Node]:
+    """These nodes, and everything that they are made of (of what ``goes_on`` lets pass only, if given)."""
+    needed, stack = set[fx.Node](), list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in needed and (goes_on is None or goes_on(node)):
+            needed.add(node)
+            stack += node.all_input_nodes
+    return needed
+
+
 def made_from(node: Any, rank: int = 1) -> Any:
     """The one input that a value is made from, if that is a vector of integers (``rank=2``: a matrix)."""
-    seen, queue, inputs = {node}, [node], []
-    while queue:
-        here = queue.pop()
-        if here.op == "placeholder" and isinstance(here.meta.get("example_value"), torch.Tensor):
-            inputs.append(here)
-        queue += [source for source in here.all_input_nodes if source not in seen]
-        seen.update(here.all_input_nodes)
+    places = (here for here in needed_for([node]) if here.op == "placeholder")
+    inputs = [here for here in places if isinstance(here.meta.get("example_value"), torch.Tensor)]
     if len(inputs) != 1:
         return None
     value = inputs[0].meta["example_value"]

@@ -141,7 +141,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     prepared = set[str]()
     stages = Stages(gm, settings.verify)
     # A frame without loops whose sizes are captured because a row expands has none that are written out either.
-    loops = capturing and not (frame.expands and not frame.sites)
+    loops = capturing and (bool(frame.sites) or not frame.expands)
     for p in passes.running(settings, *(("loops", "graph") if loops else ("graph",))):
         if p.prepare and p.prepare not in prepared:
             prepared.add(p.prepare)
