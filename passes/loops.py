@@ -79,8 +79,16 @@ def list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
     return tuple(dict.fromkeys(found))
 
 
+_LAYOUT = (
+    torch.ops.aten.sym_size.int,
+    torch.ops.aten.sym_stride.int,
+    torch.ops.aten.sym_storage_offset.default,
+)
+"""What torch reads of a tensor's layout to assert something about it; which of them differs between releases."""
+
+
 def only_asserted(tensor: fx.Node) -> list[fx.Node]:
-    """Nodes that only assert something about the sizes of a tensor, users before their inputs."""
+    """Nodes that only assert something about the layout of a tensor, users before their inputs."""
     found: list[fx.Node] = []
 
     def only_asserts(node: fx.Node) -> bool:
@@ -94,7 +102,7 @@ def only_asserted(tensor: fx.Node) -> list[fx.Node]:
         return ok
 
     for user in list(tensor.users):
-        if user.target is torch.ops.aten.sym_size.int:
+        if user.target in _LAYOUT:
             mark = len(found)
             if not only_asserts(user):
                 del found[mark:]
