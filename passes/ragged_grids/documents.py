@@ -14,7 +14,7 @@ from packpass._compat import statically_known_true
 from packpass.semantics import example
 from packpass.semantics.build import Builder, NotBuilt
 from passes.ragged_grids.machine import Check
-from passes.ragged_grids.sizes import DOCUMENT, Names, Quotient, Remainder
+from passes.ragged_grids.sizes import DOCUMENT, Names, Quotient, Ratio, Remainder
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -48,7 +48,7 @@ class Documents:
         self._builder.undo()
 
     def vector(self, found: Any) -> Any:
-        """int64 ``[N]``, or an int (a node or a number) if all documents share it."""
+        """int64 ``[N]``, float64 for a float, or a number (a node or Python's) if all documents share it."""
         if found not in self._vectors:
             self._vectors[found] = self._vector(found)
         return self._vectors[found]
@@ -63,6 +63,10 @@ class Documents:
     def _vector(self, found: Any) -> Any:
         if found.is_Integer:
             return int(found)
+        if found.is_Float:
+            return float(found)
+        if found.func is Ratio:
+            return self.call(operator.truediv, *(self._float(part) for part in found.args))
         if found == DOCUMENT:
             return self.call(torch.arange, self.documents, device=self.device)
         if found.is_Symbol:
@@ -80,6 +84,10 @@ class Documents:
         if found.func in (sympy.Max, sympy.Min):
             parts = [self.full(part) for part in found.args]
         return self.folded(OPERATORS[found.func], parts)
+
+    def _float(self, found: Any) -> Any:
+        """float64 ``[N]``: Python divides integers without rounding them before."""
+        return self.call("to", self.full(found), torch.float64, method=True)
 
     def folded(self, op: Any, parts: list[Any]) -> Any:
         """All parts put together by ``op``, numbers first."""

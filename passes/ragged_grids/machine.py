@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import call_of, example
-from passes.ragged_grids.sizes import Names, Quotient, Reader, Unknown, coordinates, placed, whole
+from passes.ragged_grids.sizes import Names, Quotient, Ratio, Reader, Unknown, coordinates, placed, whole
 from passes.ragged_grids.terms import Form, Index, Input, Interner, Moved, Read, Term
 from passes.refused import Refused
 
@@ -65,6 +65,19 @@ class Machine:
         except Unknown:
             reason = f"the shape of {label(node)} depends on values of tensors, not on the document's sizes alone"
             raise Refused("no-rule", reason, node) from None
+
+    def real(self, value: torch.SymFloat, node: fx.Node) -> Any:
+        """A float that is made of integers as an expression."""
+        try:
+            found = self.size.real(value.node.expr)
+        except Unknown:
+            raise Refused("no-rule", f"{label(node)} uses a number that was made from data", node) from None
+        for part in sympy.preorder_traversal(found):
+            if isinstance(part, Ratio):
+                if part.args[1].has(Ratio, sympy.Float):
+                    raise Refused("no-rule", f"{label(node)} uses a number that is divided by a float", node)
+                self.check(sympy.expand(part.args[1]), "!=", sympy.Integer(0), node, "a size is divided by 0")
+        return found
 
     def dims(self, fake: torch.Tensor, node: fx.Node) -> tuple[Any, ...]:
         return tuple(self.expression(size, node) for size in fake.shape)
@@ -144,6 +157,14 @@ class Machine:
             if sympy.expand(out * divisor - have) == 0:
                 return out.xreplace(names)
         return Quotient(size, by)
+
+    def state(self) -> tuple[Any, ...]:
+        """What a rule may change before it finds that it cannot go on; for `restore`."""
+        return dict(self.checks), dict(self._divided), dict(self.values), self.size
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Forget what was learned since `state` was called."""
+        self.checks, self._divided, self.values, self.size = state
 
     def check(self, left: Any, op: str, right: Any, node: fx.Node, what: str) -> None:
         """The numbers must compare so for every document."""

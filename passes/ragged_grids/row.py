@@ -28,6 +28,7 @@ from passes.ragged_grids.terms import (
     Numbers,
     Padded,
     Piece,
+    Pooled,
     Read,
     Reduced,
     Scanned,
@@ -110,8 +111,8 @@ class Row(Places):
             return self.gathered(term.node, term.dims, at)
         if isinstance(term, Piece):
             return self.of_row(term.node, term.dims, term.dim, at)
-        if isinstance(term, Layer):
-            return self.of_row(layer(self.documents, term), term.dims, 0, at)
+        if isinstance(term, (Layer, Pooled)):
+            return self.of_row(whole(self.documents, term), term.dims, 0, at)
         if isinstance(term, Kept):
             return self._kept(term, at)
         if isinstance(term, Reduced):
@@ -231,23 +232,47 @@ class Row(Places):
         return self.call(torch.where, inside, out, fill)
 
 
-def layer(documents: Documents, term: Layer) -> fx.Node:
-    """The row of all documents' slots that a layer makes, once for all who read it."""
+def whole(documents: Documents, term: Layer | Pooled) -> fx.Node:
+    """The row of all documents' slots that such a term holds, made once for all who read it."""
     if term not in documents.layers:
-        slots = slots_of(documents, term.dims[0])
-
-        def argument(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(argument(part) for part in value)
-            return _operand(documents, slots, term, value.of) if isinstance(value, Read) else value
-
-        args, kwargs = argument(term.args), dict(argument(term.kwargs))
-        if term.target is None:
-            out = documents.call("contiguous", *args, method=True)
-        else:
-            out = documents.call(term.target, *args, method=term.method, **kwargs)
-        documents.layers[term] = documents.call(torch.flatten, out, 0, term.rank - 1) if term.rank > 1 else out
+        made = _layer(documents, term) if isinstance(term, Layer) else _pooled(documents, term)
+        documents.layers[term] = made
     return documents.layers[term]
+
+
+def _layer(documents: Documents, term: Layer) -> fx.Node:
+    slots = slots_of(documents, term.dims[0])
+
+    def argument(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(argument(part) for part in value)
+        return _operand(documents, slots, term, value.of) if isinstance(value, Read) else value
+
+    args, kwargs = argument(term.args), dict(argument(term.kwargs))
+    if term.target is None:
+        out = documents.call("contiguous", *args, method=True)
+    else:
+        out = documents.call(term.target, *args, method=term.method, **kwargs)
+    return documents.call(torch.flatten, out, 0, term.rank - 1) if term.rank > 1 else out
+
+
+def _pooled(documents: Documents, term: Pooled) -> fx.Node:
+    """Groups of slots are documents of their own. Halves are put together as float32, as torch does."""
+    call, of = documents.call, term.read.of
+    row = Row(documents, slots_of(documents, of.dims[0]), of, 0).made()
+    groups = slots_of(documents, term.dims[0])
+    sizes = call(torch.index_select, documents.full(term.size), 0, groups.ids)
+    ends = call(torch.cumsum, sizes, 0)
+    cu = call(torch.cat, (call("new_zeros", ends, (1,), method=True), ends))
+    exact = torch.float32 if of.dtype.is_floating_point and of.dtype.itemsize == 2 else of.dtype
+    row = row if exact == of.dtype else call("to", row, exact, method=True)
+    out = call(_ops.segment_reduce.default, row, cu, "sum" if term.op == "mean" else term.op, 0)
+    out = call(operator.getitem, out, slice(0, -1))  # the entry of what is behind all documents
+    if term.op == "mean":
+        for _ in term.dims[1:]:
+            sizes = call(torch.unsqueeze, sizes, -1)
+        out = call(torch.div, out, sizes)
+    return out if exact == of.dtype else call("to", out, of.dtype, method=True)
 
 
 def _operand(documents: Documents, slots: Slots, term: Layer, of: Term) -> fx.Node:

@@ -263,8 +263,11 @@ def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: For
     def argument(arg: fx.Node) -> Any:
         if arg in reads:
             return _read(machine, call, relation, reads[arg], where)
-        if isinstance(example(arg), torch.SymInt):
+        number = example(arg)
+        if isinstance(number, torch.SymInt):
             return machine.intern(Value(machine.expression(arg, node)))
+        if isinstance(number, torch.SymFloat):
+            return machine.intern(Value(machine.real(number, node), torch.float64))
         raise Refused("no-rule", f"an argument of {label(node)} has no rule for rows of sizes", node)
 
     args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), argument)
@@ -278,12 +281,12 @@ def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: For
 def _computed_in(call: Call, reads: Mapping[fx.Node, int], args: Any, node: fx.Node) -> torch.dtype | None:
     """The dtype that numbers, and tensors without dimensions, are promoted to, where a whole row of them would not be
     promoted in the same way."""
-    numbers = [arg for arg in node.all_input_nodes if isinstance(example(arg), torch.SymInt)]
+    numbers = [arg for arg in node.all_input_nodes if isinstance(example(arg), (torch.SymInt, torch.SymFloat))]
     given = [example(arg) for arg in reads if example(arg).dtype != torch.bool]
     single = [value for value in given if not value.dim()]
     if not numbers and (not single or len({value.dtype for value in given}) == 1):
         return None
-    taking = [*given, *(1 for _ in numbers)]
+    taking = [*given, *(1 if isinstance(example(arg), torch.SymInt) else 1.0 for arg in numbers)]
     if call.op not in PROMOTING or len(taking) != 2:
         raise Refused("no-rule", f"{label(node)} of a document's number has no rule for rows of sizes", node)
     dtype = torch.result_type(*taking)

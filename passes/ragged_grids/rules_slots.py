@@ -1,19 +1,22 @@
-"""Operations that look at several slots of a document: slots that are selected, sums over dimensions that all documents
-share, running sums, layers."""
+"""Operations that look at several slots of a document: slots that are selected, sums and extremes over some dimensions,
+running sums, layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import sympy
+import torch
 from torch import fx
 
+from packpass.ops._monoids import REDUCTIONS
 from packpass.semantics import Call, example, meaning, meaning_of
-from packpass.semantics.indexing import selection
+from packpass.semantics.indexing import entries_of, selection
 from packpass.semantics.reductions import REDUCING, SCANS
 from passes.ragged_grids.layers import layer
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import Coordinate, coordinates, flat, product, regrouped, unflat
-from passes.ragged_grids.terms import Kept, Reduced, Scanned, Term, walk
+from passes.ragged_grids.terms import Applied, Kept, Pooled, Reduced, Scanned, Term, walk
 from passes.refused import Refused
 
 
@@ -25,6 +28,38 @@ def apply(machine: Machine, node: fx.Node, call: Call | None) -> bool:
             machine.keep(node, made)
             return True
     return False
+
+
+def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
+    """``x[start:stop]`` of a row from outside, by numbers of the document: as many slots as they are apart, which torch
+    does not know."""
+    if call.op != "getitem" or len(call.operands) != 1 or not isinstance(example(node), torch.Tensor):
+        return None
+    operand, fake = call.operands[0], example(node)
+    entries = entries_of(call.get("index"), operand.rank)
+    if entries is None or len(entries) != operand.rank or not all(isinstance(e.item, slice) for e in entries):
+        return None
+    cut = [d for d, e in enumerate(entries) if e.item != slice(None)]
+    if len(cut) != 1 or entries[cut[0]].item.step not in (None, 1):
+        return None
+    (d,) = cut
+    bounds = [example(bound) for bound in (entries[d].item.start, entries[d].item.stop)]
+    if not all(isinstance(bound, torch.SymInt) for bound in bounds):
+        return None
+    start, stop = (machine.expression(bound, node) for bound in bounds)
+    length, row = sympy.expand(stop - start), machine.term(operand.node, node)
+    size = row.dims[d]
+    if not (start.free_symbols & machine.names.own) or size.free_symbols & machine.names.own:
+        return None
+    if not machine.size.bind(fake.shape[d], length):
+        return None
+    for number, what in ((start, "begin before"), (size - stop, "end behind")):
+        machine.check(number, ">=", sympy.Integer(0), node, f"a document's slots {what} their row")
+    machine.check(length, ">=", sympy.Integer(0), node, "a document has less than no slots")
+    dims = (*row.dims[:d], length, *row.dims[d + 1 :])
+    at = list(coordinates(dims))
+    at[d] = at[d] + start
+    return machine.moved((dims, fake.dtype, fake.device, fake.requires_grad), machine.read(row, at))
 
 
 def _kept(machine: Machine, node: fx.Node, call: Call) -> Term | None:
@@ -83,6 +118,52 @@ def _reduced(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     return Reduced(dims, fake.dtype, fake.device, False, call.op, machine.read(operand, at), over)
 
 
+def _pooled(machine: Machine, node: fx.Node, call: Call) -> Term | None:
+    """A sum, mean or extreme over any dimensions: those are brought behind each other, and put together in memory."""
+    means = meaning_of(call) if call.op in (*REDUCTIONS, "mean") else None
+    fake = example(node)
+    if means is None or call.several or len(call.operands) != 1 or fake.is_complex():
+        return None
+    relation, operand = means.relations[0], machine.term(call.operands[0].node, node)
+    axes = relation.operands[0] or ()
+    gone = [d for d, axis in enumerate(axes) if relation.roles.keys() & set(axis.loops)]
+    if not gone or any(axis.how != meaning.KEPT or len(axis.loops) != 1 for axis in axes):
+        return None
+    if not all(isinstance(role, meaning.Reduced) for role in relation.roles.values()):
+        return None
+    own = machine.names.own
+    rank = 1 + max(d for d, size in enumerate(operand.dims) if d in gone or size.free_symbols & own)
+    kept = [d for d in range(rank) if d not in gone]
+    size, count = (product(operand.dims[d] for d in part) for part in (gone, kept))
+    if call.op not in ("sum", "prod"):
+        machine.check(size, "!=", sympy.Integer(0), node, f"{label(node)} of no slots")
+    operand = _as(machine, operand, fake.dtype)
+    rest = operand.dims[rank:]
+    order = (*kept, *gone)
+    at = unflat(Coordinate(0, product((size, count))), [operand.dims[d] for d in order])
+    places = dict(zip(order, at, strict=True))
+    form = ((product((size, count)), *rest), operand.dtype, operand.device, operand.grad)
+    behind = coordinates(form[0])[1:]
+    row = machine.moved(form, machine.read(operand, (*(places[d] for d in range(rank)), *behind)))
+    known = ((count, *rest), fake.dtype, fake.device, fake.requires_grad)
+    made = machine.intern(Pooled(*known, call.op, machine.read(row, coordinates(row.dims)), size))
+    dims = machine.dims(fake, node)
+    where = {loops: place for loops, place in zip(relation.result, coordinates(dims), strict=True) if loops}
+    kept_at = [where[axes[d].loops] for d in kept]
+    features = [where[axes[d].loops] for d in range(rank, len(axes))]
+    place = flat(kept_at, [operand.dims[d] for d in kept])
+    return machine.moved((dims, *known[1:]), machine.read(made, (place, *features)))
+
+
+def _as(machine: Machine, term: Term, dtype: torch.dtype) -> Term:
+    """The same slots in a dtype."""
+    if term.dtype == dtype:
+        return term
+    same = machine.read(term, coordinates(term.dims))
+    form = (term.dims, dtype, term.device, term.grad)
+    return machine.intern(Applied(*form, "to", True, (same, term.device, dtype), (), True))
+
+
 def _scanned(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     """``cumsum`` of integers."""
     if SCANS.get(call.op) != "sum" or call.several or len(call.operands) != 1:
@@ -94,4 +175,11 @@ def _scanned(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     return Scanned(operand.dims, fake.dtype, fake.device, False, read)
 
 
-RULES: tuple[Callable[[Machine, fx.Node, Call], Term | None], ...] = (_kept, _reduced, _scanned, layer)
+RULES: tuple[Callable[[Machine, fx.Node, Call], Term | None], ...] = (
+    _part,
+    _kept,
+    _reduced,
+    _scanned,
+    layer,
+    _pooled,
+)

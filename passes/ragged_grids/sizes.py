@@ -12,6 +12,7 @@ from typing import Any
 
 import sympy
 import torch
+from sympy.logic.boolalg import BooleanFunction
 from torch import fx
 
 from packpass._compat import free_unbacked_symbols
@@ -68,6 +69,12 @@ class Remainder(sympy.Function):
         if below(rest, b):
             return rest
         return cls(rest, b) if whole != 0 else None
+
+
+class Ratio(sympy.Function):
+    """``a / b`` of two integers, as Python has it: a float."""
+
+    is_real = True
 
 
 def _divided(a: Any, b: Any) -> tuple[Any, Any]:
@@ -163,13 +170,18 @@ class Reader:
         return sympy.sympify(value)
 
     def expression(self, found: Any) -> Any:
+        found = self.real(found)
+        return found if isinstance(found, BooleanFunction) else sympy.expand(found)
+
+    def real(self, found: Any) -> Any:
+        """The expression of a float, whose parts are left in their order; raises `Unknown`."""
         found = _in_our_words(found)
         for symbol in found.free_symbols - self.known.keys():
             if free_unbacked_symbols(symbol):
                 raise Unknown(symbol)
             self.known[symbol] = symbol
             self.names.outer.add(symbol)
-        return sympy.expand(found.xreplace({s: self.known[s] for s in found.free_symbols}))
+        return found.xreplace({s: self.known[s] for s in found.free_symbols})
 
     def bind(self, value: Any, meaning: Any) -> bool:
         """Note what a number of the iteration is; False if that is already something else."""
@@ -184,6 +196,7 @@ class Reader:
 _WORDS = {
     **{"FloorDiv": Quotient, "CleanDiv": Quotient, "Mod": Remainder, "PythonMod": Remainder},
     **{"Max": sympy.Max, "Min": sympy.Min},
+    **{"IntTrueDiv": Ratio, "FloatTrueDiv": Ratio, "ToFloat": lambda number: number},
 }
 
 

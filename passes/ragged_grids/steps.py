@@ -12,6 +12,7 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import Call, call_of, effects, example
 from packpass.semantics.pointwise import DIVIDING
+from passes.ragged_grids.apart import taken_apart
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.rules import apply
 from passes.ragged_grids.sizes import DOCUMENT, LAST, Quotient, Remainder, Unknown, placed
@@ -64,11 +65,19 @@ def step(machine: Machine, node: fx.Node) -> None:
         raise Refused("outer-tensor-write", f"{label(node)} changes a tensor in place, or may", node)
     if found.random or found.collective or effects.changes_mode(node):
         raise Refused("no-rule", f"{label(node)} draws random numbers, sends messages or changes a mode", node)
-    apply(machine, node, call)
+    try:
+        apply(machine, node, call)
+    except Refused as refused:
+        if refused.code != "no-rule" or not taken_apart(machine, node, step):
+            raise
 
 
 def _is_number(node: fx.Node) -> bool:
     return isinstance(example(node), (int, torch.SymInt, torch.SymBool, torch.SymFloat, torch.Size))
+
+
+def _is_integer(arg: Any) -> bool:
+    return isinstance(arg, fx.Node) and isinstance(example(arg), torch.SymInt)
 
 
 def _is_size(node: fx.Node) -> bool:
@@ -86,7 +95,7 @@ def _number(machine: Machine, node: fx.Node, call: Call | None) -> None:
         if not machine.size.bind(example(node), meaning):
             raise Refused("length-mismatch", "two sizes of a document are taken to be the same", node)
         return
-    if call is not None and call.op in DIVIDING and len(node.args) == 2 and isinstance(node.args[1], fx.Node):
+    if call is not None and call.op in DIVIDING and len(node.args) == 2 and _is_integer(node.args[1]):
         by = machine.expression(node.args[1], node)
         machine.check(by, "!=", sympy.Integer(0), node, "a size is divided by 0")
 
@@ -170,7 +179,7 @@ def _assume(machine: Machine, node: fx.Node) -> None:
     """Dynamo's own assertion on the sizes of the iteration."""
     condition = node.args[0]
     value = example(condition)
-    if not isinstance(value, torch.SymBool):
+    if not isinstance(value, torch.SymBool) or (isinstance(condition, fx.Node) and _is_of_memory(condition)):
         return
     try:
         holds = machine.size(value)
@@ -188,6 +197,13 @@ def _assume(machine: Machine, node: fx.Node) -> None:
     if least is None or least > 0:
         raise Refused("length-mismatch", f"sizes of a document are taken to fulfil {holds}", node)
     machine.check(size, ">=", least, node, "a size is negative")
+
+
+def _is_of_memory(condition: fx.Node) -> bool:
+    """Is nothing asked but where a tensor begins in its memory?"""
+    offsets = torch.ops.aten.sym_storage_offset.default
+    numbers = condition.all_input_nodes
+    return bool(numbers) and all(number.target is offsets for number in numbers)
 
 
 def _condition(machine: Machine, node: fx.Node) -> Any:

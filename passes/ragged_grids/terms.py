@@ -177,6 +177,16 @@ class Layer(Term):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Pooled(Term):
+    """What ``op`` makes of every ``size`` slots in a row. ``read`` is all of a term [slots, features] that is to lie in
+    memory; this one has [slots / size, features]."""
+
+    op: str
+    read: Read
+    size: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Value:
     """A number of the document as an argument, of the dtype that an operation promotes it to."""
 
@@ -211,7 +221,7 @@ def reads(value: Any) -> Iterator[Read]:
         yield value
         for at in value.at:
             yield from reads(at)
-    elif isinstance(value, (Moved, Padded, Index, Reduced, Scanned)):
+    elif isinstance(value, (Moved, Padded, Index, Reduced, Scanned, Pooled)):
         yield from reads(value.read)
     elif isinstance(value, Kept):
         yield from reads(value.read)

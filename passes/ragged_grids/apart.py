@@ -1,0 +1,93 @@
+"""Operations without a rule, taken apart by torch: what they are made of is interpreted in their place.
+
+Resizing a table of positions to the sizes of an image (``F.interpolate``) is arithmetic on coordinates and a few
+lookups, an outer product is a product of two views: torch knows (`packpass.semantics.expand`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.semantics import example
+from packpass.semantics.expand import Pieces, expand
+from passes.ragged_grids.machine import Machine
+from passes.ragged_grids.sizes import Reader
+from passes.ragged_grids.terms import Term
+from passes.refused import Refused
+
+log = logging.getLogger("packpass.ragged_grids")
+
+Step = Callable[[Machine, fx.Node], None]
+
+
+def taken_apart(machine: Machine, node: fx.Node, step: Step) -> bool:
+    """Note the terms of what a call returns, as its pieces make them; False, and nothing noted, if that cannot be."""
+    pieces = expand(node)
+    if pieces is None or (_requires(node) and not pieces.composite):
+        return False
+    before = machine.state()
+    try:
+        found = _run(machine, pieces, step)
+        machine.size = before[-1]
+        for term, fake in zip(found, _several(example(node)), strict=True):
+            _binds(machine, term, fake, node)
+    except Refused as why:
+        log.debug("%s: a piece is refused: %s", node, why)
+        machine.restore(before)
+        return False
+    machine.values[node] = tuple(found) if pieces.several else found[0]
+    return True
+
+
+def _run(machine: Machine, pieces: Pieces, step: Step) -> list[Term]:
+    """Interpret the pieces. Their sizes have names of their own, which are given meanings by the operands."""
+    outer, machine.size = machine.size, Reader(machine.names)
+    inner = machine.size
+    for placeholder, given in pieces.inputs:
+        fake, value = example(placeholder), example(given)
+        if isinstance(value, torch.Tensor):
+            machine.size = outer
+            term = machine.term(given, given)
+            machine.size = inner
+            machine.values[placeholder] = term
+            pairs = list(zip(fake.shape, term.dims, strict=True))
+        else:
+            pairs = [(fake, outer(value))]
+        for new, known in pairs:
+            # Names are of an environment of their own, and stand for nothing yet.
+            if isinstance(new, torch.SymInt) and new.node.expr.is_Symbol and not inner.bind(new, known):
+                raise Refused("length-mismatch", "two sizes of a document are taken to be the same", given)
+    for piece in pieces.nodes:
+        machine.inside.add(piece)
+        fake = example(piece)
+        if isinstance(fake, torch.Tensor) and fake.is_floating_point():
+            _mark(piece)
+        step(machine, piece)
+    return [machine.term(result, result) for result in pieces.results]
+
+
+def _mark(piece: fx.Node) -> None:
+    """Torch traces below autograd: what needs a gradient is written down here."""
+    if any(_requires(given) for given in piece.all_input_nodes) and example(piece).grad_fn is None:
+        example(piece).requires_grad_()
+
+
+def _binds(machine: Machine, term: Term, fake: Any, node: fx.Node) -> None:
+    """The result has the sizes that the program counts with; those that Dynamo made up get their meaning."""
+    for size, have in zip(fake.shape, term.dims, strict=True):
+        known = isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and machine.size.bind(size, have)
+        if not known and not machine.same(machine.expression(size, node), have):
+            raise Refused("length-mismatch", "two sizes of a document are taken to be the same", node)
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _requires(node: fx.Node) -> bool:
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in _several(example(node)))
