@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from packpass import markers
-from packpass.capture.dynamo import TensorVariable, emit, example, variable
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, constant, emit, example, variable
 from packpass.capture.dynamo import call as traced
 from packpass.capture.watch import is_unknown
 
@@ -19,7 +19,17 @@ _INSIDE = types.FunctionType(
     _MULTI_HEAD.__code__, _MULTI_HEAD.__globals__, _MULTI_HEAD.__name__, _MULTI_HEAD.__defaults__
 )
 """The same code as a function of its own: Dynamo makes one node of torch's, and traces this one."""
-SHADOWED = frozenset({*_OPS, _ATTENTION, _MULTI_HEAD})
+
+
+def _line(start: Any, end: Any, steps: Any, dtype: torch.dtype, device: torch.device | None) -> torch.Tensor:
+    """`torch.linspace`, from both ends as torch's own: it asks whether there are any steps."""
+    places = torch.arange(steps, device=device)
+    step = (end - start) / max(steps - 1, 1)
+    behind = (steps - 1 - places).to(dtype)
+    return torch.where(places * 2 < steps, start + places.to(dtype) * step, end - behind * step)
+
+
+SHADOWED = frozenset({*_OPS, _ATTENTION, _MULTI_HEAD, torch.linspace})
 METHODS = {function.__name__: function for function in _OPS}
 """Methods of tensors that are the function of their name."""
 
@@ -28,6 +38,8 @@ def call(tx: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """The call with the op that stands in for ``fn``; None if it can be traced as it is."""
     if fn is _MULTI_HEAD:
         return _inside(tx, *args, **kwargs)
+    if fn is torch.linspace:
+        return _linspace(tx, *args, **kwargs)
     return _attention(tx, *args, **kwargs) if fn is _ATTENTION else _along_dim(tx, fn, *args, **kwargs)
 
 
@@ -39,8 +51,31 @@ def _inside(tx: Any, *args: Any, **kwargs: Any) -> Any:
     return variable(tx, _INSIDE).call_function(tx, list(args), kwargs)
 
 
+def _linspace(
+    tx: Any,
+    start: Any = None,
+    end: Any = None,
+    steps: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    **rest: Any,
+) -> Any:
+    if rest or not isinstance(_realized(steps), SymNodeVariable) or not is_unknown(_realized(steps).sym_num):
+        return None
+    ends = [_realized(value) for value in (start, end)]
+    if not all(value.is_python_constant() and isinstance(value.as_python_constant(), (int, float)) for value in ends):
+        return None
+    dtype = None if dtype is None else _realized(dtype).as_python_constant()
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if dtype not in (torch.float32, torch.float64):
+        return None
+    device = constant(None) if device is None else device
+    return variable(tx, _line).call_function(tx, [*ends, steps, variable(tx, dtype), device], {})
+
+
 def _realized(value: Any) -> Any:
-    return value.realize()
+    return None if value is None else value.realize()
 
 
 def _attention(

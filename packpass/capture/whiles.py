@@ -17,7 +17,7 @@ import dataclasses
 import operator
 from typing import Any
 
-from packpass.capture import code_loops
+from packpass.capture import code_loops, same_numbers
 from packpass.capture.dynamo import SymNodeVariable, attribute, call, constant
 from packpass.capture.lists import is_documents
 from packpass.capture.plain import entries
@@ -51,6 +51,8 @@ class Counted:
 def compare(original: Any, self: Any, instruction: Any) -> None:
     """``i < n``."""
     outcome = _outcome(self, instruction)
+    if outcome is None:
+        outcome = same_numbers.compared(self, instruction.argval)
     if outcome is None:
         _name(self, instruction)
         original(self, instruction)

@@ -230,7 +230,7 @@ def _ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = (), other: torch.T
     sizes: list[int | torch.SymInt] = []
     for d, s in enumerate(x.shape):
         unknown = isinstance(s, torch.SymInt) and bool(free_unbacked_symbols(s))
-        if unknown and other is not None and other.dim() == x.dim():
+        if other is not None and other.dim() == x.dim():
             unknown = not statically_known_true(s == other.shape[d])
         sizes.append(_fresh_size() if unknown or d in fresh_dims else s)
     return x.new_empty(sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import operator
 from typing import Any
 
@@ -16,7 +17,8 @@ from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.names import name_of_target
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
-from passes.ragged_grids.arms import arms
+from passes.ragged_grids.arms import Arms, arms
+from passes.ragged_grids.either import Either, either
 from passes.ragged_grids.machine import Check, Machine, label
 from passes.ragged_grids.sizes import DOCUMENT, LAST, Names, coordinates
 from passes.ragged_grids.steps import finish, step
@@ -27,6 +29,7 @@ from passes.ragged_grids.terms import (
     Filled,
     Input,
     Interner,
+    Moved,
     Number,
     Padded,
     Piece,
@@ -42,14 +45,19 @@ from passes.refused import Refused
 _INTEGERS = (torch.int32, torch.int64)
 
 
+Appended = tuple[tuple[fx.Node, Term], ...]
+"""List -> what each document appends."""
+
+log = logging.getLogger("packpass.ragged_grids")
+
+
 @dataclasses.dataclass(frozen=True)
 class Decided:
     """A loop over rows of sizes, with everything the rewrite needs."""
 
     loop: LoopFound
     names: Names
-    appended: tuple[tuple[fx.Node, Term], ...]
-    """List -> what each document appends."""
+    appended: Appended
     checks: tuple[Check, ...]
     hoisted: tuple[fx.Node, ...]
     dead: tuple[fx.Node, ...]
@@ -102,29 +110,49 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
         raise Refused("no-effect", "the loop over rows of sizes fills no list")
     intern, names = Interner(), Names()
     first, second = (_interpret(loop, i, intern, names) for i in (0, 1))
-    appended, ways = [], arms(first, second)
-    for collect in loop.collects:
-        terms = [machine.term(_source(collect, i), collect) for i, machine in enumerate((first, second))]
-        if collect.target is markers.LIST_CONTINUE:
-            terms = [counted_on(machine, term, collect) for machine, term in zip((first, second), terms, strict=True)]
-        if ways is not None:
-            terms[0] = ways.term((terms[0], terms[1]) if ways.few is first else (terms[1], terms[0]))
-        elif terms[0] is not terms[1]:
-            raise Refused("not-generic", "two iterations of the loop do different things", collect)
-        appended.append((collect, terms[0]))
+    appended, checks = _generic(loop, first, second)
     if any(_mentions_last(term) for _, term in appended):
         raise Refused("no-rule", "the last entry of a list is used otherwise than to count on from it")
-    if ways is None and first.checks != second.checks:
-        raise Refused("not-generic", "two iterations of the loop do different things")
     dead = list_sizes(loop)
-    decided = Decided(
-        loop, names, tuple(appended), tuple(first.checks) if ways is None else ways.checks(), hoisted, dead
-    )
+    decided = Decided(loop, names, appended, checks, hoisted, dead)
     for collect, term in appended:
         _concatenated(decided, collect, term)
     _from_outside(graph, decided)
     no_escape(loop, label)
     return decided
+
+
+def _generic(loop: LoopFound, first: Machine, second: Machine) -> tuple[Appended, tuple[Check, ...]]:
+    """What every document appends, and what must hold for it; raises `Refused`."""
+    both = [(collect, _terms(collect, first, second)) for collect in loop.collects]
+    ways = arms(first, second)
+    if ways is not None:
+        try:
+            return _of_ways(both, ways, ways.few is first)
+        except Refused:
+            log.debug("what a branch leaves is not worked out from sizes")
+    sides = either(first, second)
+    if sides is not None:
+        return _of_ways(both, sides, sides.holds is first)
+    for collect, (one, other) in both:
+        if one is not other:
+            raise Refused("not-generic", "two iterations of the loop do different things", collect)
+    if first.checks != second.checks:
+        raise Refused("not-generic", "two iterations of the loop do different things")
+    return tuple((collect, one) for collect, (one, _) in both), tuple(first.checks)
+
+
+def _of_ways(both: Any, ways: Arms | Either, in_order: bool) -> tuple[Appended, tuple[Check, ...]]:
+    terms = [(collect, ways.term(found if in_order else found[::-1])) for collect, found in both]
+    return tuple(terms), ways.checks()
+
+
+def _terms(collect: fx.Node, first: Machine, second: Machine) -> tuple[Term, Term]:
+    """What each traced iteration appends to a list."""
+    one, other = (machine.term(_source(collect, i), collect) for i, machine in enumerate((first, second)))
+    if collect.target is markers.LIST_CONTINUE:
+        one, other = (counted_on(m, term, collect) for m, term in ((first, one), (second, other)))
+    return one, other
 
 
 def _source(collect: fx.Node, which: int) -> fx.Node:
@@ -182,16 +210,18 @@ def _values(args: Any) -> list[Value]:
 
 
 def _concatenated(decided: Decided, collect: fx.Node, term: Term) -> None:
-    """The list may be concatenated along a dimension; the others must be the same for all documents."""
+    """The list may be concatenated or stacked along a dimension; the others must be the same for all documents."""
     for user in collect.users:
         if user in decided.dead:
             continue
-        if user.target is not markers.RAGGED_CAT or not term.dims:
-            raise Refused("list-use", "the list of per-document tensors is used by something else than torch.cat", user)
-        dim = joined_dim(user, term)
-        own = [size for d, size in enumerate(term.dims) if d != dim]
+        joined = row_of(user, term)
+        if joined is None:
+            said = "the list of per-document tensors is used by something else than torch.cat or torch.stack"
+            raise Refused("list-use", said, user)
+        term_of, dim = joined
+        own = [size for d, size in enumerate(term_of.dims) if d != dim]
         if any(size.free_symbols & decided.names.own for size in own):
-            raise Refused("list-use", "documents of different shapes are concatenated along another dimension", user)
+            raise Refused("list-use", "documents of different shapes are joined along another dimension", user)
     for part in walk(term):
         if part.device != term.device:
             raise Refused("no-rule", "tensors of a document are on different devices", collect)
@@ -205,8 +235,17 @@ def _no_memory_beside(term: Term, node: fx.Node) -> None:
         raise Refused("no-rule", "a padded tensor, or one of several parts, that is computed", node)
 
 
-def joined_dim(cat: fx.Node, term: Term) -> int:
-    return int(str(cat.args[1])) % len(term.dims)
+def row_of(user: fx.Node, term: Term) -> tuple[Term, int] | None:
+    """What each document adds to the row that a use makes of the list, and the dimension along which; None for other
+    uses."""
+    if user.target in (markers.RAGGED_CAT, markers.LIST_JOIN) and term.dims:
+        return term, int(str(user.args[1])) % len(term.dims)
+    if user.target is not markers.LIST_STACK:
+        return None
+    dim = int(str(user.args[1])) % (len(term.dims) + 1)
+    dims = (*term.dims[:dim], sympy.Integer(1), *term.dims[dim:])
+    at = coordinates(dims)
+    return Moved(dims, term.dtype, term.device, term.grad, Read(term, (*at[:dim], *at[dim + 1 :]))), dim
 
 
 def _from_outside(graph: fx.Graph, decided: Decided) -> None:

@@ -21,6 +21,12 @@ _ops = torch.ops.packpass
 OPERATORS = {sympy.Add: operator.add, sympy.Mul: operator.mul, sympy.Max: torch.maximum, sympy.Min: torch.minimum}
 DIVISIONS = {Quotient: operator.floordiv, Remainder: operator.mod}
 
+_LOGIC = {sympy.And: torch.logical_and, sympy.Or: torch.logical_or}
+_COMPARED = {
+    **{sympy.Eq: operator.eq, sympy.Ne: operator.ne, sympy.Ge: operator.ge, sympy.Gt: operator.gt},
+    **{sympy.Le: operator.le, sympy.Lt: operator.lt},
+}
+
 
 class Documents:
     """Vectors with one entry per document, at a graph's insertion point."""
@@ -87,6 +93,8 @@ class Documents:
 
     def _float(self, found: Any) -> Any:
         """float64 ``[N]``: Python divides integers without rounding them before."""
+        if found.is_number:
+            return self.call(torch.full, (self.documents,), float(found), dtype=torch.float64, device=self.device)
         return self.call("to", self.full(found), torch.float64, method=True)
 
     def folded(self, op: Any, parts: list[Any]) -> Any:
@@ -116,6 +124,17 @@ class Documents:
             return self.call(DIVISIONS[func], a, b)
         zero = self.call(operator.eq, b, 0)
         return self.call(DIVISIONS[func], a, self.call(torch.where, zero, 1, b))
+
+    def truth(self, holds: Any) -> fx.Node:
+        """Of which documents something holds, bool ``[N]``."""
+        if holds.func in _LOGIC:
+            parts = [self.truth(part) for part in holds.args]
+            return functools.reduce(lambda a, b: self.call(_LOGIC[holds.func], a, b), parts)
+        if holds.func is sympy.Not:
+            return self.call(torch.logical_not, self.truth(holds.args[0]))
+        if holds.func not in _COMPARED:
+            raise Refused("no-rule", f"a branch on {holds.func.__name__} of sizes")
+        return self.call(_COMPARED[holds.func], *(self.full(part) for part in holds.args))
 
     def _column(self, node: fx.Node, column: int | None) -> fx.Node:
         rows = example(node).shape[0]

@@ -166,6 +166,10 @@ class Machine:
         """Forget what was learned since `state` was called."""
         self.checks, self._divided, self.values, self.size = state
 
+    def demands(self, asked: tuple[Any, str] | None) -> bool:
+        """Is it checked for every document that a number compares so with 0?"""
+        return asked is not None and any((c.left, c.op) == asked and c.right == 0 for c in self.checks)
+
     def check(self, left: Any, op: str, right: Any, node: fx.Node, what: str) -> None:
         """The numbers must compare so for every document."""
         if compared(left, op, right) != sympy.true:

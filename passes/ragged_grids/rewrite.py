@@ -11,7 +11,7 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import example
 from passes.prune import prune
-from passes.ragged_grids.decide import Decided, joined_dim
+from passes.ragged_grids.decide import Decided, row_of
 from passes.ragged_grids.documents import Documents
 from passes.ragged_grids.places import Slots, slots_of
 from passes.ragged_grids.row import KeptSlots, Row
@@ -53,6 +53,8 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
 def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
     """The concatenated rows, by what concatenates them in the graph."""
     slots, kept = documents.slots, decided.names.kept
+    for name, holds in decided.names.ways.items():
+        documents.note(name, documents.call("to", documents.truth(holds), torch.int64, method=True))
     later = [check for check in decided.checks if check.about & kept.keys()]
     for check in decided.checks:
         if check not in later:
@@ -68,12 +70,13 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
     made = {}
     for collect, term in decided.appended:
         for user in collect.users:
-            if user.target is markers.RAGGED_CAT:
-                dim = joined_dim(user, term)
+            joined = row_of(user, term)
+            if joined is not None:
                 if term.device != documents.device:
                     raise Refused("no-rule", "a document's tensors are on another device than its sizes", user)
-                own = slots_of(documents, term.dims[dim])
-                made[user] = Row(documents, own, term, dim).made()
+                each, dim = joined
+                own = slots_of(documents, each.dims[dim])
+                made[user] = Row(documents, own, each, dim).made()
                 if collect.target is markers.LIST_CONTINUE:
                     made[user] = _counted_on(documents, own, made[user], int(str(collect.args[5])))
     return made

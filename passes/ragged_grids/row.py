@@ -32,6 +32,7 @@ from passes.ragged_grids.terms import (
     Read,
     Reduced,
     Scanned,
+    Selected,
     Term,
     Value,
 )
@@ -72,6 +73,8 @@ class Row(Places):
 
     def made(self) -> fx.Node:
         """The whole row, as eager lays it out."""
+        if isinstance(self.term, Selected):
+            return _selected(self.documents, self.slots, self.term, self.dim)
         shared = iter(range(1, self.rank))
         at = [SLOT if d == self.dim else Free(next(shared), size) for d, size in enumerate(self.term.dims)]
         out = self.node(self.term, tuple(at))
@@ -123,7 +126,8 @@ class Row(Places):
             return self._chosen(term, at)
         if isinstance(term, Padded):
             return self._padded(term, at)
-        assert isinstance(term, Applied)
+        if not isinstance(term, Applied):
+            raise Refused("no-rule", "what a branch leaves is not used as it is")
         args, kwargs = (self._arguments(part, term, at) for part in (term.args, term.kwargs))
         return self.call(term.target, *args, method=term.method, **dict(kwargs))
 
@@ -230,6 +234,20 @@ class Row(Places):
         out = self._read_inside([inside], term.read, term.dims, at)
         fill = self.call(torch.full, (1,) * self.rank, term.fill, dtype=term.dtype, device=self.documents.device)
         return self.call(torch.where, inside, out, fill)
+
+
+def _selected(documents: Documents, slots: Slots, term: Selected, dim: int) -> fx.Node:
+    """The rows of the documents of either way, and each document's slots out of the one that has them."""
+    call, rows, starts = documents.call, [], []
+    for part, going in zip(term.parts, (term.name, 1 - term.name), strict=True):
+        own = slots_of(documents, sympy.expand(going * part.of.dims[dim]))
+        rows.append(Row(documents, own, part.of, dim).made())
+        starts.append(call(operator.getitem, own.cu, slice(0, -1)))
+    front = call(torch.ops.aten.sym_size.int, rows[0], dim)
+    starts[1] = call(torch.add, starts[1], front)
+    start = call(torch.where, call(operator.eq, documents.vector(term.name), 1), *starts)
+    places = call(torch.add, call(torch.index_select, start, 0, slots.ids), slots.numbers)
+    return call(torch.index_select, call(torch.cat, tuple(rows), dim), dim, places)
 
 
 def whole(documents: Documents, term: Layer | Pooled) -> fx.Node:

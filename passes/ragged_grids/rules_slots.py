@@ -12,7 +12,7 @@ from torch import fx
 from packpass.ops._monoids import REDUCTIONS
 from packpass.semantics import Call, example, meaning, meaning_of
 from packpass.semantics.indexing import entries_of, selection
-from packpass.semantics.reductions import REDUCING, SCANS
+from packpass.semantics.reductions import EXTREMES, REDUCING, SCANS
 from passes.ragged_grids.layers import layer
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import Coordinate, coordinates, flat, product, regrouped, unflat
@@ -135,8 +135,8 @@ def _pooled(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     rank = 1 + max(d for d, size in enumerate(operand.dims) if d in gone or size.free_symbols & own)
     kept = [d for d in range(rank) if d not in gone]
     size, count = (product(operand.dims[d] for d in part) for part in (gone, kept))
-    if call.op not in ("sum", "prod"):
-        machine.check(size, "!=", sympy.Integer(0), node, f"{label(node)} of no slots")
+    for d in gone if call.op in EXTREMES else ():
+        machine.check(operand.dims[d] - 1, ">=", sympy.Integer(0), node, f"{label(node)} of a dimension without slots")
     operand = _as(machine, operand, fake.dtype)
     rest = operand.dims[rank:]
     order = (*kept, *gone)

@@ -127,6 +127,8 @@ class Names:
         """Sizes from outside the loop that its expressions hold."""
         self.kept: dict[Any, Any] = {}
         """Number of slots of a document at which a condition holds -> the condition, a term of one dimension."""
+        self.ways: dict[Any, Any] = {}
+        """1 for documents that go one way at a branch, 0 for others -> what holds for the former."""
 
     def column(self, node: fx.Node, column: int | None) -> Any:
         key = Column(node, column)
@@ -145,10 +147,16 @@ class Names:
         self.kept[symbol] = mask
         return symbol
 
+    def condition(self, holds: Any) -> Any:
+        """1 for documents of which something holds, 0 for others."""
+        symbol = sympy.Symbol(f"way_{len(self.ways)}", integer=True)
+        self.ways[symbol] = holds
+        return symbol
+
     @property
     def own(self) -> set[Any]:
         """What is another number for every document."""
-        return {DOCUMENT, LAST, *self.columns, *self.kept}
+        return {DOCUMENT, LAST, *self.columns, *self.kept, *self.ways}
 
 
 class Unknown(Exception):

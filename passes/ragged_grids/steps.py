@@ -185,7 +185,12 @@ def _assume(machine: Machine, node: fx.Node) -> None:
         holds = machine.size(value)
     except Unknown:
         raise Refused("no-rule", "a size that depends on values of tensors is checked", node) from None
-    if holds == sympy.true or asked_of(holds) in machine.asserted:
+    for part in holds.args if isinstance(holds, sympy.And) else (holds,):
+        _assumed(machine, node, part)
+
+
+def _assumed(machine: Machine, node: fx.Node, holds: Any) -> None:
+    if holds == sympy.true or asked_of(holds) in machine.asserted or machine.demands(asked_of(holds)):
         return
     if not {*machine.names.columns, *machine.names.kept} & holds.free_symbols:
         return  # it is there in front of the loop, too

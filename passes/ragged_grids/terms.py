@@ -187,6 +187,14 @@ class Pooled(Term):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Selected(Term):
+    """All of the first of two terms for documents for which ``name`` is 1, all of the second one for the others."""
+
+    parts: tuple[Read, Read]
+    name: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Value:
     """A number of the document as an argument, of the dtype that an operation promotes it to."""
 
@@ -226,7 +234,7 @@ def reads(value: Any) -> Iterator[Read]:
     elif isinstance(value, Kept):
         yield from reads(value.read)
         yield from reads(value.mask)
-    elif isinstance(value, Chosen):
+    elif isinstance(value, (Chosen, Selected)):
         yield from reads(value.parts)
     elif isinstance(value, (Applied, Layer)):
         yield from reads(value.args)

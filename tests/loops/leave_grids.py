@@ -74,23 +74,6 @@ def entries_of_a_running_list(grid: Tensor) -> Tensor:
     return torch.tensor(bounds) + bounds[1]
 
 
-@grids("i[N,3]", why="a sum over sizes of the image")
-def sums_of_rows(grid: Tensor) -> Tensor:
-    out = []
-    for _, h, w in grid.tolist():
-        out.append(torch.arange(h * w).reshape(h, w).sum(1))
-    return torch.cat(out)
-
-
-@grids("i[N,3]", why="slots of an image are put together")
-def centres_of_images(grid: Tensor) -> Tensor:
-    out = []
-    for _, h, w in grid.tolist():
-        rows = torch.arange(h, dtype=torch.float32)
-        out.append((rows - rows.mean()).repeat(w))
-    return torch.cat(out)
-
-
 @grids("i[N,3]", why="what is carried is no sum of sizes")
 def largest_so_far(grid: Tensor) -> Tensor:
     out, most = [], 0
@@ -116,11 +99,6 @@ def marked_corners(grid: Tensor) -> Tensor:
         image[0, 0] = 1
         out.append(image.flatten())
     return torch.cat(out)
-
-
-@grids("i[N,3]", why="the number of images decides the shape of each")
-def sums_of_each_image(grid: Tensor) -> Tensor:
-    return torch.stack([torch.arange(int(h)).sum() for _, h, _ in grid.tolist()]).cumsum(0) * len(grid)
 
 
 @grids("i[N,3]", why="the list is used entry by entry")

@@ -15,15 +15,6 @@ from .rewrite_images import _grids, _images, parts
 images: Any = functools.partial(leave, tail=False, wrap=_images, min_len=1, lead_empty=False, must_refuse=True)
 
 
-@images("i[N,3]", why="a norm over the patches of an image")
-def norm_of_each_image(x: Tensor, grid: Tensor) -> Tensor:
-    out = []
-    for part, (t, h, w) in parts(x, grid):
-        rows = part.view(t, h, w, 6)
-        out.append((rows - rows.mean(2, keepdim=True)).reshape(-1, 6))
-    return torch.cat(out)
-
-
 @images("i[N,3] f[6]", why="a softmax along the columns of an image")
 def softmax_of_columns(x: Tensor, grid: Tensor, scale: Tensor) -> Tensor:
     out = []

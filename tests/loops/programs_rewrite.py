@@ -26,6 +26,7 @@ from . import (
     rewrite_offsets,
     rewrite_outputs,
     rewrite_places,
+    rewrite_pooled,
     rewrite_rows,
     rewrite_sequences,
     rewrite_slices,
@@ -41,7 +42,6 @@ __all__ = [
     "rewrite_convolution", "rewrite_counts",
     "rewrite_edges", "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_images",
     "rewrite_kept", "rewrite_lengths", "rewrite_lists", "rewrite_modes", "rewrite_numbered",
-    "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_rows", "rewrite_sequences",
-    "rewrite_slices",
-    "rewrite_totals", "rewrite_whiles",
+    "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_pooled", "rewrite_rows",
+    "rewrite_sequences", "rewrite_slices", "rewrite_totals", "rewrite_whiles",
 ]  # fmt: skip

@@ -20,12 +20,9 @@ CODES = {
     leave_grids.multiples_of_the_last: ("ragged_grids", "no-rule"),
     leave_grids.the_last_elsewhere: ("ragged_grids", "no-rule"),
     leave_grids.entries_of_a_running_list: ("capture", "list-use"),
-    leave_grids.sums_of_rows: ("ragged_grids", "no-rule"),
-    leave_grids.centres_of_images: ("ragged_grids", "no-rule"),
     leave_grids.largest_so_far: ("capture", "carried-state"),
     leave_grids.noise_of_each_image: ("ragged_grids", "no-rule"),
     leave_grids.marked_corners: ("ragged_grids", "outer-tensor-write"),
-    leave_grids.sums_of_each_image: ("ragged_grids", "no-rule"),
     leave_grids.first_and_last: ("capture", "list-use"),
 }
 GRID = torch.tensor([[1, 4, 6], [2, 2, 4]])

@@ -136,7 +136,7 @@ def automodel_kimi_vl_table() -> Program:
 @case("nemo-automodel")
 def automodel_muse_glimmer_shuffle() -> Program:
     """Patches of every image in blocks; the sizes are tensors."""
-    tower = _models("muse_glimmer.vision").MuseGlimmerVisionModel
+    tower = _models("muse_glimmer.vision").MuseGlimmerVisionEncoder
     own = types.SimpleNamespace(config=types.SimpleNamespace(merge_size=2))
 
     def call(x: Tensor, grid: Tensor) -> Any:
