@@ -310,15 +310,6 @@ def _set_aside(original: Any, self: Any, instruction: Any) -> None:
         run()
 
 
-def _contains(original: Any, self: Any, instruction: Any) -> None:
-    found = same_numbers.contained(self, bool(instruction.arg))
-    if found is None:
-        _goes_through(1)(original, self, instruction)
-    else:
-        self.popn(2)
-        self.push(found)
-
-
 _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
     "GET_ITER": _get_iter,
     **dict.fromkeys(("BUILD_SLICE", "BINARY_SLICE", "STORE_SLICE"), _slice),
@@ -330,11 +321,8 @@ _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
     "COMPARE_OP": whiles.compare,
     "LOAD_ATTR": _load_place,
     "STORE_ATTR": _store_place,
-    **dict.fromkeys(
-        ("UNPACK_SEQUENCE", "UNPACK_EX", "SET_UPDATE", "DICT_UPDATE"),
-        _goes_through(1),
-    ),
-    "CONTAINS_OP": _contains,
+    **dict.fromkeys(("UNPACK_SEQUENCE", "UNPACK_EX", "SET_UPDATE", "DICT_UPDATE"), _goes_through(1)),
+    "CONTAINS_OP": functools.partial(same_numbers.look, _goes_through(1)),
     "LIST_EXTEND": _list_extend,
     **dict.fromkeys(("SEND", "YIELD_FROM"), _goes_through(2)),
     "CALL_FUNCTION_EX": _call_with_entries,

@@ -27,6 +27,16 @@ def compared(tx: Any, comparison: str) -> Any:
     return same if same is None or comparison == "==" else _not(tx, same)
 
 
+def look(otherwise: Any, original: Any, self: Any, instruction: Any) -> None:
+    """``in`` and ``not in``; ``otherwise``: how the instruction is traced where it is about something else."""
+    found = contained(self, bool(instruction.arg))
+    if found is None:
+        otherwise(original, self, instruction)
+    else:
+        self.popn(2)
+        self.push(found)
+
+
 def contained(tx: Any, inverted: bool) -> Any:
     """What ``in`` or ``not in`` gives for the two values on the stack; None for what Dynamo looks for itself."""
     if not active.regions:

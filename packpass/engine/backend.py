@@ -23,7 +23,7 @@ from packpass.capture.expansions import PASS as EXPANDING
 from packpass.capture.state import LOOP_MODES, FrameState, in_tracing, restart, tracing_error, without_data_sizes
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, active, record
-from packpass.engine import after_autograd, ddp, degraded, missing, passes, skipped
+from packpass.engine import after_autograd, ddp, degraded, missing, passes, plain_lengths, skipped
 from packpass.engine.assertions import held_outside
 from packpass.engine.isolated import isolated, rows_of_one_length
 from packpass.engine.overlap import unless_overlapping
@@ -260,6 +260,7 @@ class _Client:
     def frame_starts(self, tx: Any, frame: FrameState) -> None:
         """A frame of ours is about to be traced."""
         degraded.frame_starts(tx, frame)
+        plain_lengths.note(tx, frame)
         if frame.mode is Mode.STOCK and frame.message_groups and frame.options.agreement:
             leave_messages(tx, frame)
         compiling.begins()

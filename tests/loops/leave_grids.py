@@ -118,14 +118,6 @@ def broadcast_or_not(grid: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@grids("i[N,3]", why="wide and narrow images are treated differently")
-def branch_on_sizes(grid: Tensor) -> Tensor:
-    out = []
-    for _, h, w in grid.tolist():
-        out.append(torch.arange(h) if h > w else torch.arange(w) * 2)
-    return torch.cat(out)
-
-
 @leave("i[N,3]", tail=False, wrap=_signed, min_len=1, lead_empty=False, rule="ragged_grids")
 def negative_offsets(grid: Tensor) -> Tensor:
     """A number of a row that is no size may be negative."""

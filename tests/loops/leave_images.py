@@ -83,19 +83,6 @@ def scaled_videos(x: Tensor, grid: Tensor, scale: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@images("i[N,3]", wrap=_grids, why="no frame at all goes the way of one, and leaves nothing")
-def frames_or_none(grid: Tensor) -> Tensor:
-    """The two ways are the same for one frame; fewer than that are none."""
-    out = []
-    for t, h, w in (grid - grid.new_tensor([1, 0, 0])).tolist():
-        if t > 1:
-            index = (torch.arange(t)[:, None] * (h * w) + torch.arange(h * w)).flatten()
-        else:
-            index = torch.arange(t * h * w)
-        out.append(index)
-    return torch.cat(out)
-
-
 @images("i[N,3] f[6,1,3,3]", why="autocast has its own dtypes for a convolution")
 def convolution_under_autocast(x: Tensor, grid: Tensor, weight: Tensor) -> Tensor:
     out = []

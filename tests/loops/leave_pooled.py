@@ -62,7 +62,7 @@ def two_branches(x: Tensor, grid: Tensor) -> Tensor:
 
 
 @images("i[N,3]", why="the ways leave numbers of different kinds", wrap=_grids)
-def whole_numbers_or_not(grid: Tensor, table: Any = None) -> Tensor:
+def whole_numbers_or_not(grid: Tensor) -> Tensor:
     out = []
     for _, h, w in grid.tolist():
         if h * w == 8:
@@ -84,7 +84,7 @@ def by_what_is_there(x: Tensor, grid: Tensor) -> Tensor:
 
 
 @images("i[N,3]", why="a size is divided by a float", wrap=_grids)
-def divided_by_floats(grid: Tensor, table: Any = None) -> Tensor:
+def divided_by_floats(grid: Tensor) -> Tensor:
     out = []
     for _, h, w in grid.tolist():
         out.append(torch.arange(h) * (w / (h * 0.5)))

@@ -69,7 +69,7 @@ def mean_of_windows(x: Tensor, grid: Tensor) -> Tensor:
 
 
 @images("i[N,3]", wrap=_grids)
-def sums_of_rows(grid: Tensor, table: Any = None) -> Tensor:
+def sums_of_rows(grid: Tensor) -> Tensor:
     out = []
     for _, h, w in grid.tolist():
         out.append(torch.arange(h * w).reshape(h, w).sum(1))
@@ -77,7 +77,7 @@ def sums_of_rows(grid: Tensor, table: Any = None) -> Tensor:
 
 
 @images("i[N,3]", wrap=_grids, exact=False)
-def centres_of_images(grid: Tensor, table: Any = None) -> Tensor:
+def centres_of_images(grid: Tensor) -> Tensor:
     out = []
     for _, h, w in grid.tolist():
         rows = torch.arange(h, dtype=torch.float32)
@@ -86,7 +86,7 @@ def centres_of_images(grid: Tensor, table: Any = None) -> Tensor:
 
 
 @images("i[N,3]", wrap=_grids)
-def sums_of_each_image(grid: Tensor, table: Any = None) -> Tensor:
+def sums_of_each_image(grid: Tensor) -> Tensor:
     return torch.stack([torch.arange(int(h)).sum() for _, h, _ in grid.tolist()]).cumsum(0) * len(grid)
 
 
@@ -102,7 +102,7 @@ def scaled_by_sizes(x: Tensor, grid: Tensor) -> Tensor:
 
 
 @images("i[N,3]", wrap=_grids, exact=False)
-def outer_products(grid: Tensor, table: Any = None) -> Tensor:
+def outer_products(grid: Tensor) -> Tensor:
     out, frequencies = [], torch.tensor([1.0, 0.1])
     for t, h, w in grid.tolist():
         places = torch.outer(torch.arange(max(h, w)), frequencies)
@@ -111,7 +111,7 @@ def outer_products(grid: Tensor, table: Any = None) -> Tensor:
 
 
 @images("i[N,3]", wrap=_grids, exact=False)
-def lines(grid: Tensor, table: Any = None) -> Tensor:
+def lines(grid: Tensor) -> Tensor:
     out = []
     for t, h, w in grid.tolist():
         rows, columns = torch.linspace(0, 7, h), torch.linspace(-1, 1, steps=w)
@@ -159,6 +159,28 @@ def as_it_is_or_resized(grid: Tensor, table: Tensor) -> Tensor:
         else:
             resized = F.interpolate(table.permute(2, 0, 1).unsqueeze(0), size=shape, mode="bicubic")
             out.append(resized.squeeze(0).permute(1, 2, 0).flatten(end_dim=1))
+    return torch.cat(out)
+
+
+@images("i[N,3]", wrap=_grids)
+def branch_on_sizes(grid: Tensor) -> Tensor:
+    """Wide and narrow images are treated differently."""
+    out = []
+    for _, h, w in grid.tolist():
+        out.append(torch.arange(h) if h > w else torch.arange(w) * 2)
+    return torch.cat(out)
+
+
+@images("i[N,3]", wrap=_grids)
+def frames_or_none(grid: Tensor) -> Tensor:
+    """The two ways are the same for one frame; fewer than that are none, and leave nothing."""
+    out = []
+    for t, h, w in (grid - grid.new_tensor([1, 0, 0])).tolist():
+        if t > 1:
+            index = (torch.arange(t)[:, None] * (h * w) + torch.arange(h * w)).flatten()
+        else:
+            index = torch.arange(t * h * w)
+        out.append(index)
     return torch.cat(out)
 
 

@@ -1,0 +1,81 @@
+"""Lengths of documents that are given as numbers of Python: what to say where they cost a graph for every batch.
+
+Dynamo compares the numbers of a list with those that it compiled for, and how many they are, so that a function that is
+given the lengths of documents as a list is compiled again for other batches, and runs eagerly after eight of them.
+Nothing is captured there: no tensor holds the numbers. It is said when the function is compiled a second time, for
+another list that fits a tensor beside it as the first one did; nothing is of a list that never changes (of widths).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import types
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from packpass.capture.state import FrameState, react, resumes
+from packpass.capture.watch import loops_are_sought
+from packpass.decisions.location import shorten
+from packpass.decisions.records import Refusal, record
+
+_seen: weakref.WeakKeyDictionary[types.CodeType, dict[str, Any]] = weakref.WeakKeyDictionary()
+"""Code -> name of an argument -> the lengths or boundaries that it had where the code was compiled last."""
+
+
+def note(tx: Any, frame: FrameState) -> None:
+    """A frame is about to be traced."""
+    if frame.restarts or resumes(tx) or not loops_are_sought(frame):
+        return
+    sizes = {
+        int(size) for value in _values(tx.f_locals) if isinstance(value[1], torch.Tensor) for size in value[1].shape
+    }
+    before = _seen.setdefault(tx.f_code, {})
+    for name, value in _values(tx.f_locals):
+        numbers = _numbers(value)
+        if numbers is None or not _fits(numbers, sizes):
+            continue
+        if before.get(name, numbers) != numbers:
+            _say(tx, frame, name)
+        before[name] = numbers
+
+
+def _values(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What a function is given, by name; entries of dictionaries by theirs, too."""
+    for name, value in arguments.items():
+        yield name, value
+        if type(value) is dict:
+            yield from ((f"{name}[{key!r}]", entry) for key, entry in value.items())
+
+
+def _numbers(value: Any) -> tuple[int, ...] | None:
+    """A list of integers; of rows of sizes, their products."""
+    if type(value) not in (list, tuple) or not value:
+        return None
+    if all(type(entry) is int for entry in value):
+        return tuple(value)
+    rows = all(type(row) in (list, tuple) and row and all(type(n) is int for n in row) for row in value)
+    return tuple(math.prod(row) for row in value) if rows else None
+
+
+def _fits(numbers: tuple[int, ...], sizes: set[int]) -> bool:
+    """May they be lengths of documents in a row of such a size, or boundaries?"""
+    if min(numbers) < 0:
+        return False
+    ends = len(numbers) > 1 and numbers[0] == 0 and all(a <= b for a, b in itertools.pairwise(numbers))
+    return sum(numbers) in sizes or (ends and numbers[-1] in sizes)
+
+
+def _say(tx: Any, frame: FrameState, name: str) -> None:
+    text = (
+        f"'{name}' gives lengths or boundaries of documents as numbers of Python, for which torch compiles "
+        f"{tx.f_code.co_name} again and again: give it a tensor, and read that where numbers are needed "
+        f"({name}.tolist()); loops by it are then one operation for any number of documents"
+    )
+    location = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
+    refusal = Refusal(rule="capture", code="python-lengths", reason=text, location=location)
+    record(refusal)
+    react(refusal, frame.options)

@@ -1,0 +1,97 @@
+"""Lengths of documents as numbers of Python: said where they cost graphs, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import packpass
+from packpass.decisions.records import collecting
+
+CODE = "python-lengths"
+
+
+def said(program: Callable[..., Any], *batches: tuple[Any, ...], **options: Any) -> list[packpass.Refusal]:
+    torch._dynamo.reset()
+    report = packpass.Report()
+    settings = {"packpass.inner_backend": "eager", **options}
+    compiled = torch.compile(program, backend=packpass.backend, options=settings)
+    for batch in batches:
+        with collecting(report):
+            torch.testing.assert_close(compiled(*batch), program(*batch))
+    return [refusal for refusal in report.refusals if refusal.code == CODE]
+
+
+def centred(x: Tensor, lengths: list[int]) -> Tensor:
+    return torch.cat([part - part.mean(0) for part in x.split(lengths)])
+
+
+def by_boundaries(x: Tensor, cu: tuple[int, ...]) -> Tensor:
+    return torch.cat([x[a:b] - x[a:b].mean(0) for a, b in zip(cu, cu[1:])])
+
+
+def by_sizes(x: Tensor, grid: list[list[int]]) -> Tensor:
+    return torch.cat([part - part.mean(0) for part in x.split([t * h * w for t, h, w in grid])])
+
+
+def in_a_batch(x: Tensor, batch: dict[str, Any]) -> Tensor:
+    return centred(x, batch["lengths"])
+
+
+X = torch.randn(24, 3)
+BATCHES: dict[Callable[..., Any], list[tuple[Any, ...]]] = {
+    centred: [(X, [4, 20]), (X[:9], [2, 3, 4])],
+    by_boundaries: [(X, (0, 4, 24)), (X[:9], (0, 2, 5, 9))],
+    by_sizes: [(X, [[1, 2, 2], [2, 5, 2]]), (X[:9], [[1, 3, 3]])],
+    in_a_batch: [(X, {"lengths": [4, 20]}), (X[:9], {"lengths": [2, 3, 4]})],
+}
+NAMES = {centred: "'lengths'", by_boundaries: "'cu'", by_sizes: "'grid'", in_a_batch: "batch['lengths']"}
+
+
+@pytest.mark.parametrize("program", BATCHES, ids=lambda f: f.__name__)
+def test_said_at_the_second_batch(program: Callable[..., Any]) -> None:
+    first, second = BATCHES[program]
+    (found,) = said(program, first, second)
+    assert NAMES[program] in found.reason
+    assert ".tolist()" in found.reason
+    assert found.location.startswith("tests/capture/test_plain_lengths.py:")
+
+
+def test_not_at_the_first() -> None:
+    assert not said(by_lengths_of_its_own, (X, [4, 20]))
+
+
+def by_lengths_of_its_own(x: Tensor, lengths: list[int]) -> Tensor:
+    return torch.cat([part * 2 for part in x.split(lengths)])
+
+
+def test_not_of_widths() -> None:
+    """A list that stays the same costs no graphs."""
+
+    def heads(x: Tensor, widths: list[int]) -> Tensor:
+        q, k = x.split(widths, dim=1)
+        return q.sum(1) * k.sum(1)
+
+    assert not said(heads, (X, [1, 2]), (X[:9], [1, 2]), (X[:5], [1, 2]))
+
+
+def test_not_of_other_numbers() -> None:
+    def scaled(x: Tensor, factors: list[int]) -> Tensor:
+        return x * factors[0] + factors[1]
+
+    assert not said(scaled, (X, [2, 5]), (X, [7, 5]), (X[:9], [100, 1]))
+
+
+def test_not_of_tensors() -> None:
+    def by_tensor(x: Tensor, lengths: Tensor) -> Tensor:
+        return centred(x, lengths.tolist())
+
+    assert not said(by_tensor, (X, torch.tensor([4, 20])), (X[:9], torch.tensor([2, 3, 4])))
+
+
+def test_not_where_packpass_rewrites_no_loops() -> None:
+    assert not said(centred, *BATCHES[centred], **{"packpass.rules": ("compose_rolls",)})
