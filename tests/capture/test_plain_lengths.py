@@ -93,5 +93,5 @@ def test_not_of_tensors() -> None:
     assert not said(by_tensor, (X, torch.tensor([4, 20])), (X[:9], torch.tensor([2, 3, 4])))
 
 
-def test_not_where_packpass_rewrites_no_loops() -> None:
-    assert not said(centred, *BATCHES[centred], **{"packpass.rules": ("compose_rolls",)})
+def test_not_where_loops_are_not_looked_for() -> None:
+    assert not said(centred, *BATCHES[centred], **{"packpass.symbolic_loops": False})

@@ -113,7 +113,14 @@ def automodel_kimi_k25_merger() -> Program:
     return Program(call, _images(6))
 
 
-@case("nemo-automodel")
+@case(
+    "nemo-automodel",
+    Verdict.REFUSED,
+    graphs=4,
+    breaks=2,
+    codes=["body-not-traceable"],
+    why="two branches on sizes in one body: images of the table's own size, and single frames",
+)
 def automodel_kimi_k25_table() -> Program:
     """Positions interpolated from a table of another size, and those of frames."""
     torch.manual_seed(0)
@@ -180,7 +187,13 @@ def _minimax() -> Any:
     return _models("minimax_m3_vl.vision_encoder").MiniMaxM3VisionTransformer
 
 
-@case("nemo-automodel")
+@case(
+    "nemo-automodel",
+    Verdict.REFUSED,
+    graphs=4,
+    codes=["python-lengths"],
+    why="sizes come as lists of Python's numbers",
+)
 def automodel_minimax_mask() -> Program:
     """Sizes are Python numbers."""
     mask = _minimax()._block_diag_mask
@@ -197,7 +210,13 @@ def automodel_minimax_rope() -> Program:
 # === Documents ================================================================================================
 
 
-@case("nemo-automodel")
+@case(
+    "nemo-automodel",
+    Verdict.REFUSED,
+    breaks=2,
+    codes=["lengths-unknown"],
+    why="a loop over the rows of a batch, each with documents of its own",
+)
 def automodel_document_ids_of_rows() -> Program:
     """Ids by rows of lengths, in which numbers stand for no document."""
     build = _models("deepseek_v4.cp").build_packed_seq_ids
@@ -208,13 +227,25 @@ def automodel_document_ids_of_rows() -> Program:
     return Program(call, over(lambda n: (_rows(n), sum(n))))
 
 
-@case("nemo-automodel")
+@case(
+    "nemo-automodel",
+    Verdict.REFUSED,
+    codes=["body-not-traceable"],
+    why="a loop over the rows of a batch, each with documents of its own",
+)
 def automodel_document_ids_of_kimi() -> Program:
     build = _models("kimi_linear.cp").doc_ids_from_seq_lens
     return Program(build, over(lambda n: (_rows(n), sum(n) + 3)))
 
 
-@case("nemo-automodel")
+@case(
+    "nemo-automodel",
+    Verdict.REFUSED,
+    graphs=5,
+    breaks=6,
+    codes=["frame-not-compiled", "lengths-unknown", "unequal-lengths"],
+    why="a loop over the rows of a batch, each with documents of its own, and numbers of two matrices",
+)
 def automodel_layout_of_rows() -> Program:
     """Documents of rows at starts that divide by four."""
     layout = _models("deepseek_v41.packing").packed_layout
@@ -240,9 +271,9 @@ def automodel_shift_of_packed_rows() -> Program:
     return Program(call, over(batch))
 
 
-@case("nemo-automodel")
+@case("nemo-automodel", Verdict.UNTOUCHED, loops=False)
 def automodel_ids_for_shifts() -> Program:
-    """Ids of the documents of every row, for the shifts of multi-token prediction."""
+    """Ids of the documents of every row, for the shifts of multi-token prediction; the loop is over rows."""
     expand = _models("common.mtp.mtp")._packed_seq_ids_from_padded_lengths
 
     def call(lengths: Tensor, total: int) -> Any:
