@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from packpass.ops._monoids import REDUCTIONS
-from packpass.semantics import Call, example, meaning, meaning_of
+from packpass.semantics import Call, call_of, example, meaning, meaning_of
 from packpass.semantics.indexing import entries_of, selection
 from packpass.semantics.reductions import EXTREMES, REDUCING, SCANS
 from passes.ragged_grids.layers import layer
@@ -31,8 +31,8 @@ def apply(machine: Machine, node: fx.Node, call: Call | None) -> bool:
 
 
 def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
-    """``x[start:stop]`` of a row from outside, by numbers of the document: as many slots as they are apart, which torch
-    does not know."""
+    """``x[start:stop]`` of a row from outside, where ``start`` goes on by the sizes of every document: as many slots as
+    the two are apart, which torch does not know. (Of other numbers, torch takes what there is between them.)"""
     if call.op != "getitem" or len(call.operands) != 1 or not isinstance(example(node), torch.Tensor):
         return None
     operand, fake = call.operands[0], example(node)
@@ -49,17 +49,25 @@ def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     start, stop = (machine.expression(bound, node) for bound in bounds)
     length, row = sympy.expand(stop - start), machine.term(operand.node, node)
     size = row.dims[d]
-    if not (start.free_symbols & machine.names.own) or size.free_symbols & machine.names.own:
+    if start not in machine.names.columns or not _goes_on(machine.names.columns[start].node):
         return None
     if not machine.size.bind(fake.shape[d], length):
         return None
-    for number, what in ((start, "begin before"), (size - stop, "end behind")):
-        machine.check(number, ">=", sympy.Integer(0), node, f"a document's slots {what} their row")
+    machine.check(size - stop, ">=", sympy.Integer(0), node, "a document's slots end behind their row")
     machine.check(length, ">=", sympy.Integer(0), node, "a document has less than no slots")
     dims = (*row.dims[:d], length, *row.dims[d + 1 :])
     at = list(coordinates(dims))
     at[d] = at[d] + start
     return machine.moved((dims, fake.dtype, fake.device, fake.requires_grad), machine.read(row, at))
+
+
+def _goes_on(starts: fx.Node) -> bool:
+    """Are these 0 and the running sums of something?"""
+    padded = call_of(starts)
+    if padded is None or padded.op != "pad" or len(padded.operands) != 1:
+        return False
+    sums = call_of(padded.operands[0].node)
+    return sums is not None and SCANS.get(sums.op) == "sum"
 
 
 def _kept(machine: Machine, node: fx.Node, call: Call) -> Term | None:
