@@ -17,9 +17,12 @@ Why it is safe: both traced iterations are interpreted (`machine`) as functions 
 one looks; they must leave the same. What an operation means is asked of `packpass.semantics`. Sizes that eager would
 not take for a document are checked, and the error names it.
 
-Does not handle (each refused by a stable code): operations that put slots of a document together or have no rule
-(``no-rule``), shapes that depend on values (``no-rule``), writes (``outer-tensor-write``), sizes that are taken to be
-equal (``length-mismatch``), lists that are used by something else than ``torch.cat`` (``list-use``).
+Operations without a rule are taken apart by torch (`apart`). Sums and extremes make rows of their own (`rules_slots`).
+One branch on sizes may leave different things (`arms`, `either`).
+
+Does not handle (each refused by a stable code): operations that put slots of a document together in other ways, or
+have no rule (``no-rule``), shapes that depend on values (``no-rule``), writes (``outer-tensor-write``), sizes that are
+taken to be equal (``length-mismatch``), lists that are neither concatenated nor stacked (``list-use``).
 """
 
 from __future__ import annotations
