@@ -190,7 +190,7 @@ def _forget_cuda(site_packages: pathlib.Path) -> None:
 def _install_cuda(budget: pip.Budget) -> pathlib.Path | None:
     """The shared folder ``nvidia`` for all the torch in the cache, or None where none of them needs one."""
     known = sorted(cache().glob("torch-*-py*"), key=lambda place: Version(place.name.split("-")[1]))
-    wanted = requirements.joined_cuda([_notes(place) for place in known])
+    wanted = requirements.joined_cuda([notes for place in known if (notes := _notes(place))])
     if not wanted:
         return None
     place = cache() / CUDA

@@ -173,6 +173,16 @@ def test_environments_are_made_once_and_share_the_cuda_libraries(machine: FakeMa
     assert environments.finished(CELL) is not None
 
 
+def test_a_torch_that_cannot_be_installed_is_not_the_newest(machine: FakeMachine) -> None:
+    """The CUDA libraries are those of the newest that is there."""
+    newest = Cell("2.99.1", "3.12")
+    machine.refuse = fails("torch==2.99.1", errors="ERROR: No matching distribution found for torch==2.99.1")
+    made = environments.make([CELL, newest], 60)
+    assert isinstance(made[CELL], Environment)
+    assert "No matching distribution" in str(made[newest])
+    assert [words for words in machine.installed if "nvidia-x==2.99.0" in words]
+
+
 def test_a_stamp_holds_for_the_same_wishes_only(tmp_path: pathlib.Path) -> None:
     site = tmp_path / "lib" / "python3.12" / "site-packages"
     distribution(site, "torch", "2.99.0")
