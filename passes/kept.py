@@ -31,7 +31,7 @@ from passes.building import Builder
 from passes.document_loops.boundaries import boundary_vector, check_split, summed, unchanged
 from passes.document_loops.find import same_length
 from passes.kept_apart import take_apart
-from passes.loops import LoopFound, find
+from passes.loops import LoopFound, find, only_asserted
 from passes.nodes import ahead, computed_from
 from passes.refused import Refused
 
@@ -44,6 +44,8 @@ def with_kept_rows(graph: fx.Graph) -> None:
     for loop in find(graph):
         for node in [n for _, body, _ in loop.iterations for n in body if n.target is operator.setitem]:
             _fill(graph, node)
+        for node in [n for _, body, _ in loop.iterations for n in body if _picks(n)]:
+            _unless_used(graph, node)
     for begin in [loop.iterations[0][0] for loop in find(graph)]:
         _apart(graph, begin)
     for loop in find(graph):
@@ -55,6 +57,15 @@ def with_kept_rows(graph: fx.Graph) -> None:
 def _picks(node: fx.Node) -> bool:
     """``part[mask]``, where the mask is a document's and not the row of a batch."""
     return node.target is markers.MASKED and node.args[2] is None
+
+
+def _unless_used(graph: fx.Graph, node: fx.Node) -> None:
+    """Places of slots (`packpass.capture.masked`) of which only the mask is used."""
+    checks = only_asserted(node)
+    if set(node.users) <= set(checks):
+        for check in checks:
+            graph.erase_node(check)
+        graph.erase_node(node)
 
 
 def _mask_of(node: fx.Node) -> fx.Node:
@@ -171,6 +182,8 @@ class _Kept:
             elif op_name(node) == "getitem":
                 source, index = self._cut(node)
                 self.rows[key] = source if index is None else self.build.call(operator.getitem, source, index)
+            elif op_name(node) == "arange":
+                self.rows[key] = self._numbers(node)
             else:
                 self.rows[key] = self._computed(node)
         return self.rows[key]
@@ -256,6 +269,17 @@ class _Kept:
         kwargs = fx.map_arg(dict(node.kwargs), lambda n: self._whole(n) if n in self.inside else n)
         return self.build.call(node.target, *args, method=node.op == "call_method", **kwargs)
 
+    def _numbers(self, node: fx.Node) -> fx.Node:
+        """``arange(n)`` of a document of n slots, for all documents."""
+        picked = next((n for n in self.picked if n.args[0] is node), None)
+        mask = None if picked is None else _mask_of(picked)
+        if len(node.args) != 1 or mask is None or not same_length(example(node).shape[0], example(mask).shape[0]):
+            raise Refused("no-rule", "what a mask picks from is not cut from a row", node)
+        if example(node).dtype is not torch.int64:
+            raise Refused("no-rule", "numbers of slots of this dtype have no rule", node)
+        bounds, size = self._inside(self._whole(mask))
+        return self.build.call(torch.ops.packpass.position_ids.default, bounds, size)
+
     def _beside(self, node: fx.Node, result: Any) -> bool:
         """Does an operand of a call have a slot for every slot of the result, or is it one number from outside?"""
         fake = example(node)
@@ -268,22 +292,29 @@ class _Kept:
     def _ordered(self, mask: fx.Node) -> tuple[fx.Node, fx.Node]:
         """The slots of a row, those that are kept first, and where the parts of documents end among these."""
         if mask not in self.orders:
-            if len(self.bounds) != 1:
-                raise Refused("two-boundaries", "a mask picks from parts of several boundaries", mask)
-            ((root, offset),) = self.bounds
             call = self.build.call
             order = call(operator.getitem, call("sort", call(torch.logical_not, mask), method=True, stable=True), 1)
             sums = call(torch.nn.functional.pad, call(torch.cumsum, mask, 0), (1, 0))
+            self.orders[mask] = order, call(torch.index_select, sums, 0, self._inside(mask)[0])
+        return self.orders[mask]
+
+    def _inside(self, mask: fx.Node) -> tuple[fx.Node, fx.Node]:
+        """The boundaries, none of which is beyond the row of a mask, and the length of that row."""
+        if len(self.bounds) != 1:
+            raise Refused("two-boundaries", "a mask picks from parts of several boundaries", mask)
+        ((root, offset),) = self.bounds
+        call = self.build.call
+        if ("inside", mask) not in self.rows:
             bounds = call(operator.getitem, root, slice(offset, None)) if offset else root
             fits = call(torch.all, call(operator.ge, bounds, 0))
             call(torch._assert_async, fits, "packpass: boundaries are numbers of 0 or more", fake=False)
-            size = call(torch.ops.aten.sym_size.int, mask, 0)
-            inside = call(torch.clamp, bounds, 0, size)
-            self.orders[mask] = order, call(torch.index_select, sums, 0, inside)
-        return self.orders[mask]
+            self.rows["size", mask] = call(torch.ops.aten.sym_size.int, mask, 0)
+            self.rows["inside", mask] = call(torch.clamp, bounds, 0, self.rows["size", mask])
+        return self.rows["inside", mask], self.rows["size", mask]
 
     def _part(self, node: fx.Node) -> fx.Node:
-        row, mask = self._whole(node.args[0]), self._whole(node.args[1])
+        mask = self._whole(node.args[1])  # whose boundaries the row may be made of
+        row = self._whole(node.args[0])
         if not same_length(example(row).shape[0], example(mask).shape[0]) or example(mask).dim() != 1:
             raise Refused("row-lengths", "a mask is not as long as the row that it picks from", node)
         order, cu = self._ordered(mask)

@@ -232,6 +232,9 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.roll: _call_roll,
     torch.sum: masked.count,
     torch.masked_select: masked.selected,
+    **dict.fromkeys((torch.nonzero, torch.argwhere), masked.places),
+    torch.where: masked.places_by_where,
+    torch.index_select: masked.index_selected,
     **dict.fromkeys((torch.nn.functional.pad, native_pad()), widths.call),
     torch._check: _note_check,
     torch.nn.functional.interpolate: images.interpolate,
@@ -244,7 +247,10 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }
 """Function of torch or Python -> ``replacement(tx, *args, **kwargs)``."""
 
-_BOTH = (torch.split, torch.tensor_split, torch.roll, torch.sum, torch.masked_select)
+_BOTH = (
+    torch.split, torch.tensor_split, torch.roll, torch.sum, torch.masked_select, torch.nonzero, torch.argwhere,
+    torch.index_select,
+)  # fmt: skip
 _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": subscripts.get_item,
     "__setitem__": subscripts.set_item,

@@ -22,6 +22,7 @@ from passes.document_loops.machine import (
     Number,
     Segment,
     Slot,
+    common_window,
 )
 from passes.document_loops.op_names import label
 from passes.document_loops.rules import bound_arguments, minds_unread, only_documented
@@ -194,7 +195,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
     for key, v in bound_arguments(node).items():
         if isinstance(v, fx.Node) and is_per_document(machine.value(v)) and not broadcasts(op_of(node), key):
             raise Refused("no-rule", f"{label(node)} with a per-document {key} has no rule", node)
-    window = segments[0].window if segments else Window()
+    window = common_window(segments) if segments else Window()
     dim = segments[0].dim if segments else 0
     if any(s.dim != dim for s in segments):
         raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
@@ -211,7 +212,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
                 machine.broadcasts(value, dim, node)
             return value
         if isinstance(value, Segment):
-            term = machine.aligned(value, window, node)
+            term = machine.aligned(value, window, node, broadcast=True)
         elif isinstance(value, Affine) and value.is_const:
             return value.const
         elif is_per_document(value):

@@ -15,6 +15,7 @@ from packpass.semantics.effects import effects_of
 from packpass.semantics.registry import family_of
 from passes.document_loops import (  # noqa: F401  (fills the rule table)
     masked,
+    rules_chosen,
     rules_convolution,
     rules_created,
     rules_cuts,

@@ -26,6 +26,7 @@ from passes.document_loops.op_names import label
 from passes.document_loops.parts import Cut, cut, part_of
 from passes.document_loops.rules import documents, rule
 from passes.document_loops.rules_documents import assign_document, part_of_row
+from passes.document_loops.slots import set_slot
 from passes.document_loops.terms import Apply, Outside
 from passes.document_loops.windows import (
     constant_entry,
@@ -123,10 +124,6 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
             raise Refused(
                 "per-document-value", "one slot of a document is set to a value that depends on the document", node
             )
-        if is_per_document(new) and not (isinstance(new, Affine) and new.is_const):
-            raise Refused(
-                "per-document-value", "one slot of a document is set to a value that depends on the document", node
-            )
         if slot.position is not None and slot.where is None:
             raise Refused("outer-tensor-write", "a slot is written by its number in the row", node)
         assign(machine, slot.segment, slot.where or slot.segment.window, new, node, slot=True)
@@ -196,11 +193,10 @@ def assign(
     if isinstance(value, Affine) and value.is_const:
         value = value.const
     if isinstance(window, str):
-        if (
-            isinstance(value, (Segment, Affine, *PER_DOCUMENT))
-            or value is OPAQUE
-            or (isinstance(value, Outside) and machine.fake(value).dim())
-        ):
+        if is_per_document(value):
+            set_slot(machine, segment, window, value, node)
+            return
+        if isinstance(value, Segment) or value is OPAQUE or (isinstance(value, Outside) and machine.fake(value).dim()):
             raise Refused(
                 "per-document-value", "a slot at a boundary is set to a value that depends on the document", node
             )
@@ -208,9 +204,8 @@ def assign(
         return
     if is_per_document(value):
         if slot:
-            raise Refused(
-                "per-document-value", "one slot of a document is set to a value that depends on the document", node
-            )
+            set_slot(machine, segment, window, value, node)
+            return
         value = _spread_to(machine, segment, window, node)
     if slot and (window.last or window.first or 1) > 1:
         # One slot further in: write up to it, then put back what lies between it and the edge.
