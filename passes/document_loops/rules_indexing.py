@@ -12,6 +12,7 @@ from packpass.semantics import example
 from packpass.semantics.indexing import entries_of
 from passes.document_loops.blocks import write_block
 from passes.document_loops.documents import as_term, is_per_document, spread
+from passes.document_loops.foreign import foreign
 from passes.document_loops.integers import Affine, Window
 from passes.document_loops.machine import (
     OPAQUE,
@@ -69,7 +70,13 @@ def _of_documents(machine: Machine, node: fx.Node, base: fx.Node, index: Any) ->
 
 def _part(machine: Machine, node: fx.Node, base: fx.Node, index: Any, rank: int) -> Any:
     """``base[index]``, of ``rank`` dimensions."""
-    found = locate(machine, node, base, index)
+    try:
+        found = locate(machine, node, base, index)
+    except Refused as refused:
+        other = foreign(machine, node, base, index, refused) if refused.code == "two-boundaries" else None
+        if other is None:
+            raise
+        return other
     if isinstance(found, Affine):
         return found
     if found is None:
