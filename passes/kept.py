@@ -31,6 +31,7 @@ from passes.building import Builder
 from passes.document_loops.boundaries import boundary_vector, check_split, summed, unchanged
 from passes.document_loops.find import same_length
 from passes.kept_apart import take_apart
+from passes.kept_put import put_back, puts, write_part, written_row
 from passes.loops import LoopFound, find, only_asserted
 from passes.nodes import ahead, computed_from
 from passes.refused import Refused
@@ -63,9 +64,10 @@ def _unless_used(graph: fx.Graph, node: fx.Node) -> None:
     """Places of slots (`packpass.capture.masked`) of which only the mask is used."""
     checks = only_asserted(node)
     if set(node.users) <= set(checks):
-        for check in checks:
-            graph.erase_node(check)
-        graph.erase_node(node)
+        places: Any = node.args[0]
+        for unused in (*checks, node, places, *places.all_input_nodes):
+            if not unused.users and (unused not in (places, *places.all_input_nodes) or op_name(places) == "arange"):
+                graph.erase_node(unused)
 
 
 def _mask_of(node: fx.Node) -> fx.Node:
@@ -83,8 +85,9 @@ def _apart(graph: fx.Graph, begin: fx.Node) -> None:
             return
         picked = [node for kind in kinds for nodes in kind for node in nodes]
         counts = [user for node in picked for user in _sums(_mask_of(node)) if user in loop.nodes]
-        gone = _without(dict.fromkeys((*picked, *counts)), loop.nodes)
-        alone = gone is not None and not any(_cuts(node) for node in loop.nodes - gone - {*picked, *counts})
+        known = dict.fromkeys((*picked, *counts, *puts(loop.nodes)))
+        gone = _without(known, loop.nodes)
+        alone = gone is not None and not any(_cuts(node) for node in loop.nodes - gone - set(known))
         if len(kinds[0]) == 1 and alone:
             return
         if not any(take_apart(graph, loop, [kind[k] for kind in kinds]) for k in range(len(kinds[0]))):
@@ -149,19 +152,22 @@ class _Kept:
     def cut(self) -> None:
         """All that is picked in the loop, or nothing of it."""
         counts = [user for node in self.picked for mask in self._alike(node.args[1]) for user in _sums(mask)]
-        gone = _without(dict.fromkeys((*self.picked, *counts)), self.inside)
+        written = puts(node for _, body, _ in self.loop.iterations for node in body)
+        gone = _without(dict.fromkeys((*self.picked, *counts, *written)), self.inside)
         if gone is None:
             return
         try:
             new = {node: self._part(node) for node in self.picked}
             new |= {node: self._count(node) for node in counts if node in self.inside}
+            for node in written:
+                self._put(node)
         except Refused:
             for build in reversed(self.builds):
                 build.undo()
             return
         for node, made in new.items():
             node.replace_all_uses_with(made)
-        for node in sorted({*gone, *new}, reverse=True):
+        for node in sorted({*gone, *new, *written}, reverse=True):
             self.graph.erase_node(node)
 
     def _alike(self, mask: Any) -> list[fx.Node]:
@@ -211,8 +217,8 @@ class _Kept:
         self.bounds.add((self.rows["ends", lengths], 0))
         return x
 
-    def _cut(self, node: fx.Node) -> tuple[fx.Node, Any]:
-        """The tensor, and the index of the row in it: None for all of it."""
+    def _cut(self, node: fx.Node, written: bool = False) -> tuple[fx.Node, Any]:
+        """The tensor, and the index of the row in it: None for all of it. ``written``: may the loop write it?"""
         source, index = node.args
         entries = index if isinstance(index, tuple) else (index,)
         cuts = [e for e in entries if isinstance(e, slice) and e != slice(None)]
@@ -226,7 +232,7 @@ class _Kept:
         first, second = self._entry(cuts[0].start, node), self._entry(cuts[0].stop, node)
         if cuts[0].step not in (None, 1) or first[0] is not second[0] or second[1] != first[1] + 1:
             raise Refused("no-rule", "a mask does not pick from one document", node)
-        if mutated_after(self.graph, source, self.begin, self.last):
+        if not written and mutated_after(self.graph, source, self.begin, self.last):
             raise Refused("no-rule", "the row that a mask picks from is written by the loop", node)
         self.bounds.add(first)
         return source, tuple(slice(None) if e is cuts[0] else e for e in entries) if others else None
@@ -324,6 +330,22 @@ class _Kept:
         part = build.call(markers.SEGMENT, self.rows["kept", row, mask], cu, index, 0, fake=example(node))
         return build.call("clone", part, method=True, fake=example(node))  # what a mask picks is a copy
 
+    def _put(self, node: fx.Node) -> None:
+        """A write to the slots that are kept."""
+        part, row = written_row(self.loop, node)
+        mask = self._whole(node.args[1])
+        source, index = self._cut(part, written=True)
+        if source is not row or index is not None or not same_length(example(row).shape[0], example(mask).shape[0]):
+            raise Refused("no-rule", "slots that a mask keeps are written along another dimension", node)
+        order, cu = self._ordered(mask)
+        if ("put", row, mask) not in self.rows:
+            if any(key[:2] == ("put", row) for key in self.rows if isinstance(key, tuple)):
+                raise Refused("aliasing", "slots of a row are written by two masks", node)
+            kept = self.rows["put", row, mask] = self.build.call(torch.index_select, row, 0, order)
+            self.builds.append(put_back(self.loop, row, kept, order))
+        build, at = self._at(node)
+        write_part(build, self.rows["put", row, mask], cu, at, node)
+
     def _count(self, node: fx.Node) -> fx.Node:
         """How many slots are kept of a document."""
         mask = self._whole(node.args[0])
@@ -350,7 +372,8 @@ def _sums(mask: fx.Node) -> list[fx.Node]:
 def _without(nodes: dict[fx.Node, None], inside: set[fx.Node]) -> set[fx.Node] | None:
     """What is of no use once others stand in the place of ``nodes``; None if anybody else looks at their operands."""
     gone = set(nodes)
-    waiting = [n for node in nodes for n in node.all_input_nodes if n in inside]
+    values = {node.args[2] for node in puts(nodes)}
+    waiting = [n for node in nodes for n in node.all_input_nodes if n in inside and n not in values]
     while waiting:
         node = max(waiting)
         waiting = [n for n in waiting if n is not node]

@@ -39,8 +39,6 @@ def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
     fake = example(row)
     if not isinstance(fake, torch.Tensor) or not fake.dim() or not _as_long(fake.shape[0], example(mask).shape[0]):
         return None
-    if name != "__getitem__" and is_unknown(fake.shape[0]):
-        return None
     proxies = (row.as_proxy(), mask.as_proxy())
     if name == "__getitem__":
         return emit(tx, markers.MASKED, *proxies, None, None)

@@ -220,7 +220,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
         else:
             raise Refused("index-as-number", f"{label(node)} uses an integer that is not understood", node)
         if compute is not None and arg is not untouched:
-            dtype = have.dtype if isinstance(have, torch.Tensor) else _number_dtype(have)
+            dtype = have.dtype if isinstance(have, torch.Tensor) else as_tensor_dtype(have)
             term = cast(machine, term, dtype, compute)
         if isinstance(value, Segment):
             return machine.intern(Guard(term, window, term.dim)) if guarded else term
@@ -286,7 +286,8 @@ def reinterpreted(machine: Machine, node: fx.Node) -> Document:
 # === Python numbers ==========================================================================================
 
 
-def _number_dtype(fake: Any) -> torch.dtype:
+def as_tensor_dtype(fake: Any) -> torch.dtype:
+    """The dtype in which numbers of Python are kept, one per document."""
     return torch.float64 if isinstance(fake, (float, torch.SymFloat)) else torch.int64
 
 
@@ -303,7 +304,7 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
         return OPAQUE
     if not any(is_per_document(a) for a in args):
         return OPAQUE
-    want = _number_dtype(example(node))
+    want = as_tensor_dtype(example(node))
     if name in DIVIDING:
         if isinstance(args[1], Affine) and not args[1].is_const:
             message = "packpass: division by zero in a loop over documents"
@@ -323,7 +324,7 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
     for arg, value in zip(node.args, args, strict=True):
         if isinstance(value, (Affine, Number)):
             term = as_term(machine, arg, node)  # type: ignore[arg-type]
-            parts.append(cast(machine, term, _number_dtype(example(arg)), want))
+            parts.append(cast(machine, term, as_tensor_dtype(example(arg)), want))
         else:
             parts.append(value)
     if name in ("maximum", "minimum") and not isinstance(parts[0], Term):

@@ -11,7 +11,7 @@ from torch import fx
 from packpass.semantics import example
 from packpass.semantics.indexing import entries_of
 from passes.document_loops.blocks import write_block
-from passes.document_loops.documents import as_term, is_per_document, spread
+from passes.document_loops.documents import as_tensor_dtype, as_term, cast, is_per_document, spread
 from passes.document_loops.foreign import foreign
 from passes.document_loops.integers import Affine, Window
 from passes.document_loops.machine import (
@@ -256,8 +256,18 @@ def _masked(machine: Machine, node: fx.Node, base: fx.Node, mask: Segment, value
     ):
         raise Refused("no-rule", "this masked assignment has no rule", node)
     new = machine.value(value)
+    if is_per_document(new) and not getattr(example(value), "ndim", 0):
+        # A number of the document, where the mask says, as the tensor stores it.
+        have = example(value).dtype if isinstance(example(value), torch.Tensor) else None
+        new = as_term(machine, value, node)
+        new = cast(machine, new, have or as_tensor_dtype(example(value)), example(base).dtype)
+        wide = spread(machine, new, (), target.dim, node)
+        terms = machine.aligned(mask, target.window, node), wide, machine.read(target, node)
+        kept = machine.fresh(Apply(torch.where, False, terms, (), target.dim), target.rank, target.window)
+        machine.write(target, target.window, kept, node)
+        return
     if (
-        isinstance(new, (Segment, Affine, *PER_DOCUMENT))
+        isinstance(new, (Segment, *PER_DOCUMENT))
         or new is OPAQUE
         or (isinstance(new, Outside) and machine.fake(new).dim())
     ):
