@@ -75,7 +75,7 @@ def _prefix(loop: LoopFound, which: int, seeds: list[fx.Node]) -> Prefix | None:
     after = [n for n in computed_from(seeds) if n in inside and n not in checks]
     long = {n for n in (*seeds, *after) if _symbols([n]) & lengths}
     results = [n for n in after if n not in long and any(i in long for i in n.all_input_nodes)]
-    entries = [(collect, collect.args[which]) for collect in loop.collects]
+    entries: list[tuple[fx.Node, Any]] = [(collect, collect.args[which]) for collect in loop.collects]
     listed = [(collect, entry) for collect, entry in entries if entry in long]
     if not (results or listed) or not all(isinstance(example(n), torch.Tensor) for n in (*long, *results)):
         return None
@@ -100,7 +100,7 @@ def _prefix(loop: LoopFound, which: int, seeds: list[fx.Node]) -> Prefix | None:
     if not all(_harmless(node) for node in needed):
         return None
     nodes = tuple(node for node in body if node in needed)
-    return Prefix(tuple(sorted(results)), nodes, tuple(listed))  # type: ignore[arg-type]
+    return Prefix(tuple(sorted(results)), nodes, tuple(listed))
 
 
 def _looks_at_others(needed: set[fx.Node], long: set[fx.Node], cut: set[fx.Node]) -> bool:

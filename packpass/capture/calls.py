@@ -100,7 +100,7 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
                 documents_of(tx, tensor)  # for what it restarts
             watch_list(tx, tensor)
         if name == "tensor_split":
-            places_of_split(tx, *args[:1], kwargs=kwargs)
+            places_of_split(tx, args, kwargs)
         return None
     if name == "tolist" and is_vector(tensor):
         if documents_of(tx, tensor) is not None:
@@ -145,7 +145,7 @@ def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None,
 
 
 def _call_tensor_split(tx: Any, tensor: Any = None, indices: Any = None, dim: Any = None, **kwargs: Any) -> Any:
-    places = places_of_split(tx, indices, kwargs)
+    places = places_of_split(tx, [] if indices is None else [indices], kwargs)
     if isinstance(places, TensorVariable):
         return None
     return _split(tx, plain.of_tensor_split, tensor, places, dim)
@@ -154,13 +154,12 @@ def _call_tensor_split(tx: Any, tensor: Any = None, indices: Any = None, dim: An
 def watch(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """A function of torch, before a loop is looked for: one that reads numbers from a tensor."""
     if function is torch.tensor_split:
-        places_of_split(tx, *args[1:2], kwargs=kwargs)
+        places_of_split(tx, args[1:], kwargs)
 
 
-def places_of_split(tx: Any, indices: Any = None, kwargs: Any = None) -> Any:
+def places_of_split(tx: Any, given: list[Any], kwargs: dict[str, Any]) -> Any:
     """Where ``tensor_split`` cuts: a vector of places is read as its ``tolist()``."""
-    kwargs = kwargs or {}
-    places = indices or kwargs.get("indices_or_sections") or kwargs.get("tensor_indices_or_sections")
+    places = given[0] if given else kwargs.get("indices_or_sections") or kwargs.get("tensor_indices_or_sections")
     places = places if places is None else places.realize()
     if not isinstance(places, TensorVariable) or not is_vector(places):
         return places

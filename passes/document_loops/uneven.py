@@ -155,7 +155,7 @@ def _parts(machine: Machine, node: fx.Node, value: Any, rank: int, dim: int) -> 
     if isinstance(value, Foreign):
         return [(value.of, value.part)] if (value.rank, value.dim) == (rank, dim) else None
     if isinstance(value, Filler):
-        return [(Open(value.fill), Part(Affine(), value.count))] if value.along == dim else None
+        return [(Open(value.fill), Part(Affine(), value.count, each=Each.ALL))] if value.along == dim else None
     if isinstance(value, Piece):
         fits = (value.of.rank, value.of.dim) == (rank, dim)
         return [(machine.read(value.of, node), value.part)] if fits else None
