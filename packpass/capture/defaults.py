@@ -64,7 +64,10 @@ class Filling(dict[Any, Any]):
 def load(holder: Any, key: Any) -> Any:
     """``holder[key]`` in the body of a loop that fills it; None of other dicts, and of an entry that is not there yet,
     with which the frame is traced again."""
-    frame, own = active.frame, dict_of(holder) if active.regions else None
+    if not active.regions:
+        return None
+    holder, key = holder.realize(), key.realize()
+    frame, own = active.frame, dict_of(holder)
     known = key.as_python_constant() if isinstance(key, ConstantVariable) else None
     if frame is None or own is None or type(known) not in (int, str):
         return None

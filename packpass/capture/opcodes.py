@@ -125,10 +125,8 @@ def _get_iter(original: Any, self: Any, instruction: Any) -> None:
 
 def _get_item(original: Any, self: Any, instruction: Any) -> None:
     """``x[s]`` and ``x[:, e - 1]`` with a number that is data; an entry, or a part, of a list of numbers."""
-    base, key = self.stack[-2].realize(), self.stack[-1]
-    last = (
-        places.load(base, key) or defaults.load(base, key.realize()) or running.last_of(self.stack[-2], self.stack[-1])
-    )
+    base, key = self.stack[-2], self.stack[-1]
+    last = places.load(base.realize(), key) or defaults.load(base, key) or running.last_of(base, key)
     if last is not None:
         self.popn(2)
         self.push(last)

@@ -226,7 +226,7 @@ def one_value_where_a_mask_says(x: Tensor, mask: Tensor, ids: Tensor, cu: Tensor
     return out, numbers
 
 
-@program("f[T,2] m[T] cu", tail=False, depends=False)
+@program("f[T,2] m[T] cu", tail=False, depends=False, demand=False)
 def places_of_the_kept(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     parts, places = [], []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -236,7 +236,7 @@ def places_of_the_kept(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor, Ten
     return torch.cat(parts), torch.cat(places)
 
 
-@program("f[T] i[T] cu", tail=False, exact=False)
+@program("f[T] i[T] cu", tail=False, exact=False, demand=False)
 def places_in_other_words(x: Tensor, labels: Tensor, cu: Tensor) -> Tensor:
     sums = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -245,7 +245,7 @@ def places_in_other_words(x: Tensor, labels: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(sums)
 
 
-@program("f[T] m[T] cu", depends=False)
+@program("f[T] m[T] cu", depends=False, demand=False)
 def zeroed_at_places(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -253,7 +253,7 @@ def zeroed_at_places(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@program("d[T] m[T] cu", exact=False)
+@program("d[T] m[T] cu", exact=False, demand=False)
 def sums_written_at_places(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
