@@ -31,7 +31,8 @@ from passes.building import Builder
 from passes.document_loops.boundaries import boundary_vector, check_split, summed, unchanged
 from passes.document_loops.find import same_length
 from passes.kept_apart import take_apart
-from passes.loops import LoopFound, find
+from passes.kept_put import put_back, puts, write_part, written_row
+from passes.loops import LoopFound, find, only_asserted
 from passes.nodes import ahead, computed_from
 from passes.refused import Refused
 
@@ -44,6 +45,8 @@ def with_kept_rows(graph: fx.Graph) -> None:
     for loop in find(graph):
         for node in [n for _, body, _ in loop.iterations for n in body if n.target is operator.setitem]:
             _fill(graph, node)
+        for node in [n for _, body, _ in loop.iterations for n in body if _picks(n)]:
+            _unless_used(graph, node)
     for begin in [loop.iterations[0][0] for loop in find(graph)]:
         _apart(graph, begin)
     for loop in find(graph):
@@ -55,6 +58,16 @@ def with_kept_rows(graph: fx.Graph) -> None:
 def _picks(node: fx.Node) -> bool:
     """``part[mask]``, where the mask is a document's and not the row of a batch."""
     return node.target is markers.MASKED and node.args[2] is None
+
+
+def _unless_used(graph: fx.Graph, node: fx.Node) -> None:
+    """Places of slots (`packpass.capture.masked`) of which only the mask is used."""
+    checks = only_asserted(node)
+    if set(node.users) <= set(checks):
+        places: Any = node.args[0]
+        for unused in (*checks, node, places, *places.all_input_nodes):
+            if not unused.users and (unused not in (places, *places.all_input_nodes) or op_name(places) == "arange"):
+                graph.erase_node(unused)
 
 
 def _mask_of(node: fx.Node) -> fx.Node:
@@ -72,8 +85,9 @@ def _apart(graph: fx.Graph, begin: fx.Node) -> None:
             return
         picked = [node for kind in kinds for nodes in kind for node in nodes]
         counts = [user for node in picked for user in _sums(_mask_of(node)) if user in loop.nodes]
-        gone = _without(dict.fromkeys((*picked, *counts)), loop.nodes)
-        alone = gone is not None and not any(_cuts(node) for node in loop.nodes - gone - {*picked, *counts})
+        known = dict.fromkeys((*picked, *counts, *puts(loop.nodes)))
+        gone = _without(known, loop.nodes)
+        alone = gone is not None and not any(_cuts(node) for node in loop.nodes - gone - set(known))
         if len(kinds[0]) == 1 and alone:
             return
         if not any(take_apart(graph, loop, [kind[k] for kind in kinds]) for k in range(len(kinds[0]))):
@@ -138,19 +152,22 @@ class _Kept:
     def cut(self) -> None:
         """All that is picked in the loop, or nothing of it."""
         counts = [user for node in self.picked for mask in self._alike(node.args[1]) for user in _sums(mask)]
-        gone = _without(dict.fromkeys((*self.picked, *counts)), self.inside)
+        written = puts(node for _, body, _ in self.loop.iterations for node in body)
+        gone = _without(dict.fromkeys((*self.picked, *counts, *written)), self.inside)
         if gone is None:
             return
         try:
             new = {node: self._part(node) for node in self.picked}
             new |= {node: self._count(node) for node in counts if node in self.inside}
+            for node in written:
+                self._put(node)
         except Refused:
             for build in reversed(self.builds):
                 build.undo()
             return
         for node, made in new.items():
             node.replace_all_uses_with(made)
-        for node in sorted({*gone, *new}, reverse=True):
+        for node in sorted({*gone, *new, *written}, reverse=True):
             self.graph.erase_node(node)
 
     def _alike(self, mask: Any) -> list[fx.Node]:
@@ -171,6 +188,8 @@ class _Kept:
             elif op_name(node) == "getitem":
                 source, index = self._cut(node)
                 self.rows[key] = source if index is None else self.build.call(operator.getitem, source, index)
+            elif op_name(node) == "arange":
+                self.rows[key] = self._numbers(node)
             else:
                 self.rows[key] = self._computed(node)
         return self.rows[key]
@@ -198,8 +217,8 @@ class _Kept:
         self.bounds.add((self.rows["ends", lengths], 0))
         return x
 
-    def _cut(self, node: fx.Node) -> tuple[fx.Node, Any]:
-        """The tensor, and the index of the row in it: None for all of it."""
+    def _cut(self, node: fx.Node, written: bool = False) -> tuple[fx.Node, Any]:
+        """The tensor, and the index of the row in it: None for all of it. ``written``: may the loop write it?"""
         source, index = node.args
         entries = index if isinstance(index, tuple) else (index,)
         cuts = [e for e in entries if isinstance(e, slice) and e != slice(None)]
@@ -213,7 +232,7 @@ class _Kept:
         first, second = self._entry(cuts[0].start, node), self._entry(cuts[0].stop, node)
         if cuts[0].step not in (None, 1) or first[0] is not second[0] or second[1] != first[1] + 1:
             raise Refused("no-rule", "a mask does not pick from one document", node)
-        if mutated_after(self.graph, source, self.begin, self.last):
+        if not written and mutated_after(self.graph, source, self.begin, self.last):
             raise Refused("no-rule", "the row that a mask picks from is written by the loop", node)
         self.bounds.add(first)
         return source, tuple(slice(None) if e is cuts[0] else e for e in entries) if others else None
@@ -256,6 +275,17 @@ class _Kept:
         kwargs = fx.map_arg(dict(node.kwargs), lambda n: self._whole(n) if n in self.inside else n)
         return self.build.call(node.target, *args, method=node.op == "call_method", **kwargs)
 
+    def _numbers(self, node: fx.Node) -> fx.Node:
+        """``arange(n)`` of a document of n slots, for all documents."""
+        picked = next((n for n in self.picked if n.args[0] is node), None)
+        mask = None if picked is None else _mask_of(picked)
+        if len(node.args) != 1 or mask is None or not same_length(example(node).shape[0], example(mask).shape[0]):
+            raise Refused("no-rule", "what a mask picks from is not cut from a row", node)
+        if example(node).dtype is not torch.int64:
+            raise Refused("no-rule", "numbers of slots of this dtype have no rule", node)
+        bounds, size = self._inside(self._whole(mask))
+        return self.build.call(torch.ops.packpass.position_ids.default, bounds, size)
+
     def _beside(self, node: fx.Node, result: Any) -> bool:
         """Does an operand of a call have a slot for every slot of the result, or is it one number from outside?"""
         fake = example(node)
@@ -268,22 +298,29 @@ class _Kept:
     def _ordered(self, mask: fx.Node) -> tuple[fx.Node, fx.Node]:
         """The slots of a row, those that are kept first, and where the parts of documents end among these."""
         if mask not in self.orders:
-            if len(self.bounds) != 1:
-                raise Refused("two-boundaries", "a mask picks from parts of several boundaries", mask)
-            ((root, offset),) = self.bounds
             call = self.build.call
             order = call(operator.getitem, call("sort", call(torch.logical_not, mask), method=True, stable=True), 1)
             sums = call(torch.nn.functional.pad, call(torch.cumsum, mask, 0), (1, 0))
+            self.orders[mask] = order, call(torch.index_select, sums, 0, self._inside(mask)[0])
+        return self.orders[mask]
+
+    def _inside(self, mask: fx.Node) -> tuple[fx.Node, fx.Node]:
+        """The boundaries, none of which is beyond the row of a mask, and the length of that row."""
+        if len(self.bounds) != 1:
+            raise Refused("two-boundaries", "a mask picks from parts of several boundaries", mask)
+        ((root, offset),) = self.bounds
+        call = self.build.call
+        if ("inside", mask) not in self.rows:
             bounds = call(operator.getitem, root, slice(offset, None)) if offset else root
             fits = call(torch.all, call(operator.ge, bounds, 0))
             call(torch._assert_async, fits, "packpass: boundaries are numbers of 0 or more", fake=False)
-            size = call(torch.ops.aten.sym_size.int, mask, 0)
-            inside = call(torch.clamp, bounds, 0, size)
-            self.orders[mask] = order, call(torch.index_select, sums, 0, inside)
-        return self.orders[mask]
+            self.rows["size", mask] = call(torch.ops.aten.sym_size.int, mask, 0)
+            self.rows["inside", mask] = call(torch.clamp, bounds, 0, self.rows["size", mask])
+        return self.rows["inside", mask], self.rows["size", mask]
 
     def _part(self, node: fx.Node) -> fx.Node:
-        row, mask = self._whole(node.args[0]), self._whole(node.args[1])
+        mask = self._whole(node.args[1])  # whose boundaries the row may be made of
+        row = self._whole(node.args[0])
         if not same_length(example(row).shape[0], example(mask).shape[0]) or example(mask).dim() != 1:
             raise Refused("row-lengths", "a mask is not as long as the row that it picks from", node)
         order, cu = self._ordered(mask)
@@ -292,6 +329,22 @@ class _Kept:
         build, index = self._at(node)
         part = build.call(markers.SEGMENT, self.rows["kept", row, mask], cu, index, 0, fake=example(node))
         return build.call("clone", part, method=True, fake=example(node))  # what a mask picks is a copy
+
+    def _put(self, node: fx.Node) -> None:
+        """A write to the slots that are kept."""
+        part, row = written_row(self.loop, node)
+        mask = self._whole(node.args[1])
+        source, index = self._cut(part, written=True)
+        if source is not row or index is not None or not same_length(example(row).shape[0], example(mask).shape[0]):
+            raise Refused("no-rule", "slots that a mask keeps are written along another dimension", node)
+        order, cu = self._ordered(mask)
+        if ("put", row, mask) not in self.rows:
+            if any(key[:2] == ("put", row) for key in self.rows if isinstance(key, tuple)):
+                raise Refused("aliasing", "slots of a row are written by two masks", node)
+            kept = self.rows["put", row, mask] = self.build.call(torch.index_select, row, 0, order)
+            self.builds.append(put_back(self.loop, row, kept, order))
+        build, at = self._at(node)
+        write_part(build, self.rows["put", row, mask], cu, at, node)
 
     def _count(self, node: fx.Node) -> fx.Node:
         """How many slots are kept of a document."""
@@ -319,7 +372,8 @@ def _sums(mask: fx.Node) -> list[fx.Node]:
 def _without(nodes: dict[fx.Node, None], inside: set[fx.Node]) -> set[fx.Node] | None:
     """What is of no use once others stand in the place of ``nodes``; None if anybody else looks at their operands."""
     gone = set(nodes)
-    waiting = [n for node in nodes for n in node.all_input_nodes if n in inside]
+    values = {node.args[2] for node in puts(nodes)}
+    waiting = [n for node in nodes for n in node.all_input_nodes if n in inside and n not in values]
     while waiting:
         node = max(waiting)
         waiting = [n for n in waiting if n is not node]

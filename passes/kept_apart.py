@@ -12,8 +12,8 @@ After::
     for i, (s, e) in enumerate(documents):
         sums[i] - x[s:e].sum()
 
-Only what is one value per document leaves a loop, computed by calls without an effect from what the loop does not
-write. Graph surgery in front of `passes.kept`, which knows slots of one kind.
+Only what is one value per document leaves a loop, and lists of the slots, computed by calls without an effect from what
+the loop does not write. Graph surgery in front of `passes.kept`, which knows slots of one kind.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def take_apart(graph: fx.Graph, loop: LoopFound, seeds: list[list[fx.Node]]) -> 
     if len(loop.iterations) != 2 or any(changes_mode(node) or node.target in _WAYS for node in loop.nodes):
         return False
     found = []
-    for (begin, body, _), own in zip(loop.iterations, seeds, strict=True):
-        prefix = _prefix(loop, begin, body, own)
+    for which, own in enumerate(seeds):
+        prefix = _prefix(loop, which, own)
         if prefix is None:
             return False
         found.append(prefix)
@@ -66,18 +66,22 @@ def _unused(node: fx.Node) -> bool:
     return _is_tensor(node) and set(node.users) <= set(only_asserted(node))
 
 
-def _prefix(loop: LoopFound, begin: fx.Node, body: tuple[fx.Node, ...], seeds: list[fx.Node]) -> Prefix | None:
-    """The values per document that are made of what ``seeds`` hold, and the calls that make them."""
+def _prefix(loop: LoopFound, which: int, seeds: list[fx.Node]) -> Prefix | None:
+    """The values per document that are made of what ``seeds`` hold, the lists of these slots, and the calls that make
+    them."""
+    begin, body, _ = loop.iterations[which]
     inside, lengths = set(body), _symbols(seeds)
     checks = {check for node in seeds for check in only_asserted(node)}
     after = [n for n in computed_from(seeds) if n in inside and n not in checks]
     long = {n for n in (*seeds, *after) if _symbols([n]) & lengths}
     results = [n for n in after if n not in long and any(i in long for i in n.all_input_nodes)]
-    if not results or not all(isinstance(example(n), torch.Tensor) for n in (*long, *results)):
+    entries: list[tuple[fx.Node, Any]] = [(collect, collect.args[which]) for collect in loop.collects]
+    listed = [(collect, entry) for collect, entry in entries if entry in long]
+    if not (results or listed) or not all(isinstance(example(n), torch.Tensor) for n in (*long, *results)):
         return None
-    if any(user not in inside for node in long for user in node.users):
-        return None  # the slots themselves are in a list, or used after the loop
-    needed, stack = set[fx.Node](), list(results)
+    if any(user not in inside and user not in dict(listed) for node in long for user in node.users):
+        return None  # the slots themselves are used after the loop
+    needed, stack = set[fx.Node](), [*results, *(entry for _, entry in listed)]
     while stack:
         node = stack.pop()
         if node is begin or node in needed:
@@ -95,7 +99,8 @@ def _prefix(loop: LoopFound, begin: fx.Node, body: tuple[fx.Node, ...], seeds: l
         return None
     if not all(_harmless(node) for node in needed):
         return None
-    return Prefix(tuple(sorted(results)), tuple(node for node in body if node in needed))
+    nodes = tuple(node for node in body if node in needed)
+    return Prefix(tuple(sorted(results)), nodes, tuple(listed))
 
 
 def _looks_at_others(needed: set[fx.Node], long: set[fx.Node], cut: set[fx.Node]) -> bool:

@@ -24,6 +24,7 @@ from packpass.markers.lengths import STEPS, Steps, length_of, unstepped
 from packpass.semantics.effects import effects_of, mutated_after
 from passes.building import Builder
 from passes.document_loops.boundaries import check_split, summed
+from passes.explicit_casts import with_explicit_casts
 from passes.grad_modes import without_grad_modes
 from passes.kept import with_kept_rows
 from passes.loops import LoopFound, find
@@ -43,6 +44,7 @@ _Made = tuple[str, Steps]
 
 def prepare_lengths(graph: fx.Graph) -> None:
     """What a graph with captured loops goes through before the passes look at it."""
+    with_explicit_casts(graph)
     without_grad_modes(graph)
     with_sorted_rows(graph)
     with_kept_rows(graph)

@@ -20,6 +20,7 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import call_of, example
 from packpass.semantics.effects import mutated_after
+from packpass.semantics.memory import copied
 from packpass.semantics.names import name_of_target
 from packpass.semantics.pointwise import slot_by_slot
 from passes.building import Builder
@@ -84,6 +85,8 @@ class _Whole:
         source = self.of(tensors[0])
         if source is None:
             return None
+        if copied(row) is tensors[0] and example(row).dtype is example(tensors[0]).dtype:
+            return source  # mask[i].bool() of a mask
         key = (row.op, row.target, source, repr(row.args[1:]), repr(row.kwargs))
         if key not in self._made:
             args = fx.map_arg(row.args, lambda node: source if node is tensors[0] else node)

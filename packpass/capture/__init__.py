@@ -252,6 +252,8 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
     if current_frame().mode is Mode.PROBE and function in _READING:
         watch_items(tx, args)
         lifted.watch(tx, args[0] if args and function is int else None)
+    if current_frame().mode is Mode.PROBE:
+        calls.watch(tx, function, args, kwargs)
     if current_frame().mode in LOOP_MODES:
         out = calls.call_function(tx, function, args, kwargs)
         if out is not None:

@@ -99,6 +99,8 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
             if is_vector(tensor) or is_matrix(tensor):
                 documents_of(tx, tensor)  # for what it restarts
             watch_list(tx, tensor)
+        if name == "tensor_split":
+            places_of_split(tx, args, kwargs)
         return None
     if name == "tolist" and is_vector(tensor):
         if documents_of(tx, tensor) is not None:
@@ -143,7 +145,28 @@ def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None,
 
 
 def _call_tensor_split(tx: Any, tensor: Any = None, indices: Any = None, dim: Any = None, **kwargs: Any) -> Any:
-    return _split(tx, plain.of_tensor_split, tensor, indices or kwargs.get("indices_or_sections"), dim)
+    places = places_of_split(tx, [] if indices is None else [indices], kwargs)
+    if isinstance(places, TensorVariable):
+        return None
+    return _split(tx, plain.of_tensor_split, tensor, places, dim)
+
+
+def watch(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """A function of torch, before a loop is looked for: one that reads numbers from a tensor."""
+    if function is torch.tensor_split:
+        places_of_split(tx, args[1:], kwargs)
+
+
+def places_of_split(tx: Any, given: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Where ``tensor_split`` cuts: a vector of places is read as its ``tolist()``."""
+    places = given[0] if given else kwargs.get("indices_or_sections") or kwargs.get("tensor_indices_or_sections")
+    places = places if places is None else places.realize()
+    if not isinstance(places, TensorVariable) or not is_vector(places):
+        return places
+    if documents_of(tx, places) is None:
+        watch_list(tx, places)
+        return places
+    return call(tx, plain.of_tolist, places)
 
 
 def _split(tx: Any, function: Any, tensor: Any, numbers: Any, dim: Any) -> Any:
@@ -232,6 +255,9 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.roll: _call_roll,
     torch.sum: masked.count,
     torch.masked_select: masked.selected,
+    **dict.fromkeys((torch.nonzero, torch.argwhere), masked.places),
+    torch.where: masked.places_by_where,
+    torch.index_select: masked.index_selected,
     **dict.fromkeys((torch.nn.functional.pad, native_pad()), widths.call),
     torch._check: _note_check,
     torch.nn.functional.interpolate: images.interpolate,
@@ -244,7 +270,10 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }
 """Function of torch or Python -> ``replacement(tx, *args, **kwargs)``."""
 
-_BOTH = (torch.split, torch.tensor_split, torch.roll, torch.sum, torch.masked_select)
+_BOTH = (
+    torch.split, torch.tensor_split, torch.roll, torch.sum, torch.masked_select, torch.nonzero, torch.argwhere,
+    torch.index_select,
+)  # fmt: skip
 _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": subscripts.get_item,
     "__setitem__": subscripts.set_item,

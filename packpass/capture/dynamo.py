@@ -66,6 +66,7 @@ from torch._dynamo.variables import (
     ConstantVariable,
     ConstDictVariable,
     ContextWrappingVariable,
+    DefaultDictVariable,
     GetAttrVariable,
     ListVariable,
     NumpyNdarrayVariable,

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from packpass import markers
-from packpass.capture.dynamo import TensorVariable, TupleVariable, constant, emit, example
+from packpass.capture.dynamo import TensorVariable, TupleVariable, constant, emit, example, wrap_fx_proxy
 from packpass.capture.state import active
 from packpass.capture.watch import is_unknown, watch_mask
-from packpass.semantics import op_name
+from packpass.semantics import family_of, op_name
 from packpass.semantics.effects import mutated_after, written_inputs
 from packpass.semantics.meaning import same_size
 from packpass.semantics.pointwise import slot_by_slot
@@ -24,15 +24,20 @@ from packpass.semantics.pointwise import slot_by_slot
 def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
     """``tensor[key]`` and ``tensor[key] = value`` through a marker; None if the key is not, or does not end with, the
     mask of a row."""
-    entries = _picking(tensor, args[0].realize())
-    if not active.regions or entries is None:
+    if not active.regions:
+        return None
+    key = args[0].realize()
+    by_places = chosen(tensor, key)
+    if by_places is not None:
+        picked = subscript(tx, tensor, name, [by_places, *args[1:]])
+        return tensor.call_method(tx, name, [by_places, *args[1:]], {}) if picked is None else picked
+    entries = _picking(tensor, key)
+    if entries is None:
         return None
     mask = entries[-1]
     row = tensor if len(entries) == 1 else tensor.call_method(tx, "select", [constant(0), entries[0]], {})
     fake = example(row)
     if not isinstance(fake, torch.Tensor) or not fake.dim() or not _as_long(fake.shape[0], example(mask).shape[0]):
-        return None
-    if name != "__getitem__" and is_unknown(fake.shape[0]):
         return None
     proxies = (row.as_proxy(), mask.as_proxy())
     if name == "__getitem__":
@@ -57,6 +62,76 @@ def selected(tx: Any, tensor: Any, mask: Any = None, **kwargs: Any) -> Any:
     if not same_size(fake.shape[0], example(mask).shape[0]) and not _cut_alike(tensor, mask):
         return None
     return emit(tx, markers.MASKED, tensor.as_proxy(), mask.as_proxy(), None, None)
+
+
+# === Places ==================================================================================================
+
+
+def places(tx: Any, tensor: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """``torch.where(mask)``, ``torch.nonzero(mask)`` of a document's mask: the numbers of its slots, which the mask
+    picks from; None for any other call."""
+    as_tuple = kwargs.pop("as_tuple", None)
+    if not active.regions or tensor is None or args or kwargs:
+        return None
+    mask = tensor.realize()
+    fake = example(mask) if isinstance(mask, TensorVariable) else None
+    if not isinstance(fake, torch.Tensor) or fake.dim() != 1 or not is_unknown(fake.shape[0]) or fake.is_complex():
+        return None
+    if as_tuple is not None and not as_tuple.is_python_constant():
+        return None
+    if fake.dtype is not torch.bool:
+        mask = mask.call_method(tx, "__ne__", [constant(0)], {})
+    size = mask.call_method(tx, "size", [constant(0)], {})
+    numbers = tx.output.create_proxy("call_function", torch.arange, (size.as_proxy(),), {"device": fake.device})
+    picked = emit(tx, markers.MASKED, wrap_fx_proxy(tx, numbers).as_proxy(), mask.as_proxy(), None, None)
+    active.regions[-1].rows["places", picked.as_proxy().node] = mask
+    if as_tuple is not None and as_tuple.as_python_constant():
+        return TupleVariable([picked])
+    return picked.call_method(tx, "unsqueeze", [constant(-1)], {})
+
+
+def places_by_where(tx: Any, condition: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """``torch.where(mask)``, which is ``nonzero`` as a tuple."""
+    return None if args or kwargs else places(tx, condition, as_tuple=constant(True))
+
+
+def chosen(tensor: Any, index: Any) -> Any:
+    """The mask that made ``index``, where ``tensor[index]`` picks from what is as long as that mask; else None."""
+    mask = _mask_of_places(index.as_proxy().node) if isinstance(index, TensorVariable) else None
+    fake = example(tensor)
+    if mask is None or not isinstance(fake, torch.Tensor) or not fake.dim():
+        return None
+    return mask if same_size(fake.shape[0], example(mask).shape[0]) or _cut_alike(tensor, mask) else None
+
+
+def index_selected(tx: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """``x[s:e].index_select(0, torch.where(mask[s:e])[0])``."""
+    given = dict(zip(("dim", "index"), args, strict=False)) | kwargs
+    if not active.regions or set(given) != {"dim", "index"} or not given["dim"].is_python_constant():
+        return None
+    tensor = tensor.realize()
+    mask = chosen(tensor, given["index"].realize()) if given["dim"].as_python_constant() == 0 else None
+    return None if mask is None else subscript(tx, tensor, "__getitem__", [mask])
+
+
+def _mask_of_places(node: Any) -> Any:
+    """The mask of which a vector holds the places, as `places` has made them in this document."""
+    known, fake = active.regions[-1].rows if active.regions else {}, node.meta.get("example_value")
+    if not isinstance(fake, torch.Tensor) or fake.dim() != 1:
+        return None
+    while node.target is not markers.MASKED and len(node.all_input_nodes) == 1 and _is_view(node):
+        (node,) = node.all_input_nodes
+    mask = known.get(("places", node))
+    changed = (
+        mask is None or mutated_after(node.graph, mask.as_proxy().node, node) or mutated_after(node.graph, node, node)
+    )
+    return None if changed else mask
+
+
+def _is_view(node: Any) -> bool:
+    """Does a call only take away the dimension of size 1 of a column of places?"""
+    index = node.args[1] if op_name(node) == "getitem" else None
+    return family_of(node) == "views" or (isinstance(index, tuple) and index == (slice(None), 0))
 
 
 def _cut_alike(tensor: Any, mask: Any) -> bool:

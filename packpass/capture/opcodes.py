@@ -17,6 +17,7 @@ import torch
 
 from packpass.capture import (
     branches,
+    defaults,
     divisible,
     effects,
     extended,
@@ -125,7 +126,8 @@ def _get_iter(original: Any, self: Any, instruction: Any) -> None:
 
 def _get_item(original: Any, self: Any, instruction: Any) -> None:
     """``x[s]`` and ``x[:, e - 1]`` with a number that is data; an entry, or a part, of a list of numbers."""
-    last = places.load(self.stack[-2].realize(), self.stack[-1]) or running.last_of(self.stack[-2], self.stack[-1])
+    base, key = self.stack[-2], self.stack[-1]
+    last = places.load(base.realize(), key) or defaults.load(base, key) or running.last_of(base, key)
     if last is not None:
         self.popn(2)
         self.push(last)

@@ -18,11 +18,13 @@ from __future__ import annotations
 from collections.abc import MutableMapping, MutableSequence
 from typing import TYPE_CHECKING, Any
 
+from packpass.capture.defaults import dict_of
 from packpass.capture.dynamo import (
     AttributeMutationNew,
     CellVariable,
     ConstantVariable,
     ConstDictVariable,
+    DefaultDictVariable,
     ListVariable,
     UserDefinedObjectVariable,
     ValueMutationNew,
@@ -68,8 +70,9 @@ def _entries(tx: Any, holder: Any, key: Any) -> tuple[Entries, Any] | None:
     """Where Dynamo keeps an entry of a dict, list or object that was made in this frame: ``(entries, key)``."""
     if holder.source is not None:
         return None
-    if type(holder) is ConstDictVariable and isinstance(holder.mutation_type, ValueMutationNew):
-        found = [own for own in holder.items if _constant(own.vt) == (type(key), key)]
+    holder = dict_of(holder) or holder
+    if type(holder) in (ConstDictVariable, DefaultDictVariable) and isinstance(holder.mutation_type, ValueMutationNew):
+        found = [own for own in dict.__iter__(holder.items) if _constant(own.vt) == (type(key), key)]
         return (holder.items, found[0]) if found else None
     if type(holder) is ListVariable and isinstance(holder.mutation_type, ValueMutationNew):
         inside = type(holder.items) is list and type(key) is int and 0 <= key < len(holder.items)
@@ -91,7 +94,7 @@ def _key(holder: Any, key: Any) -> Any:
     """The key of an entry or the name of an attribute, if it is one that stays the same for all documents."""
     if type(holder) is UserDefinedObjectVariable:
         return key if isinstance(key, str) else None
-    subscript = type(holder) in (ConstDictVariable, ListVariable) and not isinstance(key, str)
+    subscript = type(holder) in (ConstDictVariable, DefaultDictVariable, ListVariable) and not isinstance(key, str)
     known = _constant(key.realize()) if subscript else None
     return None if known is None else known[1]
 
@@ -148,7 +151,7 @@ def store(holder: Any, key: Any, value: Any) -> bool:
     made = _found(holder, key)
     if made is None:
         at = region.place_of(holder) or region.place_of(holder, in_cell=True)
-        if at is None or is_side_effect_safe(holder.mutation_type):
+        if at is None or is_side_effect_safe((dict_of(holder) or holder).mutation_type):
             return False
         attribute = type(holder) is UserDefinedObjectVariable
         place = Place(at[1], known, f"{at[1]}.{known}" if attribute else f"{at[1]}[{known!r}]")

@@ -260,7 +260,7 @@ def of_split(x: Any, lengths: Any, dim: Any) -> Any:
 def of_tensor_split(x: Any, places: Any, dim: Any) -> Any:
     """``torch.tensor_split(x, places, dim)``, where ``places`` is the ``tolist()`` of a tensor: the first document
     begins with the tensor, and the last ends with it."""
-    inner = places.origin.long()
+    inner = places.origin.long().clamp(max=x.shape[dim])  # what lies behind the row is cut off
     ends = torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), x.shape[dim])))
     return of_split(x, of_tolist(torch.diff(ends)), dim)
 

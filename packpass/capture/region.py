@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from packpass import markers
 from packpass._compat import transforms_open
+from packpass.capture import defaults
 from packpass.capture.carried import Carried, learn
 from packpass.capture.dynamo import (
     ContextWrappingVariable,
@@ -139,6 +140,7 @@ class Region:
         """Iteration and instruction of the branches that skip the rest of the body."""
         self.followed: dict[int, Any] = {}
         """Iteration -> the condition of its branches that is followed both ways."""
+        self._filled = defaults.make(self, contents)
         self.numbers: dict[Any, Any] = {}
         """Tensors of one integer, as nodes -> the number that was read from each."""
         self.rows: dict[Any, Any] = {}
@@ -241,6 +243,7 @@ class Region:
                     dict.__setitem__(frame.symbolic_locals, name, value or Poison(name, self.location))
         for entry in self.adopted:
             entry.put_back()
+        defaults.done(self._filled)
         side_effects = self.tx.output.side_effects
         for cell in self.cells.written:
             side_effects.store_attr_mutations[cell]["cell_contents"] = Poison(

@@ -101,8 +101,18 @@ def _attention(
     mask, dropout, causal, factor, grouped = (None if v is None else v.as_python_constant() for v in rest)
     if mask is not None:
         return None
+    tensors = [_as_autocast_has_it(tx, t) for t in tensors]
     args = (*(t.as_proxy() for t in tensors), None, dropout or 0.0, bool(causal), factor, bool(grouped))
     return emit(tx, markers.ATTENTION, *args)
+
+
+def _as_autocast_has_it(tx: Any, tensor: Any) -> Any:
+    """Under autocast attention runs in its dtype; the op that stands in for it is nothing that autocast knows."""
+    fake = example(tensor)
+    if not torch.is_autocast_enabled(fake.device.type) or not fake.is_floating_point() or fake.dtype is torch.float64:
+        return tensor
+    wanted = torch.get_autocast_dtype(fake.device.type)
+    return tensor if fake.dtype is wanted else emit(tx, "to", tensor.as_proxy(), wanted, method=True)
 
 
 def _along_dim(tx: Any, fn: Any, input: Any = None, dim: Any = None, keepdim: Any = None, **kwargs: Any) -> Any:

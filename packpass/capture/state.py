@@ -132,6 +132,8 @@ class FrameState:
     """Loops that were refused, in front of which the graph ends, so that those before them stay captured."""
     running: dict[Any, set[tuple[int, str]]] = dataclasses.field(default_factory=dict)
     """Loop -> which of its live frames has a list of numbers under which name, see `packpass.capture.running`."""
+    defaults: dict[Any, list[tuple[int, str, Any]]] = dataclasses.field(default_factory=dict)
+    """Loop -> the entries of ``defaultdict`` that are made in front of it: the live frame, its local, and the key."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
     message_groups: dict[str, tuple[str, set[int]]] = dataclasses.field(default_factory=dict)

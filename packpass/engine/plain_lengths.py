@@ -9,6 +9,7 @@ another list that fits a tensor beside it as the first one did; nothing is of a 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import types
 import weakref
@@ -22,6 +23,8 @@ from packpass.capture.watch import loops_are_sought
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, record
 
+log = logging.getLogger("packpass.capture")
+
 _seen: weakref.WeakKeyDictionary[types.CodeType, dict[str, Any]] = weakref.WeakKeyDictionary()
 """Code -> name of an argument -> the lengths or boundaries that it had where the code was compiled last."""
 
@@ -30,16 +33,30 @@ def note(tx: Any, frame: FrameState) -> None:
     """A frame is about to be traced."""
     if frame.restarts or resumes(tx) or not loops_are_sought(frame):
         return
-    sizes = {
-        int(size) for value in _values(tx.f_locals) if isinstance(value[1], torch.Tensor) for size in value[1].shape
-    }
+    for name in _changed(tx):
+        _say(tx, frame, name)
+
+
+def _changed(tx: Any) -> list[str]:
+    """The arguments that hold other lengths than those that the code was compiled for."""
+    try:
+        return list(_compared(tx))
+    except Exception as error:  # arguments may be anything, and a frame must not fail because they are looked at
+        log.debug("lengths are not looked for: %s: %s", type(error).__name__, error)
+        return []
+
+
+def _compared(tx: Any) -> Iterator[str]:
+    values = list(_values(tx.f_locals))
+    tensors = [value for _, value in values if isinstance(value, torch.Tensor) and not value.is_nested]
+    sizes = {int(size) for value in tensors for size in value.shape}
     before = _seen.setdefault(tx.f_code, {})
-    for name, value in _values(tx.f_locals):
+    for name, value in values:
         numbers = _numbers(value)
         if numbers is None or not _fits(numbers, sizes):
             continue
         if before.get(name, numbers) != numbers:
-            _say(tx, frame, name)
+            yield name
         before[name] = numbers
 
 

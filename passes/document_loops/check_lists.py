@@ -16,7 +16,7 @@ from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.machine import Document, Machine
 from passes.document_loops.parts import Pieces
 from passes.document_loops.terms import DocRow, Outside, Row, walk
-from passes.document_loops.uneven import Uneven
+from passes.document_loops.uneven_row import Uneven
 from passes.loops import LoopFound
 from passes.refused import Refused
 

@@ -22,6 +22,7 @@ from passes.document_loops.machine import (
     Number,
     Segment,
     Slot,
+    common_window,
 )
 from passes.document_loops.op_names import label
 from passes.document_loops.rules import bound_arguments, minds_unread, only_documented
@@ -194,7 +195,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
     for key, v in bound_arguments(node).items():
         if isinstance(v, fx.Node) and is_per_document(machine.value(v)) and not broadcasts(op_of(node), key):
             raise Refused("no-rule", f"{label(node)} with a per-document {key} has no rule", node)
-    window = segments[0].window if segments else Window()
+    window = common_window(segments) if segments else Window()
     dim = segments[0].dim if segments else 0
     if any(s.dim != dim for s in segments):
         raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
@@ -211,7 +212,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
                 machine.broadcasts(value, dim, node)
             return value
         if isinstance(value, Segment):
-            term = machine.aligned(value, window, node)
+            term = machine.aligned(value, window, node, broadcast=True)
         elif isinstance(value, Affine) and value.is_const:
             return value.const
         elif is_per_document(value):
@@ -219,7 +220,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
         else:
             raise Refused("index-as-number", f"{label(node)} uses an integer that is not understood", node)
         if compute is not None and arg is not untouched:
-            dtype = have.dtype if isinstance(have, torch.Tensor) else _number_dtype(have)
+            dtype = have.dtype if isinstance(have, torch.Tensor) else as_tensor_dtype(have)
             term = cast(machine, term, dtype, compute)
         if isinstance(value, Segment):
             return machine.intern(Guard(term, window, term.dim)) if guarded else term
@@ -285,7 +286,8 @@ def reinterpreted(machine: Machine, node: fx.Node) -> Document:
 # === Python numbers ==========================================================================================
 
 
-def _number_dtype(fake: Any) -> torch.dtype:
+def as_tensor_dtype(fake: Any) -> torch.dtype:
+    """The dtype in which numbers of Python are kept, one per document."""
     return torch.float64 if isinstance(fake, (float, torch.SymFloat)) else torch.int64
 
 
@@ -302,7 +304,7 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
         return OPAQUE
     if not any(is_per_document(a) for a in args):
         return OPAQUE
-    want = _number_dtype(example(node))
+    want = as_tensor_dtype(example(node))
     if name in DIVIDING:
         if isinstance(args[1], Affine) and not args[1].is_const:
             message = "packpass: division by zero in a loop over documents"
@@ -322,7 +324,7 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
     for arg, value in zip(node.args, args, strict=True):
         if isinstance(value, (Affine, Number)):
             term = as_term(machine, arg, node)  # type: ignore[arg-type]
-            parts.append(cast(machine, term, _number_dtype(example(arg)), want))
+            parts.append(cast(machine, term, as_tensor_dtype(example(arg)), want))
         else:
             parts.append(value)
     if name in ("maximum", "minimum") and not isinstance(parts[0], Term):

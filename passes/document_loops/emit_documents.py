@@ -158,14 +158,15 @@ def _enough_rows(emitter: Emitter, row: DocRow, node: fx.Node) -> None:
 def _point(emitter: Emitter, read: PointRead) -> fx.Node:
     """Any slot of the row, as eager's index finds it: documents without slots may read a neighbour's."""
     row = emitter.node(read.row)
-    at = vector_of(emitter, read.position, torch.int64)
+    own = read.position
+    at = emitter.node(own) if isinstance(own, Term) else vector_of(emitter, own, torch.int64)
     extent = emitter.call(torch.ops.aten.sym_size.int, row, example(row).dim() + read.row.dim)
     inside = emitter.call(
         torch.logical_and,
         emitter.call(operator.ge, at, emitter.call(operator.neg, extent)),
         emitter.call(operator.lt, at, extent),
     )
-    message = "packpass: a slot read at a boundary lies outside of the row"
+    message = "packpass: a slot read by its number lies outside of the row"
     emitter.call(torch._assert_async, emitter.for_every_document(inside, read.least), message)
     at = emitter.call(torch.where, emitter.call(operator.lt, at, 0), emitter.call(operator.add, at, extent), at)
     at = emitter.call(torch.clamp, at, min=0, max=emitter.call(operator.sub, extent, 1))

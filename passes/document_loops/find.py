@@ -15,6 +15,7 @@ from packpass.semantics.effects import effects_of
 from packpass.semantics.registry import family_of
 from passes.document_loops import (  # noqa: F401  (fills the rule table)
     masked,
+    rules_chosen,
     rules_convolution,
     rules_created,
     rules_cuts,
@@ -42,6 +43,7 @@ from passes.document_loops.arms import joined
 from passes.document_loops.blocks import Block, Diagonal
 from passes.document_loops.check_lists import check_document, check_pieces, check_segment
 from passes.document_loops.elsewhere import Elsewhere
+from passes.document_loops.filled_up import filled_up
 from passes.document_loops.fitting import Fit, fit_of
 from passes.document_loops.integers import Affine, Bound, Boundaries, Index
 from passes.document_loops.machine import (
@@ -102,14 +104,15 @@ def interpret(
     fakes: dict[int, Any],
     documents: Boundaries | None = None,
     arms: bool = False,
+    parts: bool = True,
 ) -> tuple[Machine, dict[fx.Node, Any]]:
-    """Run one traced iteration on the abstract machine; ``documents``: by what it is known that the loop goes;
-    ``arms``: for the documents that take the way of this iteration alone."""
+    """Run one traced iteration on the abstract machine; ``documents``: by what it is known that the loop goes, and with
+    ``parts`` that these are parts of others; ``arms``: for the documents that take the way of this iteration alone."""
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, loop.nodes, fakes)
     machine.arms = arms
     if documents is not None:
-        machine.boundaries, machine.parts_of_documents = (documents, 0), True
+        machine.boundaries, machine.parts_of_documents = (documents, 0), parts
     machine.values[begin] = Affine.of(Index())
     try:
         for node in _seen(body):
@@ -178,7 +181,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
         try:
             interner, made = Interner(), {}  # type: Interner, dict[int, Any]
             both = [interpret(loop, i, interner, made, arms=True) for i in (0, 1)]
-            first, appended = joined(graph, loop, both)
+            first, appended = filled_up(loop, both) or joined(graph, loop, both)
         except Refused as again:
             raise refused if again.code == "not-generic" else again from None
     try:
@@ -198,7 +201,7 @@ def _generic(loop: LoopFound) -> tuple[Machine, dict[fx.Node, Any]]:
     except OtherDocuments as refused:
         intern, fakes = Interner(), {}
         try:
-            both = [interpret(loop, i, intern, fakes, refused.documents) for i in (0, 1)]
+            both = [interpret(loop, i, intern, fakes, refused.documents, parts=refused.parts) for i in (0, 1)]
         except Refused:
             raise refused from None
         (first, appended), (second, appended_again) = both

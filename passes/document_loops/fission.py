@@ -48,6 +48,8 @@ class Prefix:
 
     results: tuple[fx.Node, ...]
     nodes: tuple[fx.Node, ...]
+    listed: tuple[tuple[fx.Node, fx.Node], ...] = ()
+    """Lists that go with these: what collects the entries, and the entry of this iteration."""
 
 
 def prefixes(loop: LoopFound, is_exchange: IsExchange, moves: Collection[str]) -> list[Prefix]:
@@ -86,6 +88,8 @@ def split(graph: fx.Graph, loop: LoopFound, found: list[Prefix]) -> int:
             _marker(graph, end, (copy[begin], number, end.args[2]))
             copies.append(copy)
         lists = []
+        for (collect, one), (_, other) in zip(found[0].listed, found[1].listed, strict=True):
+            collect.args = (copies[0][one], copies[1][other], number)
         for one, other in zip(found[0].results, found[1].results, strict=True):
             made = graph.call_function(markers.LIST_COLLECT, (copies[0][one], copies[1][other], number))
             made.meta["example_value"] = example(one)
@@ -198,4 +202,5 @@ def alike(one: Prefix, other: Prefix) -> bool:
 def _shape(prefix: Prefix) -> tuple[Any, ...]:
     """Equal for two iterations that compute the same."""
     order = {node: i for i, node in enumerate(prefix.nodes)}
-    return tuple(node.target for node in prefix.nodes), tuple(order[node] for node in prefix.results)
+    entries = tuple((collect, order[node]) for collect, node in prefix.listed)
+    return tuple(node.target for node in prefix.nodes), tuple(order[node] for node in prefix.results), entries

@@ -155,6 +155,11 @@ class Window:
     def plain(self) -> bool:
         return self.first is None and self.last is None
 
+    @property
+    def single(self) -> bool:
+        """One slot at an end, of documents that have any?"""
+        return self in (Window(first=1), Window(last=1))
+
     def complements(self, other: Window) -> bool:
         """Do the two cut every document in two parts without overlap?"""
         for a, b in ((self, other), (other, self)):

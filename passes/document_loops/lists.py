@@ -18,7 +18,8 @@ from passes.document_loops.emit import Emitter
 from passes.document_loops.find import Decided
 from passes.document_loops.machine import Segment
 from passes.document_loops.parts import Pieces
-from passes.document_loops.uneven import StridedRow, Uneven
+from passes.document_loops.uneven import StridedRow
+from passes.document_loops.uneven_row import Uneven
 
 _ops = torch.ops.packpass
 

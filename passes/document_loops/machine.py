@@ -19,6 +19,7 @@ from packpass.semantics import example
 from passes.document_loops.integers import FULL, Affine, Invariant, Window
 from passes.document_loops.terms import (
     ANY,
+    Apply,
     Assign,
     Attention,
     DocRow,
@@ -32,6 +33,8 @@ from passes.document_loops.terms import (
     Scan,
     Slice,
     Softmax,
+    Spread,
+    Take,
     Term,
     walk,
 )
@@ -266,12 +269,17 @@ class Machine:
         refuse_stale(store, node)
         return store.term
 
-    def aligned(self, segment: Segment, window: Window, node: fx.Node) -> Term:
-        """Content of ``segment`` moved so that it stands on the slots of ``window``."""
+    def aligned(self, segment: Segment, window: Window, node: fx.Node, broadcast: bool = False) -> Term:
+        """Content of ``segment`` moved so that it stands on the slots of ``window``. ``broadcast``: a segment of one
+        slot, ``x[-1:]``, stands on all of them (and is none where a document has none)."""
         term = self.read(segment, node)
         have = segment.window
         if have == window:
             return term
+        if broadcast and window.plain and have.single and segment.store.exact:
+            slot = self.intern(Take(term, 0 if have.first else -1, term.dim))
+            slot = self.intern(Apply(torch.unsqueeze, False, (slot, term.dim), (), 0))
+            return self.intern(Spread(slot, segment.rank, term.dim))
         if not (have.plain and window.plain) or have.front + have.back != window.front + window.back:
             raise Refused(
                 "length-mismatch",
@@ -296,7 +304,7 @@ class Machine:
                 raise Refused("dim-mismatch", "the packed dimensions of the two sides are not the same", node)
             if value.window == window and not value.store.exact and window != FULL:
                 raise Refused("length-mismatch", "a padded part of a document is written to a part of another", node)
-            value = self.aligned(value, window, node)
+            value = self.aligned(value, window, node, broadcast=True)
         elif isinstance(value, Outside):
             self.broadcasts(value, target.dim, node)
         elif isinstance(value, Affine) or value is OPAQUE:
@@ -343,6 +351,11 @@ class Machine:
         value: Outside = self.intern(Outside(None, call))
         self.fakes.setdefault(id(value), fake)
         return value
+
+
+def common_window(segments: list[Segment]) -> Window:
+    """The slots on which the result of a call slot by slot stands: those of an operand that is no single slot."""
+    return next((s.window for s in segments if s.window.plain), segments[0].window)
 
 
 def refuse_mixing(term: Term, least: int) -> None:

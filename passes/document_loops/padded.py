@@ -12,7 +12,7 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.documents import document
 from passes.document_loops.emit import stored
-from passes.document_loops.integers import FULL, Affine, Bound
+from passes.document_loops.integers import FULL, Affine, Bound, Derived, Invariant
 from passes.document_loops.machine import Check, Document, Machine, Segment
 from passes.document_loops.terms import Term
 
@@ -64,29 +64,41 @@ class PaddedTo(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Filler:
-    """What a document lacks of a width that all have, filled with a number: to be joined to the document."""
+    """``count`` slots of one number, a count of the document's own, to be joined to it: what it lacks of a ``width``
+    that all have, or of a multiple of so many slots (no width)."""
 
-    width: Affine
+    count: Affine
     fill: Any
     along: int
+    width: Affine | None = None
 
 
 def filler(machine: Machine, node: fx.Node, sizes: Any, fill: Any) -> Filler | None:
-    """``zeros(width - n, ...)``; None if no size is what a document lacks of a width."""
+    """``zeros(width - n, ...)``, ``zeros(-n % 8, ...)``; None if no size is a number that documents have each of its
+    own, or one that is as long as the document."""
+    from passes.document_loops.rules_views import takes_length
+
     found: Filler | None = None
     for d, size in enumerate(sizes):
         value = machine.affine(size) if isinstance(size, fx.Node) else None
         if value is None or value.is_shared:
             continue
-        width = value.shared()
-        length = width.plus(value, -1).length_of()
-        fits = machine.boundaries is not None and length is not None and (*length, machine.boundaries[1]) == (
-            machine.boundaries[0], 0, 0
-        )  # fmt: skip
-        if found is not None or not fits or not isinstance(fill, (int, float, bool)):
+        if takes_length(machine, size):
             return None
-        found = Filler(width, stored(fill, example(node).dtype), d - len(sizes))
+        if found is not None or not isinstance(fill, (int, float, bool)):
+            return None
+        if value.length_of() is not None or not all(isinstance(a, (Bound, Derived, Invariant)) for a, _ in value.atoms):
+            return None
+        found = Filler(value, stored(fill, example(node).dtype), d - len(sizes), _width(machine, value))
     return found
+
+
+def _width(machine: Machine, count: Affine) -> Affine | None:
+    """The width that a document lacks so many slots of."""
+    width = count.shared()
+    length = width.plus(count, -1).length_of()
+    own = machine.boundaries is not None and length is not None and not length[1]
+    return width if own and (length[0], 0) == machine.boundaries else None  # type: ignore[index]
 
 
 def joined_to_width(machine: Machine, node: fx.Node, tensors: Any, values: list[Any]) -> Document | None:
@@ -96,6 +108,8 @@ def joined_to_width(machine: Machine, node: fx.Node, tensors: Any, values: list[
     left = isinstance(values[0], Filler)
     lacking, value = values if left else values[::-1]
     if not isinstance(value, Segment) or value.window != FULL or not value.store.exact or value.dim != lacking.along:
+        return None
+    if lacking.width is None:
         return None
     if any(example(tensor).dtype != example(node).dtype for tensor in tensors):
         return None

@@ -36,9 +36,10 @@ _ops = torch.ops.packpass
 class OtherDocuments(Refused):
     """A part of a document is no window that all documents have: the loop may go by the lengths of these parts."""
 
-    def __init__(self, refused: Refused, documents: Boundaries) -> None:
+    def __init__(self, refused: Refused, documents: Boundaries, parts: bool = True) -> None:
+        """``parts``: are they parts of other documents, which the body cuts first?"""
         super().__init__(refused.code, str(refused), refused.node)
-        self.documents = documents
+        self.documents, self.parts = documents, parts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ from passes.document_loops.machine import (
     Machine,
     Rule,
     Segment,
+    common_window,
     frozen_args,
 )
 from passes.document_loops.op_names import label, name_of
@@ -123,9 +124,9 @@ def _sym_sum(machine: Machine, node: fx.Node) -> Any:
     return OPAQUE if found is None else found
 
 
-@documents(*AS_NUMBERS)
 @rule(*AS_NUMBERS)
-def _item(machine: Machine, node: fx.Node) -> Any:
+def shared_number(machine: Machine, node: fx.Node) -> Any:
+    """A boundary, or a number that all documents share, as the host reads it."""
     value = machine.value(node.args[0])
     if isinstance(value, Affine):
         return value
@@ -240,12 +241,12 @@ def _apply(
         if other.dim != first.dim:
             raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
 
-    guarded = minds_unread(node)
+    guarded, window = minds_unread(node), common_window(segments)
 
     def convert(value: Any) -> Any:
         if isinstance(value, Segment):
-            term = machine.aligned(value, first.window, node)
-            return machine.intern(Guard(term, first.window, term.dim)) if guarded else term
+            term = machine.aligned(value, window, node, broadcast=True)
+            return machine.intern(Guard(term, window, term.dim)) if guarded else term
         if isinstance(value, Outside):
             machine.broadcasts(value, first.dim, node)
             return value
@@ -258,7 +259,7 @@ def _apply(
         source = next(a for a in node.all_input_nodes if isinstance(machine.value(a), Segment))
         if example(source).dtype == example(node).dtype:
             return machine.view(term, rank, first)
-    return machine.fresh(term, rank, first.window, exact=all(s.store.exact for s in segments))
+    return machine.fresh(term, rank, window, exact=all(s.store.exact for s in segments))
 
 
 def in_place(machine: Machine, node: fx.Node) -> Any:

@@ -9,6 +9,7 @@ from torch import fx
 
 from packpass.semantics import argument, example
 from passes.document_loops.boundaries import boundary_vector, documents_of_lengths, element
+from passes.document_loops.foreign import foreign_split
 from passes.document_loops.integers import FULL, Affine, Boundaries, Index, Window
 from passes.document_loops.machine import (
     Machine,
@@ -126,7 +127,13 @@ def _split_get(machine: Machine, node: fx.Node) -> Any:
     ):
         raise Refused("no-rule", "this split has no rule", node)
     rank = example(x).dim()
-    machine.use(documents_of_lengths(machine, root, node), node)
+    documents = documents_of_lengths(machine, root, node)
+    try:
+        machine.use(documents, node)
+    except Refused as refused:
+        if refused.code != "two-boundaries":
+            raise
+        return foreign_split(value, root, rank, dim, documents[0], refused)
     segment = machine.outer_segment(value.node, (), dim % rank - rank, FULL, rank)
     if x not in machine.split_of:
         machine.split_of.append(x)

@@ -52,6 +52,7 @@ from passes.document_loops.machine import (
 )
 from passes.document_loops.op_names import label, name_of, unshadowed
 from passes.document_loops.rules import DOCUMENTS, documents, is_elementwise
+from passes.document_loops.slots import change_slot
 from passes.document_loops.terms import LENGTH, Apply, DocAssign, DocGuard, Outside, Term
 from passes.document_loops.windows import expand_index
 from passes.refused import Refused
@@ -87,6 +88,8 @@ def _in_place(machine: Machine, node: fx.Node, name: str) -> Any:
             raise Refused("length-mismatch", f"{label(node)} combines parts of a document that do not match", node)
         machine.write(target, target.window, value, node)
         return target
+    if isinstance(target, Slot) and isinstance(example(node), torch.Tensor):
+        return change_slot(machine, node, target, lambda: combine(machine, node, base, fn, method))
     if not isinstance(target, Document):
         raise Refused("outer-tensor-write", f"{label(node)} changes a slot, or a tensor from outside the loop", node)
     if not isinstance(example(node), torch.Tensor):
@@ -160,8 +163,8 @@ def _item(machine: Machine, node: fx.Node) -> Any:
     return document_view(machine, whole, value)
 
 
-@documents("select", "narrow")
-def _part(machine: Machine, node: fx.Node) -> Any:
+@documents("narrow")
+def constant_part(machine: Machine, node: fx.Node) -> Any:
     """A constant part of a per-document value along one dimension."""
     value, term, rank = source(machine, node)
     name = name_of(node)

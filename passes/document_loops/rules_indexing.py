@@ -11,7 +11,8 @@ from torch import fx
 from packpass.semantics import example
 from packpass.semantics.indexing import entries_of
 from passes.document_loops.blocks import write_block
-from passes.document_loops.documents import as_term, is_per_document, spread
+from passes.document_loops.documents import as_tensor_dtype, as_term, cast, is_per_document, spread
+from passes.document_loops.foreign import foreign
 from passes.document_loops.integers import Affine, Window
 from passes.document_loops.machine import (
     OPAQUE,
@@ -26,6 +27,7 @@ from passes.document_loops.op_names import label
 from passes.document_loops.parts import Cut, cut, part_of
 from passes.document_loops.rules import documents, rule
 from passes.document_loops.rules_documents import assign_document, part_of_row
+from passes.document_loops.slots import set_slot
 from passes.document_loops.terms import Apply, Outside
 from passes.document_loops.windows import (
     constant_entry,
@@ -68,7 +70,13 @@ def _of_documents(machine: Machine, node: fx.Node, base: fx.Node, index: Any) ->
 
 def _part(machine: Machine, node: fx.Node, base: fx.Node, index: Any, rank: int) -> Any:
     """``base[index]``, of ``rank`` dimensions."""
-    found = locate(machine, node, base, index)
+    try:
+        found = locate(machine, node, base, index)
+    except Refused as refused:
+        other = foreign(machine, node, base, index, refused) if refused.code == "two-boundaries" else None
+        if other is None:
+            raise
+        return other
     if isinstance(found, Affine):
         return found
     if found is None:
@@ -120,10 +128,6 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
             raise Refused("partial-write", "a part of one slot is assigned", node)
         new = machine.value(value)
         if isinstance(new, Segment):
-            raise Refused(
-                "per-document-value", "one slot of a document is set to a value that depends on the document", node
-            )
-        if is_per_document(new) and not (isinstance(new, Affine) and new.is_const):
             raise Refused(
                 "per-document-value", "one slot of a document is set to a value that depends on the document", node
             )
@@ -196,11 +200,10 @@ def assign(
     if isinstance(value, Affine) and value.is_const:
         value = value.const
     if isinstance(window, str):
-        if (
-            isinstance(value, (Segment, Affine, *PER_DOCUMENT))
-            or value is OPAQUE
-            or (isinstance(value, Outside) and machine.fake(value).dim())
-        ):
+        if is_per_document(value):
+            set_slot(machine, segment, window, value, node)
+            return
+        if isinstance(value, Segment) or value is OPAQUE or (isinstance(value, Outside) and machine.fake(value).dim()):
             raise Refused(
                 "per-document-value", "a slot at a boundary is set to a value that depends on the document", node
             )
@@ -208,9 +211,8 @@ def assign(
         return
     if is_per_document(value):
         if slot:
-            raise Refused(
-                "per-document-value", "one slot of a document is set to a value that depends on the document", node
-            )
+            set_slot(machine, segment, window, value, node)
+            return
         value = _spread_to(machine, segment, window, node)
     if slot and (window.last or window.first or 1) > 1:
         # One slot further in: write up to it, then put back what lies between it and the edge.
@@ -254,8 +256,18 @@ def _masked(machine: Machine, node: fx.Node, base: fx.Node, mask: Segment, value
     ):
         raise Refused("no-rule", "this masked assignment has no rule", node)
     new = machine.value(value)
+    if is_per_document(new) and not getattr(example(value), "ndim", 0):
+        # A number of the document, where the mask says, as the tensor stores it.
+        have = example(value).dtype if isinstance(example(value), torch.Tensor) else None
+        new = as_term(machine, value, node)
+        new = cast(machine, new, have or as_tensor_dtype(example(value)), example(base).dtype)
+        wide = spread(machine, new, (), target.dim, node)
+        terms = machine.aligned(mask, target.window, node), wide, machine.read(target, node)
+        kept = machine.fresh(Apply(torch.where, False, terms, (), target.dim), target.rank, target.window)
+        machine.write(target, target.window, kept, node)
+        return
     if (
-        isinstance(new, (Segment, Affine, *PER_DOCUMENT))
+        isinstance(new, (Segment, *PER_DOCUMENT))
         or new is OPAQUE
         or (isinstance(new, Outside) and machine.fake(new).dim())
     ):

@@ -12,10 +12,11 @@ from packpass.semantics.creation import LIKE, uniform
 from packpass.semantics.names import name_of_target
 from passes.document_loops import uneven
 from passes.document_loops.documents import cast
-from passes.document_loops.integers import FULL, Window
+from passes.document_loops.emit import stored
+from passes.document_loops.integers import FULL, Affine, Window
 from passes.document_loops.machine import Machine, Padded, Segment
-from passes.document_loops.padded import joined_to_width, padded_to_width
-from passes.document_loops.parts import pieces
+from passes.document_loops.padded import Filler, joined_to_width, padded_to_width
+from passes.document_loops.parts import Pieces, pieces
 from passes.document_loops.rules import outside_call, rule
 from passes.document_loops.terms import ANY, Apply, Assign, Fill, Outside, Roll
 from passes.refused import Refused
@@ -184,6 +185,10 @@ def _pad(machine: Machine, node: fx.Node) -> Any:
     if to_width is not None:
         return to_width
     slots = uneven.slots_of(value)
+    if slots is not None and mode == "constant" and not all(isinstance(p, int) for p in pad):
+        longer = _pad_by_number(machine, node, value, pad, 0 if fill is None else fill, slots)
+        if longer is not None:
+            return longer
     if slots is None or mode != "constant" or not all(isinstance(p, int) for p in pad):
         raise Refused("no-rule", "this pad has no rule", node)
     pairs = {-1 - i: (pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)}
@@ -197,6 +202,20 @@ def _pad(machine: Machine, node: fx.Node) -> Any:
             raise Refused("no-rule", "pad cuts a document that has become longer or shorter", node)
         return longer
     return _pad_document(machine, node, Padded(value, left, right, number))
+
+
+def _pad_by_number(
+    machine: Machine, node: fx.Node, value: Any, pad: Any, number: Any, slots: tuple[int, int]
+) -> Pieces | None:
+    """Filled up by numbers that documents have each of its own, ``-n % 8``."""
+    pairs = {-1 - i: (pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2)}
+    counts = [machine.affine(amount) for amount in pairs.pop(slots[1], (0, 0))]
+    plain = isinstance(number, (int, float, bool)) and all(amount == (0, 0) for amount in pairs.values())
+    if not plain or any(count is None for count in counts):
+        return None
+    fill = stored(number, example(node).dtype)
+    ends = [[Filler(count, fill, slots[1])] if count != Affine() else [] for count in counts if count is not None]
+    return uneven.sequence(machine, node, [*ends[0], value, *ends[1]], *slots)
 
 
 def _pad_document(machine: Machine, node: fx.Node, padded: Padded) -> Any:

@@ -10,6 +10,7 @@ from torch import fx
 from packpass.semantics import example
 from packpass.semantics.names import is_in_place
 from passes.document_loops.by_meaning import by_meaning, why_not
+from passes.document_loops.foreign import refuse_foreign
 from passes.document_loops.machine import PER_DOCUMENT, Machine
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import (
@@ -47,6 +48,7 @@ def step(machine: Machine, node: fx.Node) -> None:
 def _by_rule(machine: Machine, node: fx.Node) -> Any:
     """The value of a node, by the first rule that knows it; `Refused` if there is none."""
     name = name_of(node)
+    refuse_foreign(machine, node, joins=name == "cat")
     between = PAIRS["*"](machine, node)
     if between is not NotImplemented:
         return between

@@ -177,10 +177,11 @@ class DocRow(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PointRead(Term):
-    """The slot ``position`` of an outer row, which nothing writes, in documents of at least ``least`` slots."""
+    """The slot ``position`` (a number, or a `Term` of every document's) of an outer row, which nothing writes, in
+    documents of at least ``least`` slots."""
 
     row: Row
-    position: Affine
+    position: Affine | Term
     least: int
 
 

@@ -18,8 +18,6 @@ one is a check which raises where eager does.
 from __future__ import annotations
 
 import dataclasses
-import enum
-import functools
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +27,14 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import example
 from passes.document_loops.documents import read_cell
-from passes.document_loops.integers import FULL, Affine, Derived
+from passes.document_loops.integers import FULL, Affine, Boundaries, Derived
 from passes.document_loops.machine import Document, Machine, Padded, Segment
+from passes.document_loops.padded import Filler
 from passes.document_loops.parts import Joined, Pieces, own_length
 from passes.document_loops.terms import Outside, Term
+from passes.document_loops.uneven_row import Constant, Each, Open, Part, Uneven
 from passes.loops import only_asserted
+from passes.refused import Refused
 
 if TYPE_CHECKING:
     from passes.document_loops.emit import Emitter
@@ -41,161 +42,18 @@ if TYPE_CHECKING:
 _ops = torch.ops.packpass
 
 
-NOTHING = Affine()
-
-
-class Each(enum.Enum):
-    """What every document has of the tensor that a part is cut from."""
-
-    SLOTS = "its slots, in the row of all documents"
-    VALUE = "a tensor of its own, of one shape with those of the others"
-    ALL = "the whole of it, as all documents"
-
-
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """Slots ``start`` to ``stop`` of every document, counted from its own start; ``there``: a number that must be below
-    the document's length, or 0, as the piece is not there otherwise."""
+class Foreign:
+    """Slots of a row that are a document's by other boundaries than those of the loop; to be joined to others of it."""
 
-    start: Affine
-    stop: Affine
-    there: Affine = NOTHING
-    each: Each = Each.SLOTS
-
-
-@dataclasses.dataclass(frozen=True)
-class Constant:
-    """``count`` slots of one number."""
-
-    number: Any
-    count: int
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Uneven(Term):
-    """The ``parts`` of every document, one behind the other: a row of their own, without a tail."""
-
-    of: tuple[Term | Outside | Constant, ...]
-    parts: tuple[Part, ...]
-    least: int
+    of: Outside
+    part: Part
+    rank: int
     dim: int
-    dtype: torch.dtype
-
-    def emit(self, emitter: Emitter) -> fx.Node:
-        """The row, gathered at once from those of the documents."""
-        source, offsets = self._source(emitter)
-        begins, lengths = [], []
-        for part, offset in zip(self.parts, offsets, strict=True):
-            begins.append(self._begin(emitter, part, offset))
-            lengths.append(self._length(emitter, part))
-            self._check(emitter, emitter.vector(part.there, emitter.boundaries))
-        cu = self._boundaries(emitter, lengths)
-        begin = self._in_order(emitter, begins)
-        begin = emitter.call(torch.nn.functional.pad, begin, (0, 1))
-        total = emitter.call(_ops.covered_length.default, cu)
-        places = emitter.call(_ops.segment_places.default, cu, begin, total)
-        made: fx.Node = emitter.call(_ops.gather_places.default, source, places, self.dim)
-        return made
-
-    def boundaries(self, emitter: Emitter) -> fx.Node:
-        """Where in the row the parts of each document begin: [N + 1]."""
-        lengths = [self._length(emitter, part) for part in self.parts]
-        total = functools.reduce(lambda one, other: emitter.call(torch.add, one, other), lengths)
-        before = emitter.call(torch.cumsum, total, 0)
-        return emitter.call(torch.sub, before, total)
-
-    def _source(self, emitter: Emitter) -> tuple[fx.Node, list[Any]]:
-        """One tensor that holds all that parts are cut from, and where in it that of each part begins."""
-        rows: list[fx.Node] = []
-        for of, part in zip(self.of, self.parts, strict=True):
-            row = None if isinstance(of, Constant) else self._row(emitter, of, part.each)
-            if row is not None and row not in rows:
-                rows.append(row)
-        ends: list[Any] = [0]
-        for row in rows:
-            at = example(row).dim() + self.dim
-            size = example(row).shape[at]
-            known = size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, row, at)
-            ends.append(_sum(emitter, ends[-1], known))
-        source = rows[0] if len(rows) == 1 else emitter.call(torch.cat, tuple(rows), self.dim)
-        constants: dict[Constant, Any] = {}
-        for of in self.of:
-            if isinstance(of, Constant) and of not in constants:
-                constants[of] = ends[-1]
-                widths = (0, 0) * (-self.dim - 1) + (0, of.count)
-                source = emitter.call(torch.nn.functional.pad, source, widths, "constant", of.number)
-                ends.append(_sum(emitter, ends[-1], of.count))
-        offsets = []
-        for of, part in zip(self.of, self.parts, strict=True):
-            if isinstance(of, Constant):
-                offsets.append(constants[of])
-            else:
-                offsets.append(ends[rows.index(self._row(emitter, of, part.each))])
-        return source, offsets
-
-    def _row(self, emitter: Emitter, of: Term | Outside, each: Each) -> fx.Node:
-        """What parts are cut from, along the slots."""
-        row = emitter.node(of)
-        if example(row).dtype != self.dtype:
-            row = emitter.once(("to", row, self.dtype), lambda: emitter.call("to", row, self.dtype, method=True))
-        if each is Each.VALUE:
-            return emitter.once(("flat", row, self.dim), lambda: self._flat(emitter, row))
-        return row
-
-    def _flat(self, emitter: Emitter, values: fx.Node) -> fx.Node:
-        """Tensors of all documents, one behind the other along the slots."""
-        at = example(values).dim() + self.dim - 1
-        if at:
-            values = emitter.call(torch.movedim, values, 0, at)
-            # A copy in this order: flatten asks whether N is 1 otherwise.
-            values = emitter.call(torch.clone, values, memory_format=torch.contiguous_format)
-        return emitter.call(torch.flatten, values, at, at + 1)
-
-    def _begin(self, emitter: Emitter, part: Part, offset: Any) -> fx.Node:
-        """Where a part of every document begins in the source: [N + 1]."""
-        start = emitter.vector(part.start, emitter.boundaries)
-        if part.each is Each.SLOTS:
-            here = emitter.call(torch.add, emitter.cu, start)
-        elif part.each is Each.VALUE:
-            here = emitter.call(torch.mul, emitter.entries(), part.stop.const)
-        else:
-            here = emitter.call(torch.zeros_like, emitter.entries())
-        return here if isinstance(offset, int) and not offset else emitter.call(torch.add, here, offset)
-
-    def _length(self, emitter: Emitter, part: Part) -> fx.Node:
-        """Slots of a part of every document: [N + 1], the last entry 0."""
-        length = emitter.vector(part.stop.plus(part.start, -1), emitter.boundaries)
-        if part.each is Each.SLOTS and isinstance(length, fx.Node) and isinstance(example(length), torch.Tensor):
-            return length
-        return emitter.call(torch.mul, emitter.call("long", emitter.reaches(self.least), method=True), length)
-
-    def _boundaries(self, emitter: Emitter, lengths: list[fx.Node]) -> fx.Node:
-        ends = emitter.call(torch.cumsum, self._in_order(emitter, lengths), 0)
-        return emitter.call(torch.nn.functional.pad, ends, (1, 0))
-
-    def _in_order(self, emitter: Emitter, vectors: list[fx.Node]) -> fx.Node:
-        """All entries of the first document, then all of the second."""
-        if len(vectors) == 1:
-            return vectors[0]
-        return emitter.call(torch.flatten, emitter.call(torch.stack, tuple(vectors), 1))
-
-    def _check(self, emitter: Emitter, there: Any) -> None:
-        """Eager's IndexError for a document of which there is no such piece."""
-        if not isinstance(there, fx.Node):
-            return  # the first one
-        lengths = emitter.lengths()
-        holds = emitter.call(
-            torch.logical_or, emitter.call(operator.lt, there, lengths), emitter.call(operator.eq, lengths, 0)
-        )
-        message = "packpass: a piece of a document is taken by its number, and chunk makes fewer of so short a document"
-        emitter.call(torch._assert_async, emitter.for_every_document(holds, self.least), message)
-
-
-def _sum(emitter: Emitter, one: Any, other: Any) -> Any:
-    """A sum of sizes, of which some are numbers."""
-    if isinstance(one, int) and isinstance(other, int):
-        return one + other
-    return other if one == 0 else emitter.call(operator.add, one, other)
+    documents: Boundaries
+    """The boundaries that it is cut by."""
+    refused: Refused
+    """Why it is nothing else."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -270,7 +128,7 @@ def joined(machine: Machine, node: fx.Node, values: list[Any]) -> Pieces | None:
 def sequence(machine: Machine, node: fx.Node, values: list[Any], rank: int, dim: int) -> Pieces | None:
     """What documents give to a list, one value behind the other along the slots (``dim``, negative), if the length of
     each is known; None if there is one of which it is not."""
-    found: list[tuple[Term | Outside | Constant, Part]] = []
+    found: list[tuple[Any, Part]] = []
     for value in values:
         more = _parts(machine, node, value, rank, dim)
         if more is None:
@@ -287,13 +145,17 @@ def slots_of(value: Any) -> tuple[int, int] | None:
     """``(rank, dimension of the slots)`` of a value that has slots of each document."""
     if isinstance(value, Pieces):
         return value.rank, value.term.dim
+    if isinstance(value, Foreign):
+        return value.rank, value.dim
     inner = value.of if isinstance(value, Piece) else value.segment if isinstance(value, Padded) else value
     return (inner.rank, inner.dim) if isinstance(inner, Segment) else None
 
 
-def _parts(
-    machine: Machine, node: fx.Node, value: Any, rank: int, dim: int
-) -> list[tuple[Term | Outside | Constant, Part]] | None:
+def _parts(machine: Machine, node: fx.Node, value: Any, rank: int, dim: int) -> list[tuple[Any, Part]] | None:
+    if isinstance(value, Foreign):
+        return [(value.of, value.part)] if (value.rank, value.dim) == (rank, dim) else None
+    if isinstance(value, Filler):
+        return [(Open(value.fill), Part(Affine(), value.count, each=Each.ALL))] if value.along == dim else None
     if isinstance(value, Piece):
         fits = (value.of.rank, value.of.dim) == (rank, dim)
         return [(machine.read(value.of, node), value.part)] if fits else None

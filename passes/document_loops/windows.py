@@ -151,7 +151,7 @@ def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
     if isinstance(value, Segment):
         return _of_segment(machine, value, entries, node)
     if isinstance(value, Outside) and value.node is None:
-        through = _through_constants(machine, base, entries)
+        through = through_constants(machine, base, entries)
         if through is not None:
             return _of_outside(machine, *through, node)
     if not isinstance(value, Outside) or value.node is None:
@@ -291,7 +291,7 @@ def outer_point(machine: Machine, entry: Any, node: fx.Node) -> str:
     raise Refused("not-a-segment", "a slot outside the document is used", node)
 
 
-def _through_constants(machine: Machine, base: fx.Node, entries: list[Any]) -> tuple[fx.Node, list[Any]] | None:
+def through_constants(machine: Machine, base: fx.Node, entries: list[Any]) -> tuple[fx.Node, list[Any]] | None:
     """``(x, entries of x)`` where ``base`` is ``x`` itself, or ``x[constant index]``, indexed by ``entries``."""
     value = machine.value(base)
     if not isinstance(value, Outside):
@@ -323,7 +323,7 @@ def _single_entry(
         index = (index,)
     if any(e is None for e in index):
         return None
-    selected = _through_constants(machine, base, expand_index(index, fake.dim(), node))
+    selected = through_constants(machine, base, expand_index(index, fake.dim(), node))
     if selected is None:
         return None
     found = None

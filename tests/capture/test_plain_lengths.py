@@ -93,5 +93,13 @@ def test_not_of_tensors() -> None:
     assert not said(by_tensor, (X, torch.tensor([4, 20])), (X[:9], torch.tensor([2, 3, 4])))
 
 
+def test_jagged_tensors_are_no_trouble() -> None:
+    def doubled(nested: Tensor, lengths: list[int]) -> Tensor:
+        return nested.values() * len(lengths)
+
+    rows = [torch.nested.nested_tensor([X[:n], X[n:]], layout=torch.jagged) for n in (4, 7)]
+    assert not said(doubled, (rows[0], [4, 20]), (rows[1], [7, 17]))
+
+
 def test_not_where_loops_are_not_looked_for() -> None:
     assert not said(centred, *BATCHES[centred], **{"packpass.symbolic_loops": False})

@@ -90,12 +90,6 @@ def rows_of_a_view(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([rows[i, : e - s] for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist()))])
 
 
-@leave("f[T] cu", tail=False, must_refuse=True, why="padded by the number of the document")
-def padded_by_its_number(x: Tensor, cu: Tensor) -> Tensor:
-    rows = [F.pad(x[s:e], (0, i)) for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist()))]
-    return torch.cat(rows)
-
-
 @leave("f[T] cu", tail=False)
 def padded_on_both_sides(x: Tensor, cu: Tensor) -> Tensor:
     rows = [F.pad(x[s:e], (1, 199 - (e - s))) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]

@@ -9,31 +9,6 @@ from torch import Tensor
 from .harness import leave
 
 
-@leave("f[T,3] cu", must_refuse=True, why="a slot that stands for every slot of its document, and is not as long")
-def first_slot_taken_off(x: Tensor, cu: Tensor) -> Tensor:
-    parts = [x[s:e] - x[s : s + 1] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()) if s < e]
-    return torch.cat([x[:0], *parts])
-
-
-@leave("f[T,3] cu", must_refuse=True, why="one slot beside all slots of its document")
-def first_slot_of_a_part_taken_off(x: Tensor, cu: Tensor) -> Tensor:
-    out = torch.zeros_like(x)
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        document = x[s:e]
-        out[s:e] = document - document[:1]
-    return out
-
-
-@leave("f[T,3] cu", must_refuse=True, why="one slot beside all slots of its document")
-def last_slot_where_there_is_nothing(x: Tensor, cu: Tensor) -> Tensor:
-    out = torch.zeros_like(x)
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        if s == e:
-            continue
-        out[s:e] = torch.where(x[s:e] > 0, x[s:e], x[e - 1 : e])
-    return out
-
-
 @leave("f[T,3] cu", must_refuse=True, min_len=2, why="two slots of a document that may have one")
 def last_two_behind_a_test_for_one(x: Tensor, cu: Tensor) -> Tensor:
     parts = [x[:0]]

@@ -49,22 +49,48 @@ def selected_by_a_wider_mask(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
 # === Slots of several kinds ==================================================================================
 
 
-@leave("f[T,2] m[T] i[T] cu", tail=False, must_refuse=True, why="two lists of slots are as long as two masks say")
-def lists_of_two_masks(x: Tensor, mask: Tensor, labels: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
-    first, second = [], []
+@leave("f[T] m[T] i[T] cu", tail=False, must_refuse=True, why="slots of two masks are in one list, by turns")
+def one_list_of_two_masks(x: Tensor, mask: Tensor, labels: Tensor, cu: Tensor) -> Tensor:
+    parts = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        first.append(x[s:e][mask[s:e]])
-        second.append(x[s:e][labels[s:e] > 30])
-    return torch.cat(first), torch.cat(second)
+        parts.append(x[s:e][mask[s:e]])
+        parts.append(x[s:e][labels[s:e] > 30])
+    return torch.cat(parts)
 
 
-@leave("f[T,2] m[T] cu", tail=False, must_refuse=True, why="kept slots are in a list, and all are summed")
-def a_list_of_kept_beside_all(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
-    kept, sums = [], []
+@leave("f[T] m[T] cu", tail=False, must_refuse=True, why="the document is read after some of its slots are written")
+def written_and_looked_at(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    out, sums = torch.zeros_like(x), []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        kept.append(x[s:e][mask[s:e]])
-        sums.append(x[s:e].sum(0))
-    return torch.cat(kept), torch.stack(sums)
+        out[s:e][mask[s:e]] = x[s:e][mask[s:e]] * 2
+        sums.append(out[s:e].sum())
+    return torch.stack(sums), out
+
+
+@leave("f[T] m[T] m[T] cu", tail=False, must_refuse=True, why="slots of two masks are written, which may be the same")
+def written_by_two_masks(x: Tensor, one: Tensor, other: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e][one[s:e]] = x[s:e][one[s:e]] * 2
+        out[s:e][other[s:e]] = x[s:e][other[s:e]] * 3
+    return out
+
+
+@leave("f[T] m[T] cu", tail=False, min_len=1, why="the last place is asked for behind a branch on how many there are")
+def last_place_if_there_is_one(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        places = torch.where(mask[s:e])[0]
+        out.append(x[s:e][places[-1] if places.numel() > 0 else 0])
+    return torch.stack(out)
+
+
+@leave("f[T] m[T] cu", tail=False, must_refuse=True, why="places in the document are written in the row")
+def places_written_in_the_row(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[mask[s:e].nonzero(as_tuple=True)[0] + s] = 0.0
+    return out
 
 
 @leave("f[T] m[T] cu", tail=False, must_refuse=True, why="kept slots meet the mean of all")

@@ -9,10 +9,13 @@ from . import (
     rewrite_branches,
     rewrite_carried,
     rewrite_checks,
+    rewrite_chosen,
     rewrite_convolution,
     rewrite_counts,
+    rewrite_defaults,
     rewrite_edges,
     rewrite_elsewhere,
+    rewrite_filled,
     rewrite_forms,
     rewrite_grids,
     rewrite_grown,
@@ -38,10 +41,9 @@ from .harness import REWRITE, Program
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
     "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_carried",
-    "rewrite_checks",
-    "rewrite_convolution", "rewrite_counts",
-    "rewrite_edges", "rewrite_elsewhere", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_images",
-    "rewrite_kept", "rewrite_lengths", "rewrite_lists", "rewrite_modes", "rewrite_numbered",
+    "rewrite_checks", "rewrite_chosen", "rewrite_convolution", "rewrite_counts", "rewrite_defaults",
+    "rewrite_edges", "rewrite_elsewhere", "rewrite_filled", "rewrite_forms", "rewrite_grids", "rewrite_grown",
+    "rewrite_images", "rewrite_kept", "rewrite_lengths", "rewrite_lists", "rewrite_modes", "rewrite_numbered",
     "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_pooled", "rewrite_rows",
     "rewrite_sequences", "rewrite_slices", "rewrite_totals", "rewrite_whiles",
 ]  # fmt: skip

@@ -162,3 +162,110 @@ def counts_of_two_masks(x: Tensor, asked: Tensor, answered: Tensor, cu: Tensor) 
         sums.append(first.sum() - second.sum())
         counts.append(first.shape[0])
     return torch.stack(sums), torch.tensor(counts)
+
+
+# === Lists of several kinds, places, and writes to what is kept ==============================================
+
+
+@program("f[T,2] m[T] i[T] cu", tail=False, depends=False)
+def lists_of_two_masks(x: Tensor, mask: Tensor, labels: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        first.append(x[s:e][mask[s:e]])
+        second.append(x[s:e][labels[s:e] > 30])
+    return torch.cat(first), torch.cat(second)
+
+
+@program("f[T,2] m[T] cu", tail=False, exact=False)
+def a_list_of_kept_beside_all(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    kept, sums = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        kept.append(x[s:e][mask[s:e]])
+        sums.append(x[s:e].sum(0))
+    return torch.cat(kept), torch.stack(sums)
+
+
+@program("d[T] m[T] m[T] cu", tail=False, exact=False)
+def lists_around_each_other(x: Tensor, one: Tensor, other: Tensor, cu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    first, second, counts = [], [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        a, b = x[s:e][one[s:e]], x[s:e][other[s:e]]
+        first.append(a - b.sum())
+        second.append(b * 2)
+        counts.append(a.shape[0])
+    return torch.cat(first), torch.cat(second), torch.tensor(counts)
+
+
+@program("d[T] m[T] cu", tail=False, exact=False)
+def whitened_within_a_mask(values: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    """Advantages, of the tokens that were generated."""
+    out = torch.zeros_like(values)
+    for i in range(len(cu) - 1):
+        s, e = cu[i], cu[i + 1]
+        keep = mask[s:e]
+        kept = values[s:e][keep]
+        out[s:e][keep] = (kept - kept.mean()) / (kept.std(unbiased=False) + 1e-6)
+    return out
+
+
+@program("d[T,2] i[T] cu64", exact=False)
+def rows_written_where_they_are_kept(x: Tensor, labels: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        keep = labels[s:e] != 3
+        out[s:e][keep] = x[s:e][keep].softmax(0)
+    return out * 3
+
+
+@program("f[T] m[T] i[T] cu", exact=False)
+def one_value_where_a_mask_says(x: Tensor, mask: Tensor, ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    out, numbers = x.clone(), ids.clone()
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[s:e][mask[s:e]] = x[s:e].sum()
+        numbers[s:e][mask[s:e]] = i
+    return out, numbers
+
+
+@program("f[T,2] m[T] cu", tail=False, depends=False, demand=False)
+def places_of_the_kept(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts, places = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        here = torch.where(mask[s:e])[0]
+        parts.append(x[s:e][here])
+        places.append(here + s)
+    return torch.cat(parts), torch.cat(places)
+
+
+@program("f[T] i[T] cu", tail=False, exact=False, demand=False)
+def places_in_other_words(x: Tensor, labels: Tensor, cu: Tensor) -> Tensor:
+    sums = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        here = torch.nonzero(labels[s:e] != 3).squeeze(-1)
+        sums.append(x[s:e].index_select(0, here).sum())
+    return torch.stack(sums)
+
+
+@program("f[T] m[T] cu", depends=False, demand=False)
+def zeroed_at_places(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e][mask[s:e].nonzero(as_tuple=True)[0]] = 0.0
+    return out
+
+
+@program("d[T] m[T] cu", exact=False, demand=False)
+def sums_written_at_places(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        here = torch.where(mask[s:e])[0]
+        out[s:e][here] = x[s:e][here].cumsum(0)
+    return out
+
+
+@program("f[T,3] m[T] cu64", tail=False, min_len=1)
+def first_of_the_places(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        here = (mask[s:e] | ~mask[s:e]).nonzero().flatten()
+        out.append(x[s + here[0]])
+    return torch.stack(out)

@@ -33,7 +33,7 @@ def trl_pad_documents() -> Program:
     Verdict.REFUSED,
     graphs=15,
     breaks=8,
-    codes=["list-use", "sequence-use"],
+    codes=["list-use", "python-lengths", "sequence-use"],
     why="a list of lengths is sliced by numbers that the program has, one sample after the other",
 )
 def trl_split_pixel_values() -> Program:

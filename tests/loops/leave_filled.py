@@ -1,0 +1,85 @@
+"""Loops that must keep eager's results: documents that are filled up, or joined, in ways that no row stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .harness import leave
+
+
+def _twice(x: Tensor, y: Tensor, cu: Tensor) -> tuple[Any, ...]:
+    return x, y, cu, cu * 2
+
+
+@leave("i[T] cu", tail=False, must_refuse=True, why="something is computed on what has become longer")
+def filled_up_and_doubled(ids: Tensor, cu: Tensor) -> Tensor:
+    outs = [F.pad(ids[s:e], (0, -(e - s) % 4)) * 2 for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.cat(outs)
+
+
+@leave("i[T] cu", tail=False, must_refuse=True, why="documents that lack one slot stay as they are")
+def filled_up_if_two_are_missing(ids: Tensor, cu: Tensor) -> Tensor:
+    labels = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        label = ids[s:e]
+        pad = -(e - s) % 4
+        if pad > 1:
+            label = torch.cat([torch.zeros(pad, dtype=torch.long), label])
+        labels.append(label)
+    return torch.cat(labels)
+
+
+@leave("i[T] cu", tail=False, must_refuse=True, why="the branch asks for another number than that of the slots")
+def filled_up_behind_another_branch(ids: Tensor, cu: Tensor) -> Tensor:
+    labels = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        label = ids[s:e]
+        if (e - s) % 3 > 0:
+            label = torch.cat([torch.zeros(-(e - s) % 4, dtype=torch.long), label])
+        labels.append(label)
+    return torch.cat(labels)
+
+
+@leave("i[T] cu", tail=False, must_refuse=True, why="documents that lack nothing are turned round")
+def turned_round_if_nothing_is_missing(ids: Tensor, cu: Tensor) -> Tensor:
+    labels = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        label, pad = ids[s:e], -(e - s) % 4
+        label = torch.cat([label, torch.zeros(pad, dtype=torch.long)]) if pad > 0 else label.flip(0)
+        labels.append(label)
+    return torch.cat(labels)
+
+
+@leave("f[T] cu", tail=False, why="a negative number of slots is cut off")
+def filled_up_with_less_than_nothing(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([F.pad(x[s:e], (0, (e - s) // 2 * -1)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[T,2] f[2*T,2] cu", wrap=_twice, tail=False, must_refuse=True, why="both are computed on, by two boundaries")
+def sums_of_two_rows(text: Tensor, image: Tensor, cu: Tensor, ends: Tensor) -> Tensor:
+    outs = []
+    for i in range(len(cu) - 1):
+        outs.append(text[cu[i] : cu[i + 1]].sum(0) - image[ends[i] : ends[i + 1]].sum(0))
+    return torch.stack(outs)
+
+
+@leave("f[T,2] f[2*T,2] cu", wrap=_twice, tail=False, must_refuse=True, why="the other row is written by the loop")
+def joined_to_a_row_that_is_written(text: Tensor, image: Tensor, cu: Tensor, ends: Tensor) -> Tensor:
+    outs, image = [], image.detach().clone()
+    for i in range(len(cu) - 1):
+        outs.append(torch.cat([text[cu[i] : cu[i + 1]], image[ends[i] : ends[i + 1]]]))
+        image[:1] += 1
+    return torch.cat(outs)
+
+
+@leave("f[T,2] f[2*T,2] cu", wrap=_twice, tail=False, must_refuse=True, why="the image of the document before")
+def joined_to_the_one_before(text: Tensor, image: Tensor, cu: Tensor, ends: Tensor) -> Tensor:
+    outs = []
+    ends = torch.cat((ends[:1], ends))
+    for i in range(len(cu) - 1):
+        outs.append(torch.cat([text[cu[i] : cu[i + 1]], image[ends[i] : ends[i + 2]]]))
+    return torch.cat(outs)

@@ -1,0 +1,125 @@
+"""Loops that must be rewritten: documents filled up by numbers of their own, documents of two rows joined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .harness import program
+
+
+def _twice(x: Tensor, y: Tensor, cu: Tensor) -> tuple[Any, ...]:
+    """The second row is cut by boundaries of its own."""
+    return x, y, cu, cu * 2
+
+
+def _lengths(x: Tensor, y: Tensor, cu: Tensor) -> tuple[Any, ...]:
+    return x, y, cu.diff(), cu.diff() * 2
+
+
+@program("f[T,4] cu", tail=False)
+def padded_to_a_multiple(x: Tensor, cu: Tensor) -> Tensor:
+    outs = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        outs.append(F.pad(x[s:e], (0, 0, 0, -(e - s) % 4)))
+    return torch.cat(outs)
+
+
+@program("f[T,4] cu", tail=False)
+def padded_with_a_number(x: Tensor, cu: Tensor) -> Tensor:
+    outs = []
+    for i in range(len(cu) - 1):
+        n = (cu[i + 1] - cu[i]).item()
+        outs.append(F.pad(x[cu[i] : cu[i + 1]], (0, 0, (n + 7) // 8 * 8 - n, 0), value=-100))
+    return torch.cat(outs)
+
+
+@program("i[T] cu", tail=False)
+def labels_and_lengths_filled_up(ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    labels, positions, lengths = [], [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part = ids[s:e]
+        pad = -len(part) % 4
+        labels.append(torch.cat([part, torch.full((pad,), -100, dtype=torch.long)]))
+        positions.append(torch.cat([torch.arange(e - s), torch.zeros(pad, dtype=torch.long)]))
+        lengths.append(e - s + pad)
+    return torch.cat(labels), torch.cat(positions), torch.tensor(lengths)
+
+
+@program("i[T] cu", tail=False)
+def filled_up_with_two_numbers(ids: Tensor, cu: Tensor) -> Tensor:
+    outs = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        pad = -(e - s) % 4
+        zeros, ignored = torch.zeros(pad, dtype=torch.long), torch.full((pad,), -100, dtype=torch.long)
+        outs.append(torch.cat([ignored, zeros, ids[s:e], ignored]))
+    return torch.cat(outs)
+
+
+@program("f[T,2] i[T] cu", tail=False)
+def filled_up_behind_a_branch(x: Tensor, ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts, labels = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part, label = x[s:e] * 2, ids[s:e]
+        pad = (4 - (e - s) % 4) % 4
+        if pad > 0:
+            part = torch.cat([part, x.new_zeros(pad, 2)])
+            label = F.pad(label, (0, pad), value=-100)
+        parts.append(part)
+        labels.append(label)
+    return torch.cat(parts), torch.cat(labels)
+
+
+@program("i[T] cu", tail=False)
+def filled_up_in_front_if_anything_is_missing(ids: Tensor, cu: Tensor) -> Tensor:
+    labels = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        label = ids[s:e]
+        pad = -(e - s) % 4
+        if pad:
+            label = torch.cat([torch.zeros(pad, dtype=torch.long), label])
+        labels.append(label)
+    return torch.cat(labels)
+
+
+@program("f[T] cu", tail=False)
+def padded_by_its_number(x: Tensor, cu: Tensor) -> Tensor:
+    rows = [F.pad(x[s:e], (0, i)) for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist()))]
+    return torch.cat(rows)
+
+
+@program("f[T] cu", tail=False)
+def always_something_behind(x: Tensor, cu: Tensor) -> Tensor:
+    spans = zip(cu[:-1].tolist(), cu[1:].tolist())
+    return torch.cat([torch.cat((x[s:e], x.new_zeros(8 - (e - s) % 8))) for s, e in spans])
+
+
+# === Two sets of boundaries ==================================================================================
+
+
+@program("f[T,2] f[2*T,2] cu", wrap=_twice, tail=False)
+def caption_and_image(text: Tensor, image: Tensor, cu: Tensor, ends: Tensor) -> Tensor:
+    outs = []
+    for i in range(len(cu) - 1):
+        outs.append(torch.cat([text[cu[i] : cu[i + 1]], image[ends[i] : ends[i + 1]]], 0))
+    return torch.cat(outs)
+
+
+@program("f[T,2] f[2*T,2] cu64", wrap=_lengths, tail=False, depends=False, graphs=4)
+def caption_and_image_of_two_splits(text: Tensor, image: Tensor, lengths: Tensor, sizes: Tensor) -> Tensor:
+    outs = []
+    for one, other in zip(text.split(lengths.tolist()), image.split(sizes.tolist())):
+        outs.append(torch.cat([one, other]))
+    return torch.cat(outs)
+
+
+@program("f[T,2] f[2*T,2] cu", wrap=_twice, tail=False)
+def image_and_what_is_computed_on_the_caption(text: Tensor, image: Tensor, cu: Tensor, ends: Tensor) -> Tensor:
+    outs = []
+    for i in range(len(cu) - 1):
+        a, b, s, e = (v.item() for v in (ends[i], ends[i + 1], cu[i], cu[i + 1]))
+        outs.append(torch.cat([image[a:b], text[s:e].flip(0) * 2, text.new_zeros(1, 2)]))
+    return torch.nn.utils.rnn.pad_sequence(outs, batch_first=True)
