@@ -18,7 +18,18 @@ from passes.document_loops.windows import expand_index
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import OPAQUE, PARTWISE, RULES, Machine
 from passes.fuse_boundary_exchange.values import (
-    HALF, ONE, ZERO, Int, Memory, Run, Stack, View, cut, normal, number, total,
+    HALF,
+    ONE,
+    ZERO,
+    Int,
+    Memory,
+    Run,
+    Stack,
+    View,
+    cut,
+    normal,
+    number,
+    total,
 )  # fmt: skip
 from passes.refused import Refused
 
