@@ -1,6 +1,6 @@
 """What the ops of a roll mean for `machine`: cutting, rolling, joining, filling, sending and receiving slots."""
 
-from __future__ import annotations
+from __future__ import annotations  # noqa: I001  (several names a line)
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -18,18 +18,7 @@ from passes.document_loops.windows import expand_index
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import OPAQUE, PARTWISE, RULES, Machine
 from passes.fuse_boundary_exchange.values import (
-    HALF,
-    ONE,
-    ZERO,
-    Int,
-    Memory,
-    Run,
-    Stack,
-    View,
-    cut,
-    normal,
-    number,
-    total,
+    HALF, ONE, ZERO, Int, Memory, Run, Stack, View, cut, normal, number, total,
 )  # fmt: skip
 from passes.refused import Refused
 
