@@ -4,7 +4,8 @@ Before: ``y = roll(x, -1); z = roll(y, -1); m = roll(mask, -1)``, three exchange
 ``y, z, m = cp_packed_roll([x, mask], fields=[0, 0, 1], shifts=[-1, -2, -1])``, one exchange where the first one stood.
 
 What comes in at the ends of documents is known in one of two ways, and rolls are only put together with their like:
-to every rank, by the arguments ``fills`` and ``wraps``, or to rank 0 alone, by ``end_fills`` and ``end_wraps``. Which
+to every rank, by the arguments ``fills`` and ``wraps``, or to the ranks that hold them, by ``end_fills`` and
+``end_wraps``. Which
 rolls are put together must not depend on what only one rank knows: it would be another program there. A source that is
 made later than the first exchange begins another one.
 """
@@ -33,7 +34,7 @@ CP_ROLL = torch.ops.packpass.cp_packed_roll.default
 class Member:
     """One roll: the op, the node of its result, and how it is read from ``source``.
 
-    ``common``: ``fill`` and ``wrap`` are known to every rank, not to rank 0 alone.
+    ``common``: ``fill`` and ``wrap`` are known to every rank, not only to one that holds the ends of documents.
     """
 
     op: fx.Node
@@ -68,7 +69,7 @@ def find(graph: fx.Graph, among: Collection[fx.Node] | None = None) -> list[Memb
     """The rolls of one field by one distance, in graph order, each read from as far back as possible.
 
     Args:
-        among: the rolls of a pass that just made them, of which rank 0 alone knows the ends; None: those with common
+        among: the rolls of a pass that just made them, whose ends only who holds them knows; None: those with common
             fills.
     """
     found: dict[fx.Node, Member] = {}
@@ -91,6 +92,11 @@ def find(graph: fx.Graph, among: Collection[fx.Node] | None = None) -> list[Memb
             member.source, member.shift, member.parent = inner.source, inner.shift + shift, inner
         found[result] = member
     return list(found.values())
+
+
+def place_of(roll: fx.Node) -> tuple[Any, ...]:
+    """Group, its size, this process's rank in it, and whether shards are zigzags (not of one piece)."""
+    return (*roll.args[7:10], roll.args[12])
 
 
 def _settled(*numbers: Any) -> bool:
@@ -116,7 +122,7 @@ def _adds_up(inner: Member, outer: Member) -> bool:
     know of it, so the ranks disagree about their exchanges, and say so. Rolls with common fills need the same one: a
     slot that either fills is one that their sum fills.
     """
-    graph, place = inner.op.graph, inner.op.args[7:10]
+    graph, place = inner.op.graph, place_of(inner.op)
     cu: Any = inner.op.args[1]
     if inner.wrap or outer.wrap or inner.shift * outer.shift <= 0 or inner.dim != outer.dim:
         return False
@@ -124,7 +130,7 @@ def _adds_up(inner: Member, outer: Member) -> bool:
         return False
     if abs(inner.shift + outer.shift) > LONGEST:
         return False
-    if not _same_boundaries(outer.op.args[1], cu) or outer.op.args[7:10] != place:
+    if not _same_boundaries(outer.op.args[1], cu) or place_of(outer.op) != place:
         return False
     if not same_gradient(inner.result, inner.source, outer.op):
         return False
@@ -183,9 +189,9 @@ def exchanges(graph: fx.Graph, members: list[Member]) -> list[Exchange]:
 
 
 def _may_join(graph: fx.Graph, member: Member, exchange: Exchange) -> bool:
-    first, op, place = exchange.first, member.op, exchange.first.args[7:10]
+    first, op, place = exchange.first, member.op, place_of(exchange.first)
     cu: Any = first.args[1]
-    if not _same_boundaries(op.args[1], cu) or op.args[7:10] != place or not _undetached(member.source) < first:
+    if not _same_boundaries(op.args[1], cu) or place_of(op) != place or not _undetached(member.source) < first:
         return False
     if member.common != exchange.members[0].common:
         return False
@@ -257,7 +263,7 @@ def put_together(graph: fx.Graph, exchange: Exchange, later: list[Exchange]) -> 
     """One op in the place of the first; ``later`` ones may read its results."""
     layout = _common(exchange.members) if exchange.members[0].common else _with_ends(exchange.members)
     first = exchange.first
-    place = first.args[7:10]
+    *place, zigzag = place_of(first)
     build = Builder(graph, first, exchange.members[0].source)
     fills, wraps = [m.fill for _, m in layout.rolls], [m.wrap for _, m in layout.rolls]
     unknown = [0] * len(fills), [False] * len(fills)
@@ -272,6 +278,7 @@ def put_together(graph: fx.Graph, exchange: Exchange, later: list[Exchange]) -> 
     outs = build.call(
         CP_ROLL, sources, cu, [entry for entry, _ in layout.rolls],
         [m.shift for _, m in layout.rolls], [m.dim for m in layout.sources], *ends[0], *place, *ends[1],
+        zigzag,
     )  # fmt: skip
     outs.meta["stack_trace"] = exchange.members[0].result.meta.get("stack_trace", "")
     for member in exchange.members:

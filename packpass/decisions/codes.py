@@ -47,10 +47,10 @@ CODES: dict[str, str] = {
     "no-graph": "Dynamo compiled nothing of the call",
     # exchanges between ranks
     "not-zigzag": "what a loop exchanges is not heads for tokens of zigzag shards, or the other way round",
-    "not-a-roll": "what is sent, received and kept of a document is not what a roll of zigzag shards by one slot needs",
+    "not-a-roll": "what is sent, received and kept of a document is not what a roll of shards by one slot needs",
     "message-order": "the messages between two ranks are not one each way for every rolled tensor, in one order",
     "message-wait": "a message is waited for outside of its iteration, or its memory is used before",
-    "message-gradient": "what stays on the rank has a gradient, and what eager receives has none",
+    "message-gradient": "messages pass no gradient on where eager has one, or a function another than that of the roll",
     "ranks-differ": "the ranks of a group do not all do the same here, so none of them rewrites what it exchanges",
     "message-group": "no process group, or more than one, fits the ranks of the messages",
     # memory

@@ -1,4 +1,6 @@
-"""What a zigzag shard needs from the other shards for a roll, and the one exchange that brings it.
+"""What a shard needs from the other shards for a roll, and the one exchange that brings it.
+
+``halves`` is the number of chunks of a document on one rank: 2 in a zigzag, 1 where shards are of one piece.
 
 A *window* of a chunk is the run of slots of its document right before it (``before`` of them, for shifts to the right)
 followed by the run right behind it (``behind``, for shifts to the left). Where documents are short a window spans
@@ -25,7 +27,7 @@ INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.in
 
 
 class Shards(NamedTuple):
-    """Chunks of a zigzag group, int64 ``[N+1]`` each: where documents start in a shard, and how long a chunk is."""
+    """Chunks of a group, int64 ``[N+1]`` each: where documents start in a shard, and how long a chunk is."""
 
     starts: Tensor
     lengths: Tensor
@@ -40,21 +42,23 @@ class Sources(NamedTuple):
     exists: Tensor
 
 
-def chunk_edges(cu_seqlens: Tensor, group_size: int) -> Tensor:
-    """Boundaries of a shard's chunks, int64 ``[2 N + 2]``: two per document and an empty one at the end."""
+def chunk_edges(cu_seqlens: Tensor, group_size: int, halves: int = 2) -> Tensor:
+    """Boundaries of a shard's chunks, int64 ``[halves * (N + 1)]``; the last ones are those of an empty document."""
     starts = cu_seqlens.long() // group_size
-    return torch.stack([starts, starts + _lengths(cu_seqlens, group_size)], 1).flatten()
+    if halves == 1:
+        return starts
+    return torch.stack([starts, starts + _lengths(cu_seqlens, group_size, halves)], 1).flatten()
 
 
-def _lengths(cu_seqlens: Tensor, group_size: int) -> Tensor:
+def _lengths(cu_seqlens: Tensor, group_size: int, halves: int) -> Tensor:
     cu = cu_seqlens.long()
     last = cu.shape[0] - 1
     following = (torch.arange(last + 1, device=cu.device) + 1).clamp(max=last)
-    return (cu.index_select(0, following) - cu) // (2 * group_size)
+    return (cu.index_select(0, following) - cu) // (halves * group_size)
 
 
-def shards_of(cu_seqlens: Tensor, group_size: int) -> Shards:
-    lengths = _lengths(cu_seqlens, group_size)
+def shards_of(cu_seqlens: Tensor, group_size: int, halves: int = 2) -> Shards:
+    lengths = _lengths(cu_seqlens, group_size, halves)
     filled = lengths > 0
     entries = torch.arange(lengths.shape[0], device=lengths.device)
     stand_in = torch.where(filled, entries, filled.long().argmax(0))
@@ -62,14 +66,14 @@ def shards_of(cu_seqlens: Tensor, group_size: int) -> Shards:
     return Shards(starts.index_select(0, stand_in), lengths.index_select(0, stand_in))
 
 
-def locate(positions: Tensor, shards: Shards, group_size: int) -> Sources:
+def locate(positions: Tensor, shards: Shards, group_size: int, halves: int = 2) -> Sources:
     """Where slots of documents lie.
 
     Args:
         positions: int64 ``[..., N+1, k]``: counted from the start of the document, may lie outside of it.
     """
     starts, lengths = shards.starts.unsqueeze(1), shards.lengths.unsqueeze(1)
-    whole = 2 * group_size * lengths
+    whole = halves * group_size * lengths
     exists = (positions >= 0) & (positions < whole)
     # The floor, so that a position before the document wraps to its end; documents exist or all are empty.
     inside = positions.remainder(whole.clamp(min=1))
@@ -80,13 +84,16 @@ def locate(positions: Tensor, shards: Shards, group_size: int) -> Sources:
     return Sources(rank, starts + torch.where(second, one, 0) + inside % one, exists)
 
 
-def window_positions(ranks: Tensor, shards: Shards, group_size: int, before: int, behind: int) -> Tensor:
-    """Positions in their document of the slots of all windows of some ranks, int64 ``[ranks, 2, N+1, before+behind]``.
+def window_positions(
+    ranks: Tensor, shards: Shards, group_size: int, before: int, behind: int, halves: int = 2
+) -> Tensor:
+    """Positions in their document of the slots of all windows of some ranks, int64
+    ``[ranks, halves, N+1, before+behind]``.
 
     Args:
         ranks: int64 ``[ranks]``.
     """
-    chunk = torch.stack([ranks, 2 * group_size - 1 - ranks], 1).view(-1, 2, 1, 1)
+    chunk = torch.stack([ranks, 2 * group_size - 1 - ranks][:halves], 1).view(-1, halves, 1, 1)
     length = shards.lengths.unsqueeze(1)
     place = torch.arange(before + behind, device=ranks.device)
     return chunk * length + torch.where(place < before, place - before, length + place - before)
@@ -109,7 +116,8 @@ def exchange_windows(
             by it is the first to bring in.
 
     Returns:
-        For each field ``[group_size * 2 * (N + 1) * (before + behind), ...]``: by owner, chunk, document and place.
+        For each field ``[group_size * halves * (N + 1) * (before + behind), ...]``: by owner, chunk, document and
+        place.
     """
     taken = [read(row, 0, sent) for row in rows]
     if ends is not None:

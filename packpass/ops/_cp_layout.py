@@ -191,23 +191,23 @@ host_shard_rows_op = define(
 # === The check alone, for ops that need no order ================================================================
 
 
-def _check_fake(cu_seqlens: Tensor, local: int, group_size: int) -> None:
+def _check_fake(cu_seqlens: Tensor, local: int, group_size: int, zigzag: bool = True) -> None:
     return None
 
 
-def _check_decomposition(cu_seqlens: Tensor, local: int, group_size: int) -> None:
-    (host_check_shards_op if cu_seqlens.device.type == "cpu" else assert_shards)(cu_seqlens, local, group_size)
+def _check_decomposition(cu_seqlens: Tensor, local: int, group_size: int, zigzag: bool = True) -> None:
+    (host_check_shards_op if cu_seqlens.device.type == "cpu" else assert_shards)(cu_seqlens, local, group_size, zigzag)
 
 
 check_shards_op = define(
-    "check_shards(Tensor cu_seqlens, SymInt local, int group_size) -> ()",
+    "check_shards(Tensor cu_seqlens, SymInt local, int group_size, bool zigzag=True) -> ()",
     fake=_check_fake,
     kernel=assert_shards,
     cpu_kernel=raise_if_not_shards,
     decomposition=_check_decomposition,
 )
 host_check_shards_op = define(
-    "host_check_shards(Tensor cu_seqlens, SymInt local, int group_size) -> ()",
+    "host_check_shards(Tensor cu_seqlens, SymInt local, int group_size, bool zigzag=True) -> ()",
     fake=_check_fake,
     kernel=raise_if_not_shards,
 )

@@ -1,4 +1,4 @@
-"""``cp_packed_roll``: `packed_roll` of a row that a context-parallel group holds in zigzag shards.
+"""``cp_packed_roll``: `packed_roll` of a row that a context-parallel group holds in shards.
 
 Reference: gather the shards into the whole row, ``packed_roll``, and cut it again (the tail keeps its values).
 
@@ -7,9 +7,10 @@ slots before and behind it. Everything else is a `packed_roll` of the chunks and
 The backward is the op itself by ``-shift``.
 
 ``end_fills`` and ``end_wraps`` are for programs of which every rank sees its own part only. What a slot gets whose
-source lies outside of its document is then known on rank 0, which holds the ends of all documents, and sent by it:
-entry i of ``end_fills`` stands ``|shifts[i]|`` slots outside (a field has rolls of all depths up to its largest). Wraps
-are for shifts by one. ``fills`` and ``wraps`` are not looked at, and a group of one is no such program.
+source lies outside of its document is then known on the rank that holds the end of the document, and sent by it: entry
+i of ``end_fills`` stands ``|shifts[i]|`` slots outside (a field has rolls of all depths up to its largest). In a zigzag
+that is rank 0, and where shards are of one piece rank 0 for shifts to the right and the last one for the others. Wraps
+are for shifts by one in a zigzag. ``fills`` and ``wraps`` are not looked at, and a group of one is no such program.
 """
 
 from __future__ import annotations
@@ -38,25 +39,27 @@ LONGEST = 1024
 def _rolled(
     generated: bool, xs: list[Tensor], cu_seqlens: Tensor, fields: list[int], shifts: list[int], dims: list[int],
     fills: list[Scalar], wraps: list[bool], group: str, group_size: int, rank: int, end_fills: list[Scalar] | None,
-    end_wraps: list[bool] | None,
+    end_wraps: list[bool] | None, zigzag: bool,
 ) -> list[Tensor]:  # fmt: skip
     dims = [dim % x.dim() for x, dim in zip(xs, dims, strict=True)]
     rolls = list(zip(fields, shifts, fills, wraps, strict=True))
     if group_size == 1:
         return [packed_roll_op(xs[f], cu_seqlens, k, dims[f], None if wrap else fill) for f, k, fill, wrap in rolls]
-    check_shards_op(cu_seqlens, xs[0].shape[dims[0]], group_size)
+    check_shards_op(cu_seqlens, xs[0].shape[dims[0]], group_size, zigzag)
     before, behind = max(0, *shifts), max(0, *(-k for k in shifts))
     if before + behind == 0 or xs[0].shape[dims[0]] == 0:
         return [xs[f].clone(memory_format=torch.contiguous_format) for f in fields]
 
-    slots = roll_slots(cu_seqlens, xs[0].shape[dims[0]], group_size, rank, shifts, end_fills is not None)
+    halves = 2 if zigzag else 1
+    slots = roll_slots(cu_seqlens, xs[0].shape[dims[0]], group_size, rank, shifts, end_fills is not None, halves)
     rows = [x.movedim(dim, 0).contiguous() for x, dim in zip(xs, dims, strict=True)]
     ends = None
-    if rank == 0 and end_fills is not None and end_wraps is not None:
+    ending = rank == 0 or (rank == group_size - 1 and not zigzag)
+    if ending and end_fills is not None and end_wraps is not None:
         known = list(zip(fields, shifts, end_fills, end_wraps, strict=True))
         ends = [{k: fill for f, k, fill, wrap in known if f == field and not wrap} for field in range(len(xs))]
     halos = exchange_windows(rows, slots.sent, slots.outside, group, group_size, ends)
-    shards, edges = cu_seqlens // group_size, chunk_edges(cu_seqlens, group_size)
+    shards, edges = cu_seqlens // group_size, chunk_edges(cu_seqlens, group_size, halves)
     outs = []
     for f, k, fill, wrap in rolls:
         # What the patch below writes need not be filled before.
@@ -65,7 +68,7 @@ def _rolled(
         if k != 0:
             at = slots.patches[k]
             values = as_bits(read(halos[f], 0, at.taken))
-            if not wrap:  # if rank 0 sends the ends, no slot is without a source
+            if not wrap:  # if the ends are sent, no slot is without a source
                 filling = fill_bits(fill, moved.dtype, moved.device)
                 values = torch.where(_column(at.absent, values) != 0, filling, values)
             patched = write(as_bits(moved), dims[f], at.slots, values.movedim(0, dims[f]))
@@ -89,14 +92,15 @@ def _column(vector: Tensor, like: Tensor) -> Tensor:
 def _fake(
     xs: list[Tensor], cu_seqlens: Tensor, fields: list[int], shifts: list[int], dims: list[int], fills: list[Scalar],
     wraps: list[bool], group: str, group_size: int, rank: int, end_fills: list[Scalar] | None,
-    end_wraps: list[bool] | None,
+    end_wraps: list[bool] | None, zigzag: bool,
 ) -> list[Tensor]:  # fmt: skip
     return [torch.empty_like(xs[f], memory_format=torch.contiguous_format) for f in fields]
 
 
 cp_packed_roll_op = define(
     "cp_packed_roll(Tensor[] xs, Tensor cu_seqlens, int[] fields, int[] shifts, int[] dims, Scalar[] fills, "
-    "bool[] wraps, str group, int group_size, int rank, Scalar[]? end_fills, bool[]? end_wraps) -> Tensor[]",
+    "bool[] wraps, str group, int group_size, int rank, Scalar[]? end_fills, bool[]? end_wraps, bool zigzag) -> "
+    "Tensor[]",
     fake=_fake,
     kernel=_kernel,
     decomposition=_code,
@@ -105,7 +109,7 @@ cp_packed_roll_op = define(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     xs, cu_seqlens, ctx.fields, ctx.shifts, ctx.dims, _, ctx.wraps, *place = inputs
-    ctx.place, end_wraps = place[:3], place[4]
+    ctx.place, end_wraps, ctx.zigzag = place[:3], place[4], place[5]
     if end_wraps is not None:
         ctx.wraps = end_wraps
     ctx.real = [x.dtype.is_floating_point or x.dtype.is_complex for x in xs]
@@ -127,12 +131,13 @@ def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
         *ctx.place,
         None,
         None,
+        ctx.zigzag,
     )
     sums: list[Tensor | None] = [None] * len(ctx.real)
     for i, grad in zip(outputs, back, strict=True):
         present = sums[ctx.fields[i]]
         sums[ctx.fields[i]] = grad if present is None else present + grad
-    return sums, *[None] * 11
+    return sums, *[None] * 12
 
 
 differentiable("cp_packed_roll", _backward, _setup_context)
@@ -140,11 +145,25 @@ differentiable("cp_packed_roll", _backward, _setup_context)
 
 @overload
 def cp_packed_roll(
-    x: Tensor, cu_seqlens: Tensor, group: Any, shift: int = -1, dim: int = -1, fill: Scalar | None = 0
+    x: Tensor,
+    cu_seqlens: Tensor,
+    group: Any,
+    shift: int = -1,
+    dim: int = -1,
+    fill: Scalar | None = 0,
+    *,
+    zigzag: bool = True,
 ) -> Tensor: ...
 @overload
 def cp_packed_roll(
-    x: Tensor, cu_seqlens: Tensor, group: Any, shift: Sequence[int], dim: int = -1, fill: Scalar | None = 0
+    x: Tensor,
+    cu_seqlens: Tensor,
+    group: Any,
+    shift: Sequence[int],
+    dim: int = -1,
+    fill: Scalar | None = 0,
+    *,
+    zigzag: bool = True,
 ) -> list[Tensor]: ...
 @overload
 def cp_packed_roll(
@@ -154,6 +173,8 @@ def cp_packed_roll(
     shift: int = -1,
     dim: int | Sequence[int] = -1,
     fill: Scalar | Sequence[Scalar | None] | None = 0,
+    *,
+    zigzag: bool = True,
 ) -> list[Tensor]: ...
 @overload
 def cp_packed_roll(
@@ -163,6 +184,8 @@ def cp_packed_roll(
     shift: Sequence[int],
     dim: int | Sequence[int] = -1,
     fill: Scalar | Sequence[Scalar | None] | None = 0,
+    *,
+    zigzag: bool = True,
 ) -> list[list[Tensor]]: ...
 def cp_packed_roll(
     x: Tensor | Sequence[Tensor],
@@ -171,8 +194,10 @@ def cp_packed_roll(
     shift: int | Sequence[int] = -1,
     dim: int | Sequence[int] = -1,
     fill: Scalar | Sequence[Scalar | None] | None = 0,
+    *,
+    zigzag: bool = True,
 ) -> Any:
-    """:func:`packed_roll` of rows that a context-parallel group holds in zigzag shards: one exchange for all of them.
+    """:func:`packed_roll` of rows that a context-parallel group holds in shards: one exchange for all of them.
 
     Documents are cut in 2 * cp chunks; rank r holds chunks r and 2 * cp - 1 - r of each, here and in the result. Slots
     outside of the documents keep their values. Differentiable; the backward rolls by ``-shift``, in one exchange.
@@ -189,6 +214,8 @@ def cp_packed_roll(
         dim: the packed dimension; a list gives every field its own.
         fill: value of slots whose source lies outside of their document, ``None`` rolls each document around; a list
             gives every field its own.
+        zigzag: False for shards of one piece: rank r holds the r-th of cp parts of every document, whose length then
+            has to divide by cp only.
 
     Returns:
         A new contiguous tensor; a list of them for several fields or several shifts; for several of both a list with
@@ -214,7 +241,7 @@ def cp_packed_roll(
     fields = [f for f in range(len(xs)) for _ in shifts]
     outs = cp_packed_roll_op(
         xs, cu_seqlens, fields, shifts * len(xs), dims, [fills[f] if fills[f] is not None else 0 for f in fields],
-        [fills[f] is None for f in fields], resolved.name, resolved.size, resolved.rank, None, None,
+        [fills[f] is None for f in fields], resolved.name, resolved.size, resolved.rank, None, None, bool(zigzag),
     )  # fmt: skip
     if isinstance(shift, Sequence):
         by_field = [list(outs[f * len(shifts) : (f + 1) * len(shifts)]) for f in range(len(xs))]

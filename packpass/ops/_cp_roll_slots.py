@@ -1,11 +1,11 @@
-"""``cp_roll_slots`` (internal): which slots a roll over a zigzag group sends, and which it patches with what it gets.
+"""``cp_roll_slots`` (internal): which slots a roll over shards sends, and which it patches with what it gets.
 
 These depend on the boundaries and the shifts alone, not on what is rolled, so that one op computes them for all fields
 and depths of a graph; inlined into every roll they were most of what was lowered and generated where many fields are
 rolled. On the CPU the op is a loop in C++, also in generated code; on a GPU it is a few operations on ``[N+1]``.
 
 The words are those of `_cp_halo`: windows of ``before + behind`` slots around every chunk, in the order ``[rank, chunk,
-document, place]``.
+document, place]``; ``halves`` is 2 for zigzag shards, 1 for shards of one piece.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from packpass.ops._roll_slots import NARROW
 
 
 class Patches(NamedTuple):
-    """Slots of this rank's chunks whose source lies in another chunk, int64 ``[2 * (N + 1) * |shift|]``. Entries that a
+    """Slots of this rank's chunks whose source lies in another chunk, int64
+    ``[halves * (N + 1) * |shift|]``. Entries that a
     short chunk has no slot for repeat another entry of the same chunk.
 
     What only tells cases apart is ``NARROW``: code that patches by it is generated without vectors, which computed
@@ -35,14 +36,15 @@ class Patches(NamedTuple):
     taken: Tensor
     """Where the values lie among the windows of all ranks."""
     absent: Tensor
-    """1 where the source lies outside of the document, unless rank 0 sends what such slots get; int16."""
+    """1 where the source lies outside of the document, unless who holds the document's end sends it; int16."""
 
 
 class RollSlots(NamedTuple):
     """What `cp_roll_slots_op` returns, by name."""
 
     sent: Tensor
-    """The slots of this rank that every rank's windows take, int64 ``[group_size * 2 * (N + 1) * width]``."""
+    """The slots of this rank that every rank's windows take, int64
+    ``[group_size * halves * (N + 1) * width]``."""
     outside: Tensor
     """How far outside of its document each lies: -1 is the slot right behind it, 1 the one right before it, 0 none;
     int16."""
@@ -56,35 +58,36 @@ def reach(shifts: list[int]) -> tuple[int, int]:
 
 
 def roll_slots(
-    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool
+    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool, halves: int = 2
 ) -> RollSlots:
-    """`RollSlots` for these shifts; ``ends_sent`` says that rank 0 sends what slots at the ends of documents get."""
+    """`RollSlots` for these shifts; ``ends_sent`` says that the ranks which hold the ends of documents send what slots
+    there get: rank 0 in a zigzag, rank 0 and the last one for shards of one piece."""
     moving = sorted({k for k in shifts if k != 0})
-    sent, outside, *rest = cp_roll_slots_op(cu_seqlens, local, group_size, rank, moving, ends_sent)
+    sent, outside, *rest = cp_roll_slots_op(cu_seqlens, local, group_size, rank, moving, ends_sent, halves)
     return RollSlots(sent, outside, {k: Patches(*rest[3 * i : 3 * i + 3]) for i, k in enumerate(moving)})
 
 
 def _kernel(
-    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool
+    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool, halves: int = 2
 ) -> list[Tensor]:
-    shards = shards_of(cu_seqlens, group_size)
+    shards = shards_of(cu_seqlens, group_size, halves)
     before, behind = reach(shifts)
     ranks = torch.arange(group_size, device=cu_seqlens.device)
-    positions = window_positions(ranks, shards, group_size, before, behind)
-    sent = locate(positions, shards, group_size).slot.clamp(0, local - 1)
-    whole = 2 * group_size * shards.lengths.unsqueeze(1)
+    positions = window_positions(ranks, shards, group_size, before, behind, halves)
+    sent = locate(positions, shards, group_size, halves).slot.clamp(0, local - 1)
+    whole = halves * group_size * shards.lengths.unsqueeze(1)
     behind_it = torch.where(positions < whole, 0, whole - 1 - positions)
     outside = torch.where(positions < 0, -positions, behind_it) * (whole > 0)
     found = [sent, outside.to(NARROW)]
     for shift in shifts:
-        found += _patches(shards, local, (group_size, rank), shift, (before, behind), ends_sent)
+        found += _patches(shards, local, (group_size, rank, halves), shift, (before, behind), ends_sent)
     return [table.flatten() for table in found]
 
 
 def _patches(
-    shards: Shards, local: int, place: tuple[int, int], shift: int, around: tuple[int, int], ends_sent: bool
+    shards: Shards, local: int, place: tuple[int, int, int], shift: int, around: tuple[int, int], ends_sent: bool
 ) -> Patches:
-    (group_size, rank), (before, behind), count = place, around, abs(shift)
+    (group_size, rank, halves), (before, behind), count = place, around, abs(shift)
     device = shards.starts.device
     length = shards.lengths.unsqueeze(1)
     steps = torch.arange(count, device=device)
@@ -95,17 +98,19 @@ def _patches(
     else:
         offset = torch.minimum(steps, (length - 1).clamp(min=0))
         window = before - count + offset
-    half = torch.arange(2, device=device).view(2, 1, 1)
+    half = torch.arange(halves, device=device).view(halves, 1, 1)
     chunk = torch.where(half == 0, rank, 2 * group_size - 1 - rank)
-    source = locate(chunk * length + offset - shift, shards, group_size)
+    position = chunk * length + offset - shift
+    source = locate(position, shards, group_size, halves)
     filled = length > 0
     documents = shards.starts.shape[0]
     document = torch.arange(documents, device=device).view(-1, 1)
     width = before + behind
-    owner = torch.where(source.exists, source.rank, 0) if ends_sent else source.rank
+    ending = torch.where(position < 0, 0, group_size - 1) if halves == 1 else 0
+    owner = torch.where(source.exists, source.rank, ending) if ends_sent else source.rank
     # Where no document has slots, a slot takes itself from what this rank has sent to itself.
     owner = torch.where(filled, owner, rank)
-    taken = ((owner * 2 + half) * documents + document) * width + window.clamp(0, width - 1)
+    taken = ((owner * halves + half) * documents + document) * width + window.clamp(0, width - 1)
     slots = (shards.starts.unsqueeze(1) + half * length + offset).clamp(0, local - 1)
     absent = torch.zeros_like(filled) if ends_sent else ~source.exists & filled
     return Patches(slots, taken, absent.expand(slots.shape).to(NARROW))
@@ -114,45 +119,48 @@ def _patches(
 @cache
 def _native() -> Callable[..., Any] | None:
     source = resources.files("packpass.ops").joinpath("_cp_rows.cpp").read_text()
-    return compile_cpp(source, "packpass_roll_slots", "pppiiiiii")
+    return compile_cpp(source, "packpass_roll_slots", "pppiiiiiii")
 
 
 def _cpu_kernel(
-    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool
+    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool, halves: int = 2
 ) -> list[Tensor]:
     """In C++, because some dozens of small tensors take as long as the rolls do. The boundaries have been checked."""
     function = _native()
     if function is None:
-        return _kernel(cu_seqlens, local, group_size, rank, shifts, ends_sent)
+        return _kernel(cu_seqlens, local, group_size, rank, shifts, ends_sent, halves)
     cu = cu_seqlens.long().contiguous()
     wanted = torch.tensor(shifts, dtype=torch.int64)
-    found = _fake(cu, local, group_size, rank, shifts, ends_sent)
+    found = _fake(cu, local, group_size, rank, shifts, ends_sent, halves)
     # Tensors of their own, for parts of one would be outputs that alias each other.
     tables = torch.tensor([table.data_ptr() for table in found], dtype=torch.int64)
     pointers = (cu.data_ptr(), wanted.data_ptr(), tables.data_ptr())
-    function(*pointers, cu.shape[0], len(shifts), local, group_size, rank, ends_sent)
+    function(*pointers, cu.shape[0], len(shifts), local, group_size, rank, ends_sent, halves)
     return found
 
 
 def _fake(
-    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool
+    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool, halves: int = 2
 ) -> list[Tensor]:
     documents, width = cu_seqlens.shape[0], sum(reach(shifts))
-    tables = [(2 * group_size * documents * width, dtype) for dtype in (torch.int64, NARROW)]
-    tables += [(2 * documents * abs(k), dtype) for k in shifts for dtype in (torch.int64, torch.int64, NARROW)]
+    tables = [(halves * group_size * documents * width, dtype) for dtype in (torch.int64, NARROW)]
+    tables += [(halves * documents * abs(k), dtype) for k in shifts for dtype in (torch.int64, torch.int64, NARROW)]
     return [cu_seqlens.new_empty((size,), dtype=dtype) for size, dtype in tables]
 
 
 def _decomposition(
-    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool
+    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool, halves: int = 2
 ) -> list[Tensor]:
     if cu_seqlens.device.type == "cpu":
-        found: list[Tensor] = host_cp_roll_slots_op(cu_seqlens, local, group_size, rank, shifts, ends_sent)
+        found: list[Tensor] = host_cp_roll_slots_op(cu_seqlens, local, group_size, rank, shifts, ends_sent, halves)
         return found
-    return _kernel(cu_seqlens, local, group_size, rank, shifts, ends_sent)
+    return _kernel(cu_seqlens, local, group_size, rank, shifts, ends_sent, halves)
 
 
-_SIGNATURE = "(Tensor cu_seqlens, SymInt local, int group_size, int rank, int[] shifts, bool ends_sent) -> Tensor[]"
+_SIGNATURE = (
+    "(Tensor cu_seqlens, SymInt local, int group_size, int rank, int[] shifts, bool ends_sent, int halves=2)"
+    " -> Tensor[]"
+)
 cp_roll_slots_op = define(
     f"cp_roll_slots{_SIGNATURE}", fake=_fake, kernel=_kernel, cpu_kernel=_cpu_kernel, decomposition=_decomposition
 )

@@ -23,7 +23,7 @@ from packpass.decisions.records import Refusal, Rewrite
 from packpass.ranks import apart
 from packpass.ranks.agreement import board_of, may_be_joined, to_compare
 from packpass.ranks.asking import Question
-from packpass.ranks.collectives import Collective, collectives
+from packpass.ranks.collectives import Collective, calls_in, collectives
 
 LEFT = "left as it is written"
 
@@ -84,6 +84,6 @@ def _said(result: Rewrite | Refusal) -> str:
 
 def _groups(gm: fx.GraphModule, written: Sequence[Collective]) -> set[str]:
     """The groups in which this graph exchanges something, rewritten or not."""
-    sends = [node for node in gm.graph.nodes if node.target in (markers.SEND, markers.RECV)]
+    sends = [node for node in calls_in(gm) if node.target in (markers.SEND, markers.RECV)]
     found = [c for c in (*written, *collectives(gm)) if c.exchange]
     return {str(node.args[3]) for node in sends} | {c.group for c in found if c.group is not None}

@@ -64,7 +64,7 @@ def collectives(gm: fx.GraphModule) -> list[Collective]:
     if not any(overload is not None for overload in map(_exchanging, targets_of(gm))):
         return []
     inputs = {node: i for i, node in enumerate(placeholders(gm))}
-    found = [collective(node, inputs) for node in _nodes(gm)]
+    found = [collective(node, inputs) for node in calls_in(gm)]
     return [c for c in found if c is not None]
 
 
@@ -79,11 +79,11 @@ def decisions(rewrites: Sequence[Rewrite], group: str) -> list[Collective]:
     return found
 
 
-def _nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
+def calls_in(gm: fx.GraphModule) -> Iterator[fx.Node]:
     """Calls in the order of the code: a subgraph stands where the operator that runs it reads it."""
     for node in gm.graph.nodes:
         if node.op == "get_attr" and isinstance(child := getattr(gm, str(node.target), None), fx.GraphModule):
-            yield from _nodes(child)
+            yield from calls_in(child)
         elif node.op == "call_function":
             yield node
 

@@ -2,7 +2,8 @@
 
 Before its frame is traced again as stock torch would, messages included, the ranks that send them to each other come
 together: all of them leave that loop, or one of the group has put an exchange in place of the messages. Then it waits
-for this rank in an agreement, and this rank would wait for its messages: all raise the same `AgreementError`.
+for this rank in an agreement, or in the exchange itself, if all have run the same before, and this rank would wait for
+its messages: all raise the same `AgreementError`.
 
 A rank that does neither may not run packpass at all, or send from other code. Eager messages are right then, so nothing
 is raised: after the time-out this rank goes on, and does not wait in this group again.
@@ -20,8 +21,10 @@ import torch
 
 from packpass._options import Options
 from packpass.ranks.agreement import board_of
+from packpass.ranks.calls import Calls
 from packpass.ranks.collectives import Collective
-from packpass.ranks.meeting import Meeting, Record, replaces_messages
+from packpass.ranks.meeting import AgreementError, Meeting, Record, replaces_messages
+from packpass.ranks.places import inside_with
 
 log = logging.getLogger("packpass.agreement")
 
@@ -46,8 +49,12 @@ def leave(group: str, code: str, location: str, peers: Collection[int], settings
     leaving = _Leaving(board, [said], settings.agreement_timeout)
     leaving.digest = hashlib.sha256(f"leaves {code}".encode()).hexdigest()[:20]
     ranks = torch.distributed.get_process_group_ranks(board.group)
-    if not leaving.together([ranks.index(peer) for peer in sorted(peers) if peer in ranks]):
-        _alone.add(group)
+    try:
+        if not leaving.together([ranks.index(peer) for peer in sorted(peers) if peer in ranks]):
+            _alone.add(group)
+    except AgreementError as error:
+        Calls([leaving]).fail(error)  # for a rank that is in the exchange already
+        raise
 
 
 class _Leaving(Meeting):
@@ -68,6 +75,12 @@ class _Leaving(Meeting):
                 if record is not None and record.state == "waits" and record.attempt == attempt:
                     if replaces_messages(record) and not board.has(self._ran(board.rank, record.digest)):
                         self._disagree(mine, self._gathered(mine, {rank: record}))
+                if (standing := inside_with(board, rank)) is not None:
+                    # It runs what it has run before, and did not hear that this rank compiles something else now.
+                    entries = [(text, at) for text, at in standing.entries]
+                    there = Record("runs", attempt, standing.digest, entries, [])
+                    if replaces_messages(there):
+                        self._disagree(mine, self._gathered(mine, {rank: there}))
                 if board.has(self._left(rank)):
                     waiting.remove(rank)
             if monotonic() - start > self.timeout and waiting:

@@ -15,6 +15,8 @@ After::
 
     (out,) = packpass.cp_packed_roll([x], cu_seqlens, [0], [-1], [-1], [0], [False], group, cp, rank)
 
+The same for shards of one piece, where only the first or the last slot of a document's shard goes to a neighbour.
+
 Why it is safe: an iteration is run on a machine that knows which slots of the document every tensor holds (`machine`);
 what it leaves, sends and receives must be this rank's part of a roll by one slot (`canonical`), for every length of a
 chunk; both traced iterations must do the same; and what any loop over documents must satisfy is checked as for any
@@ -39,7 +41,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass import markers
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import example
@@ -53,6 +54,7 @@ from passes.document_loops.run import NAME as VECTORIZE
 from passes.document_loops.run import numbered, run_loop
 from passes.fuse_boundary_exchange.apart import rolled
 from passes.fuse_boundary_exchange.decide import SHARED, Decided, candidates, decide, groups_seen, has_messages
+from passes.fuse_boundary_exchange.functions import exchanges_in, is_sent
 from passes.fuse_boundary_exchange.machine import RULES
 from passes.loops import find
 from passes.nodes import copy_of
@@ -82,6 +84,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     found = cp_rolls.exchanges(gm.graph, cp_rolls.find(gm.graph, ours))
     for i, exchange in enumerate(found):
         cp_rolls.put_together(gm.graph, exchange, found[i + 1 :])
+    gm.delete_all_unused_submodules()
     gm.graph.lint()
     gm.recompile()
     after = f"cp_packed_roll, {len(found)} exchange{'s' if len(found) > 1 else ''} in the graph"
@@ -135,7 +138,9 @@ def _run_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: 
 def _computed_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
     """What is sent is computed from the document: for the whole row, in front."""
     loop = numbered(gm.graph, number)
-    found = prefixes(loop, lambda node: node.target is markers.SEND, operations())
+    # Some ranks only receive, where shards are of one piece.
+    ways = (is_sent, exchanges_in(loop))
+    found = next((found for way in ways if (found := prefixes(loop, way, operations()))), [])
     if not found:
         return []
     before = split(gm.graph, loop, found)
@@ -190,10 +195,14 @@ def operations() -> frozenset[str]:
 
 
 def _facts(decided: Decided) -> tuple[list[str], str]:
-    """The rolls of the fields, and what every rank must have found, for rank 0 alone knows the fill."""
+    """The rolls of the fields, and what every rank must have found, for the fill is known where documents end."""
     group, fields = decided.group, decided.fields
     rolls = [f"shift={f.shift} dim={f.dim} {str(example(f.node).dtype).removeprefix('torch.')}" for f in fields]
-    text = f"cp_packed_roll over {group.size} ranks, boundaries of {'a shard' if decided.sharded else 'the row'}"
+    rolls = [f"{text} with gradient" if f.differentiable else text for f, text in zip(fields, rolls, strict=True)]
+    pieces = "" if decided.zigzag else ", shards of one piece"
+    text = (
+        f"cp_packed_roll over {group.size} ranks{pieces}, boundaries of {'a shard' if decided.sharded else 'the row'}"
+    )
     return rolls, f"{text}: {'; '.join(rolls)}"
 
 

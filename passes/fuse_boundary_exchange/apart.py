@@ -31,7 +31,8 @@ from packpass import markers
 from packpass.semantics import example, storage
 from packpass.semantics.effects import changes_mode, written_inputs
 from passes.document_loops.fission import Prefix
-from passes.fuse_boundary_exchange.canonical import Group, match
+from passes.fuse_boundary_exchange.canonical import SHARDS, Group, Matched, check_messages, match, merged
+from passes.fuse_boundary_exchange.functions import is_message
 from passes.fuse_boundary_exchange.machine import Machine
 from passes.fuse_boundary_exchange.values import View
 from passes.loops import LoopFound
@@ -44,10 +45,11 @@ def rolled(loop: LoopFound, groups: Sequence[Group]) -> list[Prefix]:
         return []
     for group in groups:
         for scale in (group.size, 1):
-            found = [_Iteration(loop, which, group, scale).prefix() for which in (0, 1)]
-            known = [prefix for prefix in found if prefix is not None]
-            if len(known) == 2 and _alike(*known):
-                return known
+            for halves in SHARDS:
+                found = [_Iteration(loop, which, group, scale, halves).prefix() for which in (0, 1)]
+                known = [prefix for prefix in found if prefix is not None]
+                if len(known) == 2 and _alike(*known):
+                    return known
     return []
 
 
@@ -59,27 +61,29 @@ def _alike(one: Prefix, other: Prefix) -> bool:
 class _Iteration:
     """One traced iteration: what is understood of it, node by node, and the rest."""
 
-    def __init__(self, loop: LoopFound, which: int, group: Group, scale: int) -> None:
+    def __init__(self, loop: LoopFound, which: int, group: Group, scale: int, halves: int) -> None:
         self.loop, self.group = loop, group
         begin, self.body, _ = loop.iterations[which]
-        self.machine = Machine(loop.nodes, begin, loop.iterations[0][0], scale)
+        self.machine = Machine(loop.nodes, begin, loop.iterations[0][0], scale, halves)
         given = dict.fromkeys(collect.args[which] for collect in loop.collects)
         self.appended = [node for node in given if isinstance(node, fx.Node)]
         self.rest: set[fx.Node] = set()
-        self.rolls: dict[fx.Node, None] = {}
+        self.rolls: dict[fx.Node, Matched] = {}
 
     def prefix(self) -> Prefix | None:
         for node in self.body:
             self._step(node)
         known = [node for node in self.body if node not in self.rest]
         for node in self.appended:
-            if node not in self.rest and self._is_rolled(node):
-                self.rolls[node] = None
+            if node not in self.rest:
+                self._is_rolled(node)
         more = bool(self.rest) or not set(self.appended) <= set(self.rolls)
-        if not self.rolls or not more or not any(node.target is markers.SEND for node in known):
+        if not self.rolls or not more or not any(is_message(node) for node in known):
             return None
         try:
             self.machine.finish()
+            # On the last rank, a zigzag and a shard of one piece are the same slots: the messages tell them apart.
+            check_messages(self.machine, merged(self.rolls.values()), self.group)
         except Refused:
             return None
         return Prefix(tuple(self.rolls), tuple(known)) if self._apart(set(known)) else None
@@ -87,7 +91,6 @@ class _Iteration:
     def _step(self, node: fx.Node) -> None:
         inputs = node.all_input_nodes
         done = [n for n in inputs if self._is_rolled(n)]
-        self.rolls.update(dict.fromkeys(done))
         waits = node.target is markers.WAIT
         outside = any(target not in self.loop.nodes for target in written_inputs(node))
         if done or outside or any(n in self.rest for n in inputs) or (waits and node.args[0] not in self._asked()):
@@ -110,9 +113,13 @@ class _Iteration:
         if not (view.whole and self.machine.is_document(view)):
             return False
         try:
-            return bool(match(self.machine.read(view, node), self.group, node).received)
+            found = match(self.machine.read(view, node), self.group, self.machine.halves, node)
         except Refused:
             return False
+        # The rank at the end of a row of shards of one piece receives nothing.
+        if found.received or self.machine.halves == 1:
+            self.rolls[node] = found
+        return node in self.rolls
 
     def _apart(self, known: set[fx.Node]) -> bool:
         """May the rest run after what is known of all documents?"""

@@ -1,4 +1,4 @@
-"""The proof: what one rank keeps, sends and receives is its part of a roll of zigzag shards by one slot.
+"""The proof: what one rank keeps, sends and receives is its part of a roll of shards by one slot.
 
 Rank r of a group holds chunks r (front) and 2 cp - 1 - r (back) of every document. For a roll by -1 every slot takes
 the one behind it, so that only the last slot of either chunk comes from somewhere else::
@@ -6,13 +6,15 @@ the one behind it, so that only the last slot of either chunk comes from somewhe
     front's last slot:  front's first slot of rank r + 1;  on the last rank, of its own back chunk
     back's last slot:   back's first slot of rank r - 1;   on rank 0 the document ends: a fill (or its own first slot)
 
-and a roll by +1 is the same from the other end. If the program of every rank does this for its own rank, all of them
-together roll the whole row.
+and a roll by +1 is the same from the other end. Shards of one piece are one chunk, whose last slot comes from the
+first one of rank r + 1; on the last rank the document ends. If the program of every rank does this for its own rank,
+all of them together roll the whole row.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from torch import fx
 
@@ -20,7 +22,6 @@ from passes.fuse_boundary_exchange.machine import Machine, Message
 from passes.fuse_boundary_exchange.values import (
     HALF,
     ONE,
-    WHOLE,
     ZERO,
     Constant,
     Int,
@@ -32,6 +33,9 @@ from passes.fuse_boundary_exchange.values import (
     number,
 )
 from passes.refused import Refused
+
+SHARDS = (2, 1)
+"""Chunks of a document on one rank: of a zigzag, and of shards of one piece."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Group:
 
 
 UNKNOWN = Constant(0, "unknown")
-"""The fill on all ranks but the first, which alone holds the ends of documents."""
+"""The fill on ranks that hold no ends of documents."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Field:
     dim: int
     shift: int
     fill: Constant | None
+    differentiable: bool = False
+    """Does an ``autograd.Function`` roll gradients back?"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,26 +83,35 @@ class Open:
     at: Int
     source: int | None
     """Global rank that sends it, None if no rank does."""
-    own: Int
-    """Without a sender: this rank's slot that a roll around the document puts there."""
+    own: Int | None
+    """Without a sender: this rank's slot that a roll around the document puts there; None if another rank has it."""
     ends: bool
-    """Does the document end here (on the first rank)? Then a fill may take the slot's place."""
+    """Does the document end here? Then a fill may take the slot's place."""
 
 
-def open_slots(group: Group, shift: int) -> tuple[Open, Open]:
+def open_slots(group: Group, shift: int, halves: int) -> tuple[Open, ...]:
     """By the definition above."""
     before, behind = group.previous, group.following
-    front_last, back_last = HALF.plus(ONE, -1), WHOLE.plus(ONE, -1)
+    whole = Int(half=halves)
+    last = whole.plus(ONE, -1)
+    if halves == 1:
+        at, source = (last, behind) if shift < 0 else (ZERO, before)
+        return (Open(at, source, None, source is None),)
+    front_last = HALF.plus(ONE, -1)
     if shift < 0:
-        return Open(front_last, behind, HALF, False), Open(back_last, before, ZERO, before is None)
-    return Open(ZERO, before, back_last, before is None), Open(HALF, behind, front_last, False)
+        return Open(front_last, behind, HALF, False), Open(last, before, ZERO, before is None)
+    return Open(ZERO, before, last, before is None), Open(HALF, behind, front_last, False)
 
 
-def sent_slots(group: Group, shift: int) -> list[tuple[int, Int]]:
+def sent_slots(group: Group, shift: int, halves: int) -> list[tuple[int, Int]]:
     """(Global rank, own slot that it needs), by the same definition."""
     before, behind = group.previous, group.following
-    front_last, back_last = HALF.plus(ONE, -1), WHOLE.plus(ONE, -1)
-    pairs = [(before, ZERO), (behind, HALF)] if shift < 0 else [(behind, front_last), (before, back_last)]
+    last = Int(half=halves).plus(ONE, -1)
+    if halves == 1:
+        pairs = [(before, ZERO)] if shift < 0 else [(behind, last)]
+    else:
+        front_last = HALF.plus(ONE, -1)
+        pairs = [(before, ZERO), (behind, HALF)] if shift < 0 else [(behind, front_last), (before, last)]
     return [(peer, slot) for peer, slot in pairs if peer is not None]
 
 
@@ -108,31 +123,31 @@ class Matched:
     received: dict[int, tuple[int, int]]
 
 
-def match(runs: tuple[Run, ...], group: Group, node: fx.Node | None) -> Matched:
+def match(runs: tuple[Run, ...], group: Group, halves: int, node: fx.Node | None) -> Matched:
     """The roll that a document's new slots are; refuses anything else."""
     reasons = []
     for shift in (-1, 1):
         try:
-            return _match(runs, group, shift, node)
+            return _match(runs, group, shift, halves, node)
         except Refused as refused:
             reasons.append(refused)
     raise reasons[0]
 
 
-def _match(runs: tuple[Run, ...], group: Group, shift: int, node: fx.Node | None) -> Matched:
-    first, second = open_slots(group, shift)
-    stretches = [(ZERO, first.at), (first.at.plus(ONE), second.at), (second.at.plus(ONE), WHOLE)]
-    kept = [(start, cut(runs, start, stop, node)) for start, stop in stretches]
-    rows = {(run.what.node, run.what.dim) for _, part in kept for run in part if isinstance(run.what, Own)}
+def _match(runs: tuple[Run, ...], group: Group, shift: int, halves: int, node: fx.Node | None) -> Matched:
+    slots = open_slots(group, shift, halves)
+    starts, stops = [ZERO, *(s.at.plus(ONE) for s in slots)], [*(s.at for s in slots), Int(half=halves)]
+    kept = [(start, stop, cut(runs, start, stop, node)) for start, stop in zip(starts, stops, strict=True)]
+    rows = {(run.what.node, run.what.dim) for *_, part in kept for run in part if isinstance(run.what, Own)}
     if len(rows) != 1:
         raise Refused("not-a-roll", "a document's new slots are not those of one rolled row", node)
     ((row, dim),) = rows
-    for (start, part), (_, stop) in zip(kept, stretches, strict=True):
+    for start, stop, part in kept:
         wanted = normal([Run(stop.plus(start, -1), Own(row, dim, start.plus(number(shift), -1)))])
         if normal(part) != wanted:
             raise Refused("not-a-roll", "a document's new slots are not its own, moved by one", node)
-    fill, received = UNKNOWN if group.rank else None, dict[int, tuple[int, int]]()
-    for slot in (first, second):
+    fill, received = None if any(slot.ends for slot in slots) else UNKNOWN, dict[int, tuple[int, int]]()
+    for slot in slots:
         (run,) = cut(runs, slot.at, slot.at.plus(ONE), node)
         if slot.source is not None:
             if not isinstance(run.what, Received):
@@ -140,47 +155,101 @@ def _match(runs: tuple[Run, ...], group: Group, shift: int, node: fx.Node | None
             received[slot.source] = run.what.message
         elif slot.ends and isinstance(run.what, Constant):
             fill = run.what
-        elif run.what != Own(row, dim, slot.own):
-            raise Refused("not-a-roll", "the slot at the end of the zigzag is not the one that follows", node)
+        elif slot.own is None or run.what != Own(row, dim, slot.own):
+            raise Refused("not-a-roll", "the slot at the end of the document is not the one that follows", node)
     return Matched(Field(row, dim, shift, fill), received)
+
+
+def merged(found: Iterable[Matched]) -> list[Matched]:
+    """One entry per field; two results of one field must come from the same messages."""
+    fields: dict[Field, Matched] = {}
+    for matched in found:
+        if fields.setdefault(matched.field, matched).received != matched.received:
+            raise Refused("message-order", "a slot is received twice")
+    return list(fields.values())
+
+
+# === Messages ================================================================================================
 
 
 def check_messages(machine: Machine, found: list[Matched], group: Group) -> list[Field]:
     """Are the messages exactly those that the fields need, in one order for every peer and direction?
 
     Messages between two ranks pair up in the order in which each rank asks for them. One field after the other
-    everywhere, they pair up as the fields do. Returns the fields in that order.
+    everywhere, they pair up as the fields do. Returns the fields in that order, those that move one way first where
+    shards are of one piece, which have no messages in common with the others.
     """
     if len({message.group for message in machine.messages}) > 1:
         raise Refused("message-order", "messages of several process groups in one loop", machine.messages[-1].node)
-    orders: dict[tuple[bool, int], list[Field]] = {}
     fields = {m.field: m for m in found}
+    orders: dict[tuple[bool, int], list[Field]] = {}
+    around = 0
     for message in machine.messages:
-        orders.setdefault((message.sends, message.peer), []).append(_field_of(message, list(fields.values()), group))
-    peers = [peer for peer in (group.previous, group.following) if peer is not None]
-    order = next(iter(orders.values()))
-    wanted = {(sends, peer) for sends in (True, False) for peer in peers}
-    if set(orders) != wanted or any(other != order for other in orders.values()) or len(set(order)) != len(fields):
+        field = _field_of(message, list(fields.values()), group, machine.halves)
+        if field is None:
+            around += 1
+        else:
+            orders.setdefault((message.sends, message.peer), []).append(field)
+    order: list[Field] = []
+    wanted: dict[tuple[bool, int], list[Field]] = {}
+    for shift in (-1, 1) if machine.halves == 1 else (None,):
+        moved = [field for field in fields if shift in (None, field.shift)]
+        channels = _channels(group, shift)
+        if moved and channels:
+            moved = orders.get(channels[0], [])
+        order += moved
+        wanted |= {channel: moved for channel in channels if moved}
+    if not machine.messages:
+        raise Refused("not-a-roll", "nothing is sent or received")
+    if orders != wanted or set(order) != set(fields):
         raise Refused(
             "message-order",
             "the messages with a neighbouring rank are not one each way for every rolled tensor, in one order",
             machine.messages[0].node,
         )
-    if len(order) != len(fields):
+    if len(order) != len(fields) or around not in (0, len(fields)):
         raise Refused("message-order", "a slot is sent or received twice", machine.messages[0].node)
     return order
 
 
-def _field_of(message: Message, found: list[Matched], group: Group) -> Field:
+def _channels(group: Group, shift: int | None) -> list[tuple[bool, int]]:
+    """Does this rank send (else receive), and with which peer? ``shift`` None: both ways, for zigzag shards."""
+    if shift is None:
+        peers = [peer for peer in (group.previous, group.following) if peer is not None]
+        return [(sends, peer) for sends in (True, False) for peer in peers]
+    to, source = (group.previous, group.following) if shift < 0 else (group.following, group.previous)
+    return [(sends, peer) for sends, peer in ((True, to), (False, source)) if peer is not None]
+
+
+def _field_of(message: Message, found: list[Matched], group: Group, halves: int) -> Field | None:
+    """Whose message this is; None for one around the ring, which the rank at the end does not look at."""
     for matched in found:
         field = matched.field
         if message.sends:
             needed = [
-                (peer, (Run(ONE, Own(field.node, field.dim, slot)),)) for peer, slot in sent_slots(group, field.shift)
+                (peer, (Run(ONE, Own(field.node, field.dim, slot)),))
+                for peer, slot in sent_slots(group, field.shift, halves)
             ]
             if (message.peer, message.what) in needed:
                 return field
         elif matched.received.get(message.peer) == message.number:
             return field
+    if halves == 1 and _around(message, found, group):
+        return None
     what = "sent to" if message.sends else "received from"
     raise Refused("not-a-roll", f"what is {what} rank {message.peer} is not what a roll by one needs", message.node)
+
+
+def _around(message: Message, found: list[Matched], group: Group) -> bool:
+    """Everybody sends to one side, the rank at one end to that at the other end, which fills the slot: nothing of what
+    it receives is left."""
+    shifts = {matched.field.shift for matched in found}
+    if len(shifts) != 1:
+        return False
+    (shift,) = shifts
+    slot = ZERO if shift < 0 else Int(half=1).plus(ONE, -1)
+    known = {(Run(ONE, Own(matched.field.node, matched.field.dim, slot)),) for matched in found}
+    first, last = (group.previous, group.following) if shift < 0 else (group.following, group.previous)
+    end = group.ranks[-1 if shift < 0 else 0] if message.sends else group.ranks[0 if shift < 0 else -1]
+    fits = message.what in known if message.sends else True
+    return (first if message.sends else last) is None and message.peer == end and fits

@@ -1,8 +1,9 @@
-"""Decide whether a captured loop with messages is a roll of zigzag shards. Nothing here changes the graph."""
+"""Decide whether a captured loop with messages is a roll of shards. Nothing here changes the graph."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,10 +21,20 @@ from passes.document_loops.find import all_documents, conclude
 from passes.document_loops.integers import FULL, Boundaries
 from passes.document_loops.terms import Assign, Row
 from passes.fuse_boundary_exchange import rules, rules_messages  # noqa: F401  (fill the rule table)
-from passes.fuse_boundary_exchange.canonical import Field, Group, Matched, check_messages, match
+from passes.fuse_boundary_exchange.canonical import (
+    SHARDS,
+    UNKNOWN,
+    Field,
+    Group,
+    Matched,
+    check_messages,
+    match,
+    merged,
+)
+from passes.fuse_boundary_exchange.functions import gradient, is_nothing, markers_in
 from passes.fuse_boundary_exchange.machine import Machine
-from passes.fuse_boundary_exchange.terms import ZigzagRoll
-from passes.fuse_boundary_exchange.values import View
+from passes.fuse_boundary_exchange.terms import ShardsRoll
+from passes.fuse_boundary_exchange.values import ZERO, View
 from passes.loops import LoopFound, hoistable
 from passes.refused import Refused
 
@@ -47,6 +58,7 @@ class Decided:
     sharded: bool
     """Are the boundaries those of this rank's row, not of the whole one?"""
     group: Group
+    zigzag: bool
     fields: tuple[Field, ...]
     """In the order of their messages."""
 
@@ -62,12 +74,12 @@ class _Outcome:
 
 
 def has_messages(loop: LoopFound) -> bool:
-    return any(node.target in markers.MESSAGES for node in loop.nodes)
+    return bool(markers_in(loop.nodes, *markers.MESSAGES))
 
 
 def groups_seen(graph: fx.Graph) -> list[str]:
     """Names of the process groups that the code looks at: capture notes them beside the first message of a graph."""
-    return [str(node.args[0]) for node in graph.nodes if node.target is markers.GROUP]
+    return [str(node.args[0]) for node in markers_in(graph.nodes, markers.GROUP)]
 
 
 def decide(graph: fx.Graph, loop: LoopFound, groups: Sequence[str]) -> Decided:
@@ -79,22 +91,22 @@ def decide(graph: fx.Graph, loop: LoopFound, groups: Sequence[str]) -> Decided:
     loop = LoopFound(
         loop.id, tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations), loop.collects
     )
-    found: dict[tuple[int, ...], tuple[Group, int, _Outcome]] = {}
+    found: dict[tuple[int, ...], tuple[Group, int, int, _Outcome]] = {}
     refused: list[Refused] = []
     for group in candidates(loop, groups):
-        for scale in (group.size, 1):
+        for scale, halves in itertools.product((group.size, 1), SHARDS):
             try:
-                outcome = _outcome(loop, group, scale)
+                outcome = _outcome(loop, group, scale, halves)
             except Refused as reason:
                 refused.append(reason)
             else:
-                found.setdefault(group.ranks, (group, scale, outcome))
+                found.setdefault(group.ranks, (group, scale, halves, outcome))
     if not found:
         raise _best(refused)
     if len(found) > 1:
         raise Refused("message-group", "the messages are those of a roll over more than one process group")
-    ((group, scale, outcome),) = found.values()
-    return _conclude(graph, loop, group, scale, outcome, hoisted)
+    ((group, scale, halves, outcome),) = found.values()
+    return _conclude(graph, loop, group, (scale, halves), outcome, hoisted)
 
 
 def _best(refused: list[Refused]) -> Refused:
@@ -104,13 +116,14 @@ def _best(refused: list[Refused]) -> Refused:
             "message-group", "this rank belongs to no process group of more than one rank that the code uses"
         )
     early = ("not-a-segment", "unknown-bounds")
-    return next((r for r in refused if r.code not in early), refused[0])
+    late = [r for r in refused if r.code == "message-gradient"] + [r for r in refused if r.code not in early]
+    return next(iter(late), refused[0])
 
 
 def candidates(loop: LoopFound, groups: Sequence[str]) -> list[Group]:
     """Groups that may hold the shards: those that the code looks at, and that of the messages. By ranks, once each."""
     names = [*groups]
-    names += [str(node.args[3]) for node in loop.nodes if node.target in (markers.SEND, markers.RECV)]
+    names += [str(node.args[3]) for node in markers_in(loop.nodes, markers.SEND, markers.RECV)]
     found: dict[tuple[int, ...], Group] = {}
     for name in dict.fromkeys(names):
         group = process_group_of(name)
@@ -120,17 +133,17 @@ def candidates(loop: LoopFound, groups: Sequence[str]) -> list[Group]:
     return list(found.values())
 
 
-def _outcome(loop: LoopFound, group: Group, scale: int) -> _Outcome:
-    first, second = (_iteration(loop, which, group, scale) for which in (0, 1))
+def _outcome(loop: LoopFound, group: Group, scale: int, halves: int) -> _Outcome:
+    first, second = (_iteration(loop, which, group, scale, halves) for which in (0, 1))
     if first != second:
         raise Refused("not-generic", "two iterations of the loop do different things")
     return first
 
 
-def _iteration(loop: LoopFound, which: int, group: Group, scale: int) -> _Outcome:
+def _iteration(loop: LoopFound, which: int, group: Group, scale: int, halves: int) -> _Outcome:
     """Run one traced iteration and prove that it rolls its document."""
     begin, body, _ = loop.iterations[which]
-    machine = Machine(loop.nodes, begin, loop.iterations[0][0], scale)
+    machine = Machine(loop.nodes, begin, loop.iterations[0][0], scale, halves)
     for node in body:
         machine.step(node)
     machine.finish()
@@ -139,34 +152,43 @@ def _iteration(loop: LoopFound, which: int, group: Group, scale: int) -> _Outcom
     written: list[tuple[tuple[fx.Node, int], Matched]] = []
     for key, memory in machine.memories.items():
         if memory.version:
-            written.append((key, match(memory.runs, group, key[0])))
+            whole = View(memory, ZERO, memory.length, memory.empty, key[1], True)
+            written.append((key, _matched(machine, whole, group, key[0])))
     appended: list[tuple[fx.Node, Matched, int]] = []
     for collect in loop.collects:
         source = collect.args[which]
         view = machine.values.get(source)  # type: ignore[arg-type]
         if not isinstance(view, View) or view.dim is None or not machine.is_document(view):
             raise Refused("list-append", "what is appended per document is not the document", collect)
-        appended.append((collect, match(machine.read(view, collect), group, collect), view.dim))
+        appended.append((collect, _matched(machine, view, group, collect), view.dim))
     matched = [m for _, m in written] + [m for _, m, _ in appended]
     if not matched:
         raise Refused("no-effect", "the loop over documents changes nothing")
-    if not machine.messages:
-        raise Refused("not-a-roll", "the loop sends nothing")
     return _Outcome(
         machine.boundaries,
         tuple((key, m.field) for key, m in written),
         tuple((collect, m.field, dim) for collect, m, dim in appended),
-        tuple(check_messages(machine, _merged(matched), group)),
+        tuple(check_messages(machine, merged(matched), group)),
     )
 
 
-def _merged(found: list[Matched]) -> list[Matched]:
-    """One entry per field; two results of one field must come from the same messages."""
-    fields: dict[Field, Matched] = {}
-    for matched in found:
-        if fields.setdefault(matched.field, matched).received != matched.received:
-            raise Refused("message-order", "a slot is received twice")
-    return list(fields.values())
+def _matched(machine: Machine, view: View, group: Group, node: fx.Node) -> Matched:
+    """The roll that a document is. One that is returned by a function passes gradients on, if the function does."""
+    found = match(machine.read(view, node), group, machine.halves, node)
+    function = view.memory.function if view.whole else None
+    if not machine.calls_functions:
+        return found
+    if function is None:
+        raise Refused("message-gradient", "what an autograd.Function has rolled is changed before it is put away", node)
+    ran, given, grad = gradient(machine, function, view)
+    back = match(ran.read(grad, node), group, machine.halves, function.node)
+    fills = [f for f in (found.field.fill, back.field.fill) if f is None or f.text != UNKNOWN.text]
+    around = [fill is None for fill in fills]
+    same = len(set(around)) < 2 and (back.field.fill is None or is_nothing(back.field.fill))
+    if back.field.node is not given or back.field.shift != -found.field.shift or not same:
+        raise Refused("message-gradient", "the backward of an autograd.Function is not the roll back", function.node)
+    check_messages(ran, [back], group)
+    return dataclasses.replace(found, field=dataclasses.replace(found.field, differentiable=True))
 
 
 def _without_gradient(loop: LoopFound, written: list[fx.Node]) -> None:
@@ -182,21 +204,28 @@ def _without_gradient(loop: LoopFound, written: list[fx.Node]) -> None:
 
 
 def _conclude(
-    graph: fx.Graph, loop: LoopFound, group: Group, scale: int, outcome: _Outcome, hoisted: tuple[fx.Node, ...]
+    graph: fx.Graph,
+    loop: LoopFound,
+    group: Group,
+    counts: tuple[int, int],
+    outcome: _Outcome,
+    hoisted: tuple[fx.Node, ...],
 ) -> Decided:
     """What does not depend on messages is checked, and rewritten, as for any other loop over documents."""
-    _without_gradient(loop, [node for (node, _), _ in outcome.written])
+    if not all(field.differentiable for field in outcome.fields):
+        _without_gradient(loop, [node for (node, _), _ in outcome.written])
+    scale, zigzag = counts[0], counts[1] == 2
     cu, k = outcome.boundaries
     intern = segments.Interner()
     machine = segments.Machine(intern, loop.nodes, {})
     machine.boundaries = (Boundaries(cu), k)
-    terms: dict[Field, ZigzagRoll] = {}
+    terms: dict[Field, ShardsRoll] = {}
     for field in outcome.fields:
         row = intern(Row(field.node, (), field.dim))
         fill = 0 if field.fill is None else field.fill.value
-        roll = ZigzagRoll(
-            row, cu, scale == 1, field.shift, fill, field.fill is None, group.name, group.size, group.rank, field.dim
-        )
+        place = (group.name, group.size, group.rank, zigzag)
+        ends = (fill, field.fill is None)
+        roll = ShardsRoll(row, cu, scale == 1, field.shift, *ends, place, field.dim, field.differentiable)
         terms[field] = intern(roll)
     for (node, dim), field in outcome.written:
         segment = machine.outer_segment(node, (), dim, FULL, example(node).dim())
@@ -210,4 +239,4 @@ def _conclude(
     decided = conclude(graph, loop, machine, appended, boundaries, hoisted)
     if separate_inputs(graph, decided):
         raise Refused("aliasing", SHARED)
-    return Decided(decided, cu, scale == 1, group, outcome.fields)
+    return Decided(decided, cu, scale == 1, group, zigzag, outcome.fields)

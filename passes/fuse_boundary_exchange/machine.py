@@ -1,6 +1,6 @@
 """Runs one iteration of a loop body on `values`: which slots of the document, numbers and messages every tensor holds.
 
-Only what a roll of zigzag shards is written with has a meaning here; everything else is refused. Messages follow
+Only what a roll of shards is written with has a meaning here; everything else is refused. Messages follow
 eager's rules: what is being sent may be read but not written, what is being received neither, until it is waited for.
 """
 
@@ -16,15 +16,14 @@ from torch import fx
 from packpass import markers
 from packpass._compat import is_collective
 from packpass.layout.sources import SAME_BOUNDARIES
-from packpass.semantics import argument, example, op_name
+from packpass.semantics import AUTOGRAD_FUNCTION, argument, example, op_name
 from packpass.semantics.effects import effects_of, written_inputs
 from packpass.semantics.integers import computed
 from packpass.semantics.pointwise import whole_divisor
 from passes.document_loops.boundaries import boundary_vector, unchanged
 from passes.document_loops.op_names import is_size_check, label, name_of
-from passes.fuse_boundary_exchange import contents
+from passes.fuse_boundary_exchange import contents, functions
 from passes.fuse_boundary_exchange.values import (
-    WHOLE,
     ZERO,
     Int,
     Memory,
@@ -69,15 +68,17 @@ class Machine:
     """State while one iteration is interpreted.
 
     ``index`` is the number of its document, ``start`` the node at which the loop begins; ``scale`` is 1 for boundaries
-    of shards, the number of ranks for those of whole documents.
+    of shards, the number of ranks for those of whole documents; ``halves`` the number of chunks of a shard.
     """
 
-    def __init__(self, inside: set[fx.Node], index: fx.Node, start: fx.Node, scale: int) -> None:
-        self.inside, self.start, self.scale = inside, start, scale
+    def __init__(self, inside: set[fx.Node], index: fx.Node, start: fx.Node, scale: int, halves: int) -> None:
+        self.inside, self.start, self.scale, self.halves = inside, start, scale, halves
+        self.whole = Int(half=halves)
         self.values: dict[fx.Node, Any] = {index: Int(index=1)}
         self.memories: dict[tuple[fx.Node, int], Memory] = {}
         self.messages: list[Message] = []
         self.boundaries: tuple[fx.Node, int] | None = None
+        self.calls_functions = False
         self.raises_if_empty = False
         """Does eager fail for a document without slots, because a slot of it is selected?"""
 
@@ -92,6 +93,10 @@ class Machine:
             or name in ("sym_storage_offset", "sym_stride")
             or node.target is markers.GROUP
         ):
+            return
+        if op_name(node) == AUTOGRAD_FUNCTION:
+            self.calls_functions = True
+            self.values[node] = functions.call(self, node)
             return
         if self._is_number(node):
             if written_inputs(node) or is_collective(node.target) or effects_of(node).random:
@@ -128,6 +133,10 @@ class Machine:
             return vector and bool(node.args) and not isinstance(self.values.get(node.args[0]), (View, Stack, tuple))  # type: ignore[arg-type]
         return isinstance(fake, (int, float, bool, torch.SymInt, torch.SymBool, torch.SymFloat))
 
+    def another(self, index: fx.Node) -> Machine:
+        """A machine for the backward of a function, which has a body and messages of its own."""
+        return Machine(set(), index, self.start, self.scale, self.halves)
+
     def finish(self) -> None:
         """End of the body."""
         for message in self.messages:
@@ -156,7 +165,7 @@ class Machine:
 
     def is_document(self, view: View) -> bool:
         """Has it a slot for each of the document, and none for a document without slots that eager gets through?"""
-        return bool(view.kept) and view.length == WHOLE and (self.raises_if_empty or not view.empty)
+        return bool(view.kept) and view.length == self.whole and (self.raises_if_empty or not view.empty)
 
     def integer(self, arg: Any) -> Int | None:
         found = self.value(arg)
@@ -203,7 +212,7 @@ class Machine:
         k -= self.boundaries[1]
         if k not in (0, 1):
             raise Refused("not-a-segment", "a boundary of another document is used", node)
-        found = Int(start=self.scale, half=2 * self.scale * k).over(divisor)
+        found = Int(start=self.scale, half=self.halves * self.scale * k).over(divisor)
         return OPAQUE if found is None else found
 
     def _size(self, node: fx.Node) -> Any:
@@ -220,14 +229,14 @@ class Machine:
         """Slots ``[start, stop)`` of an outer row: they must lie in this document, even if it has no slots."""
         low, length = start.plus(Int(start=1), -1), stop.plus(start, -1)
         high = low.plus(length)
-        ends = (low, length, WHOLE.plus(high, -1))
+        ends = (low, length, self.whole.plus(high, -1))
         if not all(end.local and end.half >= 0 and end.const >= 0 for end in ends):
             raise Refused("not-a-segment", "a slice of the row is not this rank's part of one document", node)
         key = (base, dim)
         memory = self.memories.get(key)
         if memory is None:
             content = contents.known(base, self.start) or Own(base, dim, ZERO)
-            memory = self.memories[key] = Memory((Run(WHOLE, content),), WHOLE, 0, key)
+            memory = self.memories[key] = Memory((Run(self.whole, content),), self.whole, 0, key)
         return View(memory, low, length, 0, dim, True)
 
     def read(self, view: View, node: fx.Node) -> tuple[Run, ...]:
@@ -248,6 +257,7 @@ class Machine:
         before, after = cut(memory.runs, ZERO, view.start, node), cut(memory.runs, end, memory.length, node)
         memory.runs = normal([*before, *runs, *after])
         memory.version += 1
+        memory.function = None
 
     def fresh(self, runs: tuple[Run, ...], like: View) -> View:
         """A new tensor of the form of a view."""

@@ -1,6 +1,6 @@
 """What the ops of a roll mean for `machine`: cutting, rolling, joining, filling, sending and receiving slots."""
 
-from __future__ import annotations
+from __future__ import annotations  # noqa: I001  (several names a line)
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -18,20 +18,8 @@ from passes.document_loops.windows import expand_index
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import OPAQUE, PARTWISE, RULES, Machine
 from passes.fuse_boundary_exchange.values import (
-    HALF,
-    ONE,
-    WHOLE,
-    ZERO,
-    Int,
-    Memory,
-    Run,
-    Stack,
-    View,
-    cut,
-    normal,
-    number,
-    total,
-)
+    HALF, ONE, ZERO, Int, Memory, Run, Stack, View, cut, normal, number, total,
+)  # fmt: skip
 from passes.refused import Refused
 
 rule = registrar(RULES)
@@ -207,9 +195,15 @@ def _along(machine: Machine, node: fx.Node, entry_of: Callable[[Any], Any]) -> V
 def _chunk(machine: Machine, node: fx.Node) -> tuple[View, View]:
     view = machine.view(node.args[0], node)
     count, rank = argument(node, 1, "chunks"), example(node.args[0]).dim()
-    if count != 2 or view.dim is None or not view.kept or argument(node, 2, "dim", 0) % rank != rank + view.dim:
+    if (
+        count != machine.halves
+        or count != 2
+        or view.dim is None
+        or not view.kept
+        or argument(node, 2, "dim", 0) % rank != rank + view.dim
+    ):
         raise Refused("no-rule", "a document is cut in other parts than its two chunks", node)
-    if view.length != WHOLE:
+    if view.length != machine.whole:
         raise Refused("not-a-roll", "something else than a whole document is cut in two chunks", node)
     return view.part(ZERO, HALF, 0), view.part(HALF, HALF, 0)
 
@@ -382,6 +376,8 @@ def _assign(machine: Machine, view: View, base: Any, value: Any, node: fx.Node) 
     if a.dtype != b.dtype or not _same_rest(a.shape, rest, source.dim, bool(source.kept), bool(kept)):
         raise Refused("dim-mismatch", "tensors of different sizes or dtypes are put together", node)
     machine.write(view, machine.read(source, node), node)
+    if view.whole and source.whole:
+        view.memory.function = source.memory.function
 
 
 def _same_rest(a: Sequence[Any], b: Sequence[Any], dim: int | None, kept_a: bool, kept_b: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The whole-row form of a roll of zigzag shards."""
+"""The whole-row form of a roll of shards."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ZigzagRoll(Term):
-    """``of``, which a group holds in zigzag shards, with every document rolled by ``shift``.
+class ShardsRoll(Term):
+    """``of``, which a group holds in shards, with every document rolled by ``shift``.
 
     ``cu`` are the boundaries of the whole row (``sharded``: of this rank's row). ``fill`` and ``wrap`` say what comes
-    in at the ends of documents, and only mean something on rank 0.
+    in at the ends of documents, and only mean something on a rank that holds them. ``place`` is the group, its size,
+    this process's rank in it, and whether shards are zigzags.
     """
 
     of: Term
@@ -30,22 +31,21 @@ class ZigzagRoll(Term):
     shift: int
     fill: Any
     wrap: bool
-    group: str
-    size: int
-    rank: int
+    place: tuple[str, int, int, bool]
     dim: int
+    differentiable: bool = False
 
     keeps_tail: ClassVar[bool] = True
 
     def emit(self, emitter: Emitter) -> fx.Node:
-        cu = emitter.call(operator.mul, self.cu, self.size) if self.sharded else self.cu
+        cu = emitter.call(operator.mul, self.cu, self.place[1]) if self.sharded else self.cu
         if example(cu).device != emitter.device:
             cu = emitter.call("to", cu, emitter.device, method=True)
         row = emitter.node(self.of)
-        if example(row).requires_grad:  # messages pass no gradient on
+        if example(row).requires_grad and not self.differentiable:  # messages pass no gradient on
             row = emitter.call("detach", row, method=True)
         outs = emitter.call(
-            CP_ROLL, [row], cu, [0], [self.shift], [self.dim], [0], [False], self.group, self.size,
-            self.rank, [self.fill], [self.wrap],
+            CP_ROLL, [row], cu, [0], [self.shift], [self.dim], [0], [False], *self.place[:3],
+            [self.fill], [self.wrap], self.place[3],
         )  # fmt: skip
         return emitter.call(operator.getitem, outs, 0)

@@ -1,6 +1,7 @@
-"""Integers and tensors of one document's zigzag shard, as the interpretation of a loop body knows them.
+"""Integers and tensors of one document's shard, as the interpretation of a loop body knows them.
 
-A shard of a document is two chunks of ``h`` slots: its *slots* are 0 .. 2h - 1, the back chunk starts at h. What holds
+A zigzag shard of a document is two chunks of ``h`` slots: its *slots* are 0 .. 2h - 1, the back chunk starts at h. A
+shard of one piece is one chunk. What holds
 for every ``h >= 1`` is proven with lengths and positions that are linear in h; a document without slots (h = 0) is
 followed beside it by plain numbers.
 """
@@ -65,7 +66,7 @@ def total(parts: Iterable[Int]) -> Int:
     return functools.reduce(Int.plus, parts, Int())
 
 
-HALF, WHOLE, ONE, ZERO = Int(half=1), Int(half=2), Int(const=1), Int()
+HALF, ONE, ZERO = Int(half=1), Int(const=1), Int()
 
 
 def always(asked: Comparison) -> bool:
@@ -220,6 +221,8 @@ class Memory:
     """Set for what may share the memory of something else: may be read while that is unchanged, not be written."""
     version: int = 0
     sending: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    function: Any = None
+    """The `functions.Function` that has made all of it, as it is."""
 
     def root(self) -> Memory:
         return self if self.parent is None else self.parent[0].root()

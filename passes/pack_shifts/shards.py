@@ -71,5 +71,5 @@ def roll_shards(
 ) -> fx.Node:
     """The nodes of one `cp_packed_roll`; ``fill`` None wraps around every document."""
     fills, wraps = [0 if fill is None else fill], [fill is None]
-    outs = call(CP_ROLL, [row], cu, [0], [shift], [dim], fills, wraps, *shards, None, None)
+    outs = call(CP_ROLL, [row], cu, [0], [shift], [dim], fills, wraps, *shards, None, None, True)
     return call(operator.getitem, outs, 0)

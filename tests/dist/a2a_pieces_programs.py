@@ -111,4 +111,3 @@ def pieces_of_heads_from_the_end(x: Tensor, cu: Tensor, group: Any) -> Tensor:
         dist.all_to_all_single(out, send, group=group)
         rows.append(out.flatten(0, 1))
     return torch.cat(rows)
-

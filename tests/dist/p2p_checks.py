@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 import packpass
 from packpass.engine.backend import Backend
-from tests.dist import loop_ranks, naive, p2p_leave, p2p_parts, p2p_programs
+from tests.dist import loop_ranks, naive, p2p_functions, p2p_leave, p2p_parts, p2p_pieces, p2p_programs
 from tests.dist.cp_programs import check, executed, group_of, whole_row
 from tests.ops import reference
 
@@ -223,3 +223,61 @@ def over_source(name: str) -> list[str]:
         return p2p_parts.KEPT[name](x, out, cu, group)
 
     return loop_ranks.over_source(program, (4, 8), (4, 8), fullgraph=False)
+
+
+def pieces(cp: int, name: str) -> list[tuple[int, int, int]]:
+    """A program of `p2p_pieces.PIECES`: graphs, exchanges per call, messages left, for 3, 1, 5 and 2 documents."""
+    torch._dynamo.reset()
+    group, program, recorder = group_of(cp), p2p_pieces.PIECES[name], Recorder()
+    compiled = torch.compile(program, backend=recorder, fullgraph=True, options=OPTIONS)
+    figures = []
+    for seed, lengths in enumerate(([1, 3, 2], [4], [1, 1, 5, 1, 2], [2, 1])):
+        cu = torch.tensor([0, *(cp * n for n in lengths)]).cumsum(0)
+        whole = whole_row((int(cu[-1]),), torch.int64, seed)
+        x = naive.shard(whole, cu.tolist(), cp, dist.get_rank(group), zigzag=False)
+        want = program(x, cu, group)
+        got, exchanges = executed(group, lambda: compiled(x, cu, group))  # noqa: B023
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            check(a.dtype == b.dtype and torch.equal(a, b), name, lengths, i)
+        if name == "leftwards":
+            rolled = naive.shard(
+                reference.roll(whole, cu, -1, 0, -100), cu.tolist(), cp, dist.get_rank(group), 0, False
+            )
+            check(torch.equal(got[0], rolled), "by the definition", lengths)
+        figures.append((len(recorder.graphs), exchanges, recorder.count("p2p_")))
+    return figures
+
+
+def pieces_left(cp: int, names: list[str]) -> None:
+    """Programs of `p2p_pieces.LEFT` give what eager gives, and nothing is rewritten."""
+    group = group_of(cp)
+    for name in names:
+        torch._dynamo.reset()
+        program = p2p_pieces.LEFT[name]
+        cu = torch.tensor([0, 2 * cp, 6 * cp, 9 * cp])
+        x = naive.shard(whole_row((9 * cp,), torch.int64, 3), cu.tolist(), cp, dist.get_rank(group), zigzag=False)
+        report = packpass.explain(program, options=OPTIONS)(x, cu, group)
+        check(torch.equal(report.result[0], program(x, cu, group)[0]), name)
+        check(not report.rewrites, name, report.rewrites)
+
+
+def through_functions(cp: int, name: str, left: bool, inner: str) -> list[tuple[int, int]]:
+    """A program of `p2p_functions`: exchanges forward and backward for 3, 1 and 4 documents, values and gradients as
+    eager's."""
+    torch._dynamo.reset()
+    program, zigzag = (p2p_functions.LEFT[name], False) if left else p2p_functions.FUNCTIONS[name]
+    group = group_of(cp)
+    compiled = torch.compile(program, backend=Recorder(), options={"packpass.inner_backend": inner})
+    figures = []
+    for seed, lengths in enumerate(([2, 1, 3], [3], [1, 2, 2, 4])):
+        cu = torch.tensor([0, *((1 + zigzag) * cp * n for n in lengths)]).cumsum(0)
+        whole = whole_row((int(cu[-1]), 3), torch.float32, seed)
+        x = naive.shard(whole, cu.tolist(), cp, dist.get_rank(group), zigzag=zigzag).requires_grad_()
+        want = program(x, cu, group)
+        weights = torch.randn(want.shape, generator=torch.Generator().manual_seed(seed))
+        (wanted,) = torch.autograd.grad((want * weights).sum(), x)
+        got, forward = executed(group, lambda: compiled(x, cu, group))  # noqa: B023
+        (grad,), backward = executed(group, lambda: torch.autograd.grad((got * weights).sum(), x))  # noqa: B023
+        check(torch.equal(got, want) and torch.equal(grad, wanted), name, lengths)
+        figures.append((forward, backward))
+    return figures

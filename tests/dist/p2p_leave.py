@@ -103,25 +103,6 @@ def by_two(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return out
 
 
-def one_row(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """Not a zigzag: every rank holds one chunk of a document, and sends to one side only."""
-    out = x.clone()
-    rank, cp, before, behind = neighbours(group)
-    for i in range(len(cu) - 1):
-        s, e = _shards(cu, i, cp)
-        mine = torch.roll(x[..., s:e], -1, -1)
-        first = mine[..., -1].clone()
-        works = [dist.isend(first, before, group)] if rank else []
-        end = torch.zeros_like(first)
-        if rank < cp - 1:
-            works.append(dist.irecv(end, behind, group))
-        for work in works:
-            work.wait()
-        mine[..., -1] = end
-        out[..., s:e] = mine
-    return out
-
-
 def early(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """Writes (the same value) to what is on its way."""
     out = x.clone()
@@ -359,7 +340,6 @@ LEAVE: dict[str, tuple[Callable[..., Tensor], str]] = {
     "tagged": (tagged, "message-order"),
     "twice": (twice, "not-a-roll"),
     "by two": (by_two, "not-a-roll"),
-    "one row": (one_row, "not-a-roll"),
     "early": (early, "message-wait"),
     "crossed": (crossed, "message-order"),
     "unstacked crosswise": (unstacked_crosswise, "message-order"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.dist import p2p_checks, p2p_leave, p2p_parts, p2p_programs
+from tests.dist import p2p_checks, p2p_functions, p2p_leave, p2p_parts, p2p_pieces, p2p_programs
 from tests.dist.ranks import Ranks
 
 pytestmark = pytest.mark.dist
@@ -48,6 +48,34 @@ def test_gradients_are_those_of_eager(ranks: Ranks, name: str) -> None:
     for one, codes in ranks.call(p2p_checks.gradients, 2, name, timeout_s=120):
         assert one == fused
         assert ("message-gradient" in codes) == (not fused)
+
+
+@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", p2p_pieces.PIECES)
+def test_shards_of_one_piece(ranks: Ranks, name: str, cp: int) -> None:
+    """Every field, depth and direction in one exchange; documents of one slot on every rank are among them."""
+    for figures in ranks.call(p2p_checks.pieces, cp, name, timeout_s=120):
+        assert all(graphs <= 2 and (exchanges, messages) == (1, 0) for graphs, exchanges, messages in figures)
+
+
+@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_no_roll_of_shards_of_one_piece(ranks: Ranks, cp: int) -> None:
+    """What only some of the ranks take for a roll is none."""
+    ranks.call(p2p_checks.pieces_left, cp, list(p2p_pieces.LEFT), timeout_s=200)
+
+
+@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", p2p_functions.FUNCTIONS)
+def test_functions_around_messages(ranks: Ranks, name: str, cp: int) -> None:
+    for figures in ranks.call(p2p_checks.through_functions, cp, name, False, "aot_eager", timeout_s=120):
+        assert figures == [(1, 1)] * 3
+
+
+@pytest.mark.parametrize("name", p2p_functions.LEFT)
+def test_functions_that_are_no_rolls(ranks: Ranks, name: str) -> None:
+    """Gradients are those of the backward that is written."""
+    for figures in ranks.call(p2p_checks.through_functions, 2, name, True, "eager", timeout_s=120):
+        assert [forward for forward, _ in figures] != [1, 1, 1]
 
 
 def test_boundaries_that_change_between_two_rolls(ranks: Ranks) -> None:

@@ -162,7 +162,7 @@ def test_opcheck() -> None:
         torch.library.opcheck(op, (x, cu // scale, [width, width], 2, name, 2), test_utils=utilities)
     arguments = ([x, torch.arange(8)], cu, [0, 1, 1], [-1, 2, 1], [0, 0], [0.0, 1, 2], [False, False, True], name, 2, 1)
     for ends in ((None, None), ([3.0, 1, 2], [False, False, True])):
-        torch.library.opcheck(OPS.cp_packed_roll.default, (*arguments, *ends), test_utils=utilities)
+        torch.library.opcheck(OPS.cp_packed_roll.default, (*arguments, *ends, True), test_utils=utilities)
 
 
 def test_triton() -> None:

@@ -283,7 +283,7 @@ def test_texts_hold_what_ranks_share(fake_group: None) -> None:
     assert said == [
         "cp_to_hp of float32 [*, *] with gradient, sections=[4, 4], dim=1, zigzag=True",
         "cp_packed_roll of int64 [*], float32 [*, *] with gradient, fields=[0, 0, 1, 1], shifts=[-1, -2, -1, -2], "
-        "dims=[0, 0], fills=[-100, -100, 0, 0], wraps=[False, False, True, True]",
+        "dims=[0, 0], fills=[-100, -100, 0, 0], wraps=[False, False, True, True], zigzag=True",
         "all_to_all_single of float32 [*, *] with gradient",
         "all_reduce of float32 [*, *] with gradient, reduce_op='sum'",
     ]
@@ -351,7 +351,7 @@ def test_what_the_first_rank_alone_knows_is_left_out(fake_group: None) -> None:
         ends = (None, None) if fill is None else ([fill], [False])
 
         def program(x: Tensor, cu: Tensor) -> Any:
-            return torch.ops.packpass.cp_packed_roll([x], cu, [0], [-1], [0], [0], [False], "0", 4, 1, *ends)
+            return torch.ops.packpass.cp_packed_roll([x], cu, [0], [-1], [0], [0], [False], "0", 4, 1, *ends, True)
 
         torch._dynamo.reset()
         (roll,) = collectives(graph_of(program, torch.ones(12), BOUNDARIES))

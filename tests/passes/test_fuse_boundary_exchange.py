@@ -17,7 +17,6 @@ from packpass.semantics.integers import Comparison
 from passes.fuse_boundary_exchange.values import (
     HALF,
     ONE,
-    WHOLE,
     ZERO,
     Constant,
     Int,
@@ -33,6 +32,8 @@ from passes.refused import Refused
 from tests.dist import p2p_leave, p2p_programs
 from tests.dist.p2p_checks import Recorder
 from tests.stock import codes
+
+WHOLE = Int(half=2)
 
 ROLL = torch.ops.packpass.cp_packed_roll.default
 
@@ -89,7 +90,7 @@ def test_every_rank_makes_the_same_call(name: str, rank: int) -> None:
     assert place == [group.group_name, 4, rank]
     # What comes in at the ends of documents is seen by rank 0 alone.
     ends = [[fill or 0], [fill is None]] if rank == 0 else [[0], [False]]
-    assert list(roll.args[10:]) == ends
+    assert list(roll.args[10:]) == [*ends, True]
 
 
 def test_a_group_beside_the_one_that_sends() -> None:

@@ -1,0 +1,188 @@
+"""Rolls of shards of one piece: each rank holds one of cp parts of every document, and needs one slot of a neighbour.
+
+Each is ``f(x, cu, group)`` for x ``[T / cp]`` or ``[T / cp, F]``; boundaries are those of the whole row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tests.dist.p2p_programs import neighbours
+
+
+def shards(cu: Tensor, group: Any) -> list[slice]:
+    return [slice(s, e) for s, e in pairwise((cu // dist.get_world_size(group)).tolist())]
+
+
+def roll(document: Tensor, group: Any, fill: float = 0, shift: int = -1) -> Tensor:
+    rank, cp, before, behind = neighbours(group)
+    end = torch.full_like(document[:1], fill)
+    works: list[Any] = []
+    if shift < 0:
+        works += [dist.isend(document[:1].contiguous(), before, group)] if rank else []
+        works += [dist.irecv(end, behind, group)] if rank < cp - 1 else []
+    else:
+        works += [dist.isend(document[-1:].contiguous(), behind, group)] if rank < cp - 1 else []
+        works += [dist.irecv(end, before, group)] if rank else []
+    for work in works:
+        work.wait()
+    return torch.cat([document[1:], end]) if shift < 0 else torch.cat([end, document[:-1]])
+
+
+# === Rewritten ==================================================================================================
+
+
+def leftwards(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    return [torch.cat([roll(x[part], group, -100) for part in shards(cu, group)])]
+
+
+def rightwards(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    out = x.clone()
+    for part in shards(cu, group):
+        out[part] = roll(x[part], group, 7, 1)
+    return [out]
+
+
+def around_the_ring(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """Everybody sends, and the last rank does not look at what it gets."""
+    rank, cp, before, behind = neighbours(group)
+    outs = []
+    for part in shards(cu, group):
+        document = x[part]
+        end = torch.empty_like(document[:1])
+        ops = [dist.P2POp(dist.isend, document[:1].contiguous(), before, group)]
+        ops += [dist.P2POp(dist.irecv, end, behind, group)]
+        for request in dist.batch_isend_irecv(ops):
+            request.wait()
+        outs.append(torch.cat([document[1:], end if rank < cp - 1 else torch.full_like(end, -100)]))
+    return [torch.cat(outs)]
+
+
+def in_place(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """A roll around, whose last slot is written over."""
+    rank, cp, before, behind = neighbours(group)
+    outs = []
+    for part in shards(cu, group):
+        document = x[part]
+        rolled, end = torch.roll(document, -1, 0), torch.empty_like(document[:1])
+        if rank < cp - 1:
+            dist.irecv(end, behind, group).wait()
+        if rank:
+            dist.isend(document[:1].clone(), before, group).wait()
+        rolled[-1:] = end if rank < cp - 1 else 3
+        outs.append(rolled)
+    return [torch.cat(outs)]
+
+
+def depths(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    outs: list[list[Tensor]] = [[], [], []]
+    for part in shards(cu, group):
+        rolled = x[part]
+        for k, out in enumerate(outs):
+            rolled = roll(rolled, group, -k)
+            out.append(rolled)
+    return [torch.cat(out) for out in outs]
+
+
+def both_sides(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """A window of three, as a short convolution reads it."""
+    return [torch.cat([roll(x[p], group, 0, 1) + 2 * x[p] + roll(x[p], group) for p in shards(cu, group)])]
+
+
+def fields(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    outs: list[list[Tensor]] = [[], [], []]
+    for part in shards(cu, group):
+        outs[0].append(roll(x[part], group, -1))
+        outs[1].append(roll(x[part], group, -2, 1))
+        outs[2].append(roll((x[part] > 1).int(), group, 5))
+    return [torch.cat(out) for out in outs]
+
+
+def computed(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """What is rolled is made of the document, on the rank that only receives as well."""
+    outs = []
+    for part in shards(cu, group):
+        document = torch.where(x[part] > 0, x[part], 9)
+        outs.append(roll(document, group, -100) * 3 - x[part])
+    return [torch.cat(outs)]
+
+
+PIECES: dict[str, Callable[..., list[Tensor]]] = {
+    program.__name__: program
+    for program in (leftwards, rightwards, around_the_ring, in_place, depths, both_sides, fields, computed)
+}
+
+
+# === Left as they are ===========================================================================================
+
+
+def other_end(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """The neighbour gets the last slot, where the first one would follow its own."""
+    rank, cp, before, behind = neighbours(group)
+    outs = []
+    for part in shards(cu, group):
+        document = x[part]
+        end = torch.zeros_like(document[:1])
+        works: list[Any] = []
+        works += [dist.isend(document[-1:].contiguous(), before, group)] if rank else []
+        works += [dist.irecv(end, behind, group)] if rank < cp - 1 else []
+        for work in works:
+            work.wait()
+        outs.append(torch.cat([document[1:], end]))
+    return [torch.cat(outs)]
+
+
+def wraps(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """Around the document: the last rank has the first token at its end."""
+    _, _, before, behind = neighbours(group)
+    outs = []
+    for part in shards(cu, group):
+        document = x[part]
+        end = torch.zeros_like(document[:1])
+        for work in [dist.isend(document[:1].contiguous(), before, group), dist.irecv(end, behind, group)]:
+            work.wait()
+        outs.append(torch.cat([document[1:], end]))
+    return [torch.cat(outs)]
+
+
+def kept_end(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """The last rank's last slot stays what it was."""
+    rank, cp, before, behind = neighbours(group)
+    outs = []
+    for part in shards(cu, group):
+        document = x[part]
+        end = document[-1:].clone()
+        works: list[Any] = []
+        works += [dist.isend(document[:1].contiguous(), before, group)] if rank else []
+        works += [dist.irecv(end, behind, group)] if rank < cp - 1 else []
+        for work in works:
+            work.wait()
+        outs.append(torch.cat([document[1:], end]))
+    return [torch.cat(outs)]
+
+
+def two_slots(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    rank, cp, before, behind = neighbours(group)
+    outs = []
+    for part in shards(cu, group):
+        document = x[part]
+        end = torch.zeros_like(document[:2])
+        works: list[Any] = []
+        works += [dist.isend(document[:2].contiguous(), before, group)] if rank else []
+        works += [dist.irecv(end, behind, group)] if rank < cp - 1 else []
+        for work in works:
+            work.wait()
+        outs.append(torch.cat([document[2:], end]))
+    return [torch.cat(outs)]
+
+
+LEFT: dict[str, Callable[..., list[Tensor]]] = {
+    program.__name__: program for program in (other_end, wraps, kept_end, two_slots)
+}
+"""Programs that eager runs, and that are rolls on some of the ranks: none is rewritten on any."""
