@@ -5,9 +5,8 @@ Before: ``y = roll(x, -1); z = roll(y, -1); m = roll(mask, -1)``, three exchange
 
 What comes in at the ends of documents is known in one of two ways, and rolls are only put together with their like:
 to every rank, by the arguments ``fills`` and ``wraps``, or to the ranks that hold them, by ``end_fills`` and
-``end_wraps``. Which
-rolls are put together must not depend on what only one rank knows: it would be another program there. A source that is
-made later than the first exchange begins another one.
+``end_wraps``. Which rolls are put together must not depend on what only one rank knows: it would be another program
+there. A source that is made later than the first exchange begins another one.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from passes.document_loops.find import Decided as LoopDecided
 from passes.document_loops.find import all_documents, conclude
 from passes.document_loops.integers import FULL, Boundaries
 from passes.document_loops.terms import Assign, Row
-from passes.fuse_boundary_exchange import rules, rules_messages  # noqa: F401  (fill the rule table)
+from passes.fuse_boundary_exchange import rules, rules_messages, rules_writes  # noqa: F401  (fill the rule table)
 from passes.fuse_boundary_exchange.canonical import (
     SHARDS,
     UNKNOWN,

@@ -1,9 +1,9 @@
-"""What the ops of a roll mean for `machine`: cutting, rolling, joining, filling, sending and receiving slots."""
+"""What the ops of a roll mean for `machine`: cutting, rolling and joining slots."""
 
-from __future__ import annotations  # noqa: I001  (several names a line)
+from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
@@ -18,8 +18,19 @@ from passes.document_loops.windows import expand_index
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import OPAQUE, PARTWISE, RULES, Machine
 from passes.fuse_boundary_exchange.values import (
-    HALF, ONE, ZERO, Int, Memory, Run, Stack, View, cut, normal, number, total,
-)  # fmt: skip
+    HALF,
+    ONE,
+    ZERO,
+    Int,
+    Memory,
+    Run,
+    Stack,
+    View,
+    cut,
+    normal,
+    number,
+    total,
+)
 from passes.refused import Refused
 
 rule = registrar(RULES)
@@ -29,7 +40,7 @@ rule = registrar(RULES)
 # === Reading =================================================================================================
 
 
-def _indexed(machine: Machine, base: Any, index: Any, node: fx.Node) -> View:
+def indexed(machine: Machine, base: Any, index: Any, node: fx.Node) -> View:
     """What ``base[index]`` refers to."""
     if not isinstance(base, fx.Node):
         raise Refused("no-rule", "this index has no rule", node)
@@ -121,7 +132,7 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
     if isinstance(parts, tuple) and type(index) is int:
         found: Any = parts[index]
         return found
-    return _indexed(machine, base, index, node)
+    return indexed(machine, base, index, node)
 
 
 @rule(markers.SEGMENT)
@@ -328,65 +339,4 @@ def _squeeze(machine: Machine, node: fx.Node) -> View:
     raise Refused("no-rule", "a squeeze of something else than one slot", node)
 
 
-# === Writing =================================================================================================
-
-
-@rule("setitem")
-def _setitem(machine: Machine, node: fx.Node) -> None:
-    base, index, value = node.args
-    _assign(machine, _indexed(machine, base, index, node), base, value, node)
-
-
-@rule("copy_", "fill_")
-def _copy(machine: Machine, node: fx.Node) -> View:
-    view = machine.view(node.args[0], node)
-    value = argument(node, 1, "src" if name_of(node) == "copy_" else "value")
-    _assign(machine, view, node.args[0], value, node)
-    return view
-
-
-@rule("zero_")
-def _zero(machine: Machine, node: fx.Node) -> View:
-    view = machine.view(node.args[0], node)
-    _assign(machine, view, node.args[0], 0, node)
-    return view
-
-
-def _assign(machine: Machine, view: View, base: Any, value: Any, node: fx.Node) -> None:
-    """``base[...] = value``, for a number or a tensor of exactly the sizes of ``view``, the part of ``base``."""
-    if isinstance(value, (bool, int, float, complex)):
-        machine.write(view, (Run(view.length, contents.constant(value, example(base).dtype)),), node)
-        return
-    source = machine.view(value, node)
-    if source.kept is None and view.dim is not None:
-        source = settle(source, value, view.dim, view.kept)
-    if view.kept is None and source.dim is not None:
-        view = settle(view, base, source.dim, source.kept)
-    if (source.kept, source.dim, source.length) != (view.kept, view.dim, view.length):
-        raise Refused("length-mismatch", "what is assigned is not as long as where it goes", node)
-    whole = machine.values.get(base)
-    rest = list(example(base).shape)
-    if isinstance(whole, Stack):
-        del rest[whole.axis]
-        whole = view
-    kept = whole.kept if isinstance(whole, View) and whole.kept is not None else view.kept
-    if not isinstance(whole, View):
-        kept = True  # an outer row
-    a, b = example(value), example(base)
-    if a.dtype != b.dtype or not _same_rest(a.shape, rest, source.dim, bool(source.kept), bool(kept)):
-        raise Refused("dim-mismatch", "tensors of different sizes or dtypes are put together", node)
-    machine.write(view, machine.read(source, node), node)
-    if view.whole and source.whole:
-        view.memory.function = source.memory.function
-
-
-def _same_rest(a: Sequence[Any], b: Sequence[Any], dim: int | None, kept_a: bool, kept_b: bool) -> bool:
-    """Are all sizes but the packed one equal?"""
-    left, right = list(a), list(b)
-    for sizes, kept in ((left, kept_a), (right, kept_b)):
-        if kept and dim is not None:
-            del sizes[dim]
-    return len(left) == len(right) and all(statically_known_true(x == y) for x, y in zip(left, right, strict=True))
-
-
-PARTWISE.update({_same, _clone, _like, _copy, _zero})
+PARTWISE.update({_same, _clone, _like})

@@ -1,9 +1,8 @@
 """Integers and tensors of one document's shard, as the interpretation of a loop body knows them.
 
 A zigzag shard of a document is two chunks of ``h`` slots: its *slots* are 0 .. 2h - 1, the back chunk starts at h. A
-shard of one piece is one chunk. What holds
-for every ``h >= 1`` is proven with lengths and positions that are linear in h; a document without slots (h = 0) is
-followed beside it by plain numbers.
+shard of one piece is one chunk. What holds for every ``h >= 1`` is proven with lengths and positions that are linear in
+h; a document without slots (h = 0) is followed beside it by plain numbers.
 """
 
 from __future__ import annotations

@@ -49,18 +49,6 @@ def convolution_in_steps(x: Tensor, grid: Tensor, weight: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@images("i[N,3]", wrap=_grids, why="one frame is something of its own")
-def another_order_for_one_frame(grid: Tensor) -> Tensor:
-    out = []
-    for t, h, w in grid.tolist():
-        if t == 1:
-            index = torch.arange(h * w) + 1
-        else:
-            index = (torch.arange(t)[:, None] * (h * w) + torch.arange(h * w)).flatten()
-        out.append(index)
-    return torch.cat(out)
-
-
 @images("i[N,3]", wrap=_grids, why="two frames go the way of one, with as many slots")
 def few_frames(grid: Tensor) -> Tensor:
     out = []

@@ -184,6 +184,18 @@ def frames_or_none(grid: Tensor) -> Tensor:
     return torch.cat(out)
 
 
+@images("i[N,3]", wrap=_grids)
+def another_order_for_one_frame(grid: Tensor) -> Tensor:
+    out = []
+    for t, h, w in grid.tolist():
+        if t == 1:
+            index = torch.arange(h * w) + 1
+        else:
+            index = (torch.arange(t)[:, None] * (h * w) + torch.arange(h * w)).flatten()
+        out.append(index)
+    return torch.cat(out)
+
+
 @tables("i[N,3] f[4,4,6]")
 def one_of_some_sizes(grid: Tensor, table: Tensor) -> Tensor:
     out = []
