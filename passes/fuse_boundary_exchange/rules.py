@@ -269,7 +269,7 @@ def _cat(machine: Machine, node: fx.Node) -> View:
 def _alike(part: Any, other: Any, dim: int, node: fx.Node) -> None:
     """Two tensors of one dtype whose sizes differ along the packed dimension at most."""
     a, b = example(part), example(other)
-    if a.dtype != b.dtype or not _same_rest(a.shape, b.shape, dim, kept_a=True, kept_b=True):
+    if a.dtype != b.dtype or not same_rest(a.shape, b.shape, dim, kept_a=True, kept_b=True):
         raise Refused("dim-mismatch", "tensors of different sizes or dtypes are put together", node)
 
 
@@ -337,6 +337,15 @@ def _squeeze(machine: Machine, node: fx.Node) -> View:
     if type(dim) is int and view.kept and view.length == ONE and view.dim == dim % rank - rank:
         return dataclasses.replace(view, kept=False)
     raise Refused("no-rule", "a squeeze of something else than one slot", node)
+
+
+def same_rest(a: Sequence[Any], b: Sequence[Any], dim: int | None, kept_a: bool, kept_b: bool) -> bool:
+    """Are all sizes but the packed one equal?"""
+    left, right = list(a), list(b)
+    for sizes, kept in ((left, kept_a), (right, kept_b)):
+        if kept and dim is not None:
+            del sizes[dim]
+    return len(left) == len(right) and all(statically_known_true(x == y) for x, y in zip(left, right, strict=True))
 
 
 PARTWISE.update({_same, _clone, _like})

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import fx
 
-from packpass._compat import statically_known_true
 from packpass._registry import registrar
 from packpass.semantics import argument, example
 from passes.document_loops.op_names import name_of
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import PARTWISE, RULES, Machine
-from passes.fuse_boundary_exchange.rules import indexed, settle
+from passes.fuse_boundary_exchange.rules import indexed, same_rest, settle
 from passes.fuse_boundary_exchange.values import Run, Stack, View
 from passes.refused import Refused
 
@@ -62,20 +60,11 @@ def _assign(machine: Machine, view: View, base: Any, value: Any, node: fx.Node) 
     if not isinstance(whole, View):
         kept = True  # an outer row
     a, b = example(value), example(base)
-    if a.dtype != b.dtype or not _same_rest(a.shape, rest, source.dim, bool(source.kept), bool(kept)):
+    if a.dtype != b.dtype or not same_rest(a.shape, rest, source.dim, bool(source.kept), bool(kept)):
         raise Refused("dim-mismatch", "tensors of different sizes or dtypes are put together", node)
     machine.write(view, machine.read(source, node), node)
     if view.whole and source.whole:
         view.memory.function = source.memory.function
-
-
-def _same_rest(a: Sequence[Any], b: Sequence[Any], dim: int | None, kept_a: bool, kept_b: bool) -> bool:
-    """Are all sizes but the packed one equal?"""
-    left, right = list(a), list(b)
-    for sizes, kept in ((left, kept_a), (right, kept_b)):
-        if kept and dim is not None:
-            del sizes[dim]
-    return len(left) == len(right) and all(statically_known_true(x == y) for x, y in zip(left, right, strict=True))
 
 
 PARTWISE.update({_copy, _zero})
