@@ -308,7 +308,7 @@ torch.library.register_fake("packpass_capture::masked_put", lambda row, mask, va
 def _parts(x: torch.Tensor, chunks: int, dim: int) -> list[torch.Tensor]:
     sizes: list[int | torch.SymInt] = list(x.shape)
     whole = sizes[dim]
-    sizes[dim] = whole // chunks  # no size of its own, which a function of autograd could not hand out
+    sizes[dim] = whole // chunks if statically_known_true(whole % chunks == 0) else _fresh_size()
     # There may be hundreds of parts, and the methods of a tensor take twice as long.
     return [torch.empty(sizes, dtype=x.dtype, device=x.device) for _ in range(chunks)]
 

@@ -49,17 +49,6 @@ def convolution_in_steps(x: Tensor, grid: Tensor, weight: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@images("i[N,3]", wrap=_grids, why="two frames go the way of one, with as many slots")
-def few_frames(grid: Tensor) -> Tensor:
-    out = []
-    for t, h, w in grid.tolist():
-        index = torch.arange(t * h * w)
-        if t >= 3:
-            index = (torch.arange(t)[:, None] * (h * w) + torch.arange(h * w).flip(0)).flatten()
-        out.append(index)
-    return torch.cat(out)
-
-
 @images("i[N,3] f[6]", why="arms of numbers that are learned")
 def scaled_videos(x: Tensor, grid: Tensor, scale: Tensor) -> Tensor:
     out = []

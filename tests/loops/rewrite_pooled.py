@@ -196,6 +196,17 @@ def another_order_for_one_frame(grid: Tensor) -> Tensor:
     return torch.cat(out)
 
 
+@images("i[N,3]", wrap=_grids)
+def few_frames(grid: Tensor) -> Tensor:
+    out = []
+    for t, h, w in grid.tolist():
+        index = torch.arange(t * h * w)
+        if t >= 3:
+            index = (torch.arange(t)[:, None] * (h * w) + torch.arange(h * w).flip(0)).flatten()
+        out.append(index)
+    return torch.cat(out)
+
+
 @tables("i[N,3] f[4,4,6]")
 def one_of_some_sizes(grid: Tensor, table: Tensor) -> Tensor:
     out = []

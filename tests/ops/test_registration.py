@@ -59,7 +59,8 @@ def test_schemas() -> None:
         "hp_to_cp": "(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size, "
         "bool zigzag=True) -> Tensor",
         "cp_packed_roll": "(Tensor[] xs, Tensor cu_seqlens, int[] fields, int[] shifts, int[] dims, Scalar[] fills, "
-        "bool[] wraps, str group, int group_size, int rank, Scalar[]? end_fills, bool[]? end_wraps) -> Tensor[]",
+        "bool[] wraps, str group, int group_size, int rank, Scalar[]? end_fills, bool[]? end_wraps, "
+            "bool zigzag) -> Tensor[]",
         "all_to_all_group": "(Tensor[] inputs, str group, int group_size) -> Tensor[]",
         "window_mask": "(Tensor cu_seqlens, SymInt total, int front, int back) -> Tensor",
         "check_cu_seqlens": "(Tensor cu_seqlens, SymInt total, Tensor? cu_seqlens_padded=None) -> ()",

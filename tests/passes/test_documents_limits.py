@@ -116,15 +116,6 @@ class TestLeavesAlone:
 
         assert refused(f, torch.randn(12, 4), CU) in ("partial-write", "write-through-view")
 
-    def test_per_document_value_in_one_slot(self) -> None:
-        def f(x: Tensor, cu: Tensor) -> Tensor:
-            out = x.clone()
-            for s, e in spans(cu):
-                out[e - 1] = x[s:e].sum(0)
-            return out
-
-        assert refused(f, torch.randn(12, 4), CU) == "per-document-value"
-
     def test_stale_view_of_a_pooled_value(self) -> None:
         def f(x: Tensor, cu: Tensor) -> Tensor:
             out = x.clone()
