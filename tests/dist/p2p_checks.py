@@ -265,7 +265,8 @@ def through_functions(cp: int, name: str, left: bool, inner: str) -> list[tuple[
     """A program of `p2p_functions`: exchanges forward and backward for 3, 1 and 4 documents, values and gradients as
     eager's."""
     torch._dynamo.reset()
-    program, zigzag = (p2p_functions.LEFT[name], False) if left else p2p_functions.FUNCTIONS[name]
+    known = p2p_functions.FUNCTIONS | p2p_functions.AS_WRITTEN
+    program, zigzag = (p2p_functions.LEFT[name], False) if left else known[name]
     group = group_of(cp)
     compiled = torch.compile(program, backend=Recorder(), options={"packpass.inner_backend": inner})
     figures = []

@@ -123,9 +123,14 @@ def end_replaced(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(outs)
 
 
-FUNCTIONS: dict[str, tuple[Callable[..., Tensor], bool]] = {
+AS_WRITTEN: dict[str, tuple[Callable[..., Tensor], bool]] = {
     "zigzag": (_listed(Zigzag), True),
     "zigzag used": (_used(Zigzag), True),
+}
+"""Two chunks of a document inside the function: torch does not know their sizes, and a function cannot hand out what is
+made of them."""
+
+FUNCTIONS: dict[str, tuple[Callable[..., Tensor], bool]] = {
     "left": (_listed(Left), False),
     "right": (_listed(Right), False),
     "right used": (_used(Right), False),

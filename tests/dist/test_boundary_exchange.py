@@ -71,6 +71,12 @@ def test_functions_around_messages(ranks: Ranks, name: str, cp: int) -> None:
         assert figures == [(1, 1)] * 3
 
 
+@pytest.mark.parametrize("name", p2p_functions.AS_WRITTEN)
+def test_functions_with_chunks_stay_as_they_are_written(ranks: Ranks, name: str) -> None:
+    for figures in ranks.call(p2p_checks.through_functions, 2, name, False, "eager", timeout_s=120):
+        assert figures != [(1, 1)] * 3
+
+
 @pytest.mark.parametrize("name", p2p_functions.LEFT)
 def test_functions_that_are_no_rolls(ranks: Ranks, name: str) -> None:
     """Gradients are those of the backward that is written."""
