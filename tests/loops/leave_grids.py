@@ -16,10 +16,6 @@ def _grid(numbers: Tensor) -> tuple[Tensor]:
     return (grid_of(numbers),)
 
 
-def _flat(numbers: Tensor) -> tuple[Tensor]:
-    return (numbers % 4,)
-
-
 def _signed(numbers: Tensor) -> tuple[Tensor]:
     return (torch.cat([grid_of(numbers)[:, :2], -(numbers[:, 2:] % 3)], 1),)
 
@@ -107,15 +103,6 @@ def first_and_last(grid: Tensor) -> Tensor:
     for _, h, w in grid.tolist():
         out.append(torch.arange(h * w))
     return out[0] + out[-1].sum()
-
-
-@grids("i[N,3]", wrap=_flat, why="two sizes that differ, but where one of them is 1")
-def broadcast_or_not(grid: Tensor) -> Tensor:
-    out = []
-    for _, h, w in grid.tolist():
-        h = 1 if w > 2 else w
-        out.append(torch.arange(h) + torch.arange(w))
-    return torch.cat(out)
 
 
 @leave("i[N,3]", tail=False, wrap=_signed, min_len=1, lead_empty=False, rule="ragged_grids")

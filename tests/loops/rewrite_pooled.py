@@ -12,6 +12,11 @@ from torch import Tensor
 from .harness import program
 from .rewrite_images import _grids, _images, parts
 
+
+def _flat(numbers: Tensor) -> tuple[Tensor]:
+    return (numbers % 4,)
+
+
 images: Any = functools.partial(
     program, tail=False, rule="ragged_grids", wrap=_images, graphs=3, lead_empty=False, min_len=1
 )
@@ -204,6 +209,16 @@ def few_frames(grid: Tensor) -> Tensor:
         if t >= 3:
             index = (torch.arange(t)[:, None] * (h * w) + torch.arange(h * w).flip(0)).flatten()
         out.append(index)
+    return torch.cat(out)
+
+
+@images("i[N,3]", wrap=_flat)
+def broadcast_or_not(grid: Tensor) -> Tensor:
+    """Two sizes that differ, but where one of them is 1."""
+    out = []
+    for _, h, w in grid.tolist():
+        h = 1 if w > 2 else w
+        out.append(torch.arange(h) + torch.arange(w))
     return torch.cat(out)
 
 

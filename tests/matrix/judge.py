@@ -90,7 +90,7 @@ def details(judgements: Sequence[Judgement]) -> str:
     parts = []
     for one in judgements:
         known = {d.key for d in one.differences}
-        rows = [[d.key, d.was, textwrap.shorten(d.now, 150), "LOST" if d.lost else "better"] for d in one.differences]
+        rows = [[d.key, d.was, textwrap.shorten(d.now, 150), "LOST" if d.lost else "not lost"] for d in one.differences]
         rows += [[v.key, "", textwrap.shorten(describe(v), 150), v.outcome] for v in _notable(one.result, known)]
         lines = [f"{one.result.cell}: {len(one.differences)} programs differ from the reference"]
         lines += (

@@ -63,6 +63,9 @@ def test_differences_between_cells() -> None:
     assert found["wrong"].now == "wrong: gradient 0"
     assert found["gone"].now == "did not run"
     assert differences(reference, reference) == []
+    welcome = Verdict("loops", "welcome", False, "right", rewrites=1)
+    left, wrong = (Verdict("loops", "welcome", False, outcome) for outcome in ("right", "wrong"))
+    assert [d.lost for now in (left, wrong) for d in differences([welcome], [now])] == [False, True]
 
 
 def test_verdicts_survive_json() -> None:
