@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-from packpass.capture.state import FrameState, react, resumes
+from packpass.capture.state import FrameState, resumes
 from packpass.capture.watch import loops_are_sought
 from packpass.decisions.location import shorten
-from packpass.decisions.records import Refusal, record
+from packpass.decisions.records import Refusal
+from packpass.engine.skipped import tell
 
 log = logging.getLogger("packpass.capture")
 
@@ -93,6 +94,4 @@ def _say(tx: Any, frame: FrameState, name: str) -> None:
         f"({name}.tolist()); loops by it are then one operation for any number of documents"
     )
     location = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
-    refusal = Refusal(rule="capture", code="python-lengths", reason=text, location=location)
-    record(refusal)
-    react(refusal, frame.options)
+    tell(frame, Refusal(rule="capture", code="python-lengths", reason=text, location=location))

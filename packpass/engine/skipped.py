@@ -32,13 +32,13 @@ def note_skipped(tx: Any, frame: FrameState, error: Exception) -> None:
     start = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
     if frame.mode is Mode.PROBE and reads_data(error) and loops_are_sought(frame):
         why, where = READ.format(first_line(error)), place_of(error) or start
-        _record(frame, Refusal(rule="capture", code="lengths-unknown", reason=why, location=where))
+        tell(frame, Refusal(rule="capture", code="lengths-unknown", reason=why, location=where))
     if frame.options.fix_shifts != "auto":
         return
     if _SHIFTING.isdisjoint(tx.f_code.co_names) or next(boundary_arguments(tx.f_locals), None) is None:
         return
     text = f"naive shifts in this function are not looked for, because it is not compiled: {reason_of(error)}"
-    _record(frame, Refusal(rule="capture", code="frame-not-compiled", reason=text, location=start))
+    tell(frame, Refusal(rule="capture", code="frame-not-compiled", reason=text, location=start))
 
 
 def note_unseen(tx: Any, frame: FrameState, error: Exception | None) -> None:
@@ -56,9 +56,10 @@ def note_unseen(tx: Any, frame: FrameState, error: Exception | None) -> None:
         why, what = first_line(str(getattr(reason, "reason", ""))), "the graph ends here"
     text = f"{what}, and what runs outside of graphs is not kept apart by documents: {why}"
     code = "graph-break" if error is None else "frame-not-compiled"
-    _record(frame, Refusal(rule="isolate", code=code, reason=text, location=where))
+    tell(frame, Refusal(rule="isolate", code=code, reason=text, location=where))
 
 
-def _record(frame: FrameState, refusal: Refusal) -> None:
+def tell(frame: FrameState, refusal: Refusal) -> None:
+    """Record a refusal, and warn or raise as the option says."""
     record(refusal)
     react(refusal, frame.options)

@@ -12,14 +12,13 @@ holds for every size. ::
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from packpass._compat import aten_graph, sizes_of_nobody
-from packpass.semantics.call import invoke
+from packpass.semantics.call import as_function
 from packpass.semantics.effects import changes_mode
 from packpass.semantics.registry import family_of
 from packpass.semantics.sizes import Renamed
@@ -58,13 +57,15 @@ def _both(
     """What the call runs under autocast (without the casts of its operands), what it runs on cast operands without,
     and these casts."""
 
+    run = as_function(node, operands)
+
     def under(*given: Any) -> Any:
         with torch.autocast(region[0], dtype=region[1], cache_enabled=False):
-            return _run(node, operands, given)
+            return run(*given)
 
     def plain(*given: Any) -> Any:
         with torch.autocast(region[0], enabled=False):
-            return _run(node, operands, given)
+            return run(*given)
 
     with sizes_of_nobody() as (_, size):
         fresh = Renamed(size, grads=True)
@@ -79,13 +80,6 @@ def _both(
 def _cast(value: Any, dtype: torch.dtype | None) -> Any:
     """An operand that has been cast already, and needs the gradient that it did."""
     return value if dtype is None else value.detach().to(dtype).requires_grad_(value.requires_grad)
-
-
-def _run(node: fx.Node, operands: Sequence[fx.Node], given: Sequence[Any]) -> Any:
-    env = dict(zip(operands, given, strict=True))
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), env.__getitem__)
-    out = invoke(node, args, kwargs)
-    return tuple(out) if isinstance(out, (tuple, list)) else out
 
 
 def _operand_casts(graph: fx.Graph) -> tuple[list[torch.dtype | None], set[fx.Node]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -109,6 +109,18 @@ def invoke(node: fx.Node, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """What a node calls, a function or a method, called with these arguments."""
     target: Any = node.target
     return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+
+
+def as_function(node: fx.Node, operands: Sequence[fx.Node]) -> Callable[..., Any]:
+    """What a node calls as a function of its operands; several results are a tuple."""
+
+    def run(*given: Any) -> Any:
+        env = dict(zip(operands, given, strict=True))
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), env.__getitem__)
+        out = invoke(node, args, kwargs)
+        return tuple(out) if isinstance(out, (tuple, list)) else out
+
+    return run
 
 
 def kept(node: fx.Node, what: str, make: Callable[[fx.Node], Any]) -> Any:

@@ -41,7 +41,8 @@ from packpass._compat import (
     fake_mode_of,
     sizes_of_nobody,
 )
-from packpass.semantics.call import invoke
+from packpass.semantics.binding import example
+from packpass.semantics.call import as_function
 from packpass.semantics.effects import changes_mode
 from packpass.semantics.names import is_in_place, op_name
 from packpass.semantics.sizes import Renamed
@@ -105,7 +106,7 @@ def _traced(node: fx.Node, table: dict[Any, Any], grads: bool, equal: Axes, leas
         fresh = Renamed(size, grads)
         fresh.one([operand.meta["example_value"].shape[dim] for operand, dim in equal], least)
         inputs = [fresh.operand(operand.meta.get("example_value")) for operand in operands]
-        module, recorded = aten_graph(_call(node, operands), inputs, table)
+        module, recorded = aten_graph(as_function(node, operands), inputs, table)
         if assumptions(mode):
             log.debug("%s takes for granted that %s", node.target, ", ".join(assumptions(mode)))
             return None
@@ -114,21 +115,50 @@ def _traced(node: fx.Node, table: dict[Any, Any], grads: bool, equal: Axes, leas
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     (output,) = (n for n in graph.nodes if n.op == "output")
     value = node.meta.get("example_value")
-    several = isinstance(value, (tuple, list))
     for piece in graph.nodes:
         piece.meta["example_value"] = piece.meta.get("val")
     respell(graph)
-    results = _several(output.args[0])
+    results = several(output.args[0])
     nodes = tuple(n for n in graph.nodes if n.op not in ("placeholder", "output"))
-    wanted = _several(value)
+    wanted = several(value)
     if not _fits(results, wanted) or not all(_harmless(piece, node) for piece in nodes):
         return None
     if _writes_operand(placeholders, nodes):
         return None
-    return Pieces(tuple(zip(placeholders, operands, strict=True)), nodes, results, several, recorded and not table)
+    given = tuple(zip(placeholders, operands, strict=True))
+    return Pieces(given, nodes, results, isinstance(value, (tuple, list)), recorded and not table)
 
 
-def _several(value: Any) -> tuple[Any, ...]:
+def mark_gradients(pieces: Pieces) -> None:
+    """Write down which operands and results need a gradient: torch's trace runs below autograd."""
+    gradients = {p for p, given in pieces.inputs if requires_gradient(example(given))}
+    for placeholder in gradients:
+        _require(example(placeholder))
+    for piece in pieces.nodes:
+        value = example(piece)
+        if any(i in gradients for i in piece.all_input_nodes) and differentiable(value):
+            gradients.add(piece)
+            _require(value)
+
+
+def requires_gradient(value: Any) -> bool:
+    """Does a value, or one of several, require a gradient?"""
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in several(value))
+
+
+def differentiable(value: Any) -> bool:
+    """May it, or one of several, require one?"""
+    return any(isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in several(value))
+
+
+def _require(value: Any) -> None:
+    for v in several(value):
+        if differentiable(v) and v.grad_fn is None:
+            v.requires_grad_()
+
+
+def several(value: Any) -> tuple[Any, ...]:
+    """The values that a call returns, as a tuple."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
@@ -147,7 +177,7 @@ def fails_when_empty(node: fx.Node, equal: Axes) -> bool | None:
         fresh.known = [(s.node.expr, 0) for s in sizes if isinstance(s, torch.SymInt)]
         try:
             given = [fresh.operand(value) for value in values]
-            _call(node, operands)(*given)
+            as_function(node, operands)(*given)
         except Exception as error:  # whatever torch raises
             if asks_for_data(error):
                 return None
@@ -156,7 +186,7 @@ def fails_when_empty(node: fx.Node, equal: Axes) -> bool | None:
     if not all(_small(g) for g in given):
         return None
     try:
-        _call(node, operands)(
+        as_function(node, operands)(
             *(torch.zeros(g.shape, dtype=g.dtype) if isinstance(g, torch.Tensor) else g for g in given)
         )
     except Exception:
@@ -173,18 +203,6 @@ def _small(value: Any) -> bool:
 
 _REAL = 1 << 16
 """Elements of tensors that calls are tried on."""
-
-
-def _call(node: fx.Node, operands: list[fx.Node]) -> Any:
-    """The call as a function of its operands."""
-
-    def run(*given: Any) -> Any:
-        env = dict(zip(operands, given, strict=True))
-        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), env.__getitem__)
-        out = invoke(node, args, kwargs)
-        return tuple(out) if isinstance(out, (tuple, list)) else out
-
-    return run
 
 
 def _write_constants(module: fx.GraphModule, mode: Any) -> None:

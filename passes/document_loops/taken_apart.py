@@ -25,7 +25,15 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import example
 from packpass.semantics.effects import open_autocasts
-from packpass.semantics.expand import Pieces, expand, fails_when_empty, plain_overload
+from packpass.semantics.expand import (
+    Pieces,
+    differentiable,
+    expand,
+    fails_when_empty,
+    mark_gradients,
+    plain_overload,
+    requires_gradient,
+)
 from packpass.semantics.names import op_name
 from passes.document_loops.documents import require_slots
 from passes.document_loops.integers import FULL
@@ -47,7 +55,7 @@ def taken_apart(machine: Machine, node: fx.Node, refused: Refused, step: Step) -
     ``step`` interprets one piece."""
     if node.target in machine.taken_apart or node.target in markers.MARKERS or node.target in markers.SHADOWS:
         raise refused  # or torch's definition leads back to the call
-    grads = _differentiated(node)
+    grads = requires_gradient(example(node))
     values = [machine.value(arg) for arg in node.all_input_nodes]
     if not any(isinstance(v, (Segment, *PER_DOCUMENT)) for v in values):
         raise refused
@@ -143,37 +151,11 @@ def _run(machine: Machine, pieces: Pieces, step: Step) -> tuple[Any, ...]:
     """Run the pieces on the machine, with the values of the call's operands."""
     for placeholder, given in pieces.inputs:
         machine.values[placeholder] = machine.value(given)
-    # Torch's trace runs below autograd: which operands and results need a gradient is written down here.
-    gradients = {p for p, given in pieces.inputs if _requires(example(given))}
-    for placeholder in gradients:
-        _require(example(placeholder))
+    mark_gradients(pieces)
     for piece in pieces.nodes:
-        if any(i in gradients for i in piece.all_input_nodes) and _differentiable(example(piece)):
-            gradients.add(piece)
-            _require(example(piece))
         machine.inside.add(piece)
         step(machine, piece)
     return tuple(machine.value(result) for result in pieces.results)
-
-
-def _requires(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
-
-
-def _differentiable(value: Any) -> bool:
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    return any(isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in values)
-
-
-def _require(value: Any) -> None:
-    for v in value if isinstance(value, (tuple, list)) else (value,):
-        if isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) and v.grad_fn is None:
-            v.requires_grad_()
-
-
-def _differentiated(node: fx.Node) -> bool:
-    fake = example(node)
-    return any(_requires(v) for v in (fake if isinstance(fake, (tuple, list)) else (fake,)))
 
 
 # === The call itself, on whole rows ==========================================================================
@@ -223,7 +205,7 @@ def _whole_call(machine: Machine, node: fx.Node, pieces: Pieces, results: tuple[
 
     def leaf(arg: Any) -> Any:
         whole = isinstance(arg, fx.Node) and isinstance(example(arg), torch.Tensor)
-        number = 0 if whole and fill is not None and not _differentiable(example(arg)) else fill
+        number = 0 if whole and fill is not None and not differentiable(example(arg)) else fill
         return operand(machine, arg, window, node, number)
 
     args = frozen_args(map_args(node.args, leaf))

@@ -22,6 +22,7 @@ from passes.fuse_boundary_exchange.machine import Machine, Message
 from passes.fuse_boundary_exchange.values import (
     HALF,
     ONE,
+    UNKNOWN,
     ZERO,
     Constant,
     Int,
@@ -58,10 +59,6 @@ class Group:
     @property
     def previous(self) -> int | None:
         return self.ranks[self.rank - 1] if self.rank else None
-
-
-UNKNOWN = Constant(0, "unknown")
-"""The fill on ranks that hold no ends of documents."""
 
 
 @dataclasses.dataclass(frozen=True)

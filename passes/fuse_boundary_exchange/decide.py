@@ -23,7 +23,6 @@ from passes.document_loops.terms import Assign, Row
 from passes.fuse_boundary_exchange import rules, rules_messages, rules_writes  # noqa: F401  (fill the rule table)
 from passes.fuse_boundary_exchange.canonical import (
     SHARDS,
-    UNKNOWN,
     Field,
     Group,
     Matched,
@@ -34,7 +33,7 @@ from passes.fuse_boundary_exchange.canonical import (
 from passes.fuse_boundary_exchange.functions import gradient, is_nothing, markers_in
 from passes.fuse_boundary_exchange.machine import Machine
 from passes.fuse_boundary_exchange.terms import ShardsRoll
-from passes.fuse_boundary_exchange.values import ZERO, View
+from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, View
 from passes.loops import LoopFound, hoistable
 from passes.refused import Refused
 
@@ -182,7 +181,7 @@ def _matched(machine: Machine, view: View, group: Group, node: fx.Node) -> Match
         raise Refused("message-gradient", "what an autograd.Function has rolled is changed before it is put away", node)
     ran, given, grad = gradient(machine, function, view)
     back = match(ran.read(grad, node), group, machine.halves, function.node)
-    fills = [f for f in (found.field.fill, back.field.fill) if f is None or f.text != UNKNOWN.text]
+    fills = [f for f in (found.field.fill, back.field.fill) if f is None or f != UNKNOWN]
     around = [fill is None for fill in fills]
     same = len(set(around)) < 2 and (back.field.fill is None or is_nothing(back.field.fill))
     if back.field.node is not given or back.field.shift != -found.field.shift or not same:

@@ -17,7 +17,8 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
 from packpass.semantics.effects import changes_grad_mode
-from passes.fuse_boundary_exchange.values import ZERO, Constant, Memory, Own, Run, View
+from packpass.semantics.expand import several
+from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, Constant, Memory, Own, Run, View
 from passes.loops import LoopFound
 from passes.refused import Refused
 
@@ -93,16 +94,16 @@ def call(machine: Machine, node: fx.Node) -> tuple[Any, ...]:
     if node.kwargs.get("non_differentiable_idx") or node.kwargs.get("saved_for_backward_idx"):
         raise Refused("message-gradient", "an autograd.Function around messages keeps tensors for its backward", node)
     results, *rest = run(machine, forward, [_given(machine, arg, node) for arg in node.args[2:]])
-    several = tuple(results) if isinstance(results, (tuple, list)) else (results,)
-    saved = tuple(value for part in rest for value in (part if isinstance(part, (tuple, list)) else (part,)))
-    function = Function(node, backward, several, saved)
-    views = [value for value in several if isinstance(value, View)]
+    returned = several(results)
+    saved = tuple(value for part in rest for value in several(part))
+    function = Function(node, backward, returned, saved)
+    views = [value for value in returned if isinstance(value, View)]
     if len(views) != 1 or any(isinstance(value, View) for value in saved):
         raise Refused("message-gradient", "an autograd.Function around messages returns or keeps more tensors", node)
     # Memory of its own: what the function returns is told from what the body makes of it.
     made = machine.fresh(machine.read(views[0], node), views[0])
     made.memory.function = function
-    return tuple(made if value is views[0] else value for value in several)
+    return tuple(made if value is views[0] else value for value in returned)
 
 
 def _given(machine: Machine, arg: Any, node: fx.Node) -> Any:
@@ -138,8 +139,7 @@ def gradient(machine: Machine, function: Function, like: View) -> tuple[Machine,
     )
     ran = machine.another(function.node)
     given = [grad if i == at else None for i in range(len(function.results))] + list(function.saved)
-    found: list[Any] = []
-    torch.utils._pytree.tree_map(found.append, run(ran, function.backward, given))
+    found = several(run(ran, function.backward, given))
     ran.finish()
     views = [value for value in found if isinstance(value, View)]
     if len(views) != 1 or not ran.is_document(views[0]) or views[0].dim != like.dim:
@@ -151,4 +151,4 @@ def gradient(machine: Machine, function: Function, like: View) -> tuple[Machine,
 
 def is_nothing(fill: Constant) -> bool:
     """Zero, or not known on this rank?"""
-    return fill.text == "unknown" or (not isinstance(fill.value, complex) and fill.value == 0)
+    return fill == UNKNOWN or (not isinstance(fill.value, complex) and fill.value == 0)

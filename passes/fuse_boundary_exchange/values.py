@@ -120,6 +120,10 @@ class Constant:
     text: str
 
 
+UNKNOWN = Constant(0, "unknown")
+"""The fill on ranks that hold no ends of documents."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Received:
     """What the message with this number brought."""

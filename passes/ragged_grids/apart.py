@@ -14,7 +14,8 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
-from packpass.semantics.expand import Pieces, expand
+from packpass.semantics.effects import open_autocasts
+from packpass.semantics.expand import Pieces, expand, mark_gradients, requires_gradient, several
 from passes.ragged_grids.machine import Machine
 from passes.ragged_grids.sizes import Reader
 from passes.ragged_grids.terms import Term
@@ -27,19 +28,24 @@ Step = Callable[[Machine, fx.Node], None]
 
 def taken_apart(machine: Machine, node: fx.Node, step: Step) -> bool:
     """Note the terms of what a call returns, as its pieces make them; False, and nothing noted, if that cannot be."""
+    if node.target in machine.taken_apart or open_autocasts(node.graph, node):
+        return False  # torch's definition leads back to the call, or the pieces would not run as the call does
     pieces = expand(node)
-    if pieces is None or (_requires(node) and not pieces.composite):
+    if pieces is None or (requires_gradient(example(node)) and not pieces.composite):
         return False
     before = machine.state()
+    machine.taken_apart.append(node.target)
     try:
         found = _run(machine, pieces, step)
         machine.size = before[-1]
-        for term, fake in zip(found, _several(example(node)), strict=True):
+        for term, fake in zip(found, several(example(node)), strict=True):
             _binds(machine, term, fake, node)
     except Refused as why:
         log.debug("%s: a piece is refused: %s", node, why)
         machine.restore(before)
         return False
+    finally:
+        machine.taken_apart.pop()
     machine.values[node] = tuple(found) if pieces.several else found[0]
     return True
 
@@ -62,19 +68,11 @@ def _run(machine: Machine, pieces: Pieces, step: Step) -> list[Term]:
             # Names are of an environment of their own, and stand for nothing yet.
             if isinstance(new, torch.SymInt) and new.node.expr.is_Symbol and not inner.bind(new, known):
                 raise Refused("length-mismatch", "two sizes of a document are taken to be the same", given)
+    mark_gradients(pieces)
     for piece in pieces.nodes:
         machine.inside.add(piece)
-        fake = example(piece)
-        if isinstance(fake, torch.Tensor) and fake.is_floating_point():
-            _mark(piece)
         step(machine, piece)
     return [machine.term(result, result) for result in pieces.results]
-
-
-def _mark(piece: fx.Node) -> None:
-    """Torch traces below autograd: what needs a gradient is written down here."""
-    if any(_requires(given) for given in piece.all_input_nodes) and example(piece).grad_fn is None:
-        example(piece).requires_grad_()
 
 
 def _binds(machine: Machine, term: Term, fake: Any, node: fx.Node) -> None:
@@ -83,11 +81,3 @@ def _binds(machine: Machine, term: Term, fake: Any, node: fx.Node) -> None:
         known = isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and machine.size.bind(size, have)
         if not known and not machine.same(machine.expression(size, node), have):
             raise Refused("length-mismatch", "two sizes of a document are taken to be the same", node)
-
-
-def _several(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
-
-
-def _requires(node: fx.Node) -> bool:
-    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in _several(example(node)))

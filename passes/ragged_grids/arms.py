@@ -17,7 +17,7 @@ from typing import Any
 
 import sympy
 
-from passes.ragged_grids.machine import Check, Machine, compared
+from passes.ragged_grids.machine import Check, Machine, compared, only_branch
 from passes.ragged_grids.sizes import Quotient, Remainder, coordinates
 from passes.ragged_grids.steps import asked_of, entry
 from passes.ragged_grids.terms import Numbers, Term
@@ -85,12 +85,10 @@ class Arms:
 
 def arms(first: Machine, second: Machine) -> Arms | None:
     """The two ways of the iterations' only branch; None if there is none, or another one."""
-    if len(first.branches) != 1 or len(second.branches) != 1 or None in (*first.branches, *second.branches):
+    branch = only_branch(first, second)
+    if branch is None:
         return None
-    (condition, outcome), (other, opposite) = first.branches[0], second.branches[0]
-    if condition != other or outcome == opposite:
-        return None
-    holds, fails = (first, second) if outcome else (second, first)
+    condition, holds, fails = branch
     names = condition.free_symbols & first.names.own
     if len(names) != 1 or condition.free_symbols != names:
         return None

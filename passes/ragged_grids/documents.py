@@ -106,6 +106,11 @@ class Documents:
             rest = rest if number == (1 if op is operator.mul else 0) and rest else [*rest, number]
         return functools.reduce(lambda a, b: self.call(op, a, b), rest)
 
+    def ends(self, lengths: fx.Node) -> fx.Node:
+        """0, and where each of some things in a row ends, by its length."""
+        sums = self.call(torch.cumsum, lengths, 0)
+        return self.call(torch.cat, (self.call("new_zeros", sums, (1,), method=True), sums))
+
     def note(self, name: Any, vector: fx.Node) -> None:
         """What a name stands for that is no number of a row."""
         self._vectors[name] = vector

@@ -16,7 +16,7 @@ from typing import Any
 
 import sympy
 
-from passes.ragged_grids.machine import Check, Machine
+from passes.ragged_grids.machine import Check, Machine, only_branch
 from passes.ragged_grids.sizes import coordinates
 from passes.ragged_grids.terms import Kept, Layer, Pooled, Reduced, Scanned, Selected, Term, walk
 from passes.refused import Refused
@@ -72,10 +72,10 @@ def _where(going: Any, check: Check) -> Check:
 
 def either(first: Machine, second: Machine) -> Either | None:
     """The two ways of the iterations' only branch; None if there is none, or another one."""
-    if len(first.branches) != 1 or len(second.branches) != 1 or None in (*first.branches, *second.branches):
+    branch = only_branch(first, second)
+    if branch is None:
         return None
-    (condition, outcome), (other, opposite) = first.branches[0], second.branches[0]
-    if condition != other or outcome == opposite or not condition.free_symbols & first.names.own:
+    condition, holds, fails = branch
+    if not condition.free_symbols & first.names.own:
         return None
-    holds, fails = (first, second) if outcome else (second, first)
     return Either(holds, fails, first.names.condition(condition))

@@ -17,7 +17,7 @@ from torch import fx
 
 from packpass.semantics import call_of, example
 from passes.ragged_grids.sizes import Names, Quotient, Ratio, Reader, Unknown, coordinates, placed, whole
-from passes.ragged_grids.terms import Form, Index, Input, Interner, Moved, Read, Term
+from passes.ragged_grids.terms import Applied, Form, Index, Input, Interner, Moved, Read, Term
 from passes.refused import Refused
 
 
@@ -51,6 +51,8 @@ class Machine:
         """What the program itself asserts: a number, and how it compares with 0."""
         self.branches: list[Any] = []
         """``(condition, outcome)`` of every branch that the iteration met; None where nothing is known of it."""
+        self.taken_apart: list[Any] = []
+        """Targets of the calls whose pieces are being interpreted, outermost first."""
         self._divided: dict[Any, Any] = {}
         """Quotients that are known to leave no rest where a document has slots at all -> a name for each."""
 
@@ -114,6 +116,14 @@ class Machine:
         inner = self.read(read.of, (self._placed(w, dims, at) for w in read.at))
         return self.intern(Index(inner, where.wraps))
 
+    def cast(self, term: Term, dtype: torch.dtype) -> Term:
+        """The same slots in a dtype."""
+        if term.dtype == dtype:
+            return term
+        same = self.read(term, coordinates(term.dims))
+        form = (term.dims, dtype, term.device, term.grad)
+        return self.intern(Applied(*form, "to", True, (same, term.device, dtype), (), True))
+
     def keep(self, node: fx.Node, term: Term) -> Term:
         """Note the term of a node."""
         known = self.intern(term)
@@ -174,6 +184,17 @@ class Machine:
         """The numbers must compare so for every document."""
         if compared(left, op, right) != sympy.true:
             self.checks[Check(left, op, right, what)] = None
+
+
+def only_branch(first: Machine, second: Machine) -> tuple[Any, Machine, Machine] | None:
+    """``(condition, iteration where it holds, iteration where it fails)`` of the only branch that two iterations met;
+    None if there is none, or another one."""
+    if len(first.branches) != 1 or len(second.branches) != 1 or None in (*first.branches, *second.branches):
+        return None
+    (condition, outcome), (other, opposite) = first.branches[0], second.branches[0]
+    if condition != other or outcome == opposite:
+        return None
+    return (condition, first, second) if outcome else (condition, second, first)
 
 
 def compared(left: Any, op: str, right: Any) -> Any:

@@ -28,8 +28,7 @@ class Slots:
     def __init__(self, documents: Documents, length: Any) -> None:
         call = documents.call
         self.length = length
-        sums = call(torch.cumsum, documents.full(length), 0)
-        self.cu = call(torch.cat, (call("new_zeros", sums, (1,), method=True), sums))
+        self.cu = documents.ends(documents.full(length))
         self.total = call(_ops.covered_length.default, self.cu)
         self.ids = call(_ops.segment_ids.default, self.cu, self.total)
         self.numbers = call(_ops.position_ids.default, self.cu, self.total)

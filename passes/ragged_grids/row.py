@@ -47,8 +47,7 @@ class KeptSlots(Slots):
     def __init__(self, documents: Documents, name: Any, mask: Term) -> None:
         call = documents.call
         every = Slots(documents, mask.dims[0])
-        sums = call(torch.cumsum, Row(documents, every, mask, 0).made(), 0)
-        sums = call(torch.cat, (call("new_zeros", sums, (1,), method=True), sums))
+        sums = documents.ends(Row(documents, every, mask, 0).made())
         self.length = name
         self.cu = call(torch.index_select, sums, 0, every.cu)
         self.total = call(_ops.covered_length.default, self.cu)
@@ -115,7 +114,7 @@ class Row(Places):
         if isinstance(term, Piece):
             return self.of_row(term.node, term.dims, term.dim, at)
         if isinstance(term, (Layer, Pooled)):
-            return self.of_row(whole(self.documents, term), term.dims, 0, at)
+            return self.of_row(in_one_row(self.documents, term), term.dims, 0, at)
         if isinstance(term, Kept):
             return self._kept(term, at)
         if isinstance(term, Reduced):
@@ -250,7 +249,7 @@ def _selected(documents: Documents, slots: Slots, term: Selected, dim: int) -> f
     return call(torch.index_select, call(torch.cat, tuple(rows), dim), dim, places)
 
 
-def whole(documents: Documents, term: Layer | Pooled) -> fx.Node:
+def in_one_row(documents: Documents, term: Layer | Pooled) -> fx.Node:
     """The row of all documents' slots that such a term holds, made once for all who read it."""
     if term not in documents.layers:
         made = _layer(documents, term) if isinstance(term, Layer) else _pooled(documents, term)
@@ -280,8 +279,7 @@ def _pooled(documents: Documents, term: Pooled) -> fx.Node:
     row = Row(documents, slots_of(documents, of.dims[0]), of, 0).made()
     groups = slots_of(documents, term.dims[0])
     sizes = call(torch.index_select, documents.full(term.size), 0, groups.ids)
-    ends = call(torch.cumsum, sizes, 0)
-    cu = call(torch.cat, (call("new_zeros", ends, (1,), method=True), ends))
+    cu = documents.ends(sizes)
     exact = torch.float32 if of.dtype.is_floating_point and of.dtype.itemsize == 2 else of.dtype
     row = row if exact == of.dtype else call("to", row, exact, method=True)
     out = call(_ops.segment_reduce.default, row, cu, "sum" if term.op == "mean" else term.op, 0)

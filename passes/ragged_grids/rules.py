@@ -296,12 +296,8 @@ def _computed_in(call: Call, reads: Mapping[fx.Node, int], args: Any, node: fx.N
 
 
 def _cast(machine: Machine, value: Any, dtype: torch.dtype) -> Any:
-    if isinstance(value, Read) and value.of.dtype not in (dtype, torch.bool):
-        of = value.of
-        form = (of.dims, dtype, of.device, of.grad)
-        same = machine.read(of, coordinates(of.dims))
-        cast = machine.intern(Applied(*form, "to", True, (same, of.device, dtype), (), True))
-        return machine.intern(Read(cast, value.at))
+    if isinstance(value, Read) and value.of.dtype != torch.bool:
+        return machine.read(machine.cast(value.of, dtype), value.at)
     if isinstance(value, Value):
         return machine.intern(Value(value.value, dtype))
     if isinstance(value, (tuple, list)):

@@ -16,7 +16,7 @@ from packpass.semantics.reductions import EXTREMES, REDUCING, SCANS
 from passes.ragged_grids.layers import layer
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import Coordinate, coordinates, flat, product, regrouped, unflat
-from passes.ragged_grids.terms import Applied, Kept, Pooled, Reduced, Scanned, Term, walk
+from passes.ragged_grids.terms import Kept, Pooled, Reduced, Scanned, Term, walk
 from passes.refused import Refused
 
 
@@ -145,7 +145,7 @@ def _pooled(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     size, count = (product(operand.dims[d] for d in part) for part in (gone, kept))
     for d in gone if call.op in EXTREMES else ():
         machine.check(operand.dims[d] - 1, ">=", sympy.Integer(0), node, f"{label(node)} of a dimension without slots")
-    operand = _as(machine, operand, fake.dtype)
+    operand = machine.cast(operand, fake.dtype)
     rest = operand.dims[rank:]
     order = (*kept, *gone)
     at = unflat(Coordinate(0, product((size, count))), [operand.dims[d] for d in order])
@@ -161,15 +161,6 @@ def _pooled(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     features = [where[axes[d].loops] for d in range(rank, len(axes))]
     place = flat(kept_at, [operand.dims[d] for d in kept])
     return machine.moved((dims, *known[1:]), machine.read(made, (place, *features)))
-
-
-def _as(machine: Machine, term: Term, dtype: torch.dtype) -> Term:
-    """The same slots in a dtype."""
-    if term.dtype == dtype:
-        return term
-    same = machine.read(term, coordinates(term.dims))
-    form = (term.dims, dtype, term.device, term.grad)
-    return machine.intern(Applied(*form, "to", True, (same, term.device, dtype), (), True))
 
 
 def _scanned(machine: Machine, node: fx.Node, call: Call) -> Term | None:

@@ -190,7 +190,8 @@ def _assume(machine: Machine, node: fx.Node) -> None:
 
 
 def _assumed(machine: Machine, node: fx.Node, holds: Any) -> None:
-    if holds == sympy.true or asked_of(holds) in machine.asserted or machine.demands(asked_of(holds)):
+    asked = asked_of(holds)
+    if holds == sympy.true or asked in machine.asserted or machine.demands(asked):
         return
     if not {*machine.names.columns, *machine.names.kept} & holds.free_symbols:
         return  # it is there in front of the loop, too
