@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, emit
-from packpass.capture.entries import entries_ahead, entry_of, node_called
+from packpass.capture.entries import entries_ahead, entry_of, node_called, read_from
 from packpass.capture.tallies import number
 from packpass.capture.watch import ROWS
 from packpass.semantics.effects import mutated_after
@@ -50,7 +50,7 @@ def _entry(value: Any, index: Any, begin: Any) -> Behind | None:
         return None
     node, as_tensor = value.as_proxy().node, isinstance(value, TensorVariable)
     if not as_tensor:
-        node = node.args[0] if node.target == "item" else None
+        node = read_from(node)
     found = entry_of(node, index, begin)
     return Behind(*found, as_tensor) if found is not None and found[1] >= 0 else None
 
@@ -73,7 +73,7 @@ def _first_of(value: Any, of: Behind, begin: Any) -> str | None:
         return None
     node: Any = value.as_proxy().node
     if not of.as_tensor:
-        node = node.args[0] if node.target == "item" else None
+        node = read_from(node)
     at = node.args[1:] if node is not None and node.target in ROWS else ()
     vector: Any = node.args[0] if at in ((0,), (0, 0)) else None
     if vector is None or vector.meta["example_value"].dim() != 1 or mutated_after(vector.graph, vector, node, begin):
@@ -93,8 +93,8 @@ def _is_a_length(after: list[Any], vector: str) -> bool:
 
 def _read_from(number: Any) -> list[Any]:
     """The tensors that a number is read from."""
-    entries = number.all_input_nodes if number.target == "item" else []
-    return [tensor for entry in entries for tensor in entry.all_input_nodes]
+    entry = read_from(number)
+    return [] if entry is None else entry.all_input_nodes
 
 
 class Last:

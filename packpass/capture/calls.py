@@ -263,7 +263,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.interpolate: images.interpolate,
     torch.nn.functional.unfold: images.unfold,
     torch.conv2d: images.convolution,
-    torch.tensor: running.as_tensor,
+    torch.tensor: joins.tensor,
     **{function: _shadowed(function) for function in shadows.SHADOWED},
     **{function: _divided(name) for function, name in divisible.FUNCTIONS.items()},
     **{function: _counted(function) for function in counts.FUNCTIONS},

@@ -65,7 +65,7 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     size = node.meta.get("example_value")
     if isinstance(size, torch.SymInt) and not free_unbacked_symbols(size):
         return ("size", str(size.node.expr), None)
-    if node.target is torch.sym_int:  # int(entry)
+    if node.target is torch.sym_int:
         return made_of(node.args[0], index, begin)
     lengths = length_of(node, index)
     if lengths is not None:
@@ -73,12 +73,20 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     if node.target in (*_ARITHMETIC, *_COMPARISONS) and node.op == "call_function" and len(node.args) == 2:
         parts = [made_of(arg, index, begin) for arg in node.args]
         return None if any(part is None for part in parts) else (node.target, *parts)
-    read: Any = node.args[0] if node.target == "item" else None
+    read = read_from(node)
     column = _column(read, index, begin)
     if column is not None:
         return ("column", *column)
     entry = entry_of(read, index, begin)
     return None if entry is None else ("entry", *entry)
+
+
+def read_from(node: Any) -> Any:
+    """The node of the tensor of one integer that a number is read from, by ``item()`` or by ``int()``; None if it is
+    made in another way."""
+    while isinstance(node, fx.Node) and node.target is torch.sym_int:
+        node = node.args[0]
+    return node.args[0] if isinstance(node, fx.Node) and node.target == "item" else None
 
 
 def entry_of(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None:

@@ -13,7 +13,7 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.capture import either, plain
+from packpass.capture import either, plain, running
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -62,6 +62,34 @@ def stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
     dim = kwargs.get("axis", dim)
     at = 0 if dim is None else dim.realize().as_python_constant()
     return among(tx, items, stack_of(tx, items.alone(), at), at, stacked=True)
+
+
+def tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
+    """``torch.tensor(numbers, dtype=..., device=...)`` of a list of numbers, or of tensors of one number, that a loop
+    over documents has filled, or of any that a tensor holds; None if it is none."""
+    value = data.realize() if data is not None and not active.regions else None
+    if value is None or set(kwargs) - {"dtype", "device"}:
+        return None
+    items, numbers = items_of(value), running.tensor_of(tx, value)
+    out = _single_numbers(tx, items) if numbers is None and items is not None else numbers
+    if out is None:
+        return None
+    given = {"dtype": constant(torch.int64), **kwargs} if out is numbers else dict(kwargs)
+    if "device" not in given and example(out).device.type != "cpu":
+        given["device"] = constant(torch.device("cpu"))
+    made = out.call_method(tx, "to", [], given) if given else out
+    if out is not numbers or isinstance(items, running.RunningItems):
+        return made
+    return made.call_method(tx, "clone", [], {})  # others read the numbers as well
+
+
+def _single_numbers(tx: Any, items: CollectedItems) -> Any:
+    """The values of tensors of one number, which no gradient goes through; None of other lists."""
+    entries = [value.realize() for values in items.values for value in values]
+    if not entries or not all(isinstance(v, TensorVariable) and example(v).dim() == 0 for v in entries):
+        return None
+    stacked = among(tx, items, stack_of(tx, items.alone(), 0), 0, stacked=True)
+    return stacked.call_method(tx, "detach", [], {})
 
 
 def hstack(tx: Any, tensors: Any = None) -> Any:

@@ -33,7 +33,6 @@ from packpass.capture.dynamo import (
     call,
     constant,
     emit,
-    example,
 )
 from packpass.capture.entries import made_of, numbers_made
 from packpass.capture.lists import CollectedItems, is_documents, items_of
@@ -207,19 +206,3 @@ def _origin(tx: Any, value: Any) -> Any:
     """The tensor whose entries are the numbers of a sequence over documents."""
     origin = attribute(tx, value, "origin") if is_documents(value) else None
     return origin if isinstance(origin, TensorVariable) else None
-
-
-def as_tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
-    """``torch.tensor(numbers, dtype=..., device=...)`` of such a list, or of any that a tensor holds; None if it is
-    none."""
-    value = data.realize() if data is not None and not active.regions else None
-    out = None if value is None or set(kwargs) - {"dtype", "device"} else tensor_of(tx, value)
-    if out is None:
-        return None
-    given = {"dtype": constant(torch.int64), **kwargs}
-    if "device" not in given and example(out).device.type != "cpu":
-        given["device"] = constant(torch.device("cpu"))
-    made = out.call_method(tx, "to", [], given)
-    if isinstance(items_of(value), RunningItems):
-        return made
-    return made.call_method(tx, "clone", [], {})  # others read the numbers as well

@@ -9,8 +9,8 @@ from torch import fx
 
 from packpass.semantics import example, op_name
 from packpass.semantics.creation import LENT, SIZED, uniform
-from passes.document_loops.documents import as_term, document, is_per_document, spread
-from passes.document_loops.integers import Affine, Bound
+from passes.document_loops.documents import as_term, document, is_per_document, require_slots, spread
+from passes.document_loops.integers import FULL, Affine, Bound, Window
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.op_names import label
 from passes.document_loops.padded import filler
@@ -39,8 +39,8 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
         )
     extent = stop.plus(start, -1)
     length = extent.length_of()
-    if length is None or length[1]:
-        raise Refused("no-rule", "an arange that is not as long as the document has no rule", node)
+    if length is None or length[1] > 0 or (length[1] and step.const != 1):
+        raise Refused("no-rule", "an arange that is no part of the document has no rule", node)
     single = start.single()
     machine.use((length[0], first_bound(extent)), node)
     per_document = start.is_const
@@ -48,12 +48,27 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
         single is None or not isinstance(single[0], Bound) or single[0].k != machine.boundaries[1]
     ):
         raise Refused("no-rule", "this arange has no rule", node)
-    offset = start.const
     fake = example(node)
     if step.const > 1:
         return Strided(start, step.const, fake.dtype, fake.device)
+    window, offset = _part(machine, start.const, -length[1], per_document, node)
     counted = machine.intern(Positions(per_document, offset, fake.dtype, fake.device))
-    return machine.fresh(Flip(counted, -1) if step.const == -1 else counted, 1)
+    return machine.fresh(Flip(counted, -1) if step.const == -1 else counted, 1, window)
+
+
+def _part(machine: Machine, start: int, lacking: int, per_document: bool, node: fx.Node) -> tuple[Window, int]:
+    """The slots whose positions such numbers are, and what they are more than these positions.
+
+    ``arange(s + 1, e)`` and ``arange(1, n)``, both ``lacking`` one slot, are the positions of all slots but the first.
+    ``arange(n - 1)`` counts those of all but the last.
+    """
+    if not lacking:
+        return FULL, start
+    front = min(max(start, 0), lacking)
+    if front != start and not per_document:
+        raise Refused("no-rule", "an arange that is no part of the document has no rule", node)
+    require_slots(machine, FULL, lacking, "an arange that would end before it starts, in a document with too few slots")
+    return Window(front, lacking - front), start - front
 
 
 @documents(*LENT, "full")

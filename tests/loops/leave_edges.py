@@ -457,3 +457,30 @@ def running_sum_of_lengths(x: Tensor, lens: Tensor) -> Tensor:
     for i in range(len(lens)):
         out[:, cu[i] : cu[i + 1]] = x[:, cu[i] : cu[i + 1]].roll(-1, -1)
     return out
+
+
+# ---------------------------------------------------------------- numbers of more than a document, or of too few slots
+
+
+@leave("f[T] cu", min_len=1, tail=False, must_refuse=True, why="one number more than slots")
+def numbers_of_one_slot_more(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([torch.arange(e - s + 1) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[T] cu", min_len=1, tail=False, must_refuse=True, why="the number of a slot before the document is one")
+def numbers_from_the_slot_before(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([torch.arange(s - 1, e - 1 - (e - s) // 2) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[T] cu", min_len=1, tail=False, must_refuse=True, why="a part of the numbers, the last one first")
+def numbers_of_a_part_that_count_down(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([torch.arange(e - 1, s, -1) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[T] cu", tail=False)
+def tensor_of_sums_that_are_changed(x: Tensor, cu: Tensor) -> Tensor:
+    sums = [x[s:e].detach().sum() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    before = torch.tensor(sums)
+    for value in sums:
+        value.mul_(2)
+    return before + torch.tensor(sums)

@@ -184,3 +184,25 @@ def rows_and_a_total_in_one_list(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]
         parts.append(x[s:e].flip(0))
         total = total + x[s:e].sum()
     return torch.cat(parts), total
+
+
+# ---------------------------------------------------------------- the last document's end, read by int()
+
+
+@program("f[T,3] cu", tail=False, exact=False)
+def last_end_read_by_int(x: Tensor, cu: Tensor) -> Tensor:
+    parts, start = [], 0
+    for i in range(cu.shape[0] - 1):
+        end = int(cu[i + 1])
+        parts.append(x[start:end].softmax(0))
+        start = end
+    return torch.cat(parts)
+
+
+@program("f[T,3] cu", tail=False)
+def last_end_read_by_int_from_one_on(x: Tensor, cu: Tensor) -> Tensor:
+    out, start = torch.zeros_like(x), int(cu[0])
+    for i in range(1, len(cu)):
+        out[start : int(cu[i])] = x[start : int(cu[i])].flip(0)
+        start = int(cu[i])
+    return out

@@ -79,3 +79,44 @@ def row_of_the_length_of_two_others(x: Tensor, y: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         out[s:e] = row[s:e].roll(1, 0)
     return out
+
+
+# ---------------------------------------------------------------- numbers of a part of a document
+
+
+@program("f[T,3] cu", min_len=1, tail=False)
+def places_of_all_but_the_first(x: Tensor, cu: Tensor) -> Tensor:
+    places = [torch.arange(cu[i] + 1, cu[i + 1], dtype=torch.long) for i in range(cu.shape[0] - 1)]
+    return x[torch.cat(places)] * 2
+
+
+@program("f[T,3] cu", min_len=1, tail=False)
+def places_of_all_but_the_last(x: Tensor, cu: Tensor) -> Tensor:
+    places = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        places.append(torch.arange(s, e - 1))
+    return x.index_select(0, torch.cat(places))
+
+
+@program("f[T,3] cu", min_len=1, tail=False)
+def weights_of_all_but_the_first(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(x[s + 1 : e] * torch.arange(1, e - s, dtype=x.dtype)[:, None])
+        parts.append(x[s : e - 1] * torch.arange(e - s - 1, dtype=x.dtype)[:, None])
+    return torch.cat(parts)
+
+
+@program("f[T,3] cu", min_len=1, tail=False)
+def weights_of_the_slots_behind(x: Tensor, cu: Tensor) -> Tensor:
+    parts = [x[s : e - 1] * torch.arange(1, e - s)[:, None] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.cat(parts)
+
+
+@program("f[T,3] cu", min_len=1, tail=False)
+def steps_within_documents(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        behind = torch.arange(s + 1, e)
+        parts.append(x[behind] - x[behind - 1])
+    return torch.cat(parts)

@@ -272,3 +272,25 @@ def joined_and_stacked(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ends = [x[s:e].sum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
     rows = torch.stack(ends)
     return rows * 2, torch.stack(ends, 1).sum(), rows.cumsum(0)
+
+
+# ---------------------------------------------------------------- torch.tensor of tensors of one number
+
+
+@program("b[T] cu", min_len=1)
+def tensor_of_counts(kept: Tensor, cu: Tensor) -> Tensor:
+    counts = []
+    for s, e in zip(cu[:-1], cu[1:]):
+        counts.append(kept[s:e].sum())
+    return torch.tensor(counts) * 2
+
+
+@program("f[T] cu", min_len=1, tail=False, exact=False)
+def tensor_of_means_and_their_stack(x: Tensor, cu: Tensor) -> Any:
+    means = [x[s:e].mean() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.tensor(means), torch.tensor(means, dtype=torch.float64), torch.stack(means)
+
+
+@program("b[T] cu")
+def tensor_of_answers(kept: Tensor, cu: Tensor) -> Tensor:
+    return torch.tensor([kept[s:e].any() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]).logical_not()

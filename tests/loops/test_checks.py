@@ -47,6 +47,11 @@ def doubled(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([part.flip(0) for part in x.split(lengths)])
 
 
+def behind_the_first(x: Tensor, cu: Tensor) -> Tensor:
+    """Eager raises for a document without slots: its numbers would end before they start."""
+    return x[torch.cat([torch.arange(s + 1, e) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])]
+
+
 def printed(x: Tensor, cu: Tensor) -> Tensor:
     lengths, parts, start = cu.diff().tolist(), [], 0
     torch._dynamo.graph_break()
@@ -93,6 +98,17 @@ def test_raises_in_the_body(inner: str) -> None:
     assert torch.equal(compiled(x, FITTING), program(x, FITTING))
     with pytest.raises((RuntimeError, ValueError)):
         compiled(x, beyond)
+
+
+@pytest.mark.parametrize("inner", ["eager", "inductor"])
+def test_raises_for_a_document_with_too_few_slots(inner: str) -> None:
+    compiled = torch.compile(behind_the_first, backend=packpass.backend, options={"packpass.inner_backend": inner})
+    x, empty = torch.randn(10), torch.tensor([0, 4, 4, 10])
+    assert torch.equal(compiled(x, FITTING), behind_the_first(x, FITTING))
+    for run in (behind_the_first, compiled):
+        with pytest.raises(RuntimeError, match="before it starts|inconsistent with step sign"):
+            run(x, empty)
+    assert [r.rule for r in packpass.explain(behind_the_first, **EAGER)(x, FITTING).rewrites] == ["vectorize_segments"]
 
 
 @pytest.mark.parametrize("program", [caught, doubled, printed])
