@@ -91,6 +91,11 @@ class Carried:
                 self.frame.symbolic_locals.give(name, made.start)
         return []
 
+    def offset_at(self, value: Any) -> Running | None:
+        """The offset that a number is, counted on by the document's length."""
+        runs = [made for _, made in self.names if isinstance(made, Running)]
+        return next((made for made in runs if made.offset.made is None and made.has_grown([value])), None)
+
     def end(self) -> list[str]:
         """Names of locals that have not changed as was learned."""
         for names, made in self.names:

@@ -85,6 +85,7 @@ class CollectedItems(list[Any]):
             raise self._refuse_count()
         value = widths.as_numbers(region.tx, value.realize())
         known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.is_none(value)
+        known = known or number(value) is not None  # the first value of an offset, as the first trace sees it
         if not known and row_of(value) is None and parts_of(region.tx, value) is None:
             raise self._refuse_entry(value)
         if not self.holds(region.iteration):

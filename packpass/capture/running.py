@@ -8,7 +8,7 @@
         bounds.extend(ends.tolist())
     torch.tensor(bounds)
 
-or, one number for each document, ``bounds.append(bounds[-1] + n)``.
+or, one number for each document, ``bounds.append(bounds[-1] + n)``, or ``end += n; bounds.append(end)``.
 
 The first trace finds such a list by its ``extend`` (``append``) and the frame is traced again. Then the last entry is a
 number that nobody knows (`markers.LIST_LAST`), what every document adds is collected as a list of tensors would be, and
@@ -55,6 +55,9 @@ class RunningItems(CollectedItems):
         self._whole: Any = None
         self._shares: list[Any] = []
         """How the number is made that each traced iteration adds, where it adds one."""
+        self._ends: list[Any] = []
+        """The offset (`packpass.capture.offsets`) that each traced iteration has counted on and appended, None if it is
+        not known to be one yet."""
 
     def last(self) -> Any:
         """``numbers[-1]``, before the document has added its own."""
@@ -69,7 +72,12 @@ class RunningItems(CollectedItems):
     def append(self, value: Any) -> None:
         """``numbers.append(numbers[-1] + n)``."""
         region = self.region
-        last = self._lasts.get(region.iteration) if active.regions and active.regions[-1] is region else None
+        inside = bool(active.regions) and active.regions[-1] is region
+        last = self._lasts.get(region.iteration) if inside else None
+        if inside and last is None and not self.holds(region.iteration):
+            self._ends.append(region.known.offset_at(value.realize()))
+            self.values.append([value])
+            return
         if last is None or not isinstance(value.realize(), SymNodeVariable):
             raise self.refusal()
         node, before = value.as_proxy().node, last.as_proxy().node
@@ -99,12 +107,23 @@ class RunningItems(CollectedItems):
         sums = emit(tx, "cumsum", vector, 0, method=True)
         self.numbers = call(tx, plain.of_tolist, emit(tx, torch.nn.functional.pad, sums.as_proxy(), (1, 0)))
 
+    def _close_ends(self) -> None:
+        """``[first, first + n, ...]``, where the offset is read from."""
+        offset = self._ends[0]
+        same = len(self._ends) == len(self.values) and all(other is offset for other in self._ends)
+        if offset is None or not same or self.first != [offset.offset.first] or self.region.skips:
+            raise self.refusal()
+        self.numbers = call(self.region.tx, plain.of_tolist, offset.boundaries)
+
     def entries(self) -> Any:
         if self.numbers is None:
             raise self.refusal()
         return attribute(self.region.tx, self.numbers, "length")
 
     def close(self) -> None:
+        if self._ends:
+            self._close_ends()
+            return
         if self._shares:
             self._close_sums()
             return

@@ -213,16 +213,3 @@ def _dropout(machine: Machine, node: fx.Node) -> Any:
     if not isinstance(value, Segment) or argument(node, 3, "inplace", False):
         return NotImplemented
     return machine.view(machine.read(value, node), value.rank, value)
-
-
-@tokenwise("type_as", "to")
-def _type_as(machine: Machine, node: fx.Node) -> Any:
-    """``x.to(other)``: only the other tensor's dtype and device count."""
-    value, other = first_input(machine, node), argument(node, 1, "other")
-    if not isinstance(value, Segment) or not isinstance(other, fx.Node) or len(node.args) > 2 or node.kwargs:
-        return NotImplemented
-    if not isinstance(example(other), torch.Tensor):
-        return NotImplemented
-    fake = example(node)
-    term = Apply("to", True, (machine.read(value, node), fake.device, fake.dtype), (), value.dim)
-    return machine.view(term, value.rank, value)

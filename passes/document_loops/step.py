@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import example
+from packpass.semantics import call_of, example
 from packpass.semantics.names import is_in_place
 from passes.document_loops.by_meaning import by_meaning, why_not
 from passes.document_loops.foreign import refuse_foreign
-from passes.document_loops.machine import PER_DOCUMENT, Machine
+from passes.document_loops.machine import PER_DOCUMENT, Machine, Segment
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import (
     DOCUMENTS,
@@ -24,7 +24,7 @@ from passes.document_loops.rules import (
     opaque,
 )
 from passes.document_loops.taken_apart import shared, taken_apart
-from passes.document_loops.terms import Outside
+from passes.document_loops.terms import Apply, Outside
 from passes.refused import Refused
 
 
@@ -45,10 +45,28 @@ def step(machine: Machine, node: fx.Node) -> None:
         machine.values[node] = taken_apart(machine, node, refused, step) if value is NotImplemented else value
 
 
+def _cast_like(machine: Machine, node: fx.Node) -> Any:
+    """``x.to(other)`` and ``x.type_as(other)``, of a row or of what all documents share: only the other tensor's dtype
+    and device count, it is not broadcast."""
+    call = call_of(node)
+    if call is None or call.op != "to" or not call.unread or isinstance(node.args[0], (tuple, list)):
+        return NotImplemented
+    value, fake = machine.value(call.get("input")), example(node)
+    if isinstance(value, Outside):
+        return machine.computed(("to", True, (value, fake.device, fake.dtype), ()), fake)
+    if isinstance(value, Segment):
+        term = Apply("to", True, (machine.read(value, node), fake.device, fake.dtype), (), value.dim)
+        return machine.view(term, value.rank, value)
+    return NotImplemented  # what each document has one of, and values of every two slots, are looked at first
+
+
 def _by_rule(machine: Machine, node: fx.Node) -> Any:
     """The value of a node, by the first rule that knows it; `Refused` if there is none."""
     name = name_of(node)
     refuse_foreign(machine, node, joins=name == "cat")
+    like = _cast_like(machine, node)
+    if like is not NotImplemented:
+        return like
     between = PAIRS["*"](machine, node)
     if between is not NotImplemented:
         return between

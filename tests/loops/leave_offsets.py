@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -261,3 +263,50 @@ def start_at_the_last_boundary(x: Tensor, cu: Tensor) -> Tensor:
         out[start:end] = x[start:end] * 2
         start = end
     return out
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="what is appended is one more than where the document ends")
+def running_total_and_one_more(x: Tensor, cu: Tensor) -> Any:
+    bounds, total = [0], 0
+    for n in cu.diff().tolist():
+        total += n
+        bounds.append(total + 1)
+    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])]), bounds[-1]
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="the list begins with another number than the total")
+def running_total_behind_another_number(x: Tensor, cu: Tensor) -> Any:
+    bounds, total = [1], 0
+    for n in cu.diff().tolist():
+        total += n
+        bounds.append(total)
+    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])])
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="the start is in the list twice, and the end is not")
+def running_total_before_it_grows(x: Tensor, cu: Tensor) -> Any:
+    bounds, total = [0], 0
+    for n in cu.diff().tolist():
+        bounds.append(total)
+        total += n
+    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])])
+
+
+@leave("f[T,3] cu", tail=False, why="documents without slots are not in the list")
+def running_total_without_some(x: Tensor, cu: Tensor) -> Any:
+    bounds, total = [0], 0
+    for n in cu.diff().tolist():
+        if n == 0:
+            continue
+        total += n
+        bounds.append(total)
+    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])])
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="the same number for every document")
+def one_number_for_each(x: Tensor, cu: Tensor) -> Any:
+    ones, out = [], torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        ones.append(1)
+        out[s:e] = x[s:e].flip(0)
+    return out, ones

@@ -453,3 +453,30 @@ def running_start(x: Tensor, cu: Tensor) -> Tensor:
         out[:, start : start + length] = x[:, start : start + length].flip(-1)
         start += length
     return out
+
+
+# ---------------------------------------------------------------- another tensor's dtype and device
+
+
+@program("f[T,3] f[3] cu", tail=False)
+def row_behind_each_in_the_dtype_of_the_document(x: Tensor, row: Tensor, cu: Tensor) -> Tensor:
+    parts = [x[s:e] for s, e in zip(cu[:-1], cu[1:])]
+    return torch.cat([torch.cat([part, row[None].to(part)]) for part in parts])
+
+
+@program("f[T,3] f[3] cu", tail=False, exact=False)
+def dtypes_of_sums_and_of_scores(x: Tensor, row: Tensor, cu: Tensor) -> Any:
+    parts, sums = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        scores = 0.1 * x[s:e] @ x[s:e].t()
+        parts.append(scores.softmax(-1) @ x[s:e].double().to(scores) + row.double().type_as(scores))
+        sums.append(row.to(x[s:e].sum(0)) + x[s:e].sum(0))
+    return torch.cat(parts), torch.stack(sums)
+
+
+@program("f[T,3] f[3] cu", depends=False)
+def row_written_in_the_dtype_of_the_document(x: Tensor, row: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = row.double().to(out[s:e])
+    return out

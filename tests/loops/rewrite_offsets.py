@@ -168,3 +168,22 @@ def start_at_the_first_boundary_as_tensor(x: Tensor, cu: Tensor) -> Tensor:
         out[start:end] = x[start:end].flip(0)
         start = end
     return out
+
+
+@program("f[T,3] cu", tail=False)
+def boundaries_from_a_running_total(x: Tensor, cu: Tensor) -> Any:
+    bounds, total = [0], 0
+    for n in cu.diff().tolist():
+        total += n
+        bounds.append(total)
+    parts = [x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])]
+    return torch.cat(parts), torch.tensor(bounds, dtype=torch.int32)
+
+
+@program("f[T,3] cu", tail=False)
+def starts_in_a_list(x: Tensor, cu: Tensor) -> Any:
+    starts, at, lengths = [], 0, cu.diff().tolist()
+    for n in lengths:
+        starts.append(at)
+        at += n
+    return torch.cat([x[s : s + n].flip(0) for s, n in zip(starts, lengths)]), torch.tensor(starts)
