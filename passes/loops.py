@@ -92,11 +92,11 @@ def only_asserted(tensor: fx.Node) -> list[fx.Node]:
     found: list[fx.Node] = []
 
     def only_asserts(node: fx.Node) -> bool:
-        if node.target is torch.ops.aten._assert_scalar.default:
+        if node.target in (torch.ops.aten._assert_scalar.default, torch._check):
             found.append(node)
             return True
-        if node.op != "call_function" or isinstance(example(node), torch.Tensor):
-            return False
+        if node.op != "call_function" or not isinstance(example(node), (int, torch.SymInt, torch.SymBool)):
+            return False  # a write that takes the size for a bound has no value at all
         ok = all(only_asserts(user) for user in list(node.users))
         found.append(node)
         return ok

@@ -269,3 +269,46 @@ def first_of_the_places(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
         here = (mask[s:e] | ~mask[s:e]).nonzero().flatten()
         out.append(x[s + here[0]])
     return torch.stack(out)
+
+
+# ---------------------------------------------------------------- kept slots go elsewhere, or only their number counts
+
+
+@program("f[T,2] m[T] cu")
+def kept_moved_to_the_end(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        kept = x[s:e][mask[s:e]]
+        out[e - len(kept) : e] = kept
+    return out
+
+
+@program("f[T,2] m[T] cu")
+def as_many_slots_as_are_kept(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s : s + len(x[s:e][mask[s:e]])] = 1
+    return out
+
+
+def _first_kept(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Of every row of a batch one slot at least is kept: ``[-0:]`` is all of a row, and no row fits that."""
+    mask[:, 0] = True
+    return x, mask
+
+
+@program("f[N,T] m[N,T]", wrap=_first_kept, depends=False, graphs=3)
+def rows_moved_to_the_end(x: Tensor, mask: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for i in range(x.shape[0]):
+        kept = x[i][mask[i]]
+        out[i, -len(kept) :] = kept
+    return out
+
+
+@program("f[N,T] m[N,T]", depends=False, graphs=3)
+def as_many_of_a_row_as_are_kept(x: Tensor, mask: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for i in range(x.shape[0]):
+        out[i, : len(x[i, mask[i]])] = 1
+    return out
