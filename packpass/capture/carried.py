@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from packpass.capture.behind import Behind, Last, learn_behind
 from packpass.capture.grown import Grown, Lengthening, Relisting, growing, learn_grown
-from packpass.capture.offsets import Offset, Running
+from packpass.capture.offsets import Offset, Running, is_looked_at
 from packpass.capture.offsets import learn as learn_offset
 from packpass.capture.tallies import Tally, learn_tally
 from packpass.capture.totals import Adding, Count, Counting, Total, learn_count, learn_total
@@ -33,7 +33,10 @@ def learn(before: dict[str, Any], after: list[dict[str, Any]], region: Region, n
         values = [before.get(name), *(local.get(name) for local in after)]
         first, *later = [value.realize() if value is not None else None for value in values]
         empty = [region.without_slots(iteration) for iteration in range(len(later))]
-        known: Learned | None = learn_count(first, later) or learn_total(first, later) or learn_grown(first, later)
+        known: Learned | None = learn_count(first, later)
+        if is_looked_at(later):  # no sum, which nobody may look at before the end
+            known = known or learn_offset(first, later, region.indices, empty)
+        known = known or learn_total(first, later) or learn_grown(first, later)
         known = known or learn_offset(first, later, region.indices, empty)
         known = known or learn_behind(first, later, region.indices)
         return learn_tally(first, later) if known is None else known

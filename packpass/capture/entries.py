@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from packpass.capture.region import Region
 
 _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
+_OF_TENSORS = (operator.add, operator.sub)
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
@@ -77,6 +78,14 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     column = _column(read, index, begin)
     if column is not None:
         return ("column", *column)
+    return None if read is None else made_of_tensor(read, index, begin)
+
+
+def made_of_tensor(read: Any, index: fx.Node, begin: fx.Node) -> Any:
+    """The same of a tensor of one integer: an entry, or the sum or the difference of such."""
+    if isinstance(read, fx.Node) and read.op == "call_function" and read.target in _OF_TENSORS:
+        parts = [arg if type(arg) is int else made_of_tensor(arg, index, begin) for arg in read.args]
+        return None if any(part is None for part in parts) else (read.target, *parts)
     entry = entry_of(read, index, begin)
     return None if entry is None else ("entry", *entry)
 
@@ -143,9 +152,10 @@ def is_constant(tensor: fx.Node, begin: fx.Node) -> bool:
     return bool(tensor < begin)
 
 
-def vector_of(tx: InstructionTranslatorBase, made: Any) -> Any:
-    """The proxy of all documents' numbers, made in that way; None if they are not found, or all the same."""
-    vector = None if isinstance(made, int) or holds_entries(made) else _emit(tx, made, None)
+def vector_of(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
+    """The proxy of the numbers of ``length`` documents, made in that way; None if they are not found, or all the
+    same."""
+    vector = None if isinstance(made, int) else _emit(tx, made, length if holds_entries(made) else None)
     return vector if vector is not None and _is_tensor(vector) else None
 
 

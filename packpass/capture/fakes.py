@@ -23,6 +23,7 @@ from packpass._compat import (
     fake_mode_of,
     free_unbacked_symbols,
     guard_or_false,
+    hint_of,
     nothing_is_known,
     statically_known_true,
     without_fake_cache,
@@ -132,12 +133,27 @@ def _tracing_a_loop() -> bool:
     return active.frame is not None and active.frame.mode in LOOP_MODES
 
 
+def _row(x: Any, at: int, start: Any, end: Any) -> str:
+    """The row that is cut, by its length. Rows that are cut into documents, and are as long as each other now, are that
+    in this graph, and another graph is made where they are not: torch has a symbol for each, and parts of one document
+    would have sizes of their own."""
+    size = x.shape[at]
+    unknown = any(isinstance(bound, torch.SymInt) and free_unbacked_symbols(bound) for bound in (start, end))
+    if not unknown or not isinstance(size, torch.SymInt) or free_unbacked_symbols(size):
+        return str(size)
+    rows = active.trace.rows
+    same = (k for k, row in enumerate(rows) if str(row) == str(size) or (hint_of(row) == hint_of(size) and size == row))
+    number = next(same, len(rows))
+    rows += [size] * (number == len(rows))
+    return f"row {number}"
+
+
 def _remembered(
     stock: Any, mode: Any, func: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Any:
     """``aten.slice``, one size for the same bounds: torch makes up another each time where signs are unknown."""
     at = dim % x.dim() if x.dim() else 0
-    size = (str(x.shape[at]), str(start), str(end), str(step)) if x.dim() else ()
+    size = (_row(x, at, start, end), str(start), str(end), str(step)) if x.dim() else ()
     offset = (*size, str(x.storage_offset()), str(x.stride(at))) if x.dim() else ()
     known = active.trace.slices
     if size in known and offset in known:
@@ -205,6 +221,7 @@ def _slice(mode: Any, func: Any, x: Any, dim: int = 0, start: Any = None, end: A
     if step <= 0:
         raise RuntimeError("slice step must be positive")
     dim %= x.dim()
+    _row(x, dim, start, end)
     sizes, strides = list(x.size()), list(x.stride())
     whole = sizes[dim]
     first = 0 if start is None else _position(whole, start)

@@ -7,6 +7,8 @@
         out.append(f(x[start : start + length]))
         start += length
 
+or, with numbers that are entries of a tensor, read (``n = lengths[i].item()``) or not (``start = start + lengths[i]``).
+
 Such a local is carried from one document to the next, and yet known for every document alone: it is its first value
 plus the lengths before it. The first trace finds it (`learn`); the frame is traced again, and then the local of
 document i is read from ``boundaries = [0, l0, l0 + l1, ...] + first``, made once before the loop. Each traced iteration
@@ -23,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from packpass.capture.dynamo import SymNodeVariable, call, constant, emit
-from packpass.capture.entries import holds_entries, made_of, stepped, vector_of
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit, example
+from packpass.capture.entries import holds_entries, made_of, made_of_tensor, stepped, vector_of
 from packpass.capture.tallies import number
 from packpass.markers.lengths import Steps, length_of
 
@@ -37,17 +39,26 @@ class Offset:
     """``local += step(... lengths[i])``, from ``first`` on.
 
     ``lengths``: name of the graph node of a list's numbers. ``made``: where the local grows by something else that the
-    document's numbers make (`packpass.capture.entries`), how; there are no lengths then.
+    document's numbers make (`packpass.capture.entries`), how; there are no lengths then. ``dtype``: that of a local
+    which is a tensor of one number.
     """
 
     first: int
     lengths: str
     steps: Steps
     made: Any = None
+    dtype: torch.dtype | None = None
 
 
 def _node(value: Any) -> fx.Node | None:
-    return value.as_proxy().node if isinstance(value, SymNodeVariable) else None
+    return value.as_proxy().node if isinstance(value, SymNodeVariable) or dtype_of(value) else None
+
+
+def dtype_of(value: Any) -> torch.dtype | None:
+    """The dtype of a tensor of one integer."""
+    fake = example(value) if isinstance(value, TensorVariable) else None
+    known = isinstance(fake, torch.Tensor) and not fake.dim() and fake.dtype in (torch.int32, torch.int64)
+    return fake.dtype if known and fake is not None else None
 
 
 def added(value: Any, before: Any) -> fx.Node | None:
@@ -77,15 +88,21 @@ def learn(before: Any, after: list[Any], indices: list[fx.Node], empty: list[lis
             continue
         grown = added(value, before)
         found.add(length_of(grown, index) if grown is not None else None)
-        made.add(made_of(grown, index, indices[0]) if grown is not None else None)
+        made.add(_made(grown, index, indices[0]) if grown is not None else None)
         before = value
     if len(found) == 1 and None not in found:
         (known,) = found
         return Offset(first, *known) if all(known in lengths for lengths in left) else None
     if left or len(made) != 1 or None in made:
         return None
-    (how,) = made
-    return None if holds_entries(how) else Offset(first, "", (), how)
+    kinds = {dtype_of(value) for value in after}
+    return Offset(first, "", (), made.pop(), kinds.pop()) if len(kinds) == 1 else None
+
+
+def _made(grown: fx.Node, index: fx.Node, begin: fx.Node) -> Any:
+    """How what was added is made, a number or a tensor of one."""
+    is_tensor = isinstance(grown.meta.get("example_value"), torch.Tensor)
+    return made_of_tensor(grown, index, begin) if is_tensor else made_of(grown, index, begin)
 
 
 def is_unchanged(value: Any, before: Any) -> bool:
@@ -100,13 +117,21 @@ class Running:
     def __init__(self, region: Region, offset: Offset) -> None:
         tx = region.tx
         self.region, self.tx, self.offset, self.documents = region, tx, offset, region.length
-        lengths = stepped(tx, offset.lengths, offset.steps) if offset.made is None else vector_of(tx, offset.made)
+        of_rows = offset.made is not None and not holds_entries(offset.made)
+        self.is_length = not of_rows
+        """Is the number that is added the document's length, and not a product of sizes?"""
+        if offset.made is None:
+            lengths = stepped(tx, offset.lengths, offset.steps)
+        else:
+            lengths = vector_of(tx, offset.made, region.length)
         self.ready = lengths is not None
         if self.ready:
             ends = emit(tx, torch.cumsum, lengths, 0)
             self.boundaries = emit(tx, torch.nn.functional.pad, ends.as_proxy(), (1, 0))
             if offset.first:
                 self.boundaries = emit(tx, operator.add, self.boundaries.as_proxy(), offset.first)
+            if offset.dtype is not None:
+                self.boundaries = self.boundaries.call_method(tx, "to", [constant(offset.dtype)], {})
 
     def after(self) -> Any:
         """Where the last document ends."""
@@ -116,19 +141,19 @@ class Running:
         """The local's value for the document ``index`` is ``start``."""
         self.index = index
         self.start = self._read(index)
-        if self.offset.made is not None:
+        if not self.is_length:
             return
         stop = self._read(call(self.tx, operator.add, index, constant(1)))
-        length = call(self.tx, operator.sub, stop, self.start)
+        self.length: Any = call(self.tx, operator.sub, stop, self.start)
         # For `passes.lengths`, which finds it by what it is made of; Dynamo would remove it, as nobody uses it yet.
-        holds = call(self.tx, operator.ge, length, constant(0))
+        holds = call(self.tx, operator.ge, self.length, constant(0))
         message = "packpass: lengths of documents must not be negative"
-        create = self.tx.output.create_proxy
-        create("call_function", torch.ops.aten._assert_scalar.default, (holds.as_proxy(), message), {})
+        check = torch.ops.aten._assert_scalar.default if self.offset.dtype is None else torch._assert_async
+        self.tx.output.create_proxy("call_function", check, (holds.as_proxy(), message), {})
 
     def _read(self, at: Any) -> Any:
         entry = self.boundaries.call_method(self.tx, "__getitem__", [at], {})
-        return entry.call_method(self.tx, "item", [], {})
+        return entry if self.offset.dtype is not None else entry.call_method(self.tx, "item", [], {})
 
     def has_grown(self, values: list[Any]) -> bool:
         """Have all locals been increased by this document's length?"""
@@ -137,8 +162,51 @@ class Running:
             empty = self.region.without_slots(self.region.iteration)
             return index is not None and any(length_of(node, index) == known for node in empty)
         grown = [added(value, self.start) for value in values]
-        if self.offset.made is not None:
-            return index is not None and all(
-                node is not None and made_of(node, index, index) == self.offset.made for node in grown
-            )
-        return index is not None and all(node is not None and length_of(node, index) == known for node in grown)
+        if index is None or any(node is None for node in grown):
+            return False
+        if self.offset.made is None:
+            return all(node is not None and length_of(node, index) == known for node in grown)
+        begin = self.region.indices[0]
+        if not all(node is not None and _made(node, index, begin) == self.offset.made for node in grown):
+            return False
+        if not self.is_length:
+            return True
+        sums = [value.as_proxy().node for value in values]
+        if self.offset.dtype is not None and not all(map(self._nobody_else_sees, sums)):
+            return False
+        for node in grown:
+            self._is_the_length(node)
+        for sum_ in sums:
+            sum_.target = operator.add
+        return True
+
+    def _is_the_length(self, node: Any) -> None:
+        """Write down that the number which was added, wherever the document uses it, is the difference of two
+        boundaries."""
+        length = self.length.as_proxy().node
+        if node is not length:
+            node.replace_all_uses_with(length)
+
+    def _nobody_else_sees(self, sum_: fx.Node) -> bool:
+        """Does it not matter that ``start += n`` changes the tensor ``start``, which may be in a list, or have a view,
+        and which the next document changes again?"""
+        if sum_.target is not operator.iadd:
+            return True
+        start = self.start.as_proxy().node
+        lists = [value for items in self.region.lists for values in items.values for value in values]
+        if not all(isinstance(v, TensorVariable) and v.as_proxy().node not in (start, sum_) for v in lists):
+            return False
+        before = all(user is sum_ or user < sum_ for user in start.users)
+        return before and all(_is_a_bound(user) for node in (start, sum_) for user in node.users if user is not sum_)
+
+
+def _is_a_bound(user: fx.Node) -> bool:
+    """Is a number only looked at, as the bound of a slice or as a part of one?"""
+    return user.target in (operator.getitem, operator.setitem, operator.add, operator.sub, operator.ge, "item")
+
+
+def is_looked_at(later: list[Any]) -> bool:
+    """Does a document do more with what is carried, a tensor of one number, than to add to it?"""
+    if not all(dtype_of(value) for value in later):
+        return False
+    return any(user.target not in (operator.add, operator.iadd) for user in later[0].as_proxy().node.users)

@@ -177,6 +177,8 @@ class Trace:
     """The same -> those that are taken by their numbers."""
     slices: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """What is cut, and how -> the size and the offset that were made up for it."""
+    rows: list[Any] = dataclasses.field(default_factory=list)
+    """The lengths of the rows that are cut into documents, each once."""
 
 
 class _Active(threading.local):

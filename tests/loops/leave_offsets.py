@@ -310,3 +310,44 @@ def one_number_for_each(x: Tensor, cu: Tensor) -> Any:
         ones.append(1)
         out[s:e] = x[s:e].flip(0)
     return out, ones
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="all entries of the list are one tensor, which goes on changing")
+def tensor_offset_in_a_list_that_changes(x: Tensor, cu: Tensor) -> Any:
+    parts, ends, start = [], [], 0
+    for n in cu.diff():
+        parts.append(x[start : start + n].cumsum(0))
+        start += n
+        ends.append(start)
+    return torch.cat(parts), torch.stack(ends)
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="the start is the end, which is added to in place")
+def tensor_offset_under_two_names(x: Tensor, cu: Tensor) -> Tensor:
+    parts, start = [], 0
+    for n in cu.diff():
+        begin = start
+        start += n
+        parts.append(x[begin:start].cumsum(0))
+    return torch.cat(parts)
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="lengths are changed by the loop")
+def offset_by_entries_that_change(x: Tensor, cu: Tensor) -> Any:
+    lengths, out, start = cu.diff(), torch.zeros_like(x), 0
+    for i in range(len(lengths)):
+        n = lengths[i].item()
+        out[start : start + n] = x[start : start + n].flip(0)
+        lengths[i] = 0
+        start += n
+    return out, lengths
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="the offset grows by the next document's length")
+def offset_by_the_next_entry(x: Tensor, cu: Tensor) -> Tensor:
+    lengths, parts, start = torch.nn.functional.pad(cu.diff(), (0, 1)), [], 0
+    for i in range(len(lengths) - 1):
+        n = lengths[i].item()
+        parts.append(x[start : start + n].cumsum(0))
+        start += lengths[i + 1].item()
+    return torch.cat(parts)

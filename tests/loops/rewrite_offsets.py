@@ -187,3 +187,66 @@ def starts_in_a_list(x: Tensor, cu: Tensor) -> Any:
         starts.append(at)
         at += n
     return torch.cat([x[s : s + n].flip(0) for s, n in zip(starts, lengths)]), torch.tensor(starts)
+
+
+# ---------------------------------------------------------------- by entries of a tensor
+
+
+@program("f[T,3] cu", tail=False)
+def offset_by_entries_that_are_read(x: Tensor, cu: Tensor) -> Tensor:
+    lengths, parts, start = cu.diff(), [], 0
+    for i in range(len(lengths)):
+        n = lengths[i].item()
+        parts.append(x[start : start + n].cumsum(0))
+        start += n
+    return torch.cat(parts)
+
+
+@program("f[T,3] cu", tail=False, reads=1)
+def offset_by_entries_read_by_int(x: Tensor, cu: Tensor) -> Any:
+    out, start = torch.zeros_like(x), 0
+    for n in cu[1:] - cu[:-1]:
+        end = start + int(n)
+        out[start:end] = x[start:end].flip(0)
+        start = end
+    return out, start
+
+
+@program("f[T,3] cu", tail=False)
+def offset_by_entries_themselves(x: Tensor, cu: Tensor) -> Tensor:
+    parts, start = [], 0
+    for n in cu.diff():
+        parts.append(x[start : start + n].cumsum(0))
+        start += n
+    return torch.cat(parts)
+
+
+@program("f[T,3] cu", tail=False)
+def offset_that_is_a_tensor_and_a_list_of_them(x: Tensor, cu: Tensor) -> Any:
+    lengths, parts, ends, start = cu.diff(), [], [], 0
+    for i in range(lengths.shape[0]):
+        parts.append(x[start : start + lengths[i]].cumsum(0))
+        start = start + lengths[i]
+        ends.append(start)
+    return torch.cat(parts), torch.stack(ends), start
+
+
+@program("f[T,3] cu", tail=False)
+def offset_by_differences_of_boundaries(x: Tensor, cu: Tensor) -> Tensor:
+    parts, start = [], 0
+    for i in range(len(cu) - 1):
+        n = int(cu[i + 1] - cu[i])
+        parts.append(x[start : start + n].roll(1, 0))
+        start += n
+    return torch.cat(parts)
+
+
+@program("d[T] cu", tail=False, exact=False)
+def offset_behind_a_gap(x: Tensor, cu: Tensor) -> Tensor:
+    """Documents begin behind the first slot, and lie one slot apart."""
+    row, lengths, total, start = torch.nn.functional.pad(x, (1, len(cu))), cu.diff(), x.new_zeros(()), 1
+    for i in range(len(lengths)):
+        n = lengths[i].item()
+        total = total + row[start : start + n].square().sum()
+        start += n + 1
+    return total

@@ -252,3 +252,21 @@ def largest_of_squares(x: Tensor, cu: Tensor) -> Tensor:
         parts.append(x[s:e].flip(0))
         squares.append((e - s) ** 2)
     return torch.cat(parts) / (1 + max(squares))
+
+
+# ---------------------------------------------------------------- rows that are inputs of their own, all of one length
+
+
+@program("d[T,2] d[T,2] cu", tail=False, min_len=1, exact=False)
+def mean_of_losses_of_two_rows(x: Tensor, y: Tensor, cu: Tensor) -> Tensor:
+    total: Any = 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = total + F.mse_loss(x[s:e], y[s:e])
+    return total / (len(cu) - 1)
+
+
+@program("f[T,2] f[T,2] cu", tail=False)
+def lists_of_two_rows_side_by_side(x: Tensor, y: Tensor, cu: Tensor) -> Tensor:
+    first = [x[s:e] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    second = [y[s:e] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.cat([a.cumsum(0) - b.type_as(a) for a, b in zip(first, second)])
