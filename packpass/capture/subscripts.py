@@ -10,10 +10,12 @@ from packpass import markers
 from packpass.capture import masked
 from packpass.capture.dynamo import (
     ConstantVariable,
+    NumpyNdarrayVariable,
     SliceVariable,
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
+    call,
     emit,
     example,
 )
@@ -26,6 +28,8 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     """``x[:, e - 1]`` and ``x[:, e - 1] = v`` with a data-dependent ``e``: torch's indexing takes such an integer only
     alone, so go through ``select``, which returns the same view."""
     key = args[0].realize()
+    if isinstance(self, NumpyNdarrayVariable):
+        return _entry_of_array(tx, self, key) if name == "__getitem__" else None
     watch_row(tx, self, key.items[0].realize() if isinstance(key, TupleVariable) and key.items else key)
     masked_part = masked.subscript(tx, self, name, args)
     if masked_part is not None:
@@ -75,6 +79,23 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     if name == "__getitem__":
         return slot
     return slot.call_method(tx, "__setitem__", [ConstantVariable.create(Ellipsis), args[1]], {})
+
+
+def _entry_of_array(tx: Any, array: Any, key: Any) -> Any:
+    """``bounds[i]`` of an array of numpy in a loop over documents: the number, as that of its ``tolist()``; None for
+    other arrays and indices. Numbers of 32 bits would stay such in what is made of them."""
+    fake = example(array)
+    if not active.regions or not isinstance(fake, torch.Tensor) or fake.dim() != 1 or fake.dtype is not torch.int64:
+        return None
+    if not isinstance(key, SymNodeVariable) or not is_unknown(key.sym_num):
+        return None
+    region, node = active.regions[0], array.as_proxy().node
+    if node > region.indices[0]:
+        return None
+    if node not in region.rows:
+        with node.graph.inserting_before(region.indices[0]):
+            region.rows[node] = call(tx, torch.from_numpy, array)
+    return region.rows[node].call_method(tx, "__getitem__", [key], {}).call_method(tx, "item", [], {})
 
 
 def _last_slot(tx: Any, self: Any, fake: torch.Tensor, entries: list[Any]) -> Any:

@@ -93,3 +93,20 @@ def last_number_is_used(x: Tensor, cu: Tensor) -> Tensor:
 def accumulated_by_max(x: Tensor, cu: Tensor) -> Tensor:
     bounds = [0, *itertools.accumulate(cu.diff().tolist(), max)]
     return torch.cat([x[:1], *[x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])]])
+
+
+@leave("f[T,3] cu", tail=False, why="numbers of 32 bits stay such in what numpy makes of them")
+def entries_of_an_array_of_32_bits(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.numpy()
+    return torch.cat([x[bounds[i] : bounds[i + 1]].flip(0) for i in range(len(bounds) - 1)])
+
+
+@leave("f[T,3] cu64", tail=False, why="the array has the memory of a tensor that the loop changes")
+def array_that_the_loop_changes(x: Tensor, cu: Tensor) -> Tensor:
+    own = cu.clone()
+    bounds, out = own.numpy(), x.clone()
+    for i in range(len(bounds) - 1):
+        s, e = bounds[i], bounds[i + 1]
+        out[s:e] = x[s:e].flip(0)
+        own[i + 1] -= 0
+    return out

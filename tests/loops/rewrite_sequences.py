@@ -101,3 +101,18 @@ def boundaries_of_accumulate_from_zero(x: Tensor, cu: Tensor) -> Tensor:
 def zero_in_front_of_ends(x: Tensor, cu: Tensor) -> Tensor:
     bounds = [0] + cu[1:].tolist()  # noqa: RUF005
     return flipped(x, zip(bounds[:-1], bounds[1:]))
+
+
+@program("f[T,3] cu64", tail=False)
+def entries_of_an_array(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.cpu().numpy()
+    return torch.cat([x[bounds[i] : bounds[i + 1]].flip(0) for i in range(len(bounds) - 1)])
+
+
+@program("f[T,3] cu64", tail=False)
+def entries_of_an_array_read_by_int(x: Tensor, cu: Tensor) -> Tensor:
+    bounds, out = cu.numpy(), x.clone()
+    for i in range(len(bounds) - 1):
+        s, e = int(bounds[i]), bounds[i + 1]
+        out[s:e] = x[s:e] * (e - s) + torch.arange(e - s)[:, None]
+    return out
