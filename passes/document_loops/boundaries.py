@@ -15,7 +15,8 @@ from packpass.semantics.effects import mutated_after
 from packpass.semantics.meaning import Uniform
 from packpass.semantics.memory import copied
 from packpass.semantics.names import name_of_target
-from passes.document_loops.integers import Affine, Bound, Boundaries, Index
+from passes.document_loops.inequalities import length_in
+from passes.document_loops.integers import Affine, Bound, Boundaries, Derived, Index
 from passes.document_loops.machine import Machine
 
 
@@ -302,4 +303,48 @@ def element(machine: Machine, vector: fx.Node, position: Affine, node: fx.Node) 
     if cu is not None:
         whole = Boundaries(cu)
         return Affine.of(Bound(whole, k + 1)).plus(Affine.of(Bound(whole, k)), -1)
-    return Affine.of(Bound(Boundaries(root), k))
+    made = _made_of_lengths(machine, root, k, node)
+    own = made is not None and made.bounds() and length_in(made) is not None
+    return made if own else Affine.of(Bound(Boundaries(root), k))
+
+
+def _made_of_lengths(machine: Machine, vector: fx.Node, k: int, node: fx.Node) -> Affine | None:
+    """Entry ``i + k`` of a vector that is worked out from the lengths of documents, each for itself: of
+    ``(lengths + 7) // 8 * 8 - lengths``."""
+    root, offset, lengths = boundary_vector(vector)
+    cu = lengths_of(root) if lengths else summed_up(machine, root, node)
+    if cu is not None:
+        ends = (Affine.of(Bound(Boundaries(cu), k + offset + at)) for at in (1, 0))
+        return next(ends).plus(next(ends), -1)
+    name = name_of_target(root.target)
+    call = call_of(root) if name in _STEPS else None
+    if call is None or call.arguments.get("alpha", 1) != 1 or mutated_after(root.graph, root, root.next, node):
+        return None
+    numbers: list[Affine] = []
+    for side in (call.arguments.get("input"), call.arguments.get("other")):
+        fits = isinstance(side, fx.Node) and not mutated_after(root.graph, side, root, node)
+        fits = fits and example(side).dtype == example(root).dtype and example(side).dim() == 1
+        made = _made_of_lengths(machine, side, k + offset, node) if fits and isinstance(side, fx.Node) else None
+        number = Affine.of(side) if type(side) is int else made
+        if number is None:
+            return None
+        numbers.append(number)
+    return _STEPS[str(name)](*numbers)
+
+
+def _quotient(number: Affine, by: Affine) -> Affine | None:
+    return Affine.of(Derived(operator.floordiv, (number, by))) if by.is_const and by.const > 0 else None
+
+
+def _product(one: Affine, other: Affine) -> Affine | None:
+    factor = next((side.const for side in (other, one) if side.is_const), None)
+    return None if factor is None else (one if other.is_const else other).times(factor)
+
+
+_STEPS: dict[str, Callable[[Affine, Affine], Affine | None]] = {
+    "add": Affine.plus,
+    "sub": lambda one, other: one.plus(other, -1),
+    "mul": _product,
+    "floordiv": _quotient,
+    "floor_divide": _quotient,
+}

@@ -83,3 +83,20 @@ def joined_to_the_one_before(text: Tensor, image: Tensor, cu: Tensor, ends: Tens
     for i in range(len(cu) - 1):
         outs.append(torch.cat([text[cu[i] : cu[i + 1]], image[ends[i] : ends[i + 2]]]))
     return torch.cat(outs)
+
+
+@leave("f[T,2] cu", tail=False, must_refuse=True, why="the numbers of slots are changed behind the list")
+def filled_up_by_numbers_that_change(x: Tensor, cu: Tensor) -> Any:
+    missing = (cu.diff() + 3) // 4 * 4 - cu.diff()
+    out = []
+    for i in range(len(cu) - 1):
+        out.append(torch.cat([x[cu[i] : cu[i + 1]], x.new_zeros(int(missing[i]), 2)]))
+        missing[i] += 1
+    return torch.cat(out), missing
+
+
+@leave("f[T,2] cu", tail=False)
+def filled_up_by_the_next_number(x: Tensor, cu: Tensor) -> Tensor:
+    missing = F.pad(-cu.diff() % 4, (0, 1))
+    parts = [torch.cat([x[cu[i] : cu[i + 1]], x.new_zeros(int(missing[i + 1]), 2)]) for i in range(len(cu) - 1)]
+    return torch.cat(parts)

@@ -123,3 +123,32 @@ def image_and_what_is_computed_on_the_caption(text: Tensor, image: Tensor, cu: T
         a, b, s, e = (v.item() for v in (ends[i], ends[i + 1], cu[i], cu[i + 1]))
         outs.append(torch.cat([image[a:b], text[s:e].flip(0) * 2, text.new_zeros(1, 2)]))
     return torch.nn.utils.rnn.pad_sequence(outs, batch_first=True)
+
+
+# ---------------------------------------------------------------- by numbers that a list of their own holds
+
+
+@program("i[T] i[T] cu64", tail=False)
+def filled_up_by_a_list_of_numbers(ids: Tensor, labels: Tensor, cu: Tensor) -> Any:
+    lengths = cu[1:] - cu[:-1]
+    missing = [((n.item() + 3) // 4) * 4 - n.item() for n in lengths]
+    tokens = [ids[s.item() : e.item()] for s, e in zip(cu[:-1], cu[1:])]
+    targets = [labels[s.item() : e.item()] for s, e in zip(cu[:-1], cu[1:])]
+    ids = torch.cat([torch.cat([t, t.new_full((m,), 7)]) if m > 0 else t for t, m in zip(tokens, missing)])
+    labels = torch.cat([torch.cat([t, t.new_full((m,), -100)]) if m > 0 else t for t, m in zip(targets, missing)])
+    ends = (lengths + torch.tensor(missing)).cumsum(0)
+    return ids, labels, F.pad(ends, (1, 0))
+
+
+@program("f[T,2] cu", tail=False)
+def split_and_filled_up_by_a_list(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    missing = [(n + 7) // 8 * 8 - n for n in lengths]
+    parts = [torch.cat([p, p.new_zeros(m, 2)]) if m > 0 else p for p, m in zip(x.split(lengths), missing)]
+    return torch.cat(parts)
+
+
+@program("f[T,2] cu", tail=False)
+def halves_by_a_list(x: Tensor, cu: Tensor) -> Tensor:
+    halves = [n // 2 for n in cu.diff().tolist()]
+    return torch.cat([x[s : s + h].flip(0) for s, h in zip(cu[:-1].tolist(), halves)])
