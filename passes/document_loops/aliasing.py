@@ -90,7 +90,7 @@ def no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
     whole = outside_nodes(decided.terms) | machine.vectors
     used = whole | {row.node for row in parts} | {boundaries.node}
     for row, store in decided.writes:
-        if isinstance(row, Elsewhere) and not row.per_row and row in walk(overwriting(store.term, row)):
+        if isinstance(row, Elsewhere) and row.per_row is None and row in walk(overwriting(store.term, row)):
             raise Refused("aliasing", "documents that may overlap are read and written in one loop", row.node)
     for target in written:
         memory = storage(target.node)

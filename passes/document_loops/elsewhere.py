@@ -37,8 +37,9 @@ _ops = torch.ops.packpass
 class Elsewhere(Term):
     """The slots of every document in an outer tensor, before the loop: from ``begin`` on along ``dim``.
 
-    ``index`` selects along the other dimensions. With ``per_row``, the dimension before ``dim`` has an entry for every
-    document, in which ``begin`` is counted; ``rank`` counts neither it nor what ``index`` drops. With ``at_end``,
+    ``index`` selects along the other dimensions. The dimension ``per_row`` (negative, before ``dim``), if there is one,
+    has an entry for every document, in which ``begin`` is counted; ``rank`` counts neither it nor what ``index`` drops,
+    and ``dim`` is that of the slots with it or without. With ``at_end``,
     ``begin`` is counted from the end; Python takes ``[-0:]`` for all there is, so that no document may be empty.
     """
 
@@ -47,7 +48,7 @@ class Elsewhere(Term):
     dim: int
     rank: int
     begin: Affine
-    per_row: bool
+    per_row: int | None
     at_end: bool
     least: int
 
@@ -62,10 +63,14 @@ class Elsewhere(Term):
         return self._rows_joined(emitter, emitter.selected(self))
 
     def _rows_joined(self, emitter: Emitter, node: fx.Node) -> fx.Node:
-        if not self.per_row:
+        if self.per_row is None:
             return node
         at = example(node).dim() + self.dim
-        return emitter.call(torch.flatten, node, at - 1, at)
+        return emitter.call(torch.flatten, self._beside(emitter, node, self.per_row, self.dim - 1), at - 1, at)
+
+    def _beside(self, emitter: Emitter, node: fx.Node, source: int, to: int) -> fx.Node:
+        """With the dimension of the rows in another place."""
+        return node if source == to else emitter.call(torch.movedim, node, source, to)
 
     def places(self, emitter: Emitter) -> fx.Node:
         """Where every slot of the row lies in `flat`, worked out and checked once."""
@@ -78,7 +83,7 @@ class Elsewhere(Term):
         extent = self._extent(emitter)
         if begins is None:
             begins = self._checked(emitter, extent)
-        if self.per_row:
+        if self.per_row is not None:
             rows = emitter.call(operator.mul, emitter.entries(), extent)
             begins = emitter.call(torch.add, begins, rows)
         return emitter.call(_ops.segment_places.default, emitter.cu, begins, emitter.total)
@@ -106,8 +111,8 @@ class Elsewhere(Term):
         fake = example(self.node)
         kept = [d for d, entry in enumerate(self.index or (slice(None),) * fake.dim()) if not isinstance(entry, int)]
         at = kept[self.dim]
-        if self.per_row:
-            rows = emitter.call(torch.ops.aten.sym_size.int, self.node, kept[self.dim - 1])
+        if self.per_row is not None:
+            rows = emitter.call(torch.ops.aten.sym_size.int, self.node, kept[self.per_row])
             emitter.call(torch._check, emitter.call(operator.ge, rows, emitter.documents()))
         size = fake.shape[at]
         return size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, self.node, at)
@@ -126,13 +131,15 @@ class Elsewhere(Term):
             earlier = other.places(emitter)
             places = emitter.call(_ops.not_overwritten_places.default, places, earlier, emitter.cu, size)
         out = emitter.call(_ops.scatter_places.default, flat, rows, places, self.dim)
-        if not self.per_row:
+        if self.per_row is None:
             return out
         sizes = [
             size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, whole, d)
             for d, size in enumerate(example(whole).shape)
         ]
-        return emitter.call("reshape", out, sizes, method=True)
+        at = len(sizes) + self.per_row
+        sizes.insert(len(sizes) + self.dim - 1, sizes.pop(at))
+        return self._beside(emitter, emitter.call("reshape", out, sizes, method=True), self.dim - 1, self.per_row)
 
 
 def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | None = None) -> Segment | None:
@@ -263,11 +270,11 @@ def _from_end(begin: Affine, extent: Any) -> Affine:
 
 
 def _follows(entries: list[Any], row: int | None, cut: int) -> bool:
-    """Is there no row, or does the dimension of the slots follow that of the rows?"""
+    """Is there no row, or does the dimension of the slots come behind that of the rows?"""
     if row is None:
         return True
     between = entries[row + 1 : cut] if row < cut else None
-    return between is not None and all(isinstance(entry, int) for entry in between)
+    return between is not None and all(isinstance(entry, int) or entry == slice(None) for entry in between)
 
 
 def _is_beside(begin: Affine, boundaries: Any) -> bool:
@@ -282,9 +289,10 @@ def _segment(
 ) -> Segment:
     index, (dim, *rows), rank = selection(entries, *(d for d in (cut, row) if d is not None))
     rank -= len(rows)
-    key = (base, index, dim, begin, row is not None, at_end, machine.least)
+    per_row = rows[0] if rows else None
+    key = (base, index, dim, begin, per_row, at_end, machine.least)
     store = machine.outer.get(key)
     if store is None:
-        term = machine.intern(Elsewhere(base, index, dim, rank, begin, row is not None, at_end, machine.least))
+        term = machine.intern(Elsewhere(base, index, dim, rank, begin, per_row, at_end, machine.least))
         store = machine.outer[key] = Store(term, outer=term)
     return Segment(store, FULL, rank)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -185,3 +187,37 @@ def cut_off_at_a_constant(ids: Tensor, cu: Tensor) -> Tensor:
 def stack_of_padded_by_tensors(x: Tensor, cu: Tensor) -> Tensor:
     rows = [F.pad(x[s:e] * 2, (0, 200 - (e - s)), value=-1.0) for s, e in zip(cu[:-1], cu[1:])]
     return torch.stack(rows)
+
+
+# ---------------------------------------------------------------- rows whose slots are another dimension
+
+
+def _features_first(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    """``[N, features, slots]`` and the length of each."""
+    lengths = cu.diff()
+    padded = torch.nn.utils.rnn.pad_sequence(list(x[: int(lengths.sum())].split(lengths.tolist())), batch_first=True)
+    return padded.transpose(1, 2).detach().clone().requires_grad_(x.requires_grad), lengths
+
+
+@program("f[T,3] cu", tail=False, wrap=_features_first, depends=False, graphs=3)
+def padded_rows_with_features_in_between(x: Tensor, lengths: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for i, n in enumerate(lengths.tolist()):
+        out[i, :, :n] = x[i, :, :n].flip(1)
+    return out
+
+
+@program("f[T,3] cu", tail=False, wrap=_features_first, depends=False, graphs=3)
+def rows_behind_each_other_from_features_first(x: Tensor, lengths: Tensor) -> Tensor:
+    return torch.cat([x[i, :, :n].cumsum(1) for i, n in enumerate(lengths.tolist())], 1)
+
+
+@program("f[3,T] cu", tail=False, reads=1, graphs=3)
+def batch_of_features_and_its_mask(x: Tensor, cu: Tensor) -> Any:
+    lengths = cu.diff()
+    longest = int(lengths.max())
+    out, mask = x.new_zeros(len(lengths), 3, longest), torch.zeros(len(lengths), longest, dtype=torch.bool)
+    for i, (part, n) in enumerate(zip(x.split(lengths.tolist(), 1), lengths.tolist())):
+        out[i, :, :n] = part
+        mask[i, :n] = True
+    return out, mask
