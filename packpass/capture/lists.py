@@ -85,7 +85,7 @@ class CollectedItems(list[Any]):
             raise self._refuse_count()
         value = widths.as_numbers(region.tx, value.realize())
         known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.is_none(value)
-        known = known or number(value) is not None  # the first value of an offset, as the first trace sees it
+        known = known or number(value) is not None  # of an offset, as the first trace sees it
         if not known and row_of(value) is None and parts_of(region.tx, value) is None:
             raise self._refuse_entry(value)
         if not self.holds(region.iteration):
@@ -294,13 +294,9 @@ class CollectedItems(list[Any]):
 
     def refusal(self) -> Restart:
         """For uses that need the entries."""
-        return refuse(
-            "list-use",
-            "a list filled by the loop over documents may only be concatenated (torch.cat), stacked, padded, summed or "
-            "looped over again",
-            self.region.location,
-            self.region.key,
-        )
+        uses = "concatenated (torch.cat), stacked, padded, summed or looped over again"
+        reason = f"a list filled by the loop over documents may only be {uses}"
+        return refuse("list-use", reason, self.region.location, self.region.key)
 
     def __add__(self, others: Any) -> Any:
         if self.listed is not None:
