@@ -2,15 +2,14 @@
 
 Two forms have a meaning without knowing the data: ``if cond: continue`` (and its mirror, a body that is one ``if``)
 skips the rest of the body for some documents, and ``assert cond`` or ``if cond: raise`` checks every document. Both are
-written into the graph as markers. Any other branch is followed both ways: taken as true in the first of the two traced
-iterations and as false in the second. A loop whose iterations must leave the same, which the passes check anyway, is
-then one in which it does not matter; where they leave other things, the passes put these together if the documents'
-lengths decide (`passes.document_loops.arms`). A loop that skips documents and carries a total past them is traced again
-with the skip followed both ways, too: then the documents that are skipped are those that add nothing.
+written into the graph as markers. Any other branch is followed both ways: taken as true in the first traced iteration,
+and as false in a later one. A loop whose iterations must leave the same, which the passes check anyway, is then one in
+which it does not matter; where they leave other things, the passes put these together if the documents' numbers decide
+(`passes.document_loops.arms`, `passes.ragged_grids.ways`). A loop that skips documents and carries a total past them is
+traced again with the skip followed both ways, too: then the documents that are skipped are those that add nothing.
 
-With a second condition in one body there would be pairs of outcomes that nobody has traced. It must be the first one,
-its opposite, or one on the same number that the first one answers where that number is a length (`Question`); any other
-fails as in stock Dynamo, which refuses the loop.
+Several conditions in one body are as many ways through it as they allow, each of which is traced
+(`packpass.capture.ways`); beyond a few, the loop is refused.
 """
 
 from __future__ import annotations
@@ -20,16 +19,15 @@ import operator
 from typing import Any
 
 import torch
-from torch import fx
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, example
 from packpass.capture.nothing import ensure
-from packpass.capture.questions import question
 from packpass.capture.region import JUMPS, Region, catches_exceptions
-from packpass.capture.state import current_frame, location_of
+from packpass.capture.state import current_frame, location_of, refuse
 from packpass.capture.watch import ROWS
+from packpass.capture.ways import MOST, TooMany
 
 FILLERS = ("NOP", "RESUME", "CACHE")
 
@@ -169,10 +167,7 @@ def follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
     number = isinstance(value, SymNodeVariable)
     whole = number and not isinstance(value.sym_num, torch.SymBool)
     asked = call(tx, operator.ne, value, constant(0)) if whole else value
-    found = _outcome(region, asked.sym_num.node.expr if number else asked.as_proxy().node, location_of(tx))
-    if found is None:
-        return
-    outcome, implied = found
+    outcome, implied = _outcome(region, asked.sym_num.node.expr if number else asked.as_proxy().node, location_of(tx))
     op = markers.LOOP_BRANCH[0 if number else 1]
     tx.output.create_proxy("call_function", op, (asked.as_proxy(), outcome, implied), {})
     for at in range(len(tx.stack) - 1, max(len(tx.stack) - 3, -1), -1):
@@ -199,21 +194,15 @@ def _of_entries(node: Any, begin: Any) -> bool:
     return bool(tensors) and all(_of_entries(tensor, begin) for tensor in tensors)
 
 
-def _outcome(region: Region, condition: Any, location: str) -> tuple[bool, bool] | None:
-    """The outcome of a branch on data in this iteration, and whether that is so because both numbers are lengths; None
-    if it cannot be followed both ways."""
-    frame, outcome = current_frame(), region.iteration == 0
-    known = region.followed.setdefault(region.iteration, condition)
-    if known == condition:
-        frame.branches[region.id] = location
-        return outcome, False
-    if isinstance(known, fx.Node) or isinstance(condition, fx.Node):
-        return None
-    if known == ~condition:
-        return not outcome, False
-    one, other = question(known), question(condition)
-    answer = None if one is None or other is None else one.answered(outcome, other)
-    if answer is None:
-        return None
-    frame.not_replayable = frame.not_replayable or "one branch is taken to answer another"
-    return answer, True
+def _outcome(region: Region, condition: Any, location: str) -> tuple[bool, bool]:
+    """The outcome of a branch on data in this iteration, and whether that is so because both numbers are lengths."""
+    frame = current_frame()
+    try:
+        outcome, implied = region.ways.outcome(region.iteration, condition, lengths=not frame.row_sizes)
+    except TooMany:
+        reason = f"branches on the documents' numbers make more than {MOST} ways through the body (at {location})"
+        raise refuse("length-branch", reason, region.location, region.key) from None
+    frame.branches.setdefault(region.id, location)
+    if implied:
+        frame.not_replayable = frame.not_replayable or "one branch is taken to answer another"
+    return outcome, implied

@@ -38,9 +38,10 @@ class Documents:
         self.device = example(like).device
         self._vectors: dict[Any, Any] = {}
         self.slots: dict[Any, Any] = {}
-        """Length of documents -> the slots of documents that are that long (`passes.ragged_grids.row.Slots`)."""
+        """Length of documents, and which of them -> the slots of documents that are that long
+        (`passes.ragged_grids.places.Slots`)."""
         self.layers: dict[Any, fx.Node] = {}
-        """`Layer` -> the row that it makes."""
+        """`Layer` and which documents -> the row that it makes of these."""
 
     def call(self, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
         """One node with its fake value; a failing fake run refuses the rewrite."""

@@ -13,7 +13,7 @@ from packpass.semantics import example
 from passes.prune import prune
 from passes.ragged_grids.decide import Decided, row_of
 from passes.ragged_grids.documents import Documents
-from passes.ragged_grids.places import Slots, slots_of
+from passes.ragged_grids.places import ALL, Slots, slots_of
 from passes.ragged_grids.row import KeptSlots, Row
 from passes.ragged_grids.terms import Piece, Term, walk
 from passes.refused import Refused
@@ -64,7 +64,7 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
     used = {name for part in parts for size in part.dims for name in size.free_symbols}
     used.update(*(check.about for check in later))
     for name in (name for name in kept if name in used):
-        slots[name] = KeptSlots(documents, name, kept[name])
+        slots[name, ALL] = KeptSlots(documents, name, kept[name])
     for check in later:
         documents.check(check)
     made = {}

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from packpass import markers
+from packpass._compat import least_of
 from packpass.semantics import Call, call_of, effects, example
 from packpass.semantics.pointwise import DIVIDING
 from passes.ragged_grids.apart import taken_apart
@@ -186,7 +187,27 @@ def _assume(machine: Machine, node: fx.Node) -> None:
     except Unknown:
         raise Refused("no-rule", "a size that depends on values of tensors is checked", node) from None
     for part in holds.args if isinstance(holds, sympy.And) else (holds,):
-        _assumed(machine, node, part)
+        if not _whole_part(machine, node, part, value):
+            _assumed(machine, node, part)
+
+
+def _whole_part(machine: Machine, node: fx.Node, holds: Any, condition: torch.SymBool) -> bool:
+    """``table[:t]`` beside ``t`` slots: the table must have as many, if it has not one slot, which would be for all."""
+    if not isinstance(holds, sympy.Eq):
+        return False
+    for size, least in (holds.args, holds.args[::-1]):
+        if isinstance(least, sympy.Min) and size in least.args:
+            others = [other for other in least.args if other != size]
+            if all(_shared(machine, other) and least_of(condition, other) >= 2 for other in others):
+                for other in others:
+                    machine.check(other - size, ">=", sympy.Integer(0), node, "a table has fewer slots than are read")
+                return True
+    return False
+
+
+def _shared(machine: Machine, number: Any) -> bool:
+    """Do all documents share a number?"""
+    return not number.free_symbols & machine.names.own
 
 
 def _assumed(machine: Machine, node: fx.Node, holds: Any) -> None:
