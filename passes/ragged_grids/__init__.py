@@ -29,9 +29,11 @@ from __future__ import annotations
 
 from torch import fx
 
+from packpass import markers
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.context import PassContext
+from passes.document_loops import find as document_loops
 from passes.loops import LoopFound, find
 from passes.ragged_grids.decide import decide, is_over_rows
 from passes.ragged_grids.rewrite import rewrite
@@ -43,14 +45,30 @@ NAME = "ragged_grids"
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph that reads rows of sizes."""
     results: list[Rewrite | Refusal] = []
-    for number in [loop.id for loop in find(gm.graph) if is_over_rows(loop)]:
+    for number in [loop.id for loop in find(gm.graph)]:
         (loop,) = (loop for loop in find(gm.graph) if loop.id == number)
-        results.append(_run_one(gm.graph, loop, context.locations.get(number, "<unknown>")))
-        context.products.judged_loops.add(number)
+        over_rows = is_over_rows(loop)
+        if not over_rows and not _has_ways(gm.graph, loop):
+            continue
+        result = _run_one(gm.graph, loop, context.locations.get(number, "<unknown>"))
+        if over_rows or isinstance(result, Rewrite) or result.code == "length-branch":
+            results.append(result)
+            context.products.judged_loops.add(number)
     if any(isinstance(result, Rewrite) for result in results):
         gm.graph.lint()
         gm.recompile()
     return results
+
+
+def _has_ways(graph: fx.Graph, loop: LoopFound) -> bool:
+    """Do documents that are cut out of rows go different ways, so that they are no rows that are worked on at once?"""
+    if not any(node.target in markers.LOOP_BRANCH for node in loop.iterations[0][1]):
+        return False
+    try:
+        document_loops.decide(graph, loop)
+    except Refused:
+        return True
+    return False
 
 
 def _run_one(graph: fx.Graph, loop: LoopFound, location: str) -> Rewrite | Refusal:

@@ -265,10 +265,11 @@ def _from_outside(graph: fx.Graph, decided: Decided) -> None:
     begin = decided.loop.iterations[0][0]
     count = decided.documents
     number = example(count) if isinstance(count, fx.Node) else count
-    nodes = {column.node: column for column in decided.names.columns.values()}
-    for column in nodes.values():
+    nodes = {column.node for column in decided.names.columns.values()}
+    for column in decided.names.columns.values():
         rows = example(column.node).shape[0]
-        if not statically_known_true(rows >= number) and not (isinstance(rows, int) and rows == 1):
+        enough = statically_known_true(rows - column.ahead >= number)
+        if not enough and not (isinstance(rows, int) and rows == 1 and not column.ahead):
             raise Refused(
                 "unequal-lengths", "there are not known to be as many rows of sizes as documents", column.node
             )

@@ -125,7 +125,8 @@ def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
         return sympy.expand(term.start + term.step * at[0])
     if not isinstance(term, Input) or len(at) not in (1, 2):
         return None
-    if at[0] != DOCUMENT and not (at[0] == 0 and term.dims[0] == 1):  # of one row, torch does not ask which
+    ahead = 0 if at[0] == 0 and term.dims[0] == 1 else at[0] - DOCUMENT  # of one row, torch does not ask which
+    if not sympy.sympify(ahead).is_Integer or ahead < 0:
         return None
     call = call_of(term.node)
     if call is not None and not _changed(call):
@@ -141,7 +142,7 @@ def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
             return found
     if not all(a.is_Integer for a in at[1:]):
         return None
-    return machine.names.column(term.node, int(at[1]) if len(at) == 2 else None)
+    return machine.names.column(term.node, int(at[1]) if len(at) == 2 else None, int(ahead))
 
 
 def _changed(call: Call) -> bool:
