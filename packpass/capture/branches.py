@@ -137,7 +137,8 @@ def write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Re
         return True
     if region.tx is not tx or not (is_bool or isinstance(value, TensorVariable)) or is_assert(tx, jumps_if):
         return False
-    if region.key in current_frame().both_ways and _may_follow(value, region):
+    frame = current_frame()
+    if (frame.row_sizes or region.key in frame.both_ways) and _may_follow(value, region):
         return False
     head = tx.indexof[region.head]
     taken = _leads_to_loop(tx, tx.indexof[instruction.target], head)

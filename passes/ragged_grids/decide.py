@@ -40,7 +40,7 @@ from passes.ragged_grids.terms import (
     reads,
     walk,
 )
-from passes.ragged_grids.ways import ways
+from passes.ragged_grids.ways import length_of, ways
 from passes.refused import Refused
 
 _INTEGERS = (torch.int32, torch.int64)
@@ -126,11 +126,12 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
 def _generic(loop: LoopFound, machines: list[Machine]) -> tuple[Appended, tuple[Check, ...]]:
     """What every document appends, and what must hold for it; raises `Refused`."""
     first = machines[0]
-    found = [(collect, _terms(collect, machines)) for collect in loop.collects]
+    found = [(collect, _terms(loop, collect, machines)) for collect in loop.collects]
     differs = [collect for collect, terms in found if any(term is not terms[0] for term in terms)]
     if not differs and all(machine.checks == first.checks for machine in machines):
-        return tuple((collect, terms[0]) for collect, terms in found), tuple(first.checks)
-    few = arms(*machines) if len(machines) == 2 else None
+        return tuple((collect, terms[0]) for collect, terms in found if terms[0] is not None), tuple(first.checks)
+    nothing = any(None in terms for _, terms in found)
+    few = arms(*machines) if len(machines) == 2 and not nothing else None
     if few is not None:
         try:
             return _of_arms(found, few, few.few is first)
@@ -150,12 +151,17 @@ def _of_arms(found: Any, few: Arms, in_order: bool) -> tuple[Appended, tuple[Che
     return tuple(terms), few.checks()
 
 
-def _terms(collect: fx.Node, machines: list[Machine]) -> tuple[Term, ...]:
-    """What each traced iteration appends to a list."""
-    terms = [machine.term(_source(collect, i), collect) for i, machine in enumerate(machines)]
-    if collect.target is markers.LIST_CONTINUE:
-        terms = [counted_on(machine, term, collect) for machine, term in zip(machines, terms, strict=True)]
-    return tuple(terms)
+def _terms(loop: LoopFound, collect: fx.Node, machines: list[Machine]) -> tuple[Term | None, ...]:
+    """What each traced iteration appends to a list; None for nothing."""
+    found: list[Term | None] = []
+    for i, machine in enumerate(machines):
+        source = _source(collect, i)
+        if source in loop.nodes and source not in loop.iterations[i][1]:
+            found.append(None)  # of another iteration: this one appends nothing
+            continue
+        term = machine.term(source, collect)
+        found.append(counted_on(machine, term, collect) if collect.target is markers.LIST_CONTINUE else term)
+    return tuple(found)
 
 
 def _source(collect: fx.Node, which: int) -> fx.Node:
@@ -167,6 +173,7 @@ def _source(collect: fx.Node, which: int) -> fx.Node:
 def _interpret(loop: LoopFound, which: int, intern: Interner, names: Names) -> Machine:
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, names, loop.nodes)
+    machine.only_segments = not is_over_rows(loop)
     machine.size.bind(example(begin), DOCUMENT)
     for node in body:
         step(machine, node)
@@ -222,6 +229,9 @@ def _concatenated(decided: Decided, collect: fx.Node, term: Term) -> None:
             said = "the list of per-document tensors is used by something else than torch.cat or torch.stack"
             raise Refused("list-use", said, user)
         term_of, dim = joined
+        if may_be_nothing(term) and is_among(user) and any(p.grad for p in walk(term) if isinstance(p, (Input, Piece))):
+            reason = "where no document adds to a list, what it is made of has no gradient in eager"
+            raise Refused("length-branch", reason, user)
         own = [size for d, size in enumerate(term_of.dims) if d != dim]
         if any(size.free_symbols & decided.names.own for size in own):
             raise Refused("list-use", "documents of different shapes are joined along another dimension", user)
@@ -238,11 +248,28 @@ def _no_memory_beside(term: Term, node: fx.Node) -> None:
         raise Refused("no-rule", "a padded tensor, or one of several parts, that is computed", node)
 
 
+def may_be_nothing(term: Term) -> bool:
+    """Are there documents that leave nothing?"""
+    return isinstance(term, Selected) and sympy.expand(sympy.Add(*term.names)) != 1
+
+
+def is_among(joined: fx.Node) -> bool:
+    """Is what documents leave joined to other tensors, so that there need not be any of them?"""
+    return any(user.target is torch.cat for user in joined.users)
+
+
 def row_of(user: fx.Node, term: Term) -> tuple[Term, int] | None:
     """What each document adds to the row that a use makes of the list, and the dimension along which; None for other
     uses."""
+    some = may_be_nothing(term)
     if user.target in (markers.RAGGED_CAT, markers.LIST_JOIN) and term.dims:
-        return term, int(str(user.args[1])) % len(term.dims)
+        dim = int(str(user.args[1])) % len(term.dims)
+        if isinstance(term, Selected) and user.target is markers.RAGGED_CAT:
+            length = length_of({part.of: name for part, name in zip(term.parts, term.names, strict=True)}, dim)
+            return dataclasses.replace(term, dims=(*term.dims[:dim], length, *term.dims[dim + 1 :])), dim
+        return None if some else (term, dim)
+    if some:
+        return None
     if user.target is not markers.LIST_STACK:
         return None
     dim = int(str(user.args[1])) % (len(term.dims) + 1)

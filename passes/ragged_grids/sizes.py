@@ -111,8 +111,8 @@ def product(sizes: Iterable[Any]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A number of every document: a column of a matrix (``column`` is None for a vector), the first documents' ``ahead``
-    of where it begins."""
+    """A number of every document: a column of a matrix (``column`` is None for a vector), that of the first document
+    ``ahead`` of where it begins."""
 
     node: fx.Node
     column: int | None

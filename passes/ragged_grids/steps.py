@@ -45,7 +45,7 @@ def step(machine: Machine, node: fx.Node) -> None:
         _checked(machine, node)
         return
     if node.target in markers.LOOP_SKIP:
-        raise Refused("skip-condition", "a loop over rows of sizes that skips documents has no rule", node)
+        raise Refused("skip-condition", "a loop skips documents by something else than their numbers", node)
     if node.target is markers.LIST_LAST:
         machine.size.bind(example(node), LAST)
         return

@@ -14,7 +14,7 @@ rows. Ways that leave the same are one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -33,26 +33,26 @@ class Ways:
     machines: tuple[Machine, ...]
     names: tuple[Any, ...]
 
-    def term(self, terms: Sequence[Term]) -> Term:
-        """What documents leave; ``terms``: what each of `machines` leaves."""
+    def term(self, terms: Sequence[Term | None]) -> Term:
+        """What documents leave; ``terms``: what each of `machines` leaves, None for nothing."""
         going: dict[Term, Any] = {}
         for term, name in zip(terms, self.names, strict=True):
-            going[term] = going.get(term, 0) + name
+            if term is not None:
+                going[term] = sympy.expand(going.get(term, 0) + name)
+        if not going:
+            raise Refused("not-generic", "no way through the body leaves anything in a list")
         first, *others = going
-        if not others:
+        if going[first] == 1:
             return first
         for other in others:
             _may_stand_for(first, other)
         if any(isinstance(part, Kept) for part in walk(*going)):
             raise Refused("skip-condition", "a branch on sizes, one way of which selects slots, has no rule")
-        dims = tuple(self._of_all(going, d) for d in range(len(first.dims)))
+        dims = tuple(of_all(going, d) for d in range(len(first.dims)))
         read = self.machines[0].read
         parts = tuple(read(term, coordinates(term.dims)) for term in going)
         form = (dims, first.dtype, first.device, any(term.grad for term in going))
-        return self.machines[0].intern(Selected(*form, parts, tuple(sympy.expand(name) for name in going.values())))
-
-    def _of_all(self, going: dict[Term, Any], d: int) -> Any:
-        return sympy.expand(sum(name * term.dims[d] for term, name in going.items()))
+        return self.machines[0].intern(Selected(*form, parts, tuple(going.values())))
 
     def checks(self) -> tuple[Check, ...]:
         """What must hold for the documents that go each way."""
@@ -61,6 +61,17 @@ class Ways:
             for check in machine.checks:
                 going[check] = sympy.expand(going.get(check, 0) + name)
         return tuple(check if name == 1 else _where(name, check) for check, name in going.items())
+
+
+def of_all(going: Mapping[Term, Any], d: int) -> Any:
+    """The size of what documents leave along a dimension; where some leave nothing, and all others as much, that."""
+    sizes = {term.dims[d] for term in going}
+    return sizes.pop() if len(sizes) == 1 else length_of(going, d)
+
+
+def length_of(going: Mapping[Term, Any], d: int) -> Any:
+    """The same, with 0 for documents that leave nothing."""
+    return sympy.expand(sum(name * term.dims[d] for term, name in going.items()))
 
 
 def _where(going: Any, check: Check) -> Check:

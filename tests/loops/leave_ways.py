@@ -80,3 +80,53 @@ def a_limit_that_moves(grid: Tensor, table: Tensor) -> Tensor:
             limit = 4
         out.append(table[:h] * limit)
     return torch.cat(out)
+
+
+# ---------------------------------------------------------------- documents that are cut out of a row
+
+
+documents: Any = functools.partial(leave, tail=False, must_refuse=True, exact=False)
+
+
+@documents("f[T,3] f[3,3] cu", why="the weight has no gradient where no document is long")
+def learned_layer_if_long(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out.append(x[s:e] @ weight if e - s > 3 else x[s:e])
+    return torch.cat(out)
+
+
+@documents("f[T,3] cu", why="what the next document does depends on this one")
+def factor_of_the_last_long_list(x: Tensor, cu: Tensor) -> Tensor:
+    out, factor = [], 1
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s > 2 and s > 0:
+            factor = 2
+        out.append(x[s:e] * factor)
+    return torch.cat(out)
+
+
+@documents("f[T,3] cu", why="documents overlap")
+def windows_of_two_kinds(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-2].tolist(), cu[2:].tolist()):
+        out.append(x[s:e] * 2 if e - s > 5 else x[s:e] + 1)
+    return torch.cat([x[:0], *out])
+
+
+@documents("f[T,3] cu", why="the row is written to between the documents' parts and the end")
+def written_before_it_is_joined(x: Tensor, cu: Tensor) -> Tensor:
+    row, out = x.clone(), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out.append(row[s:e] if e - s > 3 else row[s:e] * 2)
+    row.mul_(3)
+    return torch.cat(out) + row
+
+
+@documents("f[T,3] cu", why="documents draw numbers")
+def dropped_if_long(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part = torch.nn.functional.dropout(x[s:e], 0.5) if e - s > 3 else x[s:e]
+        out.append(part)
+    return torch.cat(out)

@@ -170,3 +170,87 @@ def root_of_what_is_left(x: Tensor, grid: Tensor) -> Tensor:
             part = 1 / (part.amax(0) + 2)[None]
         out.append(part)
     return torch.cat(out)
+
+
+@tables("i[N,3]", wrap=_images)
+def images_left_out(x: Tensor, grid: Tensor) -> Tensor:
+    """A skip is one way more, of documents that leave nothing."""
+    out = []
+    for part, (t, h, w) in parts(x, grid):
+        if t == 1 and h < 4:
+            continue
+        out.append(part.view(t, h * w, 6).transpose(0, 1).reshape(-1, 6))
+    return torch.cat(out)
+
+
+@tables("i[N,3] f[64,2]", wrap=lambda numbers, x: (grid_of(numbers), x.detach().double()))
+def lists_that_lack_others(grid: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    every, some = [], []
+    for t, h, w in grid.tolist():
+        every.append(table[:h] + t)
+        if t == 1:
+            continue
+        if w > h:
+            some.append(table[:w] * 2)
+        else:
+            some.append(table[:h].repeat(t, 1))
+    return torch.cat(every), torch.cat([table[:1], *some])
+
+
+# ---------------------------------------------------------------- documents that are cut out of a row
+
+documents: Any = functools.partial(program, tail=False, rule="ragged_grids", exact=False, graphs=3)
+
+
+def _in_float64(x: Tensor, *others: Any) -> tuple[Any, ...]:
+    return (x.double(), *(other.detach().double() if other.is_floating_point() else other for other in others))
+
+
+@documents("f[2,T] cu", wrap=_in_float64)
+def three_lengths_of_documents(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s > 6:
+            out.append(x[:, s:e] * 2)
+        elif e - s > 2:
+            out.append(x[:, s:e].exp())
+        else:
+            out.append(x[:, s:e])
+    return torch.cat(out, 1)
+
+
+@documents("f[T,3] cu", wrap=_in_float64)
+def centred_if_long(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        if part.shape[0] > 3:
+            part = part - part.mean(0)
+        out.append(part)
+    return torch.cat(out)
+
+
+@documents("f[T,3] cu", wrap=_in_float64)
+def means_or_sums(x: Tensor, cu: Tensor) -> Tensor:
+    """The mean of a document without tokens is none of a number; it goes the other way."""
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        n = e - s
+        if n > 3 and s > 0:
+            out.append(x[s:e].mean(0))
+        else:
+            out.append(x[s:e].sum(0) * n)
+    return torch.stack(out)
+
+
+@documents("f[T,3] f[3,3] cu", wrap=_in_float64)
+def layer_if_long(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part = x[s:e]
+        if e - s > 3:
+            part = F.linear(part, weight).softmax(-1)
+        if s == 0:
+            part = part + 1
+        out.append(part)
+    return torch.cat(out)
