@@ -193,7 +193,7 @@ def lists_that_lack_others(grid: Tensor, table: Tensor) -> tuple[Tensor, Tensor]
         if w > h:
             some.append(table[:w] * 2)
         else:
-            some.append(table[:h].repeat(t, 1))
+            some.append(table[: h - w].repeat(t, 1))
     return torch.cat(every), torch.cat([table[:1], *some])
 
 
