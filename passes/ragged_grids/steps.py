@@ -69,7 +69,7 @@ def step(machine: Machine, node: fx.Node) -> None:
     try:
         apply(machine, node, call)
     except Refused as refused:
-        if refused.code != "no-rule" or not taken_apart(machine, node, step):
+        if refused.code not in ("no-rule", "length-mismatch") or not taken_apart(machine, node, step):
             raise
 
 

@@ -130,3 +130,18 @@ def dropped_if_long(x: Tensor, cu: Tensor) -> Tensor:
         part = torch.nn.functional.dropout(x[s:e], 0.5) if e - s > 3 else x[s:e]
         out.append(part)
     return torch.cat(out)
+
+
+# ---------------------------------------------------------------- tokens one by one
+
+
+@documents("f[T] cu", why="a running value goes from token to token")
+def advantages_from_the_end(delta: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        last, own = torch.zeros(()), torch.zeros_like(delta[s:e])
+        for t in reversed(range(e - s)):
+            last = delta[s:e][t] + 0.5 * last
+            own[t] = last
+        out.append(own)
+    return torch.cat(out)

@@ -197,6 +197,16 @@ def lists_that_lack_others(grid: Tensor, table: Tensor) -> tuple[Tensor, Tensor]
     return torch.cat(every), torch.cat([table[:1], *some])
 
 
+@tables("i[N,3] f[64,4]")
+def one_part_of_a_table_twice(grid: Tensor, table: Tensor) -> Tensor:
+    """The second part has the size of the first one."""
+    out = []
+    for t, h, w in grid.tolist():
+        each = table[:h] + table[:h].flip(0)
+        out.append(each if w > 2 and t > 1 else each - table[:h])
+    return torch.cat(out)
+
+
 # ---------------------------------------------------------------- documents that are cut out of a row
 
 documents: Any = functools.partial(program, tail=False, rule="ragged_grids", exact=False, graphs=3)
