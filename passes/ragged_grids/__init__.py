@@ -18,7 +18,8 @@ one looks; they must leave the same. What an operation means is asked of `packpa
 not take for a document are checked, and the error names it.
 
 Operations without a rule are taken apart by torch (`apart`). Sums and extremes make rows of their own (`rules_slots`).
-One branch on sizes may leave different things (`arms`, `either`).
+Branches on sizes may leave different things (`arms`, `ways`); loops over documents that are cut out of a row are taken
+as well, where such branches keep them from being whole rows.
 
 Does not handle (each refused by a stable code): operations that put slots of a document together in other ways, or
 have no rule (``no-rule``), shapes that depend on values (``no-rule``), writes (``outer-tensor-write``), sizes that are
@@ -50,7 +51,8 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         over_rows = is_over_rows(loop)
         if not over_rows and not _has_ways(gm.graph, loop):
             continue
-        result = _run_one(gm.graph, loop, context.locations.get(number, "<unknown>"))
+        what = "loop over rows of sizes" if over_rows else "loop over documents"
+        result = _run_one(gm.graph, loop, context.locations.get(number, "<unknown>"), what)
         if over_rows or isinstance(result, Rewrite) or result.code == "length-branch":
             results.append(result)
             context.products.judged_loops.add(number)
@@ -71,7 +73,7 @@ def _has_ways(graph: fx.Graph, loop: LoopFound) -> bool:
     return False
 
 
-def _run_one(graph: fx.Graph, loop: LoopFound, location: str) -> Rewrite | Refusal:
+def _run_one(graph: fx.Graph, loop: LoopFound, location: str, what: str) -> Rewrite | Refusal:
     try:
         decided = decide(graph, loop)
         made = rewrite(graph, decided, NAME)
@@ -82,4 +84,4 @@ def _run_one(graph: fx.Graph, loop: LoopFound, location: str) -> Rewrite | Refus
             reason += f" (at {line})"
         return Refusal(NAME, refused.code, reason, location)
     after = "index arithmetic on one row of slots"
-    return Rewrite(NAME, location, "loop over rows of sizes", after, made, Claims(captured_loop=True))
+    return Rewrite(NAME, location, what, after, made, Claims(captured_loop=True))

@@ -207,6 +207,29 @@ def one_part_of_a_table_twice(grid: Tensor, table: Tensor) -> Tensor:
     return torch.cat(out)
 
 
+@tables("i[N,3]", wrap=_images)
+def mean_of_large_images(x: Tensor, grid: Tensor) -> Tensor:
+    out = []
+    for part, (_, h, w) in parts(x, grid):
+        if (h, w) == (2, 2):
+            out.append(part)
+        else:
+            out.append(part - part.mean(0))
+    return torch.cat(out)
+
+
+@tables("i[N,3]", wrap=_images)
+def two_questions_of_images(x: Tensor, grid: Tensor) -> Tensor:
+    out = []
+    for part, (t, h, w) in parts(x, grid):
+        if h > w:
+            part = part * 2
+        if t > 2:
+            part = part + 1
+        out.append(part)
+    return torch.cat(out)
+
+
 # ---------------------------------------------------------------- documents that are cut out of a row
 
 documents: Any = functools.partial(program, tail=False, rule="ragged_grids", exact=False, graphs=3)
@@ -264,3 +287,45 @@ def layer_if_long(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
             part = part + 1
         out.append(part)
     return torch.cat(out)
+
+
+@documents("i[T] cu", exact=True)
+def filled_up_if_two_are_missing(ids: Tensor, cu: Tensor) -> Tensor:
+    labels = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        label = ids[s:e]
+        pad = -(e - s) % 4
+        if pad > 1:
+            label = torch.cat([torch.zeros(pad, dtype=torch.long), label])
+        labels.append(label)
+    return torch.cat(labels)
+
+
+@documents("i[T] cu", exact=True)
+def filled_up_behind_another_branch(ids: Tensor, cu: Tensor) -> Tensor:
+    labels = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        label = ids[s:e]
+        if (e - s) % 3 > 0:
+            label = torch.cat([torch.zeros(-(e - s) % 4, dtype=torch.long), label])
+        labels.append(label)
+    return torch.cat(labels)
+
+
+@documents("i[T] cu", exact=True)
+def turned_round_if_nothing_is_missing(ids: Tensor, cu: Tensor) -> Tensor:
+    labels = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        label, pad = ids[s:e], -(e - s) % 4
+        label = torch.cat([label, torch.zeros(pad, dtype=torch.long)]) if pad > 0 else label.flip(0)
+        labels.append(label)
+    return torch.cat(labels)
+
+
+@documents("f[T] cu", wrap=_in_float64)
+def share_with_a_gradient_of_its_own(x: Tensor, cu: Tensor) -> Tensor:
+    """Of documents without tokens, the mean of the row."""
+    total = x.new_zeros(())
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = total + (x.mean() if e == s else x[s:e].sum())
+    return total
