@@ -137,8 +137,7 @@ def write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Re
         return True
     if region.tx is not tx or not (is_bool or isinstance(value, TensorVariable)) or is_assert(tx, jumps_if):
         return False
-    frame = current_frame()
-    if (frame.row_sizes or region.key in frame.both_ways) and _may_follow(value, region):
+    if (region.key in current_frame().both_ways or _is_of_row(value.as_proxy().node)) and _may_follow(value, region):
         return False
     head = tx.indexof[region.head]
     taken = _leads_to_loop(tx, tx.indexof[instruction.target], head)
@@ -168,7 +167,8 @@ def follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
     number = isinstance(value, SymNodeVariable)
     whole = number and not isinstance(value.sym_num, torch.SymBool)
     asked = call(tx, operator.ne, value, constant(0)) if whole else value
-    outcome, implied = _outcome(region, asked.sym_num.node.expr if number else asked.as_proxy().node, location_of(tx))
+    node = asked.as_proxy().node
+    outcome, implied = _outcome(region, asked.sym_num.node.expr if number else node, location_of(tx), _is_of_row(node))
     op = markers.LOOP_BRANCH[0 if number else 1]
     tx.output.create_proxy("call_function", op, (asked.as_proxy(), outcome, implied), {})
     for at in range(len(tx.stack) - 1, max(len(tx.stack) - 3, -1), -1):
@@ -195,11 +195,28 @@ def _of_entries(node: Any, begin: Any) -> bool:
     return bool(tensors) and all(_of_entries(tensor, begin) for tensor in tensors)
 
 
-def _outcome(region: Region, condition: Any, location: str) -> tuple[bool, bool]:
-    """The outcome of a branch on data in this iteration, and whether that is so because both numbers are lengths."""
+def _is_of_row(node: Any) -> bool:
+    """Is a number among those that it is made of which is an entry of a row of a matrix of integers: sizes, of which
+    the differences may be negative?"""
+    seen = [node]
+    for made in seen:
+        fake, inputs = made.meta.get("example_value"), list(made.all_input_nodes)
+        if not isinstance(fake, torch.Tensor) and made.target != "item":  # the size of a tensor of integers is none
+            inputs = [n for n in inputs if not isinstance(n.meta.get("example_value"), torch.Tensor)]
+        if isinstance(fake, torch.Tensor) and fake.dim() > 1:
+            if fake.dim() == 2 and not fake.dtype.is_floating_point:
+                return True
+            continue
+        seen += [n for n in inputs if n not in seen]
+    return False
+
+
+def _outcome(region: Region, condition: Any, location: str, sizes: bool) -> tuple[bool, bool]:
+    """The outcome of a branch on data in this iteration, and whether that is so because both numbers are lengths, which
+    ``sizes`` need not be."""
     frame = current_frame()
     try:
-        outcome, implied = region.ways.outcome(region.iteration, condition, lengths=not frame.row_sizes)
+        outcome, implied = region.ways.outcome(region.iteration, condition, lengths=not sizes)
     except TooMany:
         reason = f"branches on the documents' numbers make more than {MOST} ways through the body (at {location})"
         raise refuse("length-branch", reason, region.location, region.key) from None
