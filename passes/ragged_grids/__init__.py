@@ -35,7 +35,7 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.context import PassContext
 from passes.document_loops import find as document_loops
-from passes.loops import LoopFound, find
+from passes.loops import LoopFound, find, first_line
 from passes.ragged_grids.decide import decide, is_over_rows
 from passes.ragged_grids.rewrite import rewrite
 from passes.refused import Refused
@@ -52,7 +52,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         if not over_rows and not _has_ways(gm.graph, loop):
             continue
         what = "loop over rows of sizes" if over_rows else "loop over documents"
-        result = _run_one(gm.graph, loop, context.locations.get(number, "<unknown>"), what)
+        result = _run_one(gm.graph, loop, context.locations.get(number) or first_line(loop), what)
         if over_rows or isinstance(result, Rewrite) or result.code == "length-branch":
             results.append(result)
             context.products.judged_loops.add(number)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .harness import leave
-from .rewrite_images import _grids, _images, parts
+from .rewrite_images import _images, parts
 
 images: Any = functools.partial(leave, tail=False, wrap=_images, min_len=1, lead_empty=False, must_refuse=True)
 
@@ -29,14 +29,6 @@ def dropout_in_a_layer(x: Tensor, grid: Tensor) -> Tensor:
     out = []
     for part, (t, h, w) in parts(x, grid):
         out.append(F.dropout(part.view(t, h, w, 6).softmax(-1), 0.5).transpose(1, 2).reshape(-1, 6))
-    return torch.cat(out)
-
-
-@images("i[N,3] f[1,6,4,5]", wrap=_grids, why="another way to interpolate")
-def nearest_positions(grid: Tensor, table: Tensor) -> Tensor:
-    out = []
-    for _, h, w in grid.tolist():
-        out.append(F.interpolate(table, size=(h, w), mode="nearest").flatten(2)[0].t())
     return torch.cat(out)
 
 

@@ -231,3 +231,11 @@ def frames_behind_the_first(grid: Tensor) -> Tensor:
         frames = torch.arange(t) + int(t > 1) - 2 * int(w <= h)
         out.append(frames.repeat_interleave(h * w))
     return torch.cat(out)
+
+
+@images("i[N,3] f[1,6,4,5]", wrap=_grids, exact=False)
+def nearest_positions(grid: Tensor, table: Tensor) -> Tensor:
+    out = []
+    for _, h, w in grid.tolist():
+        out.append(F.interpolate(table, size=(h, w), mode="nearest").flatten(2)[0].t())
+    return torch.cat(out)
