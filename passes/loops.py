@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from packpass import markers
+from packpass.decisions.location import location_of_node
 from packpass.semantics import example, storage
 from packpass.semantics.effects import written_inputs
 from passes.nodes import needed_for
@@ -51,6 +52,12 @@ def find(graph: fx.Graph) -> list[LoopFound]:
             for _, body in open_:
                 body.append(node)
     return [LoopFound(i, tuple(its), tuple(collects.get(i, ()))) for i, its in found.items()]
+
+
+def first_line(loop: LoopFound) -> str:
+    """The user's line of a loop that a pass has taken out of another one."""
+    lines = (location_of_node(node) for node in loop.iterations[0][1])
+    return next((line for line in lines if line), "<unknown>")
 
 
 def hoistable(graph: fx.Graph, loop: LoopFound) -> tuple[fx.Node, ...]:

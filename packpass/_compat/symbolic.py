@@ -136,6 +136,11 @@ def suppress_guards(mode: Any) -> Any:
     return contextlib.nullcontext() if env is None else env.suppress_guards()
 
 
+def least_of(condition: Any, number: Any) -> Any:
+    """The least value that an expression of sizes of a symbolic condition may have, by what is known of these."""
+    return condition.node.shape_env.bound_sympy(number).lower
+
+
 def hint_of(size: Any) -> int | None:
     """The value of a symbolic size while compiling, without a guard; None if it is data-dependent."""
     import torch

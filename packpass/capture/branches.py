@@ -2,15 +2,14 @@
 
 Two forms have a meaning without knowing the data: ``if cond: continue`` (and its mirror, a body that is one ``if``)
 skips the rest of the body for some documents, and ``assert cond`` or ``if cond: raise`` checks every document. Both are
-written into the graph as markers. Any other branch is followed both ways: taken as true in the first of the two traced
-iterations and as false in the second. A loop whose iterations must leave the same, which the passes check anyway, is
-then one in which it does not matter; where they leave other things, the passes put these together if the documents'
-lengths decide (`passes.document_loops.arms`). A loop that skips documents and carries a total past them is traced again
-with the skip followed both ways, too: then the documents that are skipped are those that add nothing.
+written into the graph as markers. Any other branch is followed both ways: taken as true in the first traced iteration,
+and as false in a later one. A loop whose iterations must leave the same, which the passes check anyway, is then one in
+which it does not matter; where they leave other things, the passes put these together if the documents' numbers decide
+(`passes.document_loops.arms`, `passes.ragged_grids.ways`). A loop that skips documents and carries a total past them is
+traced again with the skip followed both ways, too: then the documents that are skipped are those that add nothing.
 
-With a second condition in one body there would be pairs of outcomes that nobody has traced. It must be the first one,
-its opposite, or one on the same number that the first one answers where that number is a length (`Question`); any other
-fails as in stock Dynamo, which refuses the loop.
+Several conditions in one body are as many ways through it as they allow, each of which is traced
+(`packpass.capture.ways`); beyond a few, the loop is refused.
 """
 
 from __future__ import annotations
@@ -20,16 +19,15 @@ import operator
 from typing import Any
 
 import torch
-from torch import fx
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, example
 from packpass.capture.nothing import ensure
-from packpass.capture.questions import question
 from packpass.capture.region import JUMPS, Region, catches_exceptions
-from packpass.capture.state import current_frame, location_of
+from packpass.capture.state import current_frame, location_of, refuse
 from packpass.capture.watch import ROWS
+from packpass.capture.ways import MOST, TooMany
 
 FILLERS = ("NOP", "RESUME", "CACHE")
 
@@ -139,7 +137,7 @@ def write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Re
         return True
     if region.tx is not tx or not (is_bool or isinstance(value, TensorVariable)) or is_assert(tx, jumps_if):
         return False
-    if region.key in current_frame().both_ways and _may_follow(value, region):
+    if (region.key in current_frame().both_ways or _is_of_row(value.as_proxy().node)) and _may_follow(value, region):
         return False
     head = tx.indexof[region.head]
     taken = _leads_to_loop(tx, tx.indexof[instruction.target], head)
@@ -169,10 +167,8 @@ def follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
     number = isinstance(value, SymNodeVariable)
     whole = number and not isinstance(value.sym_num, torch.SymBool)
     asked = call(tx, operator.ne, value, constant(0)) if whole else value
-    found = _outcome(region, asked.sym_num.node.expr if number else asked.as_proxy().node, location_of(tx))
-    if found is None:
-        return
-    outcome, implied = found
+    node = asked.as_proxy().node
+    outcome, implied = _outcome(region, asked.sym_num.node.expr if number else node, location_of(tx), _is_of_row(node))
     op = markers.LOOP_BRANCH[0 if number else 1]
     tx.output.create_proxy("call_function", op, (asked.as_proxy(), outcome, implied), {})
     for at in range(len(tx.stack) - 1, max(len(tx.stack) - 3, -1), -1):
@@ -199,21 +195,32 @@ def _of_entries(node: Any, begin: Any) -> bool:
     return bool(tensors) and all(_of_entries(tensor, begin) for tensor in tensors)
 
 
-def _outcome(region: Region, condition: Any, location: str) -> tuple[bool, bool] | None:
-    """The outcome of a branch on data in this iteration, and whether that is so because both numbers are lengths; None
-    if it cannot be followed both ways."""
-    frame, outcome = current_frame(), region.iteration == 0
-    known = region.followed.setdefault(region.iteration, condition)
-    if known == condition:
-        frame.branches[region.id] = location
-        return outcome, False
-    if isinstance(known, fx.Node) or isinstance(condition, fx.Node):
-        return None
-    if known == ~condition:
-        return not outcome, False
-    one, other = question(known), question(condition)
-    answer = None if one is None or other is None else one.answered(outcome, other)
-    if answer is None:
-        return None
-    frame.not_replayable = frame.not_replayable or "one branch is taken to answer another"
-    return answer, True
+def _is_of_row(node: Any) -> bool:
+    """Is a number among those that it is made of which is an entry of a row of a matrix of integers: sizes, of which
+    the differences may be negative?"""
+    seen = [node]
+    for made in seen:
+        fake, inputs = made.meta.get("example_value"), list(made.all_input_nodes)
+        if not isinstance(fake, torch.Tensor) and made.target != "item":  # the size of a tensor of integers is none
+            inputs = [n for n in inputs if not isinstance(n.meta.get("example_value"), torch.Tensor)]
+        if isinstance(fake, torch.Tensor) and fake.dim() > 1:
+            if fake.dim() == 2 and not fake.dtype.is_floating_point:
+                return True
+            continue
+        seen += [n for n in inputs if n not in seen]
+    return False
+
+
+def _outcome(region: Region, condition: Any, location: str, sizes: bool) -> tuple[bool, bool]:
+    """The outcome of a branch on data in this iteration, and whether that is so because both numbers are lengths, which
+    ``sizes`` need not be."""
+    frame = current_frame()
+    try:
+        outcome, implied = region.ways.outcome(region.iteration, condition, lengths=not sizes)
+    except TooMany:
+        reason = f"branches on the documents' numbers make more than {MOST} ways through the body (at {location})"
+        raise refuse("length-branch", reason, region.location, region.key) from None
+    frame.branches.setdefault(region.id, location)
+    if implied:
+        frame.not_replayable = frame.not_replayable or "one branch is taken to answer another"
+    return outcome, implied

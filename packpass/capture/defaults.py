@@ -76,7 +76,7 @@ def load(holder: Any, key: Any) -> Any:
     if found is not None or (not filling and key in own):
         return None if found is None else found[1]
     region = active.regions[0]
-    if len(active.regions) > 1 or is_side_effect_safe(own.mutation_type) or region.skips or region.followed:
+    if len(active.regions) > 1 or is_side_effect_safe(own.mutation_type) or region.skips or region.ways:
         return None
     at = region.place_of(holder) or region.place_of(holder, in_cell=True)
     length = region.length.sym_num if isinstance(region.length, SymNodeVariable) else region.length.as_python_constant()

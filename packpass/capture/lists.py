@@ -26,7 +26,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.lifted import same_for_all
 from packpass.capture.rows import Rows, parts_of, rows_of
 from packpass.capture.state import Restart, active, current_frame, refuse
-from packpass.capture.tallies import Every, columns_made, filled, number, read, row_of, tally, vector
+from packpass.capture.tallies import Every, collect, columns_made, filled, number, read, row_of, tally, vector
 from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class CollectedItems(list[Any]):
             raise refuse(
                 "list-use", "a list filled by the loop over documents is appended to again after it", region.location
             )
-        while region.followed and len(self.values) < region.iteration:
+        while region.ways and len(self.values) < region.iteration:
             self.values.append([])
         if not region.iteration <= len(self.values) <= region.iteration + 1:
             raise self._refuse_count()
@@ -126,13 +126,13 @@ class CollectedItems(list[Any]):
         return len(self.values) > iteration
 
     def end_iteration(self, iteration: int) -> None:
-        if self.region.followed and len(self.values) == iteration:
+        if self.region.ways and len(self.values) == iteration:
             self.values.append([])
         if len(self.values) != iteration + 1:
             raise self._refuse_count()
         counts = {len(values) for values in self.values}
         if len(counts) > 1:
-            if not self.region.followed or counts != {0, 1}:
+            if not self.region.ways or counts != {0, 1}:
                 raise self._refuse_count()
             self.lacking = {i for i, values in enumerate(self.values) if not values}
 
@@ -233,7 +233,7 @@ class CollectedItems(list[Any]):
         return call(tx, torch.stack, ListVariable(whole, mutation_type=ValueMutationNew()), constant(1))
 
     def _collect(self, values: list[Any]) -> Any:
-        return emit(self.region.tx, markers.LIST_COLLECT, *(value.as_proxy() for value in values), self.region.id)
+        return collect(self.region, [value.as_proxy() for value in values])
 
     def collected(self) -> Any:
         """The entries as a value of the graph, one per document; refuses the loop if there are others."""

@@ -259,10 +259,12 @@ def of_split(x: Any, lengths: Any, dim: Any) -> Any:
 
 def of_tensor_split(x: Any, places: Any, dim: Any) -> Any:
     """``torch.tensor_split(x, places, dim)``, where ``places`` is the ``tolist()`` of a tensor: the first document
-    begins with the tensor, and the last ends with it."""
-    inner = places.origin.long().clamp(max=x.shape[dim])  # what lies behind the row is cut off
-    ends = torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), x.shape[dim])))
-    return of_split(x, of_tolist(torch.diff(ends)), dim)
+    begins with the tensor, and the last ends with it. Each is what a slice is, for places that fall and negative ones,
+    too."""
+    inner = places.origin.long()
+    ends = of_tolist(torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), x.shape[dim]))))
+    before = (slice(None),) * (dim % x.dim())
+    return Documents(places.length + 1, lambda i: x[(*before, slice(ends.get(i), ends.get(i + 1)))], tuple)
 
 
 def of_tuples(kind: Any, columns: Any) -> Any:

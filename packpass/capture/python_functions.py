@@ -57,6 +57,8 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return None
     own = ranges.of_document(tx, args)
     backwards = len(args) == 3 and number_of(args[2]) == -1
+    if own is None and (len(args) < 3 or backwards):
+        ranges.refuse_tokens(tx, args[:2])
     if own is not None or (len(args) == 3 and number_of(args[2]) != 1 and not backwards):
         current_frame().stepped.add(location_of(tx))
         return own

@@ -29,6 +29,12 @@ class Question:
             return other.when if long else not other.when
         return None
 
+    def is_sure(self, outcome: bool, other: Question) -> bool:
+        """Is the answer one for any number, and not for lengths alone?"""
+        if self.sign == 0:
+            return outcome is not self.when or other.sign == 0
+        return other.sign != 0 or outcome is self.when
+
 
 def question(condition: Any) -> Question | None:
     """A condition on one linear expression as a question for a length; None if it is another one."""

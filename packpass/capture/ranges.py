@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from packpass.capture.dynamo import ListVariable, SymNodeVariable, ValueMutationNew, constant, emit
-from packpass.capture.state import active
+from packpass.capture.dynamo import ListVariable, SymNodeVariable, TensorVariable, ValueMutationNew, constant, emit
+from packpass.capture.state import active, location_of, refuse
 from packpass.capture.tallies import Every, number
-from packpass.capture.watch import is_unknown
+from packpass.capture.watch import is_scalar, is_unknown
 
 _FILLERS = ("NOP", "RESUME", "CACHE")
 
@@ -28,6 +28,17 @@ def of_document(tx: Any, args: list[Any]) -> Any:
         return None
     vector = emit(tx, torch.arange, *(end.as_proxy() for end in ends), step)
     return ListVariable([Every(vector)], mutation_type=ValueMutationNew())
+
+
+def refuse_tokens(tx: Any, ends: list[Any]) -> None:
+    """Say so where the body goes over a document's tokens one after the other."""
+    ends = [end.realize() for end in ends]
+    numbers = any(isinstance(end, SymNodeVariable) and is_unknown(end.sym_num) for end in ends)
+    if active.regions and (numbers or any(isinstance(end, TensorVariable) and is_scalar(end) for end in ends)):
+        reason = f"the body goes over the tokens of a document one by one, by range() at {location_of(tx)}"
+        raise refuse(
+            "body-not-traceable", f"{reason}; there is no form of that for whole rows", active.regions[-1].location
+        )
 
 
 def _are_listed(tx: Any) -> bool:

@@ -1,9 +1,9 @@
 """One open symbolic loop: what its body may read and write, and what must not outlive it.
 
-The body is traced twice. That two iterations look alike proves something about all of them only if nothing but the
-index tells one iteration from another, so every channel by which state could pass between iterations is watched:
-locals of every live frame, cells, mutable Python objects, iterators, list contents. Tensors are the one kind of
-state that the graph itself shows; the passes judge those.
+The body is traced twice, or once for each way through it. That two iterations look alike proves something about all of
+them only if nothing but the index tells one iteration from another, so every channel by which state could pass between
+iterations is watched: locals of every live frame, cells, mutable Python objects, iterators, list contents. Tensors are
+the one kind of state that the graph itself shows; the passes judge those.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
+
+from torch import fx
 
 from packpass import markers
 from packpass._compat import transforms_open
@@ -33,13 +35,14 @@ from packpass.capture.running import adopt
 from packpass.capture.running import learn as learn_numbers
 from packpass.capture.state import Restart, active, caller_of, refuse, restart
 from packpass.capture.watched import Accesses, Poison, TrackedLocals
+from packpass.capture.ways import Ways
 
 if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase
     from packpass.capture.state import FrameState
 
 ITERATIONS = 2
-"""Traced iterations per loop; the second proves that the first was generic."""
+"""Traced iterations of a loop at least; the second proves that the first was generic."""
 
 
 ALIVE = frozenset({"store_attr", "check_allowed_side_effect", "create_proxy", "run_node"})
@@ -138,8 +141,8 @@ class Region:
         self.skips_by_content = False
         self.skipped_at: set[tuple[int, Any]] = set()
         """Iteration and instruction of the branches that skip the rest of the body."""
-        self.followed: dict[int, Any] = {}
-        """Iteration -> the condition of its branches that is followed both ways."""
+        self.ways = Ways()
+        """What its iterations do at branches that are followed both ways."""
         self._filled = defaults.make(self, contents)
         self.numbers: dict[Any, Any] = {}
         """Tensors of one integer, as nodes -> the number that was read from each."""
@@ -200,14 +203,20 @@ class Region:
 
     def without_slots(self, iteration: int) -> list[Any]:
         """Lengths that are 0 in a traced iteration, as the branch says that it follows."""
-        condition = self.followed.get(iteration)
-        return [] if condition is None else without_slots(self.indices[iteration], condition, iteration == 0)
+        asked = self.ways.asked.get(iteration, [])
+        numbers = [condition for condition in asked if not isinstance(condition[0], fx.Node)]
+        return [n for asked in numbers for n in without_slots(self.indices[iteration], *asked)]
+
+    def goes_on(self) -> bool:
+        """Is there another iteration to be traced?"""
+        return self.iteration < ITERATIONS or self.ways.left()
 
     def may_follow_skips(self, frame: FrameState) -> bool:
         """May branches that skip documents be followed both ways, when the frame is traced again?"""
         return not self.skips_by_content and self.key not in frame.both_ways
 
     def begin_iteration(self) -> None:
+        self.ways.begin()
         self.index = emit(self.tx, markers.LOOP_BEGIN, self.length.as_proxy(), self.id, self.iteration)
         self.indices.append(self.index.as_proxy().node)
         if unknown := self.known.begin():

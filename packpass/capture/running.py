@@ -37,7 +37,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.entries import made_of, numbers_made
 from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.state import active, current_frame, restart
-from packpass.capture.tallies import share_of
+from packpass.capture.tallies import collect, share_of
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -102,7 +102,7 @@ class RunningItems(CollectedItems):
         tx, made = self.region.tx, self._shares[0]
         same = made is not None and all(other == made for other in self._shares)
         vector = numbers_made(tx, made, self.region.length) if same else None
-        if vector is None or self.region.skips or self.region.followed:
+        if vector is None or self.region.skips or self.region.ways:
             raise self.refusal()
         sums = emit(tx, "cumsum", vector, 0, method=True)
         self.numbers = call(tx, plain.of_tolist, emit(tx, torch.nn.functional.pad, sums.as_proxy(), (1, 0)))
@@ -129,13 +129,13 @@ class RunningItems(CollectedItems):
             return
         made = [values[0].as_proxy() for values in self.values]
         lasts = [last.as_proxy() for last in self._lasts.values()]
-        if lasts and len(lasts) != len(made):
+        if lasts and (len(lasts) != len(made) or len(made) != 2):
             raise self.refusal()
         if lasts:
             args = (*made, self.region.id, *lasts, self.first[-1])
             self._whole = emit(self.region.tx, markers.LIST_CONTINUE, *args)
         else:
-            self._whole = emit(self.region.tx, markers.LIST_COLLECT, *made, self.region.id)
+            self._whole = collect(self.region, made)
 
     def collected(self) -> Any:
         raise self.refusal()

@@ -32,7 +32,7 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.matrices import goes_over_rows, is_column, is_single, numbers_of_rows, rows_of
-from packpass.capture.region import ITERATIONS, Region
+from packpass.capture.region import Region
 from packpass.capture.state import (
     Mode,
     active,
@@ -166,7 +166,7 @@ def step(user: Any, iterator: Any, location: str) -> Value:
         if not active.regions or active.regions[-1] is not region or user is not region.tx:
             raise refuse("early-exit", "an inner loop was left by break or return", location)
         region.end_iteration()
-        if region.iteration == ITERATIONS:
+        if not region.goes_on():
             active.regions.pop()
             region.close()
             return constant(None)
@@ -293,7 +293,7 @@ def collect(tx: Translator, documents: Any) -> Any:
     active.regions.append(region)
     items = CollectedItems(region)
     region.lists.append(items)
-    for _ in range(ITERATIONS):
+    while region.goes_on():
         region.begin_iteration()
         items.append(call(tx, attribute(tx, documents, "get"), region.index))
         region.end_iteration()

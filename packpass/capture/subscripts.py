@@ -102,7 +102,7 @@ def _last_slot(tx: Any, self: Any, fake: torch.Tensor, entries: list[Any]) -> An
     """``x[..., -1:]`` behind a branch. How many slots that are, one or none, is what such a branch asks for; a pass
     that knows the answer may take it for one, and no other may use the loop."""
     region = active.regions[-1] if active.regions else None
-    if region is None or region.iteration not in region.followed:
+    if region is None or region.iteration not in region.ways.asked:
         return None
     at = [i for i, entry in enumerate(entries) if not _is_full_slice(entry)]
     if len(at) != 1 or not isinstance(entries[at[0]], SliceVariable) or not _is_constant_slice(entries[at[0]]):

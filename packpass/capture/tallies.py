@@ -77,9 +77,14 @@ def vector(region: Region, values: list[Any]) -> Any:
     return made
 
 
+def collect(region: Region, proxies: list[Any]) -> Any:
+    """A list with one entry per document, given what each traced iteration leaves."""
+    return emit(region.tx, markers.LIST_COLLECT, *markers.collected(proxies, region.id))
+
+
 def stacked(region: Region, proxies: list[Any]) -> Any:
     """``torch.stack`` of what documents leave, given what the traced iterations leave."""
-    collected = emit(region.tx, markers.LIST_COLLECT, *proxies, region.id)
+    collected = collect(region, proxies)
     return emit(region.tx, markers.LIST_STACK, collected.as_proxy(), 0, region.length.as_proxy())
 
 

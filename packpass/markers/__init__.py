@@ -38,6 +38,8 @@ from packpass.markers.loops import (
     SEGMENT,
     SHADOWS,
     SPLIT_GET,
+    collected,
+    collected_in,
 )
 from packpass.markers.messages import GROUP, MESSAGES, RECV, SEND, WAIT
 
@@ -81,4 +83,6 @@ __all__ = [
     "SHADOWS",
     "SPLIT_GET",
     "WAIT",
+    "collected",
+    "collected_in",
 ]

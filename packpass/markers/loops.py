@@ -8,7 +8,8 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
     i1 = loop_begin(n, id=1, it=1)
     ...the same body again, must be isomorphic...
     loop_end(i1, id=1, it=1)
-    parts = list_collect(y0, y1, id=1)   # one per Python list the body appends to
+    parts = list_collect(y0, y1, id=1)   # one per Python list the body appends to; y2, ... where branches make more
+                                         # than two ways through the body, each of which is traced
     z = ragged_cat(parts, dim)           # torch.cat of that list; list_join where every part has the same size,
                                          # list_stack for torch.stack, list_pad for pad_sequence,
                                          # list_diagonal for torch.block_diag, list_boundaries for the offsets of a
@@ -42,7 +43,7 @@ _lib.define("loop_skip.Tensor(Tensor cond, bool skip_when, int id, int it) -> ()
 _lib.define("loop_check(SymBool cond, str message, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_branch(SymBool cond, bool outcome, bool implied) -> ()", tags=_TAGS)
 _lib.define("loop_branch.Tensor(Tensor cond, bool outcome, bool implied) -> ()", tags=_TAGS)
-_lib.define("list_collect(Tensor first, Tensor second, int id) -> Tensor", tags=_TAGS)
+_lib.define("list_collect(Tensor first, Tensor second, int id, Tensor[]? others=None) -> Tensor", tags=_TAGS)
 _lib.define("list_last(SymInt index, int id, int it, int number) -> SymInt", tags=_TAGS)
 _lib.define(
     "list_continue(Tensor first, Tensor second, int id, SymInt last_first, SymInt last_second, int start) -> Tensor",
@@ -116,6 +117,19 @@ LOOP_BRANCH = (_ns.loop_branch.default, _ns.loop_branch.Tensor)
 """The condition of a branch, and which way this iteration goes; ``implied``: because another branch goes its way, which
 says so only if both ask for a document's length. Else nothing for those who do not ask."""
 LIST_COLLECT = _ns.list_collect.default
+
+
+def collected(values: Sequence[Any], id: int) -> tuple[Any, ...]:
+    """The arguments of `LIST_COLLECT`, given what each traced iteration leaves."""
+    first, second, *others = values
+    return (first, second, id, others) if others else (first, second, id)
+
+
+def collected_in(collect: Any, which: int) -> Any:
+    """What the traced iteration with that number leaves in such a list."""
+    return collect.args[which] if which < 2 else collect.args[3][which - 2]
+
+
 LIST_LAST = _ns.list_last.default
 """The last entry of a list of numbers, before a document adds its own."""
 LIST_CONTINUE = _ns.list_continue.default
@@ -224,14 +238,15 @@ def _(length: int, id: int, it: int) -> torch.SymInt:
     return index
 
 
-def _ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = (), other: torch.Tensor | None = None) -> torch.Tensor:
-    """An empty tensor like ``x`` whose unbacked sizes, and ``fresh_dims``, are new unknown sizes; sizes that an
-    ``other`` document has as well are those of all."""
+def _ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = (), others: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+    """An empty tensor like ``x`` whose unbacked sizes, and ``fresh_dims``, are new unknown sizes; sizes that all
+    ``others``, if there are any, have as well are those of all documents."""
     sizes: list[int | torch.SymInt] = []
     for d, s in enumerate(x.shape):
         unknown = isinstance(s, torch.SymInt) and bool(free_unbacked_symbols(s))
-        if other is not None and other.dim() == x.dim():
-            unknown = not statically_known_true(s == other.shape[d])
+        alike = [other for other in others if other.dim() == x.dim()]
+        if alike:
+            unknown = not all(statically_known_true(s == other.shape[d]) for other in alike)
         sizes.append(_fresh_size() if unknown or d in fresh_dims else s)
     return x.new_empty(sizes)
 
@@ -246,7 +261,9 @@ torch.library.register_fake("packpass_capture::loop_check", lambda cond, message
 torch.library.register_fake("packpass_capture::loop_branch", lambda cond, outcome, implied: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_branch.Tensor", lambda cond, outcome, implied: None, lib=_lib)
 torch.library.register_fake(
-    "packpass_capture::list_collect", lambda first, second, id: _ragged_like(first, (), second), lib=_lib
+    "packpass_capture::list_collect",
+    lambda first, second, id, others=None: _ragged_like(first, (), (second, *(others or ()))),
+    lib=_lib,
 )
 torch.library.register_fake(
     "packpass_capture::list_last",
@@ -255,7 +272,7 @@ torch.library.register_fake(
 )
 torch.library.register_fake(
     "packpass_capture::list_continue",
-    lambda first, second, id, last_first, last_second, start: _ragged_like(first, (), second),
+    lambda first, second, id, last_first, last_second, start: _ragged_like(first, (), (second,)),
     lib=_lib,
 )
 torch.library.register_fake("packpass_capture::list_get", lambda collected, index: _ragged_like(collected), lib=_lib)

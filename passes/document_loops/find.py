@@ -127,7 +127,7 @@ def interpret(
         raise Refused("skip-condition", "a list in a loop that skips short documents")
     appended: dict[fx.Node, Any] = {}
     for collect in loop.collects:
-        source = collect.args[which]
+        source = markers.collected_in(collect, which)
         assert isinstance(source, fx.Node)
         if source in loop.nodes and source not in body:
             appended[collect] = None  # what is appended in the other traced iteration: this one appends nothing
@@ -166,7 +166,7 @@ def _count_from_the_start(machine: Machine, loop: LoopFound) -> None:
 
 def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     """Check every condition; raises `Refused`."""
-    if len(loop.iterations) != 2:
+    if len(loop.iterations) < 2:
         raise Refused("not-captured", "the loop was not traced twice")
     hoisted = hoistable(graph, loop)
     inside = loop.nodes - set(hoisted)
@@ -176,7 +176,8 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     try:
         first, appended = _generic(loop)
     except Refused as refused:
-        if not any(node.target in markers.LOOP_BRANCH for node in loop.iterations[0][1]):
+        branches = any(node.target in markers.LOOP_BRANCH for node in loop.iterations[0][1])
+        if not branches or len(loop.iterations) != 2:
             raise
         try:
             interner, made = Interner(), {}  # type: Interner, dict[int, Any]
@@ -194,18 +195,20 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
 
 
 def _generic(loop: LoopFound) -> tuple[Machine, dict[fx.Node, Any]]:
-    """What each iteration leaves, if the two that were traced leave the same."""
+    """What each iteration leaves, if those that were traced leave the same."""
     intern, fakes = Interner(), {}  # type: Interner, dict[int, Any]
     try:
-        (first, appended), (second, appended_again) = (interpret(loop, i, intern, fakes) for i in (0, 1))
+        each = [interpret(loop, i, intern, fakes) for i in range(len(loop.iterations))]
     except OtherDocuments as refused:
         intern, fakes = Interner(), {}
         try:
-            both = [interpret(loop, i, intern, fakes, refused.documents, parts=refused.parts) for i in (0, 1)]
+            numbers = range(len(loop.iterations))
+            each = [interpret(loop, i, intern, fakes, refused.documents, parts=refused.parts) for i in numbers]
         except Refused:
             raise refused from None
-        (first, appended), (second, appended_again) = both
-    _same_effects(first, appended, second, appended_again)
+    (first, appended), *others = each
+    for other, appended_again in others:
+        _same_effects(first, appended, other, appended_again)
     return first, appended
 
 

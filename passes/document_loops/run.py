@@ -15,7 +15,7 @@ from passes.context import PassContext
 from passes.document_loops import last_boundary
 from passes.document_loops.find import Decided, decide
 from passes.document_loops.rewrite import rewrite
-from passes.loops import LoopFound, find
+from passes.loops import LoopFound, find, first_line
 from passes.refused import Refused
 
 NAME = "vectorize_segments"
@@ -31,19 +31,13 @@ def numbered(graph: fx.Graph, number: int) -> LoopFound:
 def run_loop(graph: fx.Graph, number: int, context: PassContext) -> Rewrite | Refusal:
     """Rewrite one captured loop. An earlier loop may have made the documents that this one takes from its list."""
     loop = numbered(graph, number)
-    location = context.locations.get(number) or _first_line(loop)
+    location = context.locations.get(number) or first_line(loop)
     result = run_one(graph, functools.partial(decide, graph, loop), location)
     if isinstance(result, Refusal) and result.code == "not-generic" and number in context.branches:
         where = context.branches[number]
         reason = f"what the loop does for a document depends on its length or its data: the branch at {where} matters"
         return Refusal(NAME, "length-branch", reason, location)
     return result
-
-
-def _first_line(loop: LoopFound) -> str:
-    """The user's line of a loop that a pass has taken out of another one."""
-    lines = (location_of_node(node) for node in loop.iterations[0][1])
-    return next((line for line in lines if line), "<unknown>")
 
 
 def run_one(graph: fx.Graph, decision: Callable[[], Decided], location: str) -> Rewrite | Refusal:

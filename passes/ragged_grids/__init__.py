@@ -18,7 +18,8 @@ one looks; they must leave the same. What an operation means is asked of `packpa
 not take for a document are checked, and the error names it.
 
 Operations without a rule are taken apart by torch (`apart`). Sums and extremes make rows of their own (`rules_slots`).
-One branch on sizes may leave different things (`arms`, `either`).
+Branches on sizes may leave different things (`arms`, `ways`); loops over documents that are cut out of a row are taken
+as well, where such branches keep them from being whole rows.
 
 Does not handle (each refused by a stable code): operations that put slots of a document together in other ways, or
 have no rule (``no-rule``), shapes that depend on values (``no-rule``), writes (``outer-tensor-write``), sizes that are
@@ -29,10 +30,12 @@ from __future__ import annotations
 
 from torch import fx
 
+from packpass import markers
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.context import PassContext
-from passes.loops import LoopFound, find
+from passes.document_loops import find as document_loops
+from passes.loops import LoopFound, find, first_line
 from passes.ragged_grids.decide import decide, is_over_rows
 from passes.ragged_grids.rewrite import rewrite
 from passes.refused import Refused
@@ -43,17 +46,34 @@ NAME = "ragged_grids"
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph that reads rows of sizes."""
     results: list[Rewrite | Refusal] = []
-    for number in [loop.id for loop in find(gm.graph) if is_over_rows(loop)]:
+    for number in [loop.id for loop in find(gm.graph)]:
         (loop,) = (loop for loop in find(gm.graph) if loop.id == number)
-        results.append(_run_one(gm.graph, loop, context.locations.get(number, "<unknown>")))
-        context.products.judged_loops.add(number)
+        over_rows = is_over_rows(loop)
+        if not over_rows and not _has_ways(gm.graph, loop):
+            continue
+        what = "loop over rows of sizes" if over_rows else "loop over documents"
+        result = _run_one(gm.graph, loop, context.locations.get(number) or first_line(loop), what)
+        if over_rows or isinstance(result, Rewrite) or result.code == "length-branch":
+            results.append(result)
+            context.products.judged_loops.add(number)
     if any(isinstance(result, Rewrite) for result in results):
         gm.graph.lint()
         gm.recompile()
     return results
 
 
-def _run_one(graph: fx.Graph, loop: LoopFound, location: str) -> Rewrite | Refusal:
+def _has_ways(graph: fx.Graph, loop: LoopFound) -> bool:
+    """Do documents that are cut out of rows go different ways, so that they are no rows that are worked on at once?"""
+    if not any(node.target in markers.LOOP_BRANCH for node in loop.iterations[0][1]):
+        return False
+    try:
+        document_loops.decide(graph, loop)
+    except Refused:
+        return True
+    return False
+
+
+def _run_one(graph: fx.Graph, loop: LoopFound, location: str, what: str) -> Rewrite | Refusal:
     try:
         decided = decide(graph, loop)
         made = rewrite(graph, decided, NAME)
@@ -64,4 +84,4 @@ def _run_one(graph: fx.Graph, loop: LoopFound, location: str) -> Rewrite | Refus
             reason += f" (at {line})"
         return Refusal(NAME, refused.code, reason, location)
     after = "index arithmetic on one row of slots"
-    return Rewrite(NAME, location, "loop over rows of sizes", after, made, Claims(captured_loop=True))
+    return Rewrite(NAME, location, what, after, made, Claims(captured_loop=True))

@@ -18,7 +18,6 @@ from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.names import name_of_target
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.ragged_grids.arms import Arms, arms
-from passes.ragged_grids.either import Either, either
 from passes.ragged_grids.machine import Check, Machine, label
 from passes.ragged_grids.sizes import DOCUMENT, LAST, Names, coordinates
 from passes.ragged_grids.steps import finish, step
@@ -34,12 +33,14 @@ from passes.ragged_grids.terms import (
     Padded,
     Piece,
     Read,
+    Selected,
     Term,
     Value,
     computed,
     reads,
     walk,
 )
+from passes.ragged_grids.ways import length_of, ways
 from passes.refused import Refused
 
 _INTEGERS = (torch.int32, torch.int64)
@@ -100,7 +101,7 @@ def _is_row_number(node: fx.Node) -> bool:
 
 def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     """Check every condition; raises `Refused`."""
-    if len(loop.iterations) != 2:
+    if len(loop.iterations) < 2:
         raise Refused("not-captured", "the loop was not traced twice")
     hoisted = hoistable(graph, loop)
     inside = loop.nodes - set(hoisted)
@@ -109,8 +110,8 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     if not loop.collects:
         raise Refused("no-effect", "the loop over rows of sizes fills no list")
     intern, names = Interner(), Names()
-    first, second = (_interpret(loop, i, intern, names) for i in (0, 1))
-    appended, checks = _generic(loop, first, second)
+    machines = [_interpret(loop, i, intern, names) for i in range(len(loop.iterations))]
+    appended, checks = _generic(loop, machines)
     if any(_mentions_last(term) for _, term in appended):
         raise Refused("no-rule", "the last entry of a list is used otherwise than to count on from it")
     dead = list_sizes(loop)
@@ -122,41 +123,49 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     return decided
 
 
-def _generic(loop: LoopFound, first: Machine, second: Machine) -> tuple[Appended, tuple[Check, ...]]:
+def _generic(loop: LoopFound, machines: list[Machine]) -> tuple[Appended, tuple[Check, ...]]:
     """What every document appends, and what must hold for it; raises `Refused`."""
-    both = [(collect, _terms(collect, first, second)) for collect in loop.collects]
-    ways = arms(first, second)
-    if ways is not None:
+    first = machines[0]
+    found = [(collect, _terms(loop, collect, machines)) for collect in loop.collects]
+    differs = [collect for collect, terms in found if any(term is not terms[0] for term in terms)]
+    if not differs and all(machine.checks == first.checks for machine in machines):
+        return tuple((collect, terms[0]) for collect, terms in found if terms[0] is not None), tuple(first.checks)
+    nothing = any(None in terms for _, terms in found)
+    few = arms(*machines) if len(machines) == 2 and not nothing else None
+    if few is not None:
         try:
-            return _of_ways(both, ways, ways.few is first)
+            return _of_arms(found, few, few.few is first)
         except Refused:
             log.debug("what a branch leaves is not worked out from sizes")
-    sides = either(first, second)
-    if sides is not None:
-        return _of_ways(both, sides, sides.holds is first)
-    for collect, (one, other) in both:
-        if one is not other:
-            raise Refused("not-generic", "two iterations of the loop do different things", collect)
-    if first.checks != second.checks:
-        raise Refused("not-generic", "two iterations of the loop do different things")
-    return tuple((collect, one) for collect, (one, _) in both), tuple(first.checks)
+    known = ways(machines)
+    if known is None:
+        reason = "two iterations of the loop do different things"
+        raise Refused("not-generic", reason, differs[0] if differs else None)
+    which = [machines.index(machine) for machine in known.machines]
+    appended = tuple((collect, known.term([terms[i] for i in which])) for collect, terms in found)
+    return appended, known.checks()
 
 
-def _of_ways(both: Any, ways: Arms | Either, in_order: bool) -> tuple[Appended, tuple[Check, ...]]:
-    terms = [(collect, ways.term(found if in_order else found[::-1])) for collect, found in both]
-    return tuple(terms), ways.checks()
+def _of_arms(found: Any, few: Arms, in_order: bool) -> tuple[Appended, tuple[Check, ...]]:
+    terms = [(collect, few.term(terms if in_order else terms[::-1])) for collect, terms in found]
+    return tuple(terms), few.checks()
 
 
-def _terms(collect: fx.Node, first: Machine, second: Machine) -> tuple[Term, Term]:
-    """What each traced iteration appends to a list."""
-    one, other = (machine.term(_source(collect, i), collect) for i, machine in enumerate((first, second)))
-    if collect.target is markers.LIST_CONTINUE:
-        one, other = (counted_on(m, term, collect) for m, term in ((first, one), (second, other)))
-    return one, other
+def _terms(loop: LoopFound, collect: fx.Node, machines: list[Machine]) -> tuple[Term | None, ...]:
+    """What each traced iteration appends to a list; None for nothing."""
+    found: list[Term | None] = []
+    for i, machine in enumerate(machines):
+        source = _source(collect, i)
+        if source in loop.nodes and source not in loop.iterations[i][1]:
+            found.append(None)  # of another iteration: this one appends nothing
+            continue
+        term = machine.term(source, collect)
+        found.append(counted_on(machine, term, collect) if collect.target is markers.LIST_CONTINUE else term)
+    return tuple(found)
 
 
 def _source(collect: fx.Node, which: int) -> fx.Node:
-    source = collect.args[which]
+    source = markers.collected_in(collect, which)
     assert isinstance(source, fx.Node)
     return source
 
@@ -164,6 +173,7 @@ def _source(collect: fx.Node, which: int) -> fx.Node:
 def _interpret(loop: LoopFound, which: int, intern: Interner, names: Names) -> Machine:
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, names, loop.nodes)
+    machine.only_segments = not is_over_rows(loop)
     machine.size.bind(example(begin), DOCUMENT)
     for node in body:
         step(machine, node)
@@ -219,6 +229,9 @@ def _concatenated(decided: Decided, collect: fx.Node, term: Term) -> None:
             said = "the list of per-document tensors is used by something else than torch.cat or torch.stack"
             raise Refused("list-use", said, user)
         term_of, dim = joined
+        if may_be_nothing(term) and is_among(user) and any(p.grad for p in walk(term) if isinstance(p, (Input, Piece))):
+            reason = "where no document adds to a list, what it is made of has no gradient in eager"
+            raise Refused("length-branch", reason, user)
         own = [size for d, size in enumerate(term_of.dims) if d != dim]
         if any(size.free_symbols & decided.names.own for size in own):
             raise Refused("list-use", "documents of different shapes are joined along another dimension", user)
@@ -235,17 +248,43 @@ def _no_memory_beside(term: Term, node: fx.Node) -> None:
         raise Refused("no-rule", "a padded tensor, or one of several parts, that is computed", node)
 
 
+def may_be_nothing(term: Term) -> bool:
+    """Are there documents that leave nothing?"""
+    return isinstance(term, Selected) and sympy.expand(sympy.Add(*term.names)) != 1
+
+
+def is_among(joined: fx.Node) -> bool:
+    """Is what documents leave joined to other tensors, so that there need not be any of them?"""
+    return any(user.target is torch.cat for user in joined.users)
+
+
 def row_of(user: fx.Node, term: Term) -> tuple[Term, int] | None:
     """What each document adds to the row that a use makes of the list, and the dimension along which; None for other
     uses."""
+    some = may_be_nothing(term)
     if user.target in (markers.RAGGED_CAT, markers.LIST_JOIN) and term.dims:
-        return term, int(str(user.args[1])) % len(term.dims)
+        dim = int(str(user.args[1])) % len(term.dims)
+        if isinstance(term, Selected) and user.target is markers.RAGGED_CAT:
+            length = length_of({part.of: name for part, name in zip(term.parts, term.names, strict=True)}, dim)
+            return dataclasses.replace(term, dims=(*term.dims[:dim], length, *term.dims[dim + 1 :])), dim
+        return None if some else (term, dim)
+    if some:
+        return None
     if user.target is not markers.LIST_STACK:
         return None
     dim = int(str(user.args[1])) % (len(term.dims) + 1)
+    return _as_one(term, dim), dim
+
+
+def _as_one(term: Term, dim: int) -> Term:
+    """A term with one more dimension, of one slot."""
     dims = (*term.dims[:dim], sympy.Integer(1), *term.dims[dim:])
+    form = (dims, term.dtype, term.device, term.grad)
+    if isinstance(term, Selected):
+        parts = [_as_one(part.of, dim) for part in term.parts]
+        return Selected(*form, tuple(Read(part, coordinates(part.dims)) for part in parts), term.names)
     at = coordinates(dims)
-    return Moved(dims, term.dtype, term.device, term.grad, Read(term, (*at[:dim], *at[dim + 1 :]))), dim
+    return Moved(*form, Read(term, (*at[:dim], *at[dim + 1 :])))
 
 
 def _from_outside(graph: fx.Graph, decided: Decided) -> None:
@@ -253,10 +292,11 @@ def _from_outside(graph: fx.Graph, decided: Decided) -> None:
     begin = decided.loop.iterations[0][0]
     count = decided.documents
     number = example(count) if isinstance(count, fx.Node) else count
-    nodes = {column.node: column for column in decided.names.columns.values()}
-    for column in nodes.values():
+    nodes = {column.node for column in decided.names.columns.values()}
+    for column in decided.names.columns.values():
         rows = example(column.node).shape[0]
-        if not statically_known_true(rows >= number) and not (isinstance(rows, int) and rows == 1):
+        enough = statically_known_true(rows - column.ahead >= number)
+        if not enough and not (isinstance(rows, int) and rows == 1 and not column.ahead):
             raise Refused(
                 "unequal-lengths", "there are not known to be as many rows of sizes as documents", column.node
             )

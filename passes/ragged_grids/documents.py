@@ -14,7 +14,7 @@ from packpass._compat import statically_known_true
 from packpass.semantics import example
 from packpass.semantics.build import Builder, NotBuilt
 from passes.ragged_grids.machine import Check
-from passes.ragged_grids.sizes import DOCUMENT, Names, Quotient, Ratio, Remainder
+from passes.ragged_grids.sizes import DOCUMENT, Column, Names, Quotient, Ratio, Remainder
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -38,9 +38,10 @@ class Documents:
         self.device = example(like).device
         self._vectors: dict[Any, Any] = {}
         self.slots: dict[Any, Any] = {}
-        """Length of documents -> the slots of documents that are that long (`passes.ragged_grids.row.Slots`)."""
+        """Length of documents, and which of them -> the slots of documents that are that long
+        (`passes.ragged_grids.places.Slots`)."""
         self.layers: dict[Any, fx.Node] = {}
-        """`Layer` -> the row that it makes."""
+        """`Layer` and which documents -> the row that it makes of these."""
 
     def call(self, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
         """One node with its fake value; a failing fake run refuses the rewrite."""
@@ -77,7 +78,7 @@ class Documents:
             return self.call(torch.arange, self.documents, device=self.device)
         if found.is_Symbol:
             column = self.names.columns.get(found)
-            return self._outer(found) if column is None else self._column(column.node, column.column)
+            return self._outer(found) if column is None else self._column(column)
         if found.is_Pow and found.exp.is_Integer and found.exp > 0:
             return functools.reduce(
                 functools.partial(self.call, operator.mul), [self.vector(found.base)] * int(found.exp)
@@ -141,7 +142,10 @@ class Documents:
             raise Refused("no-rule", f"a branch on {holds.func.__name__} of sizes")
         return self.call(_COMPARED[holds.func], *(self.full(part) for part in holds.args))
 
-    def _column(self, node: fx.Node, column: int | None) -> fx.Node:
+    def _column(self, of: Column) -> fx.Node:
+        node, column = of.node, of.column
+        if of.ahead:
+            node = self.call(operator.getitem, node, slice(of.ahead, None))
         rows = example(node).shape[0]
         same = statically_known_true(rows == self._count())
         single = isinstance(rows, int) and rows == 1  # for all documents

@@ -51,6 +51,8 @@ class Machine:
         """What the program itself asserts: a number, and how it compares with 0."""
         self.branches: list[Any] = []
         """``(condition, outcome)`` of every branch that the iteration met; None where nothing is known of it."""
+        self.only_segments = False
+        """Must slices by numbers of the document lie between neighbouring boundaries? Eager cuts what others lack."""
         self.taken_apart: list[Any] = []
         """Targets of the calls whose pieces are being interpreted, outermost first."""
         self._divided: dict[Any, Any] = {}

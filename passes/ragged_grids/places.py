@@ -22,23 +22,28 @@ from passes.refused import Refused
 _ops = torch.ops.packpass
 
 
-class Slots:
-    """The slots of documents of given lengths, one behind the other; shared by all lists of such lengths."""
+ALL: Any = sympy.Integer(1)
+"""Every document goes there."""
 
-    def __init__(self, documents: Documents, length: Any) -> None:
+
+class Slots:
+    """The slots of documents of given lengths, one behind the other; shared by all lists of such lengths. ``going`` is
+    1 for documents that have these slots, and 0 for those that have none in this row."""
+
+    def __init__(self, documents: Documents, length: Any, going: Any = ALL) -> None:
         call = documents.call
-        self.length = length
-        self.cu = documents.ends(documents.full(length))
+        self.length, self.going = length, going
+        self.cu = documents.ends(documents.full(sympy.expand(going * length)))
         self.total = call(_ops.covered_length.default, self.cu)
         self.ids = call(_ops.segment_ids.default, self.cu, self.total)
         self.numbers = call(_ops.position_ids.default, self.cu, self.total)
 
 
-def slots_of(documents: Documents, length: Any) -> Slots:
+def slots_of(documents: Documents, length: Any, going: Any = ALL) -> Slots:
     """The slots of documents of that length, made once."""
-    if length not in documents.slots:
-        documents.slots[length] = Slots(documents, length)
-    slots: Slots = documents.slots[length]
+    if (length, going) not in documents.slots:
+        documents.slots[length, going] = Slots(documents, length, going)
+    slots: Slots = documents.slots[length, going]
     return slots
 
 
@@ -105,14 +110,16 @@ class Places:
 
     # --- memory ---------------------------------------------------------------------------------------------
 
-    def of_row(self, node: fx.Node, dims: tuple[Any, ...], dim: int, at: tuple[Any, ...]) -> fx.Node:
-        """A document's part of a row, which lies along ``dim``, at places of this one."""
+    def of_row(self, node: fx.Node, dims: tuple[Any, ...], dim: int, at: tuple[Any, ...], going: Any = ALL) -> fx.Node:
+        """A document's part of a row, which lies along ``dim``, at places of this one; ``going``: of the documents that
+        have a part of it."""
         axes = range(1, self.rank)
         whole = [Free(axis, size) for axis, size in zip(axes, (*dims[:dim], *dims[dim + 1 :]), strict=False)]
         own = [where for d, where in enumerate(at) if d != dim]
-        if at[dim] == SLOT and self.slots.length == dims[dim] and own == whole and len(own) == self.rank - 1:
+        same = self.slots.length == dims[dim] and self.slots.going == going
+        if at[dim] == SLOT and same and own == whole and len(own) == self.rank - 1:
             return self.call(torch.movedim, node, dim, 0) if dim else node
-        at = (*at[:dim], at[dim] + self.documents.begin(dims[dim]), *at[dim + 1 :])
+        at = (*at[:dim], at[dim] + self.documents.begin(sympy.expand(going * dims[dim])), *at[dim + 1 :])
         return self.gathered(node, (*dims[:dim], None, *dims[dim + 1 :]), at)
 
     def gathered(self, node: fx.Node, dims: tuple[Any, ...], at: tuple[Any, ...]) -> fx.Node:

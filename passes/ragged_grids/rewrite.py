@@ -5,17 +5,18 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 
 from packpass import markers
 from packpass.semantics import example
 from passes.prune import prune
-from passes.ragged_grids.decide import Decided, row_of
+from passes.ragged_grids.decide import Decided, is_among, may_be_nothing, row_of
 from passes.ragged_grids.documents import Documents
-from passes.ragged_grids.places import Slots, slots_of
+from passes.ragged_grids.places import ALL, Slots, slots_of
 from passes.ragged_grids.row import KeptSlots, Row
-from passes.ragged_grids.terms import Piece, Term, walk
+from passes.ragged_grids.terms import Piece, Selected, Term, walk
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -64,7 +65,7 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
     used = {name for part in parts for size in part.dims for name in size.free_symbols}
     used.update(*(check.about for check in later))
     for name in (name for name in kept if name in used):
-        slots[name] = KeptSlots(documents, name, kept[name])
+        slots[name, ALL] = KeptSlots(documents, name, kept[name])
     for check in later:
         documents.check(check)
     made = {}
@@ -75,6 +76,10 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
                 if term.device != documents.device:
                     raise Refused("no-rule", "a document's tensors are on another device than its sizes", user)
                 each, dim = joined
+                if isinstance(term, Selected) and may_be_nothing(term) and not is_among(user):
+                    some = documents.call(torch.sum, documents.full(sympy.expand(sympy.Add(*term.names))))
+                    holds = documents.call(operator.gt, some, 0)
+                    documents.call(torch._assert_async, holds, "packpass: expected a non-empty list of tensors")
                 own = slots_of(documents, each.dims[dim])
                 made[user] = Row(documents, own, each, dim).made()
                 if collect.target is markers.LIST_CONTINUE:

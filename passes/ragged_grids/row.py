@@ -12,7 +12,7 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import example
 from passes.ragged_grids.documents import Documents
-from passes.ragged_grids.places import Places, Slots, is_tensor, slots_of
+from passes.ragged_grids.places import ALL, Places, Slots, is_tensor, slots_of
 from passes.ragged_grids.sizes import SLOT, Free, placed
 from passes.ragged_grids.terms import (
     Applied,
@@ -48,7 +48,7 @@ class KeptSlots(Slots):
         call = documents.call
         every = Slots(documents, mask.dims[0])
         sums = documents.ends(Row(documents, every, mask, 0).made())
-        self.length = name
+        self.length, self.going = name, ALL
         self.cu = call(torch.index_select, sums, 0, every.cu)
         self.total = call(_ops.covered_length.default, self.cu)
         wanted = call(torch.arange, self.total, device=documents.device)
@@ -114,7 +114,8 @@ class Row(Places):
         if isinstance(term, Piece):
             return self.of_row(term.node, term.dims, term.dim, at)
         if isinstance(term, (Layer, Pooled)):
-            return self.of_row(in_one_row(self.documents, term), term.dims, 0, at)
+            going = self.slots.going
+            return self.of_row(in_one_row(self.documents, term, going), term.dims, 0, at, going)
         if isinstance(term, Kept):
             return self._kept(term, at)
         if isinstance(term, Reduced):
@@ -236,29 +237,34 @@ class Row(Places):
 
 
 def _selected(documents: Documents, slots: Slots, term: Selected, dim: int) -> fx.Node:
-    """The rows of the documents of either way, and each document's slots out of the one that has them."""
-    call, rows, starts = documents.call, [], []
-    for part, going in zip(term.parts, (term.name, 1 - term.name), strict=True):
-        own = slots_of(documents, sympy.expand(going * part.of.dims[dim]))
+    """The rows of the documents of each way, and each document's slots out of the one that has them."""
+    call, rows, start, front = documents.call, [], None, None
+    for part, going in zip(term.parts, term.names, strict=True):
+        own = slots_of(documents, part.of.dims[dim], going)
         rows.append(Row(documents, own, part.of, dim).made())
-        starts.append(call(operator.getitem, own.cu, slice(0, -1)))
-    front = call(torch.ops.aten.sym_size.int, rows[0], dim)
-    starts[1] = call(torch.add, starts[1], front)
-    start = call(torch.where, call(operator.eq, documents.vector(term.name), 1), *starts)
+        begins = call(operator.getitem, own.cu, slice(0, -1))
+        if start is None:
+            start = begins
+        else:
+            begins = call(torch.add, begins, front)
+            start = call(torch.where, call(operator.eq, documents.full(going), 1), begins, start)
+        size = call(torch.ops.aten.sym_size.int, rows[-1], dim)
+        front = size if front is None else call(operator.add, front, size)
     places = call(torch.add, call(torch.index_select, start, 0, slots.ids), slots.numbers)
     return call(torch.index_select, call(torch.cat, tuple(rows), dim), dim, places)
 
 
-def in_one_row(documents: Documents, term: Layer | Pooled) -> fx.Node:
-    """The row of all documents' slots that such a term holds, made once for all who read it."""
-    if term not in documents.layers:
-        made = _layer(documents, term) if isinstance(term, Layer) else _pooled(documents, term)
-        documents.layers[term] = made
-    return documents.layers[term]
+def in_one_row(documents: Documents, term: Layer | Pooled, going: Any) -> fx.Node:
+    """The row of the slots that such a term holds, of those documents that are ``going``, made once for all who read
+    it."""
+    if (term, going) not in documents.layers:
+        made = _layer(documents, term, going) if isinstance(term, Layer) else _pooled(documents, term, going)
+        documents.layers[term, going] = made
+    return documents.layers[term, going]
 
 
-def _layer(documents: Documents, term: Layer) -> fx.Node:
-    slots = slots_of(documents, term.dims[0])
+def _layer(documents: Documents, term: Layer, going: Any) -> fx.Node:
+    slots = slots_of(documents, term.dims[0], going)
 
     def argument(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -273,11 +279,11 @@ def _layer(documents: Documents, term: Layer) -> fx.Node:
     return documents.call(torch.flatten, out, 0, term.rank - 1) if term.rank > 1 else out
 
 
-def _pooled(documents: Documents, term: Pooled) -> fx.Node:
+def _pooled(documents: Documents, term: Pooled, going: Any) -> fx.Node:
     """Groups of slots are documents of their own. Halves are put together as float32, as torch does."""
     call, of = documents.call, term.read.of
-    row = Row(documents, slots_of(documents, of.dims[0]), of, 0).made()
-    groups = slots_of(documents, term.dims[0])
+    row = Row(documents, slots_of(documents, of.dims[0], going), of, 0).made()
+    groups = slots_of(documents, term.dims[0], going)
     sizes = call(torch.index_select, documents.full(term.size), 0, groups.ids)
     cu = documents.ends(sizes)
     exact = torch.float32 if of.dtype.is_floating_point and of.dtype.itemsize == 2 else of.dtype

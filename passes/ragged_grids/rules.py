@@ -157,6 +157,8 @@ def _along(machine: Machine, how: meaning.How, along: Any, size: Any, node: fx.N
         return along
     if isinstance(how, meaning.Cut):
         start = machine.expression(how.start, node)
+        if machine.only_segments and start.free_symbols & machine.names.own:
+            raise Refused("not-a-segment", "a slice does not lie between two neighbouring boundaries", node)
         if not start.is_Integer and along.has(Coordinate):
             (where,) = along.atoms(Coordinate)
             machine.check(

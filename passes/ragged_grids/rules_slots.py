@@ -13,9 +13,10 @@ from packpass.ops._monoids import REDUCTIONS
 from packpass.semantics import Call, call_of, example, meaning, meaning_of
 from packpass.semantics.indexing import entries_of, selection
 from packpass.semantics.reductions import EXTREMES, REDUCING, SCANS
+from passes.document_loops.boundaries import boundary_vector
 from passes.ragged_grids.layers import layer
 from passes.ragged_grids.machine import Machine, label
-from passes.ragged_grids.sizes import Coordinate, coordinates, flat, product, regrouped, unflat
+from passes.ragged_grids.sizes import Column, Coordinate, coordinates, flat, product, regrouped, unflat
 from passes.ragged_grids.terms import Kept, Pooled, Reduced, Scanned, Term, walk
 from passes.refused import Refused
 
@@ -49,16 +50,27 @@ def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     start, stop = (machine.expression(bound, node) for bound in bounds)
     length, row = sympy.expand(stop - start), machine.term(operand.node, node)
     size = row.dims[d]
-    if start not in machine.names.columns or not _goes_on(machine.names.columns[start].node):
+    if not _are_ends(machine.names.columns.get(start), machine.names.columns.get(stop)):
         return None
     if not machine.size.bind(fake.shape[d], length):
         return None
+    machine.check(start, ">=", sympy.Integer(0), node, "a document's slots begin in front of their row")
     machine.check(size - stop, ">=", sympy.Integer(0), node, "a document's slots end behind their row")
     machine.check(length, ">=", sympy.Integer(0), node, "a document has less than no slots")
     dims = (*row.dims[:d], length, *row.dims[d + 1 :])
     at = list(coordinates(dims))
     at[d] = at[d] + start
     return machine.moved((dims, fake.dtype, fake.device, fake.requires_grad), machine.read(row, at))
+
+
+def _are_ends(start: Column | None, stop: Column | None) -> bool:
+    """Does a document begin where the ones before it, or their sizes together, end?"""
+    if start is None or start.column is not None:
+        return False
+    if stop is None:
+        return _goes_on(start.node)
+    (root, offset, lengths), (other, ahead, _) = (boundary_vector(column.node) for column in (start, stop))
+    return root is other and not lengths and ahead + stop.ahead == offset + start.ahead + 1
 
 
 def _goes_on(starts: fx.Node) -> bool:

@@ -111,10 +111,12 @@ def product(sizes: Iterable[Any]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A number of every document: a column of a matrix (``column`` is None for a vector)."""
+    """A number of every document: a column of a matrix (``column`` is None for a vector), that of the first document
+    ``ahead`` of where it begins."""
 
     node: fx.Node
     column: int | None
+    ahead: int = 0
 
 
 class Names:
@@ -130,10 +132,10 @@ class Names:
         self.ways: dict[Any, Any] = {}
         """1 for documents that go one way at a branch, 0 for others -> what holds for the former."""
 
-    def column(self, node: fx.Node, column: int | None) -> Any:
-        key = Column(node, column)
+    def column(self, node: fx.Node, column: int | None, ahead: int = 0) -> Any:
+        key = Column(node, column, ahead)
         if key not in self._symbols:
-            at = "" if column is None else f".{column}"
+            at = ("" if column is None else f".{column}") + (f"+{ahead}" if ahead else "")
             symbol = self._symbols[key] = sympy.Symbol(f"{node.name}{at}", integer=True)
             self.columns[symbol] = key
         return self._symbols[key]

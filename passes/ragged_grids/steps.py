@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from packpass import markers
+from packpass._compat import least_of
 from packpass.semantics import Call, call_of, effects, example
 from packpass.semantics.pointwise import DIVIDING
 from passes.ragged_grids.apart import taken_apart
@@ -44,7 +45,7 @@ def step(machine: Machine, node: fx.Node) -> None:
         _checked(machine, node)
         return
     if node.target in markers.LOOP_SKIP:
-        raise Refused("skip-condition", "a loop over rows of sizes that skips documents has no rule", node)
+        raise Refused("skip-condition", "a loop skips documents by something else than their numbers", node)
     if node.target is markers.LIST_LAST:
         machine.size.bind(example(node), LAST)
         return
@@ -68,7 +69,7 @@ def step(machine: Machine, node: fx.Node) -> None:
     try:
         apply(machine, node, call)
     except Refused as refused:
-        if refused.code != "no-rule" or not taken_apart(machine, node, step):
+        if refused.code not in ("no-rule", "length-mismatch") or not taken_apart(machine, node, step):
             raise
 
 
@@ -124,7 +125,8 @@ def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
         return sympy.expand(term.start + term.step * at[0])
     if not isinstance(term, Input) or len(at) not in (1, 2):
         return None
-    if at[0] != DOCUMENT and not (at[0] == 0 and term.dims[0] == 1):  # of one row, torch does not ask which
+    ahead = 0 if at[0] == 0 and term.dims[0] == 1 else at[0] - DOCUMENT  # of one row, torch does not ask which
+    if not sympy.sympify(ahead).is_Integer or ahead < 0:
         return None
     call = call_of(term.node)
     if call is not None and not _changed(call):
@@ -140,7 +142,7 @@ def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
             return found
     if not all(a.is_Integer for a in at[1:]):
         return None
-    return machine.names.column(term.node, int(at[1]) if len(at) == 2 else None)
+    return machine.names.column(term.node, int(at[1]) if len(at) == 2 else None, int(ahead))
 
 
 def _changed(call: Call) -> bool:
@@ -186,7 +188,27 @@ def _assume(machine: Machine, node: fx.Node) -> None:
     except Unknown:
         raise Refused("no-rule", "a size that depends on values of tensors is checked", node) from None
     for part in holds.args if isinstance(holds, sympy.And) else (holds,):
-        _assumed(machine, node, part)
+        if not _whole_part(machine, node, part, value):
+            _assumed(machine, node, part)
+
+
+def _whole_part(machine: Machine, node: fx.Node, holds: Any, condition: torch.SymBool) -> bool:
+    """``table[:t]`` beside ``t`` slots: the table must have as many, if it has not one slot, which would be for all."""
+    if not isinstance(holds, sympy.Eq):
+        return False
+    for size, least in (holds.args, holds.args[::-1]):
+        if isinstance(least, sympy.Min) and size in least.args:
+            others = [other for other in least.args if other != size]
+            if all(_shared(machine, other) and least_of(condition, other) >= 2 for other in others):
+                for other in others:
+                    machine.check(other - size, ">=", sympy.Integer(0), node, "a table has fewer slots than are read")
+                return True
+    return False
+
+
+def _shared(machine: Machine, number: Any) -> bool:
+    """Do all documents share a number?"""
+    return not number.free_symbols & machine.names.own
 
 
 def _assumed(machine: Machine, node: fx.Node, holds: Any) -> None:

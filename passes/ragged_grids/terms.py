@@ -188,10 +188,10 @@ class Pooled(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Selected(Term):
-    """All of the first of two terms for documents for which ``name`` is 1, all of the second one for the others."""
+    """Of each document, all of the one of several terms whose name is 1 for it; the other names are 0."""
 
-    parts: tuple[Read, Read]
-    name: Any
+    parts: tuple[Read, ...]
+    names: tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -127,14 +127,6 @@ def total_of_documents_between_two_limits(x: Tensor, cu: Tensor) -> Tensor:
     return total / max(count, 1)
 
 
-@leave("f[T] cu", exact=False, must_refuse=True, why="the row's mean has a gradient that documents without tokens give")
-def share_with_a_gradient_of_its_own(x: Tensor, cu: Tensor) -> Tensor:
-    total = x.new_zeros(())
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        total = total + (x.mean() if e == s else x[s:e].sum())
-    return total
-
-
 @leave("f[T] cu", must_refuse=True, why="a short document's own slots have a logarithm that is no number")
 def logarithms_of_documents_of_two(x: Tensor, cu: Tensor) -> Tensor:
     total = x.new_zeros(())

@@ -21,39 +21,6 @@ def filled_up_and_doubled(ids: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(outs)
 
 
-@leave("i[T] cu", tail=False, must_refuse=True, why="documents that lack one slot stay as they are")
-def filled_up_if_two_are_missing(ids: Tensor, cu: Tensor) -> Tensor:
-    labels = []
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        label = ids[s:e]
-        pad = -(e - s) % 4
-        if pad > 1:
-            label = torch.cat([torch.zeros(pad, dtype=torch.long), label])
-        labels.append(label)
-    return torch.cat(labels)
-
-
-@leave("i[T] cu", tail=False, must_refuse=True, why="the branch asks for another number than that of the slots")
-def filled_up_behind_another_branch(ids: Tensor, cu: Tensor) -> Tensor:
-    labels = []
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        label = ids[s:e]
-        if (e - s) % 3 > 0:
-            label = torch.cat([torch.zeros(-(e - s) % 4, dtype=torch.long), label])
-        labels.append(label)
-    return torch.cat(labels)
-
-
-@leave("i[T] cu", tail=False, must_refuse=True, why="documents that lack nothing are turned round")
-def turned_round_if_nothing_is_missing(ids: Tensor, cu: Tensor) -> Tensor:
-    labels = []
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        label, pad = ids[s:e], -(e - s) % 4
-        label = torch.cat([label, torch.zeros(pad, dtype=torch.long)]) if pad > 0 else label.flip(0)
-        labels.append(label)
-    return torch.cat(labels)
-
-
 @leave("f[T] cu", tail=False, why="a negative number of slots is cut off")
 def filled_up_with_less_than_nothing(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([F.pad(x[s:e], (0, (e - s) // 2 * -1)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])

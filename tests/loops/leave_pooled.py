@@ -38,29 +38,6 @@ def sums_along_rows(x: Tensor, grid: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@images("i[N,3]", why="one way puts the patches of an image together")
-def mean_of_large_images(x: Tensor, grid: Tensor) -> Tensor:
-    out = []
-    for part, (_, h, w) in parts(x, grid):
-        if (h, w) == (2, 2):
-            out.append(part)
-        else:
-            out.append(part - part.mean(0))
-    return torch.cat(out)
-
-
-@images("i[N,3]", why="three ways")
-def two_branches(x: Tensor, grid: Tensor) -> Tensor:
-    out = []
-    for part, (t, h, w) in parts(x, grid):
-        if h > w:
-            part = part * 2
-        if t > 2:
-            part = part + 1
-        out.append(part)
-    return torch.cat(out)
-
-
 @images("i[N,3]", why="the ways leave numbers of different kinds", wrap=_grids)
 def whole_numbers_or_not(grid: Tensor) -> Tensor:
     out = []

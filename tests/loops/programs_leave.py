@@ -36,6 +36,7 @@ from . import (
     leave_slices,
     leave_state,
     leave_totals,
+    leave_ways,
     leave_whiles,
     leave_windows,
 )
@@ -48,5 +49,5 @@ __all__ = [
     "leave_filled", "leave_grids", "leave_grown", "leave_images", "leave_index", "leave_iteration", "leave_kept",
     "leave_lengths", "leave_lists", "leave_memory", "leave_modes", "leave_numbered", "leave_numbers",
     "leave_offsets", "leave_places", "leave_pooled", "leave_python", "leave_rows", "leave_sequences", "leave_slices",
-    "leave_state", "leave_totals", "leave_whiles", "leave_windows",
+    "leave_state", "leave_totals", "leave_ways", "leave_whiles", "leave_windows",
 ]  # fmt: skip

@@ -34,6 +34,7 @@ from . import (
     rewrite_sequences,
     rewrite_slices,
     rewrite_totals,
+    rewrite_ways,
     rewrite_whiles,
 )
 from .harness import REWRITE, Program
@@ -45,5 +46,5 @@ __all__ = [
     "rewrite_edges", "rewrite_elsewhere", "rewrite_filled", "rewrite_forms", "rewrite_grids", "rewrite_grown",
     "rewrite_images", "rewrite_kept", "rewrite_lengths", "rewrite_lists", "rewrite_modes", "rewrite_numbered",
     "rewrite_numbers", "rewrite_offsets", "rewrite_outputs", "rewrite_places", "rewrite_pooled", "rewrite_rows",
-    "rewrite_sequences", "rewrite_slices", "rewrite_totals", "rewrite_whiles",
+    "rewrite_sequences", "rewrite_slices", "rewrite_totals", "rewrite_ways", "rewrite_whiles",
 ]  # fmt: skip

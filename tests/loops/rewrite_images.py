@@ -233,7 +233,7 @@ def frames_behind_the_first(grid: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@images("i[N,3] f[1,6,4,5]", wrap=_grids)
+@images("i[N,3] f[1,6,4,5]", wrap=_grids, exact=False)
 def nearest_positions(grid: Tensor, table: Tensor) -> Tensor:
     out = []
     for _, h, w in grid.tolist():

@@ -189,6 +189,17 @@ def split_at_boundaries_and_counted(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([part.cumsum(0) * i for i, part in enumerate(x.tensor_split(cu[1:].tolist()))])
 
 
+@program("f[T] cu", tail=False, demand=True)
+def split_at_falling_places(x: Tensor, cu: Tensor) -> Tensor:
+    """No boundaries: a part that would end before it begins has no slots, and the next one has some of its own."""
+    return torch.cat([part.flip(0) for part in x.tensor_split(cu[1:-1].flip(0).tolist())])
+
+
+@program("f[T,2] cu", tail=False, demand=True)
+def split_at_places_from_the_end(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack([part.sum(0) for part in torch.tensor_split(x, (cu[1:-1] - 5).tolist())])
+
+
 @program("f[2,T] cu", demand=True, shapes=GAPS)
 def one_slot_behind(x: Tensor, cu: Tensor) -> Tensor:
     parts = []

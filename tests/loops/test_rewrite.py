@@ -21,7 +21,7 @@ THROUGH_INDUCTOR = [
     "range_len", "zip_views_item", "list_pairs", "diff_split_cat", "append_then_cat", "ModuleForward", "in_dataclass",
     "roll_beyond_documents", "roll_two_fill_one", "shift_by_subslices", "whole_row_weight", "positions",
     "jagged_of_rolled", "every_third_token", "halves_the_other_way_round", "gates_behind_a_branch",
-    "parts_cut_and_joined",
+    "parts_cut_and_joined", "layer_if_long", "table_for_its_own_size",
     "bfloat16_hidden", "in_place_slice", "three_fields", "chain_of_three", "loss_mask_last_token",
 ]  # fmt: skip
 

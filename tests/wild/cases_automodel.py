@@ -113,14 +113,7 @@ def automodel_kimi_k25_merger() -> Program:
     return Program(call, _images(6))
 
 
-@case(
-    "nemo-automodel",
-    Verdict.REFUSED,
-    graphs=4,
-    breaks=2,
-    codes=["body-not-traceable"],
-    why="two branches on sizes in one body: images of the table's own size, and single frames",
-)
+@case("nemo-automodel")
 def automodel_kimi_k25_table() -> Program:
     """Positions interpolated from a table of another size, and those of frames."""
     torch.manual_seed(0)
