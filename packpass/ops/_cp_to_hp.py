@@ -6,7 +6,7 @@ Reference, for x ``[T / cp, ..., heads, ...]`` (a shard) and ``whole``, the row 
     x = hp_to_cp(cp_to_hp(x))
 
 However many documents and sections: the sections are cut in one copy into what each rank gets, exchanged once, and the
-tokens put in order by `shard_rows`. Each op is the other's backward.
+tokens put in order by `shard_rows`; in host memory `_cp_exchange` does all of it. Each op is the other's backward.
 """
 
 from __future__ import annotations
