@@ -6,21 +6,24 @@ Reference, for x ``[T / cp, ..., heads, ...]`` (a shard) and ``whole``, the row 
     x = hp_to_cp(cp_to_hp(x))
 
 However many documents and sections: the sections are cut in one copy into what each rank gets, exchanged once, and the
-tokens put in order by `shard_rows`. Each op is the other's backward.
+tokens put in order by `shard_rows`; in host memory `_cp_exchange` does all of it. Each op is the other's backward.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from packpass.ops import _cp_exchange
 from packpass.ops._arguments import check_boundaries, check_int, check_tensor
 from packpass.ops._cp_group import CPGroup, exchange, resolve_group
 from packpass.ops._cp_layout import shard_rows_op
+from packpass.ops._documents_only import documents_only_op, fresh_size, put_back_op
 from packpass.ops._geometry import read
 from packpass.ops._library import define, differentiable
 
@@ -71,6 +74,29 @@ def _to_tokens(
     return torch.cat([piece for part in parts for piece in part.unbind(0)], 1).view(shape)
 
 
+# === Host memory ================================================================================================
+
+
+def _to_heads_host(
+    x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True,
+    documents: bool = False, total: int | None = None,
+) -> Tensor:  # fmt: skip
+    if group_size == 1 or not _cp_exchange.is_available():
+        return _to_heads_eager(x, cu_seqlens, sections, dim, group, group_size, zigzag, documents, total)
+    widths, shape = _part_widths(x, sections, dim, group_size), _heads_shape(x, dim, group_size, total)
+    return _cp_exchange.to_heads(x, cu_seqlens, widths, dim, group, group_size, zigzag, documents, total, shape)
+
+
+def _to_tokens_host(
+    y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True,
+    documents: bool = False, total: int | None = None,
+) -> Tensor:  # fmt: skip
+    if group_size == 1 or not _cp_exchange.is_available():
+        return _to_tokens_eager(y, cu_seqlens, sections, dim, group, group_size, zigzag, documents, total)
+    widths, shape = _part_widths(y, sections, dim, group_size), _tokens_shape(y, dim, group_size, total)
+    return _cp_exchange.to_tokens(y, cu_seqlens, widths, dim, group, group_size, zigzag, documents, total, shape)
+
+
 FEW = 4
 """Up to this many ranks generated code has a loop for each of a section's parts; one loop divides for every element."""
 
@@ -107,59 +133,107 @@ def _to_tokens_code(
     return torch.cat([part.transpose(0, 1).flatten(1) for part in parts], 1).view(shape)
 
 
+# === With and without the tails =================================================================================
+
+
+def _with_parts(
+    form: Callable[..., Tensor], host: Callable[..., Tensor] | None, sharded: bool
+) -> Callable[..., Tensor]:
+    """A form of whole rows and shards that takes and gives the documents' parts of them. ``host``: the op that does all
+    of it in host memory, at fewer copies than it would save to have a part in the loops of the neighbours."""
+
+    def run(
+        x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True,
+        documents: bool = False, total: int | None = None,
+    ) -> Tensor:  # fmt: skip
+        if host is not None and x.device.type == "cpu" and group_size > 1:
+            return host(x, cu_seqlens, sections, dim, group, group_size, zigzag, documents, total)
+        shards = cu_seqlens // group_size if documents or total is not None else cu_seqlens
+        given, made = (shards, cu_seqlens) if sharded else (cu_seqlens, shards)
+        if total is not None:
+            x = put_back_op(x, given, 0, total)
+        out = form(x, cu_seqlens, sections, dim, group, group_size, zigzag)
+        return documents_only_op(out, made, 0) if documents else out
+
+    return run
+
+
+_to_heads_eager = _with_parts(_to_heads, None, sharded=True)
+_to_tokens_eager = _with_parts(_to_tokens, None, sharded=False)
+
+
 # === Ops ========================================================================================================
 
 
-def _heads_shape(x: Tensor, dim: int, group_size: int) -> list[Any]:
-    return [x.shape[0] * group_size, *x.shape[1:dim], x.shape[dim] // group_size, *x.shape[dim + 1 :]]
+def _heads_shape(x: Tensor, dim: int, group_size: int, total: int | None = None) -> list[Any]:
+    slots = x.shape[0] if total is None else total
+    return [slots * group_size, *x.shape[1:dim], x.shape[dim] // group_size, *x.shape[dim + 1 :]]
 
 
-def _tokens_shape(y: Tensor, dim: int, group_size: int) -> list[Any]:
-    return [y.shape[0] // group_size, *y.shape[1:dim], y.shape[dim] * group_size, *y.shape[dim + 1 :]]
+def _tokens_shape(y: Tensor, dim: int, group_size: int, total: int | None = None) -> list[Any]:
+    slots = y.shape[0] if total is None else total
+    return [slots // group_size, *y.shape[1:dim], y.shape[dim] * group_size, *y.shape[dim + 1 :]]
 
 
-def _to_heads_fake(
-    x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True
-) -> Tensor:
-    return x.new_empty(_heads_shape(x, dim, group_size))
+def _fake(shape_of: Callable[..., list[Any]]) -> Callable[..., Tensor]:
+    def fake(
+        x: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True,
+        documents: bool = False, total: int | None = None,
+    ) -> Tensor:  # fmt: skip
+        shape = shape_of(x, dim, group_size, total)
+        return x.new_empty([fresh_size(), *shape[1:]] if documents else shape)
+
+    return fake
 
 
-def _to_tokens_fake(
-    y: Tensor, cu_seqlens: Tensor, sections: list[int], dim: int, group: str, group_size: int, zigzag: bool = True
-) -> Tensor:
-    return y.new_empty(_tokens_shape(y, dim, group_size))
-
-
-_ARGUMENTS = "Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size, bool zigzag=True"
+_ARGUMENTS = (
+    "Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size, bool zigzag=True, "
+    "bool documents=False, SymInt? total=None"
+)
+# The eager kernels under names that have no decomposition, because Inductor refuses to call an op that also has one.
+host_cp_to_hp_op = define(f"host_cp_to_hp({_ARGUMENTS}) -> Tensor", fake=_fake(_heads_shape), kernel=_to_heads_host)
+host_hp_to_cp_op = define(f"host_hp_to_cp({_ARGUMENTS}) -> Tensor", fake=_fake(_tokens_shape), kernel=_to_tokens_host)
+# ``documents``: the result is the documents' part alone. ``total``: slots of what x is the documents' part of, the rest
+# of which is 0. Passes put `documents_only` into the op this way; that is its backward.
 cp_to_hp_op = define(
     f"cp_to_hp({_ARGUMENTS}) -> Tensor",
-    fake=_to_heads_fake,
-    kernel=_to_heads,
-    decomposition=_to_heads_code,
+    fake=_fake(_heads_shape),
+    kernel=_to_heads_eager,
+    cpu_kernel=_to_heads_host,
+    decomposition=_with_parts(_to_heads_code, host_cp_to_hp_op, sharded=True),
 )
 hp_to_cp_op = define(
     f"hp_to_cp({_ARGUMENTS}) -> Tensor",
-    fake=_to_tokens_fake,
-    kernel=_to_tokens,
-    decomposition=_to_tokens_code,
+    fake=_fake(_tokens_shape),
+    kernel=_to_tokens_eager,
+    cpu_kernel=_to_tokens_host,
+    decomposition=_with_parts(_to_tokens_code, host_hp_to_cp_op, sharded=False),
 )
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, cu_seqlens, *ctx.rest = inputs
-    ctx.save_for_backward(cu_seqlens)
+def _setup_context(scale: Callable[[Any, int], Any]) -> Callable[..., None]:
+    """``scale``: slots of what comes out for slots of what goes in."""
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, cu_seqlens, *ctx.rest = inputs
+        documents, total = ctx.rest[5:]
+        slots = x.shape[0] if total is None else total
+        ctx.rest[5:] = [total is not None, scale(slots, ctx.rest[3]) if documents else None]
+        ctx.save_for_backward(cu_seqlens)
+
+    return setup
 
 
 def _to_heads_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return hp_to_cp_op(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None, None
+    return hp_to_cp_op(grad, *ctx.saved_tensors, *ctx.rest), *[None] * 8
 
 
 def _to_tokens_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return cp_to_hp_op(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None, None
+    return cp_to_hp_op(grad, *ctx.saved_tensors, *ctx.rest), *[None] * 8
 
 
-differentiable("cp_to_hp", _to_heads_backward, _setup_context)
-differentiable("hp_to_cp", _to_tokens_backward, _setup_context)
+differentiable("cp_to_hp", _to_heads_backward, _setup_context(operator.mul))
+differentiable("hp_to_cp", _to_tokens_backward, _setup_context(operator.floordiv))
 
 
 # === Functions for users ========================================================================================
@@ -262,5 +336,5 @@ def hp_to_cp(
 
 
 # The other ranks wait in it, whether or not this one uses the result.
-torch.fx.has_side_effect(cp_to_hp_op)
-torch.fx.has_side_effect(hp_to_cp_op)
+for _op in (cp_to_hp_op, hp_to_cp_op, host_cp_to_hp_op, host_hp_to_cp_op):
+    torch.fx.has_side_effect(_op)

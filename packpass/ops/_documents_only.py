@@ -22,7 +22,8 @@ from packpass.ops._geometry import along, read
 from packpass.ops._library import define, differentiable
 
 
-def _fresh_size() -> torch.SymInt:
+def fresh_size() -> torch.SymInt:
+    """A size that depends on data, for a fake."""
     size = current_shape_env().create_unbacked_symint()
     torch._check(size >= 0)
     return size
@@ -39,7 +40,7 @@ def _kernel(x: Tensor, cu_seqlens: Tensor, dim: int) -> Tensor:
 
 def _fake(x: Tensor, cu_seqlens: Tensor, dim: int) -> Tensor:
     shape: list[Any] = list(x.shape)
-    shape[dim] = _fresh_size()
+    shape[dim] = fresh_size()
     return x.new_empty(shape)
 
 
@@ -148,10 +149,10 @@ def _length(cu_seqlens: Tensor) -> int:
 
 
 covered_length_op = define(
-    "covered_length(Tensor cu_seqlens) -> SymInt", fake=lambda cu_seqlens: _fresh_size(), kernel=_length
+    "covered_length(Tensor cu_seqlens) -> SymInt", fake=lambda cu_seqlens: fresh_size(), kernel=_length
 )
 covered_start_op = define(
     "covered_start(Tensor cu_seqlens) -> SymInt",
-    fake=lambda cu_seqlens: _fresh_size(),
+    fake=lambda cu_seqlens: fresh_size(),
     kernel=lambda cu_seqlens: _ends(cu_seqlens)[0],
 )

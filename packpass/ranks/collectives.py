@@ -31,7 +31,9 @@ SYMMETRIC = (
 SPLITS = ("output_split_sizes", "input_split_sizes")
 # What the first rank alone may know of a roll; that it is the one who knows is the same on every rank.
 ENDS = ("end_fills", "end_wraps")
-LEFT_OUT = frozenset({"group", "group_name", "group_size", "rank", "src", "tag", *SPLITS, *ENDS})
+# What a rank does with its tails is its own business: messages hold them.
+TAILS = ("documents", "total")
+LEFT_OUT = frozenset({"group", "group_name", "group_size", "rank", "src", "tag", *SPLITS, *ENDS, *TAILS})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import flop_registry
 
 from packpass._compat import hint_of, statically_known_true
+from packpass._compat import is_collective as exchanges
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal
 from passes.exchange_cost import Exchange
@@ -96,6 +97,8 @@ def is_barrier(node: fx.Node) -> bool:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
+            return True
+        if target.namespace == "packpass" and exchanges(target):  # what host memory exchanges stays an op of ours
             return True
         return target.namespace not in (KNOWN if not is_collective(node) and target is not WAIT else COLLECTIVES)
     # What is left: arithmetic on sizes, higher-order ops with graphs or kernels inside.

@@ -16,8 +16,8 @@ from perf.results import CaseResult, Lines, Table, Target
 WAYS = (NAIVE, HAND, HAND_COMPILED, PACKPASS)
 COMPILE_S = 120.0
 WIRE = (
-    "the floor copies the data once; the exchange puts tokens and heads in order before and behind the all-to-all, "
-    "two passes over them"
+    "the floor copies the data once; the exchange copies what leaves the rank into a message, and what comes out of "
+    "one, each in its order"
 )
 
 

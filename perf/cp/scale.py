@@ -113,8 +113,10 @@ def count(world_size: int, way: str, documents: int) -> Counted:
     elif rewritten or way == UNROLLED:
         sizes = _sent_compiled(step)
     reasons = [f"[{item.code}] {item.reason}" for item in report.refusals]
+    # What host memory exchanges leaves out what stays on the rank.
+    leaving = sum(sizes) if rewritten else sum(sizes) // world_size * (world_size - 1)
     return Counted(
-        world_size, way, len(sizes), sum(sizes) // world_size * (world_size - 1), took, stats["unique_graphs"],
+        world_size, way, len(sizes), leaving, took, stats["unique_graphs"],
         rewritten, "; ".join(reasons)[:300],
     )  # fmt: skip
 

@@ -119,6 +119,38 @@ def round_trip(cp: int, layouts: list[str], dtypes: list[torch.dtype], zigzag: b
             check(count == 1, "collectives", count)
 
 
+def without_tails(cp: int, zigzag: bool) -> None:
+    """The documents' parts alone, given and made: what cutting them out of everything, or putting them back, gives."""
+    group = group_of(cp)
+    rank, ops = dist.get_rank(group), torch.ops.packpass
+    for i, (head, tail) in enumerate(itertools.product((0, 1, 3), (0, 2))):
+        cu, total = documents(cp, 2 * i, seed=i, head=head, tail=tail, zigzag=zigzag)
+        (first, stop), shard = (int(cu[0]), int(cu[-1])), (int(cu[0]) // cp, int(cu[-1]) // cp)
+        shape, dim, _, meant = case("batch", cp, total)
+        whole, weights = (whole_row(shape, torch.float32, seed) for seed in (i, i + 100))
+        x, dx = (naive.shard(w, cu.tolist(), cp, rank, zigzag=zigzag) for w in (whole, weights))
+        y, dy = (heads_of(w, meant, dim, cp, rank) for w in (whole, weights))
+        rest = (meant, dim % whole.dim(), group.group_name, cp, zigzag)
+        for op, given, made, inside, outside, put in (
+            (ops.cp_to_hp, x, y, slice(*shard), slice(first, stop), (dx, dy)),
+            (ops.hp_to_cp, y, x, slice(first, stop), slice(*shard), (dy, dx)),
+        ):
+            leaf = given.clone().requires_grad_()
+            out, count = executed(group, lambda: op(leaf, cu, *rest, True))  # noqa: B023
+            check(reference.same(out.detach(), made[outside]), "documents", op, head, tail)
+            (grad,) = torch.autograd.grad(out, leaf, put[1][outside])
+            expected = torch.zeros_like(given)
+            expected[inside] = put[0][inside]
+            check(reference.same(grad, expected), "gradient of documents", op, head, tail)
+            back = op(given[inside], cu, *rest, False, given.shape[0])
+            expected = torch.zeros_like(made)
+            expected[outside] = made[outside]
+            check(reference.same(back, expected), "put back", op, head, tail)
+            both = op(given[inside], cu, *rest, True, given.shape[0])
+            check(reference.same(both, made[outside]), "both", op, head, tail)
+            check(count == 1, "collectives", count)
+
+
 def nothing(cp: int) -> None:
     """No slots, or no features, or no documents between tails."""
     group = group_of(cp)

@@ -34,6 +34,11 @@ def test_dtypes(ranks: Ranks, cp: int) -> None:
     ranks.call(cp_programs.round_trip, cp, ["features", "batch"], MOVED)
 
 
+@pytest.mark.parametrize(("cp", "zigzag"), [(2, True), (4, True), (4, False)])
+def test_without_tails(ranks: Ranks, cp: int, zigzag: bool) -> None:
+    ranks.call(cp_programs.without_tails, cp, zigzag, timeout_s=120)
+
+
 def test_nothing_to_move(ranks: Ranks) -> None:
     ranks.call(cp_programs.nothing, 2)
 

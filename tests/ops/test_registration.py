@@ -20,7 +20,8 @@ NAMES = [
     "host_segment_spread", "segment_argmax", "segment_pad", "segment_put", "segment_recurrence", "segment_reduce",
     "segment_median", "segment_pick", "segment_sort",
     "segment_scan", "segment_softmax", "segment_softmax_backward", "segment_spread", "segment_take", "segment_unpad",
-    "check_shards", "cp_packed_roll", "cp_to_hp", "host_check_shards", "host_shard_rows", "hp_to_cp", "shard_rows",
+    "check_shards", "cp_packed_roll", "cp_to_hp", "host_check_shards", "host_cp_to_hp", "host_hp_to_cp",
+    "host_shard_rows", "hp_to_cp", "shard_rows",
 ]  # fmt: skip
 
 
@@ -55,12 +56,12 @@ def test_schemas() -> None:
         "segment_pad": "(Tensor x, Tensor cu_seqlens, int dim, Scalar fill, bool left=False) -> Tensor",
         "shard_rows": "(Tensor cu_seqlens, SymInt local, int group_size, bool inverse, bool zigzag=True) -> Tensor",
         "cp_to_hp": "(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size, "
-        "bool zigzag=True) -> Tensor",
+        "bool zigzag=True, bool documents=False, SymInt? total=None) -> Tensor",
         "hp_to_cp": "(Tensor x, Tensor cu_seqlens, int[] sections, int dim, str group, int group_size, "
-        "bool zigzag=True) -> Tensor",
+        "bool zigzag=True, bool documents=False, SymInt? total=None) -> Tensor",
         "cp_packed_roll": "(Tensor[] xs, Tensor cu_seqlens, int[] fields, int[] shifts, int[] dims, Scalar[] fills, "
         "bool[] wraps, str group, int group_size, int rank, Scalar[]? end_fills, bool[]? end_wraps, "
-            "bool zigzag) -> Tensor[]",
+        "bool zigzag) -> Tensor[]",
         "all_to_all_group": "(Tensor[] inputs, str group, int group_size) -> Tensor[]",
         "window_mask": "(Tensor cu_seqlens, SymInt total, int front, int back) -> Tensor",
         "check_cu_seqlens": "(Tensor cu_seqlens, SymInt total, Tensor? cu_seqlens_padded=None) -> ()",

@@ -1,0 +1,95 @@
+// Copies around the all-to-all of cp_to_hp and hp_to_cp on the CPU, see _cp_exchange.py. The caller has checked the
+// boundaries: every slot lies in the row. Widths are in bytes; a slot holds `mid` rows. Rows and shards without their
+// tails are passed with a pointer to where their first slot would lie; then no other slot is touched.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+// Slots that lie one after the other in the whole row and in a shard.
+struct Run {
+  int64_t rank, slot, row, length;
+};
+
+constexpr int64_t LONGEST = 512;  // what threads share
+
+std::vector<Run> runs_of(
+    const int64_t* cu, int64_t entries, int64_t local, int64_t size, int64_t zigzag, int64_t tails) {
+  std::vector<Run> runs;
+  for (int64_t i = 0; i <= entries; ++i) {  // the stretch that ends at cu[i]; the first and the last are the tails
+    if (!tails && (i == 0 || i == entries)) continue;
+    const int64_t start = i == 0 ? 0 : cu[i - 1];
+    const int64_t stop = i == entries ? local * size : cu[i];
+    const int64_t chunks = i == 0 || i == entries || !zigzag ? size : 2 * size;
+    const int64_t length = (stop - start) / chunks;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const bool second = chunk >= size;
+      const int64_t rank = second ? 2 * size - 1 - chunk : chunk;
+      const int64_t row = start / size + (second ? length : 0);
+      for (int64_t at = 0; at < length; at += LONGEST)
+        runs.push_back({rank, start + chunk * length + at, row + at, std::min(LONGEST, length - at)});
+    }
+  }
+  return runs;
+}
+
+inline void copy(char* a, char* b, int64_t bytes, bool back) {
+  if (back) std::memcpy(a, b, bytes);
+  else std::memcpy(b, a, bytes);
+}
+
+}  // namespace
+
+// Tokens with all heads [local * mid, size * part], of which `count` slots from `first` on are copied, to what the other
+// ranks get of them, [size - 1, local * mid, part]; or back.
+extern "C" void packpass_exchange_heads(
+    char* tokens, char* others, const int64_t* widths, int64_t sections, int64_t local, int64_t mid, int64_t size,
+    int64_t rank, int64_t part, int64_t first, int64_t count, int64_t back, int64_t threads) {
+  const int64_t rows = local * mid;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t row = first * mid; row < (first + count) * mid; ++row) {
+    char* from = tokens + row * size * part;
+    int64_t before = 0;
+    for (int64_t s = 0; s < sections; before += widths[s++])
+      for (int64_t r = 0; r < size; ++r, from += widths[s])
+        if (r != rank) copy(from, others + ((r - (r > rank)) * rows + row) * part + before, widths[s], back);
+  }
+}
+
+// The whole row [size * local * mid, part] to the shards of the other ranks, [size - 1, local * mid, part]; or back.
+extern "C" void packpass_exchange_tokens(
+    const int64_t* cu, char* whole, char* others, int64_t entries, int64_t local, int64_t mid, int64_t size,
+    int64_t rank, int64_t part, int64_t zigzag, int64_t tails, int64_t back, int64_t threads) {
+  const std::vector<Run> runs = runs_of(cu, entries, local, size, zigzag, tails);
+  const int64_t count = runs.size(), slot = mid * part;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
+  for (int64_t i = 0; i < count; ++i) {
+    const Run& run = runs[i];
+    const int64_t r = run.rank - (run.rank > rank);
+    if (run.rank != rank) copy(whole + run.slot * slot, others + (r * local + run.row) * slot, run.length * slot, back);
+  }
+}
+
+// This rank's own: its heads of its tokens [local * mid, size * part] to their places in the whole row
+// [size * local * mid, part]; or back.
+extern "C" void packpass_exchange_own(
+    const int64_t* cu, char* tokens, char* whole, const int64_t* widths, int64_t entries, int64_t sections,
+    int64_t local, int64_t mid, int64_t size, int64_t rank, int64_t part, int64_t zigzag, int64_t tails, int64_t back,
+    int64_t threads) {
+  const std::vector<Run> runs = runs_of(cu, entries, local, size, zigzag, tails);
+  const int64_t count = runs.size();
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
+  for (int64_t i = 0; i < count; ++i) {
+    const Run& run = runs[i];
+    if (run.rank != rank) continue;
+    for (int64_t row = 0; row < run.length * mid; ++row) {
+      char* const from = tokens + (run.row * mid + row) * size * part;
+      char* const to = whole + (run.slot * mid + row) * part;
+      int64_t before = 0;
+      for (int64_t s = 0; s < sections; before += widths[s++])
+        copy(from + before * size + rank * widths[s], to + before, widths[s], back);
+    }
+  }
+}
