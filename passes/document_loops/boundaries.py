@@ -12,9 +12,11 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import call_of, contents_of, example, op_name
 from packpass.semantics.effects import mutated_after
+from packpass.semantics.integers import computed
 from packpass.semantics.meaning import Uniform
 from packpass.semantics.memory import copied
 from packpass.semantics.names import name_of_target
+from packpass.semantics.pointwise import OF_INTEGERS
 from passes.document_loops.inequalities import length_in
 from passes.document_loops.integers import Affine, Bound, Boundaries, Derived, Index
 from passes.document_loops.machine import Machine
@@ -316,35 +318,21 @@ def _made_of_lengths(machine: Machine, vector: fx.Node, k: int, node: fx.Node) -
     if cu is not None:
         ends = (Affine.of(Bound(Boundaries(cu), k + offset + at)) for at in (1, 0))
         return next(ends).plus(next(ends), -1)
-    name = name_of_target(root.target)
-    call = call_of(root) if name in _STEPS else None
-    if call is None or call.arguments.get("alpha", 1) != 1 or mutated_after(root.graph, root, root.next, node):
+    if mutated_after(root.graph, root, root.next, node) or root.op not in ("call_function", "call_method"):
         return None
-    numbers: list[Affine] = []
-    for side in (call.arguments.get("input"), call.arguments.get("other")):
-        fits = isinstance(side, fx.Node) and not mutated_after(root.graph, side, root, node)
-        fits = fits and example(side).dtype == example(root).dtype and example(side).dim() == 1
-        made = _made_of_lengths(machine, side, k + offset, node) if fits and isinstance(side, fx.Node) else None
-        number = Affine.of(side) if type(side) is int else made
-        if number is None:
-            return None
-        numbers.append(number)
-    return _STEPS[str(name)](*numbers)
+
+    def number(side: Any) -> Affine | None:
+        if not isinstance(side, fx.Node):
+            return Affine.of(side) if type(side) is int else None
+        fakes = [example(n) for n in (side, root)]
+        fits = all(isinstance(fake, torch.Tensor) and fake.dim() == 1 for fake in fakes)
+        fits = fits and fakes[0].dtype == fakes[1].dtype and not mutated_after(root.graph, side, root, node)
+        return _made_of_lengths(machine, side, k + offset, node) if fits else None
+
+    made = computed(root, number, divided)
+    return made if isinstance(made, Affine) else None
 
 
-def _quotient(number: Affine, by: Affine) -> Affine | None:
-    return Affine.of(Derived(operator.floordiv, (number, by))) if by.is_const and by.const > 0 else None
-
-
-def _product(one: Affine, other: Affine) -> Affine | None:
-    factor = next((side.const for side in (other, one) if side.is_const), None)
-    return None if factor is None else (one if other.is_const else other).times(factor)
-
-
-_STEPS: dict[str, Callable[[Affine, Affine], Affine | None]] = {
-    "add": Affine.plus,
-    "sub": lambda one, other: one.plus(other, -1),
-    "mul": _product,
-    "floordiv": _quotient,
-    "floor_divide": _quotient,
-}
+def divided(name: str, value: Affine, by: int) -> Affine | None:
+    """What division by a positive number leaves, for `computed`."""
+    return None if value.is_shared else Affine.of(Derived(OF_INTEGERS[name], (value, Affine.of(by))))

@@ -19,7 +19,8 @@ from packpass.semantics.effects import AS_NUMBERS, effects_of
 from packpass.semantics.integers import computed
 from packpass.semantics.memory import aliases_of
 from packpass.semantics.names import base_name
-from packpass.semantics.pointwise import EXTREMES, OF_INTEGERS, slot_by_slot
+from packpass.semantics.pointwise import EXTREMES, slot_by_slot
+from passes.document_loops.boundaries import divided
 from passes.document_loops.inequalities import at_most, length_in
 from passes.document_loops.integers import Affine, Derived
 from passes.document_loops.machine import (
@@ -91,18 +92,12 @@ def _integer(machine: Machine, node: fx.Node) -> Any:
     fake = example(node)
     if isinstance(fake, torch.Tensor) and (fake.dim() or fake.dtype not in (torch.int32, torch.int64)):
         return None
-    found = computed(node, machine.affine, _divided)
+    found = computed(node, machine.affine, divided)
     if found is None and len(node.args) == 2 and not node.kwargs:
         found = _extreme(name_of(node), [machine.affine(arg) for arg in node.args])
     if isinstance(found, Affine):
         return found
     return OPAQUE if all(machine.affine(arg) is not None for arg in node.args) else None
-
-
-def _divided(name: str, value: Affine, by: int) -> Affine | None:
-    if value.is_shared:
-        return None
-    return Affine.of(Derived(OF_INTEGERS[name], (value, Affine.of(by))))
 
 
 def _extreme(name: str, args: list[Affine | None]) -> Affine | None:
@@ -120,7 +115,7 @@ def _extreme(name: str, args: list[Affine | None]) -> Affine | None:
 
 @rule("sym_sum")
 def _sym_sum(machine: Machine, node: fx.Node) -> Any:
-    found = computed(node, machine.affine, _divided)
+    found = computed(node, machine.affine, divided)
     return OPAQUE if found is None else found
 
 
