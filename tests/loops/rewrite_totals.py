@@ -257,7 +257,7 @@ def largest_of_squares(x: Tensor, cu: Tensor) -> Tensor:
 # ---------------------------------------------------------------- rows that are inputs of their own, all of one length
 
 
-@program("d[T,2] d[T,2] cu", tail=False, min_len=1, exact=False)
+@program("d[T,2] d[T,2] cu", tail=False, min_len=1, exact=False, demand=False)
 def mean_of_losses_of_two_rows(x: Tensor, y: Tensor, cu: Tensor) -> Tensor:
     total: Any = 0
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
