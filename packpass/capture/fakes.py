@@ -142,10 +142,11 @@ def _row(x: Any, at: int, start: Any, end: Any) -> str:
     if not unknown or not isinstance(size, torch.SymInt) or free_unbacked_symbols(size):
         return str(size)
     rows = active.trace.rows
-    same = (k for k, row in enumerate(rows) if str(row) == str(size) or (hint_of(row) == hint_of(size) and size == row))
-    number = next(same, len(rows))
-    rows += [size] * (number == len(rows))
-    return f"row {number}"
+    for number, row in enumerate(rows):
+        if str(row) == str(size) or (hint_of(row) == hint_of(size) and size == row):
+            return f"row {number}"
+    rows.append(size)
+    return f"row {len(rows) - 1}"
 
 
 def _remembered(

@@ -77,11 +77,9 @@ def _entry(tx: Any, region: Any, value: Any) -> Any:
     vector = _lifted(tx, region, value.as_proxy().node)
     if vector is None:
         return None
-    key = ("integers", vector)
-    if key not in region.rows:
-        with vector.graph.inserting_before(region.indices[0]):
-            region.rows[key] = emit(tx, "to", tx.output.current_tracer.proxy(vector), torch.int64, method=True)
-    own = region.rows[key].call_method(tx, "__getitem__", [region.index], {})
+    row = tx.output.current_tracer.proxy(vector)
+    integers = region.in_front(("integers", vector), lambda: emit(tx, "to", row, torch.int64, method=True))
+    own = integers.call_method(tx, "__getitem__", [region.index], {})
     return own.call_method(tx, "item", [], {})
 
 
@@ -103,14 +101,15 @@ def _lifted(tx: Any, region: Any, node: fx.Node) -> fx.Node | None:
     if vector is None:
         return None
     key = ("lifted", node.op, node.target, vector, _written(node.args[1:]), _written(node.kwargs))
-    if key not in region.rows:
-        with begin.graph.inserting_before(begin):
-            args = [_placed(tx, arg, made, vector, begin) for arg in node.args]
-            if any(arg is None for arg in args):
-                return None
-            region.rows[key] = emit(tx, node.target, *args, method=node.op == "call_method")
-    out: fx.Node = region.rows[key].as_proxy().node
-    return out
+
+    def lift() -> Any:
+        args = [_placed(tx, arg, made, vector, begin) for arg in node.args]
+        if any(arg is None for arg in args):
+            return None
+        return emit(tx, node.target, *args, method=node.op == "call_method")
+
+    row = region.in_front(key, lift)
+    return None if row is None else row.as_proxy().node
 
 
 def _operand(node: fx.Node) -> fx.Node | None:

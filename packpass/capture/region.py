@@ -38,6 +38,8 @@ from packpass.capture.watched import Accesses, Poison, TrackedLocals
 from packpass.capture.ways import Ways
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from packpass.capture.dynamo import InstructionTranslatorBase
     from packpass.capture.state import FrameState
 
@@ -184,6 +186,17 @@ class Region:
         """A live frame, what was read and written in it, and what its locals held before the loop and after each
         iteration."""
         return *self._frames[index], [self._before[index], *(after[index] for after in self._after)]
+
+    def in_front(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What is made of the rows of all documents in front of the loop, once for each key; None if ``make`` makes
+        nothing."""
+        if key not in self.rows:
+            with self.indices[0].graph.inserting_before(self.indices[0]):
+                made = make()
+            if made is None:
+                return None
+            self.rows[key] = made
+        return self.rows[key]
 
     def place_of(self, value: Any, in_cell: bool = False) -> tuple[int, str] | None:
         """``(frame, name)`` of a local that holds this value, or with ``in_cell`` of one that a closure shares."""

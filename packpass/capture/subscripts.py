@@ -92,10 +92,8 @@ def _entry_of_array(tx: Any, array: Any, key: Any) -> Any:
     region, node = active.regions[0], array.as_proxy().node
     if node > region.indices[0]:
         return None
-    if node not in region.rows:
-        with node.graph.inserting_before(region.indices[0]):
-            region.rows[node] = call(tx, torch.from_numpy, array)
-    return region.rows[node].call_method(tx, "__getitem__", [key], {}).call_method(tx, "item", [], {})
+    numbers = region.in_front(node, lambda: call(tx, torch.from_numpy, array))
+    return numbers.call_method(tx, "__getitem__", [key], {}).call_method(tx, "item", [], {})
 
 
 def _last_slot(tx: Any, self: Any, fake: torch.Tensor, entries: list[Any]) -> Any:

@@ -298,26 +298,22 @@ def element(machine: Machine, vector: fx.Node, position: Affine, node: fx.Node) 
     if behind is not None and at[1] >= behind[1]:
         machine.vectors.update((behind[0], vector))
         return Affine.of(Bound(Boundaries(behind[0]), at[1] - behind[1] + 1))
-    root, offset, lengths = boundary_vector(vector)
+    root, offset, _ = boundary_vector(vector)
     machine.vectors.update((root, vector))
-    k = at[1] + offset
+    made = _made_of_lengths(machine, vector, at[1], node)
+    own = made is not None and made.bounds() and length_in(made) is not None
+    return made if own else Affine.of(Bound(Boundaries(root), at[1] + offset))
+
+
+def _made_of_lengths(machine: Machine, vector: fx.Node, k: int, node: fx.Node) -> Affine | None:
+    """Entry ``i + k`` of a vector of lengths of documents, or of one that is worked out from them, each for itself:
+    ``(lengths + 7) // 8 * 8 - lengths``."""
+    root, offset, lengths = boundary_vector(vector)
+    k += offset
     cu = lengths_of(root) if lengths else summed_up(machine, root, node)
     if cu is not None:
         whole = Boundaries(cu)
         return Affine.of(Bound(whole, k + 1)).plus(Affine.of(Bound(whole, k)), -1)
-    made = _made_of_lengths(machine, root, k, node)
-    own = made is not None and made.bounds() and length_in(made) is not None
-    return made if own else Affine.of(Bound(Boundaries(root), k))
-
-
-def _made_of_lengths(machine: Machine, vector: fx.Node, k: int, node: fx.Node) -> Affine | None:
-    """Entry ``i + k`` of a vector that is worked out from the lengths of documents, each for itself: of
-    ``(lengths + 7) // 8 * 8 - lengths``."""
-    root, offset, lengths = boundary_vector(vector)
-    cu = lengths_of(root) if lengths else summed_up(machine, root, node)
-    if cu is not None:
-        ends = (Affine.of(Bound(Boundaries(cu), k + offset + at)) for at in (1, 0))
-        return next(ends).plus(next(ends), -1)
     if mutated_after(root.graph, root, root.next, node) or root.op not in ("call_function", "call_method"):
         return None
 
@@ -327,7 +323,7 @@ def _made_of_lengths(machine: Machine, vector: fx.Node, k: int, node: fx.Node) -
         fakes = [example(n) for n in (side, root)]
         fits = all(isinstance(fake, torch.Tensor) and fake.dim() == 1 for fake in fakes)
         fits = fits and fakes[0].dtype == fakes[1].dtype and not mutated_after(root.graph, side, root, node)
-        return _made_of_lengths(machine, side, k + offset, node) if fits else None
+        return _made_of_lengths(machine, side, k, node) if fits else None
 
     made = computed(root, number, divided)
     return made if isinstance(made, Affine) else None
