@@ -15,15 +15,19 @@ SMALL = 3000
 
 
 class Recorder(TorchFunctionMode):
-    """Notes the outermost calls of torch's functions: what stands behind the lambdas of `op_db`."""
+    """Notes the outermost calls of torch's functions: what stands behind the lambdas of `op_db`.
+
+    Calls that raise are left out: `histogramdd` asks a tensor for a number to see whether it is one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[Any, Any, dict[str, Any]]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
         self.calls.append((func, args, dict(kwargs or {})))
-        return func(*args, **(kwargs or {}))
+        return result
 
 
 @functools.cache
