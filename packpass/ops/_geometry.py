@@ -76,17 +76,18 @@ def near_boundaries(cu_seqlens: Tensor, total: int, shift: int) -> Tensor:
 # is built one lane at a time), any load or store of bool (300x).
 
 
-def long_enough_for_blocks(total: int) -> bool:
-    """Whether a row of ``total`` slots is at least two blocks long.
+def long_enough_for_blocks(total: int, least: int = 0) -> bool:
+    """Whether a row of ``total`` slots is at least two blocks and ``least`` slots long.
 
     With dynamic shapes the length seen while compiling decides, without a guard: both forms are right for every
     length, also where the number of blocks is 0 or 1 at run time (`unguarded_blocks`), and a guard would cost a graph
     of its own on either side.
     """
+    least = max(least, 2 * BLOCK + 2)
     if isinstance(total, int):
-        return total >= 2 * BLOCK + 2
+        return total >= least
     seen = hint_of(total)
-    return seen is not None and seen >= 2 * BLOCK + 2 and guard_or_false(total >= 2)
+    return seen is not None and seen >= least and guard_or_false(total >= 2)
 
 
 def unguarded_blocks() -> Any:
