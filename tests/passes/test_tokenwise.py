@@ -258,10 +258,6 @@ def _two_packed(x: Tensor, i: Tensor, p: Params) -> Tensor:
     return (x @ x.T).softmax(-1).sort(-1).values @ x
 
 
-def _gram(x: Tensor, i: Tensor, p: Params) -> Tensor:
-    return x @ torch.einsum("ld,le->de", x, x)
-
-
 def _einsum_pairs(x: Tensor, i: Tensor, p: Params) -> Tensor:
     return torch.einsum("ld,md->lm", x, x) @ x
 
@@ -340,16 +336,12 @@ def _max_norm_of_a_table(x: Tensor, i: Tensor, p: Params) -> Tensor:
     return x + F.embedding(p["n"], p["w"].detach(), None, 1.0).sum()
 
 
-def _half_a_table(x: Tensor, i: Tensor, p: Params) -> Tensor:
-    return x * p["t"][1 : len(x) + 1]
-
-
 LEFT_ALONE: dict[str, Body] = {
     fn.__name__: fn
     for fn in (
-        _two_packed, _gram, _einsum_pairs, _batch_norm, _group_norm, _max_norm, _scaled_by_frequency, _dropout,
+        _two_packed, _einsum_pairs, _batch_norm, _group_norm, _max_norm, _scaled_by_frequency, _dropout,
         _interpolated, _tril, _outer_pairs, _flattened_packed, _repeated_packed, _chunks_of_the_document,
-        _half_a_document_sorted, _masked_select, _one_row_table, _written_chunk, _stale_chunk, _half_a_table,
+        _half_a_document_sorted, _masked_select, _one_row_table, _written_chunk, _stale_chunk,
         _max_norm_of_a_table,
     )
 }  # fmt: skip

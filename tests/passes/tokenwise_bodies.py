@@ -420,3 +420,16 @@ def sinusoidal(x: Tensor, i: Tensor, p: Params) -> Tensor:
     pe[:, 0::2] = torch.sin(where * rate)
     pe[:, 1::2] = torch.cos(where * rate)
     return x + pe
+
+
+# === What every document sums up for itself ==================================================================
+
+
+@body
+def gram(x: Tensor, i: Tensor, p: Params) -> Tensor:
+    return x @ torch.einsum("ld,le->de", x, x)
+
+
+@body
+def second_rows_of_table(x: Tensor, i: Tensor, p: Params) -> Tensor:
+    return x * p["t"][1 : len(x) + 1]
