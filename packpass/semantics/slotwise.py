@@ -47,9 +47,34 @@ def of_one_slot(node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any])
         return None
     if len(sizes) > 1 and not all(map(_is_dense, rows)):  # a vector is made without gaps, whatever it is made of
         return None
-    small = [_one_slot(value) for value in given]
-    made = invoke(node, small[: len(args)], dict(zip(kwargs, small[len(args) :], strict=True)))
-    return made.new_empty(sizes) if isinstance(made, torch.Tensor) and made.dim() == len(sizes) else None
+    dtype, devices = _dtype(node, name, args, kwargs), {row.device for row in rows}
+    if dtype is None or len(devices) != 1:
+        return None
+    with fake_mode_of(rows[0]):
+        return torch.empty(sizes, dtype=dtype, device=devices.pop())
+
+
+_dtypes: dict[Any, torch.dtype | None] = {}
+"""What has been worked out: it goes by the operation, by dtypes and ranks (numbers without dimensions count less), and
+by which of its operands are numbers, whatever these are."""
+
+
+def _dtype(node: fx.Node, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.dtype | None:
+    """The dtype of the result; None if it has another rank than the widest operand."""
+    given = [*args, *kwargs.values()]
+    key = name, len(args), tuple(kwargs), tuple(map(_kind, given))
+    if key not in _dtypes:
+        small = [_one_slot(value) for value in given]
+        made = invoke(node, small[: len(args)], dict(zip(kwargs, small[len(args) :], strict=True)))
+        rank = max(value.dim() for value in given if isinstance(value, torch.Tensor))
+        _dtypes[key] = made.dtype if isinstance(made, torch.Tensor) and made.dim() == rank else None
+    return _dtypes[key]
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.dim(), value.device.type
+    return int if isinstance(value, torch.SymInt) else type(value)
 
 
 def _is_whole(row: torch.Tensor) -> bool:
