@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from packpass._compat import compile_cpp, process_group_of
+from packpass._compat import process_group_of
 from packpass.ops._cp_group import SENT
 from packpass.ops._cp_layout import raise_if_not_shards
+from packpass.ops._native import addresses, int64s, native
 
 ARGUMENTS = {
     "packpass_exchange_heads": "ppp" + "i" * 10,
@@ -36,10 +35,8 @@ ARGUMENTS = {
 }
 
 
-@cache
 def _native(name: str) -> Callable[..., Any] | None:
-    source = resources.files("packpass.ops").joinpath("_cp_exchange.cpp").read_text()
-    return compile_cpp(source, name, ARGUMENTS[name])
+    return native("_cp_exchange.cpp", name, ARGUMENTS[name])
 
 
 def is_available() -> bool:
@@ -118,7 +115,7 @@ class Exchange(NamedTuple):
 def _call(name: str, *arguments: Any) -> None:
     function = _native(name)
     assert function is not None, name
-    function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments), torch.get_num_threads())
+    function(*addresses(*arguments), torch.get_num_threads())
 
 
 def _exchange(
@@ -127,7 +124,7 @@ def _exchange(
 ) -> Exchange:  # fmt: skip
     raise_if_not_shards(cu_seqlens, local, size, zigzag)
     found, cu = process_group_of(group), cu_seqlens.long().contiguous()
-    parts = torch.tensor([width * x.dtype.itemsize for width in widths], dtype=torch.int64)
+    parts = int64s([width * x.dtype.itemsize for width in widths])
     mid = math.prod(x.shape[1:dim])
     return Exchange(x, cu, parts, local, mid, found, size, found.rank(), zigzag, given, made)
 
@@ -137,16 +134,22 @@ def _check_given(x: Tensor, slots: int) -> None:
         raise ValueError(f"packpass: the documents have {slots} slots, but {x.shape[0]} were given")
 
 
-def _dense(x: Tensor) -> Tensor:
+def dense(x: Tensor) -> Tensor:
     return x.resolve_conj().resolve_neg().contiguous()
 
 
+def start(send: Tensor, group: Any, sent: list[int], taken: list[int]) -> tuple[Tensor, Any]:
+    """``send`` is on its way: what comes back, and what to wait for. ``sent`` and ``taken``: how many of its entries go
+    to each rank, and come from each."""
+    received = send.new_empty([sum(taken), *send.shape[1:]])
+    return received, dist.all_to_all_single(received, send, taken, sent, group=group, async_op=True)
+
+
 def _start(send: Tensor, exchange: Exchange) -> tuple[Tensor, Any]:
-    """``send [size - 1, ...]``, an entry for each other rank, is on its way: what comes back, and what to wait for."""
-    received = torch.empty_like(send)
-    splits = [int(rank != exchange.rank) for rank in range(exchange.size)]
-    into, out = (t.flatten(1) if t.dtype in SENT else t.flatten(1).view(torch.uint8) for t in (received, send))
-    return received, dist.all_to_all_single(into, out, splits, splits, group=exchange.group, async_op=True)
+    """``send [size - 1, ...]``, an entry for each other rank."""
+    each = [int(rank != exchange.rank) for rank in range(exchange.size)]
+    words = send.flatten(1) if send.dtype in SENT else send.flatten(1).view(torch.uint8)
+    return start(words, exchange.group, each, each)
 
 
 def to_heads(
@@ -166,7 +169,7 @@ def to_heads(
     first, stop = plan.ends
     if total is not None:
         _check_given(x, (stop - first) // size)
-    x, out = _dense(x), plan.new([stop - first if documents else shape[0], *shape[1:]], documents)
+    x, out = dense(x), plan.new([stop - first if documents else shape[0], *shape[1:]], documents)
     send = plan.new([size - 1, local * plan.mid, sum(widths)], False)
     plan.heads(x, send, back=False)
     received, work = _start(send, plan)
@@ -186,7 +189,7 @@ def to_tokens(
     first, stop = plan.ends
     if total is not None:
         _check_given(y, stop - first)
-    y, out = _dense(y), plan.new([(stop - first) // size if documents else shape[0], *shape[1:]], documents)
+    y, out = dense(y), plan.new([(stop - first) // size if documents else shape[0], *shape[1:]], documents)
     send = plan.new([size - 1, local * plan.mid, sum(widths)], False)
     plan.tokens(y, send, back=False)
     received, work = _start(send, plan)
