@@ -188,7 +188,8 @@ def test_without_a_compiler(ranks: Callable[[int], Ranks], monkeypatch: pytest.M
     cu, x = torch.tensor([0, 8, 24]), torch.arange(24)
 
     def arguments(rank: int) -> Arguments:
-        return ([naive.shard(x, cu.tolist(), 2, rank)], cu, [0], [-1], [0], [-7], [False], rank, 2, rank, None, None, True)
+        shard = naive.shard(x, cu.tolist(), 2, rank)
+        return ([shard], cu, [0], [-1], [0], [-7], [False], rank, 2, rank, None, None, True)
 
     for rank, (out,) in enumerate(ranks(2).run(_cp_packed_roll._rolled_host, arguments)):
         assert torch.equal(out, naive.shard(reference.roll(x, cu, -1, 0, -7), cu.tolist(), 2, rank))
