@@ -35,8 +35,8 @@ inline void copy(char* a, char* b, int64_t bytes, bool back) {
 
 }  // namespace
 
-// Tokens with all heads [local * mid, size * part], of which `count` slots from `first` on are copied, to what the other
-// ranks get of them, [size - 1, local * mid, part]; or back.
+// Tokens with all heads [local * mid, size * part], of which `count` slots from `first` on are copied, to what the
+// other ranks get of them, [size - 1, local * mid, part]; or back.
 extern "C" void packpass_exchange_heads(
     char* tokens, char* others, const int64_t* widths, int64_t sections, int64_t local, int64_t mid, int64_t size,
     int64_t rank, int64_t part, int64_t first, int64_t count, int64_t back, int64_t threads) {

@@ -26,7 +26,7 @@ from torch import Tensor
 from packpass._compat import process_group_of
 from packpass.ops._cp_group import SENT
 from packpass.ops._cp_layout import raise_if_not_shards
-from packpass.ops._native import addresses, int64s, native
+from packpass.ops._native import addresses, native
 
 ARGUMENTS = {
     "packpass_exchange_heads": "ppp" + "i" * 10,
@@ -124,7 +124,7 @@ def _exchange(
 ) -> Exchange:  # fmt: skip
     raise_if_not_shards(cu_seqlens, local, size, zigzag)
     found, cu = process_group_of(group), cu_seqlens.long().contiguous()
-    parts = int64s([width * x.dtype.itemsize for width in widths])
+    parts = torch.tensor([width * x.dtype.itemsize for width in widths], dtype=torch.int64)
     mid = math.prod(x.shape[1:dim])
     return Exchange(x, cu, parts, local, mid, found, size, found.rank(), zigzag, given, made)
 

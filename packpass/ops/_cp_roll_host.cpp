@@ -14,30 +14,42 @@ namespace {
 
 // Tensors [outer, local, inner] (bytes) with the packed dimension in the middle.
 struct Field {
-  const char* given;
-  int64_t outer, inner, item;
-  int64_t before, behind;   // slots that its rolls reach to either side
-  int64_t wraps;            // does any of them go around documents?
-  const char* const* ends;  // what this rank knows of slots before a document, by their distance, then behind; or null
+  int64_t given, outer, inner, item;
+  int64_t before = 0, behind = 0;  // slots that its rolls reach to either side
+  bool wraps = false;              // does any of them go around documents?
 };
 
 struct Roll {
-  int64_t field, shift, wraps;
-  char* out;
-  const char* fill;  // one item
+  int64_t field, shift, wraps, out, fill;  // `fill`: where one item of it lies
 };
 
+// What the caller has written down: a number for each member, then the fields, then the rolls.
 struct Shards {
   const int64_t* cu;
-  const Field* fields;
-  const Roll* rolls;
   int64_t entries, local, size, rank, zigzag;
-  int64_t ends_sent;  // do ranks with the ends of documents send what lies outside of them?
-  int64_t field_count, roll_count;
+  int64_t ends_sent;  // do ranks with the ends of documents send what lies outside of them, as their rolls fill it?
+  std::vector<Field> fields;
+  std::vector<Roll> rolls;
+
+  explicit Shards(const int64_t* at)
+      : cu(reinterpret_cast<const int64_t*>(at[0])), entries(at[1]), local(at[2]), size(at[3]), rank(at[4]),
+        zigzag(at[5]), ends_sent(at[6]), fields(at[7]), rolls(at[8]) {
+    at += 9;
+    for (Field& f : fields) f = {at[0], at[1], at[2], at[3]}, at += 4;
+    for (Roll& r : rolls) {
+      r = {at[0], at[1], at[2], at[3], at[4]}, at += 5;
+      Field& f = fields[r.field];
+      f.before = std::max(f.before, r.shift), f.behind = std::max(f.behind, -r.shift), f.wraps |= r.wraps != 0;
+    }
+  }
 
   int64_t halves() const { return zigzag ? 2 : 1; }
   int64_t chunk(int64_t half) const { return half ? 2 * size - 1 - rank : rank; }
   int64_t end_rank(bool behind) const { return behind && !zigzag ? size - 1 : 0; }
+  const char* given(const Field& f, int64_t slot) const {
+    return reinterpret_cast<const char*>(f.given) + slot * f.inner;
+  }
+  char* out(const Roll& r, int64_t slot) const { return reinterpret_cast<char*>(r.out) + slot * fields[r.field].inner; }
 };
 
 // Slots of a document that lie together, in `chunk` of the rank that has them or beyond an end, for chunk `to`.
@@ -45,8 +57,11 @@ struct Run {
   int64_t to, position, count, chunk;
 };
 
-inline int64_t reached(int64_t slots, int64_t length) { return (slots + length - 1) / length; }
-inline int64_t around(int64_t chunk, int64_t chunks) { return ((chunk % chunks) + chunks) % chunks; }
+// How many chunks so many slots reach into; the chunk that one beyond the ends stands for. Mostly without a division.
+inline int64_t reached(int64_t slots, int64_t length) {
+  return slots <= length ? slots > 0 : (slots + length - 1) / length;
+}
+inline int64_t around(int64_t at, int64_t size) { return 0 <= at && at < size ? at : ((at % size) + size) % size; }
 inline int64_t between(int64_t value, int64_t low, int64_t high) { return std::min(std::max(value, low), high); }
 
 // The run that chunk `from`, `distance` before `to`, has for it. Either may lie beyond the ends of the document.
@@ -68,48 +83,48 @@ inline Run run_outside(const Stretch& s, const Field& f, int64_t to, bool behind
 
 // each(field, document, run, rank) for what this rank has for the others.
 template <class Each> void each_sent(const Shards& shards, Each each) {
-  for (const Field* f = shards.fields; f != shards.fields + shards.field_count; ++f)
+  for (const Field& f : shards.fields)
     for (int64_t i = 1; i < shards.entries; ++i) {
       const Stretch s = stretch_to(shards.cu, i, shards.entries, shards.local, shards.size, shards.zigzag);
       if (s.length == 0) continue;
-      const int64_t first = -reached(f->behind, s.length), last = reached(f->before, s.length);
+      const int64_t first = -reached(f.behind, s.length), last = reached(f.before, s.length);
       for (int64_t half = 0; half < shards.halves(); ++half)
         for (int64_t distance = first; distance <= last; ++distance) {
-          const Run run = run_between(s, *f, shards.chunk(half), distance);
+          const Run run = run_between(s, f, shards.chunk(half), distance);
           const bool inside = run.to >= 0 && run.to < s.chunks;
-          if (distance == 0 || !(inside || (f->wraps && !shards.ends_sent))) continue;
+          if (distance == 0 || !(inside || (f.wraps && !shards.ends_sent))) continue;
           const int64_t rank = s.rank(around(run.to, s.chunks));
-          if (rank != shards.rank) each(*f, s, run, rank);
+          if (rank != shards.rank) each(f, s, run, rank);
         }
       for (int64_t behind = 0; behind < 2 && shards.ends_sent; ++behind) {
         if (shards.rank != shards.end_rank(behind)) continue;
-        const int64_t chunks = std::min(reached(behind ? f->behind : f->before, s.length), s.chunks);
+        const int64_t chunks = std::min(reached(behind ? f.behind : f.before, s.length), s.chunks);
         for (int64_t to = behind ? s.chunks - chunks : 0, n = 0; n < chunks; ++n, ++to)
-          if (s.rank(to) != shards.rank) each(*f, s, run_outside(s, *f, to, behind), s.rank(to));
+          if (s.rank(to) != shards.rank) each(f, s, run_outside(s, f, to, behind), s.rank(to));
       }
     }
 }
 
 // each(field, document, run, rank) for what this rank's chunks take of all ranks, in the order in which each sends it.
 template <class Each> void each_taken(const Shards& shards, Each each) {
-  for (const Field* f = shards.fields; f != shards.fields + shards.field_count; ++f)
+  for (const Field& f : shards.fields)
     for (int64_t i = 1; i < shards.entries; ++i) {
       const Stretch s = stretch_to(shards.cu, i, shards.entries, shards.local, shards.size, shards.zigzag);
       if (s.length == 0) continue;
-      const int64_t first = -reached(f->behind, s.length), last = reached(f->before, s.length);
+      const int64_t first = -reached(f.behind, s.length), last = reached(f.before, s.length);
       for (int64_t senders = 0; senders < shards.halves(); ++senders)
         for (int64_t distance = first; distance <= last; ++distance)
           for (int64_t half = 0; half < shards.halves() && distance != 0; ++half) {
             const int64_t from = shards.chunk(half) - distance;
-            const Run run = run_between(s, *f, from, distance);
+            const Run run = run_between(s, f, from, distance);
             const bool inside = from >= 0 && from < s.chunks;
-            if (s.second(run.chunk) != (senders == 1) || !(inside || (f->wraps && !shards.ends_sent))) continue;
-            each(*f, s, run, s.rank(run.chunk));
+            if (s.second(run.chunk) != (senders == 1) || !(inside || (f.wraps && !shards.ends_sent))) continue;
+            each(f, s, run, s.rank(run.chunk));
           }
       for (int64_t behind = 0; behind < 2 && shards.ends_sent; ++behind)
         for (int64_t half = 0; half < shards.halves(); ++half) {
-          const Run run = run_outside(s, *f, shards.chunk(half), behind);
-          if (run.count > 0) each(*f, s, run, shards.end_rank(behind));
+          const Run run = run_outside(s, f, shards.chunk(half), behind);
+          if (run.count > 0) each(f, s, run, shards.end_rank(behind));
         }
     }
 }
@@ -118,23 +133,30 @@ void fill(char* to, int64_t bytes, const char* item, int64_t size) {
   for (int64_t at = 0; at < bytes; at += size) std::memcpy(to + at, item, size);
 }
 
+// What the roll by this shift is filled with, the first one to bring in a slot that lies so far outside; or null.
+const char* fill_at(const Shards& shards, const Field& f, int64_t shift) {
+  for (const Roll& roll : shards.rolls)
+    if (&shards.fields[roll.field] == &f && roll.shift == shift && !roll.wraps)
+      return reinterpret_cast<const char*>(roll.fill);
+  return nullptr;
+}
+
 // [outer, run.count, inner] of what this rank has of a run, or knows of it.
 void gather(const Shards& shards, const Field& f, const Stretch& s, const Run& run, char* to) {
   const int64_t bytes = run.count * f.inner;
   if (run.chunk >= 0) {
-    const char* from = f.given + slot_of(s, run) * f.inner;
-    for (int64_t o = 0; o < f.outer; ++o) std::memcpy(to + o * bytes, from + o * shards.local * f.inner, bytes);
+    for (int64_t o = 0; o < f.outer; ++o)
+      std::memcpy(to + o * bytes, shards.given(f, o * shards.local + slot_of(s, run)), bytes);
     return;
   }
   for (int64_t j = 0; j < run.count; ++j) {
     const int64_t position = run.position + j, chunk = around(position, s.chunks * s.length) / s.length;
     const int64_t slot = s.row(chunk) + around(position, s.length);
-    const char* known = nullptr;
-    if (f.ends) known = f.ends[position < 0 ? -position - 1 : f.before + position - s.chunks * s.length];
+    const char* const known = fill_at(shards, f, position < 0 ? -position : s.chunks * s.length - position - 1);
     for (int64_t o = 0; o < f.outer; ++o) {
       char* const at = to + o * bytes + j * f.inner;
       if (known) fill(at, f.inner, known, f.item);
-      else std::memcpy(at, f.given + (o * shards.local + slot) * f.inner, f.inner);
+      else std::memcpy(at, shards.given(f, o * shards.local + slot), f.inner);
     }
   }
 }
@@ -143,13 +165,13 @@ void gather(const Shards& shards, const Field& f, const Stretch& s, const Run& r
 void land(const Shards& shards, const Field& f, const Stretch& s, const Run& run, const char* from, int64_t step) {
   const int64_t begin = run.to * s.length, first_row = s.row(run.to) - begin;
   const bool outside = run.position < 0 || run.position >= s.chunks * s.length;
-  for (const Roll* roll = shards.rolls; roll != shards.rolls + shards.roll_count; ++roll) {
-    if (shards.fields + roll->field != &f || (outside && !roll->wraps && !shards.ends_sent)) continue;
-    const int64_t first = std::max(run.position + roll->shift, begin);
-    const int64_t stop = std::min(run.position + run.count + roll->shift, begin + s.length);
+  for (const Roll& roll : shards.rolls) {
+    if (&shards.fields[roll.field] != &f || (outside && !roll.wraps && !shards.ends_sent)) continue;
+    const int64_t first = std::max(run.position + roll.shift, begin);
+    const int64_t stop = std::min(run.position + run.count + roll.shift, begin + s.length);
     if (first >= stop) continue;
-    const char* source = from + (first - roll->shift - run.position) * f.inner;
-    char* to = roll->out + (first_row + first) * f.inner;
+    const char* source = from + (first - roll.shift - run.position) * f.inner;
+    char* to = shards.out(roll, first_row + first);
     for (int64_t o = 0; o < f.outer; ++o, source += step, to += shards.local * f.inner)
       std::memcpy(to, source, (stop - first) * f.inner);
   }
@@ -164,7 +186,7 @@ void fill_ends(const Shards& shards, const Roll& roll, const Stretch& s) {
     const int64_t count = between(std::abs(roll.shift) - chunks * s.length, 0, s.length);
     const int64_t slot = s.row(chunk) + (roll.shift > 0 ? 0 : s.length - count);
     for (int64_t o = 0; o < f.outer && count > 0; ++o)
-      fill(roll.out + (o * shards.local + slot) * f.inner, count * f.inner, roll.fill, f.item);
+      fill(shards.out(roll, o * shards.local + slot), count * f.inner, reinterpret_cast<char*>(roll.fill), f.item);
   }
 }
 
@@ -178,8 +200,8 @@ void move(const Shards& shards, const Roll& roll, int64_t threads) {
   const int64_t blocks = (shards.local + slots - 1) / slots;
 #pragma omp parallel for num_threads(threads) if (threads > 1 && f.outer * blocks > 1)
   for (int64_t n = 0; n < f.outer * blocks; ++n) {
-    const char* const row = f.given + (n / blocks) * shards.local * f.inner;
-    char* const out = roll.out + (n / blocks) * shards.local * f.inner;
+    const char* const row = shards.given(f, n / blocks * shards.local);
+    char* const out = shards.out(roll, n / blocks * shards.local);
     const int64_t low = n % blocks * slots, high = std::min(low + slots, shards.local);
     const auto copy = [&](int64_t from, int64_t to, int64_t shift) {
       from = std::max(from, low), to = std::min(to, high);
@@ -199,50 +221,53 @@ std::vector<int64_t> starts(const int64_t* bytes, int64_t size) {
 
 }  // namespace
 
-// Bytes for each rank, and from each.
-extern "C" void packpass_roll_bytes(const Shards* shards, int64_t* sent, int64_t* taken) {
-  const auto count = [](int64_t* bytes) {
-    return [=](const Field& f, const Stretch&, const Run& run, int64_t rank) {
-      bytes[rank] += f.outer * run.count * f.inner;
+// Bytes for each rank, and from each; they are 0 before.
+extern "C" void packpass_roll_bytes(const int64_t* table, int64_t* sent, int64_t* taken) {
+  const Shards shards(table);
+  const auto count = [&](int64_t* bytes) {
+    return [=, &shards](const Field& f, const Stretch&, const Run& run, int64_t rank) {
+      if (rank != shards.rank) bytes[rank] += f.outer * run.count * f.inner;
     };
   };
-  each_sent(*shards, count(sent));
-  each_taken(*shards, count(taken));
-  taken[shards->rank] = 0;
+  each_sent(shards, count(sent));
+  each_taken(shards, count(taken));
 }
 
-extern "C" void packpass_roll_send(const Shards* shards, const int64_t* bytes, char* message) {
-  std::vector<int64_t> at = starts(bytes, shards->size);
-  each_sent(*shards, [&](const Field& f, const Stretch& s, const Run& run, int64_t rank) {
-    gather(*shards, f, s, run, message + at[rank]);
+extern "C" void packpass_roll_send(const int64_t* table, const int64_t* bytes, char* message) {
+  const Shards shards(table);
+  std::vector<int64_t> at = starts(bytes, shards.size);
+  each_sent(shards, [&](const Field& f, const Stretch& s, const Run& run, int64_t rank) {
+    gather(shards, f, s, run, message + at[rank]);
     at[rank] += f.outer * run.count * f.inner;
   });
 }
 
 // All that needs no message.
-extern "C" void packpass_roll_own(const Shards* shards, int64_t threads) {
-  for (const Roll* roll = shards->rolls; roll != shards->rolls + shards->roll_count; ++roll) {
-    move(*shards, *roll, threads);
-    for (int64_t i = 1; i < shards->entries && roll->shift != 0 && !roll->wraps && !shards->ends_sent; ++i)
-      fill_ends(*shards, *roll, stretch_to(shards->cu, i, shards->entries, shards->local, shards->size, shards->zigzag));
+extern "C" void packpass_roll_own(const int64_t* table, int64_t threads) {
+  const Shards shards(table);
+  for (const Roll& roll : shards.rolls) {
+    move(shards, roll, threads);
+    for (int64_t i = 1; i < shards.entries && roll.shift != 0 && !roll.wraps && !shards.ends_sent; ++i)
+      fill_ends(shards, roll, stretch_to(shards.cu, i, shards.entries, shards.local, shards.size, shards.zigzag));
   }
   std::vector<char> values;
-  each_taken(*shards, [&](const Field& f, const Stretch& s, const Run& run, int64_t rank) {
-    if (rank != shards->rank) return;
-    if (run.chunk >= 0) return land(*shards, f, s, run, f.given + slot_of(s, run) * f.inner, shards->local * f.inner);
+  each_taken(shards, [&](const Field& f, const Stretch& s, const Run& run, int64_t rank) {
+    if (rank != shards.rank) return;
+    if (run.chunk >= 0) return land(shards, f, s, run, shards.given(f, slot_of(s, run)), shards.local * f.inner);
     const int64_t step = run.count * f.inner;
     values.resize(f.outer * step);
-    gather(*shards, f, s, run, values.data());
-    land(*shards, f, s, run, values.data(), step);
+    gather(shards, f, s, run, values.data());
+    land(shards, f, s, run, values.data(), step);
   });
 }
 
-extern "C" void packpass_roll_land(const Shards* shards, const int64_t* bytes, const char* message) {
-  std::vector<int64_t> at = starts(bytes, shards->size);
-  each_taken(*shards, [&](const Field& f, const Stretch& s, const Run& run, int64_t rank) {
-    if (rank == shards->rank) return;
+extern "C" void packpass_roll_land(const int64_t* table, const int64_t* bytes, const char* message) {
+  const Shards shards(table);
+  std::vector<int64_t> at = starts(bytes, shards.size);
+  each_taken(shards, [&](const Field& f, const Stretch& s, const Run& run, int64_t rank) {
+    if (rank == shards.rank) return;
     const int64_t step = run.count * f.inner;
-    land(*shards, f, s, run, message + at[rank], step);
+    land(shards, f, s, run, message + at[rank], step);
     at[rank] += f.outer * step;
   });
 }

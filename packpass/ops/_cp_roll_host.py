@@ -12,6 +12,7 @@ these slots and nothing else, of all fields whatever their dtypes, and needs no 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from packpass._compat import process_group_of
 from packpass.ops._arguments import Scalar
 from packpass.ops._cp_exchange import dense, start
 from packpass.ops._cp_layout import raise_if_not_shards
-from packpass.ops._native import addresses, int64s, native
+from packpass.ops._native import addresses, native
 
 ARGUMENTS = {
     "packpass_roll_bytes": "ppp",
@@ -62,32 +63,6 @@ class Rolls(NamedTuple):
     fills: list[Scalar]
     wraps: list[bool]
 
-    def of(self, field: int) -> list[int]:
-        return [i for i, f in enumerate(self.fields) if f == field]
-
-    def reach(self, field: int) -> tuple[int, int]:
-        """How far those of a field reach before a chunk, and behind it."""
-        shifts = [self.shifts[i] for i in self.of(field)]
-        return max(0, *shifts, 0), max(0, *(-k for k in shifts), 0)
-
-
-def _ends(rolls: Rolls, field: int, items: list[Tensor]) -> list[int]:
-    """What this rank knows of the slots before a document, by their distance, then of those behind: items, or 0."""
-    before, behind = rolls.reach(field)
-    found = [0] * (before + behind)
-    for i in rolls.of(field):
-        k = rolls.shifts[i]
-        if k != 0 and not rolls.wraps[i]:
-            found[k - 1 if k > 0 else before - k - 1] = items[i].data_ptr()
-    return found
-
-
-def _field(x: Tensor, dim: int, rolls: Rolls, field: int, ends: Tensor | None) -> list[int]:
-    item = x.dtype.itemsize
-    outer, inner = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1 :]) * item
-    wraps = any(rolls.wraps[i] for i in rolls.of(field))
-    return addresses(x, outer, inner, item, *rolls.reach(field), wraps, 0 if ends is None else ends)
-
 
 def rolled(
     xs: list[Tensor], cu_seqlens: Tensor, rolls: Rolls, dims: list[int], group: str, size: int, rank: int, zigzag: bool,
@@ -102,24 +77,22 @@ def rolled(
     """
     local = xs[0].shape[dims[0]]
     raise_if_not_shards(cu_seqlens, local, size, zigzag)
-    xs = [dense(x) for x in xs]
+    xs, cu = [dense(x) for x in xs], cu_seqlens.long().contiguous()
     outs = [torch.empty_like(xs[f]) for f in rolls.fields]
-    knows = ends_sent and (rank == 0 or (rank == size - 1 and not zigzag))
     items = [_item(repr(fill), fill, xs[f].dtype) for f, fill in zip(rolls.fields, rolls.fills, strict=True)]
-    ends = [int64s(_ends(rolls, f, items)) if knows else None for f in range(len(xs))]
+    table = array("q", (cu.data_ptr(), cu.numel(), local, size, rank, zigzag, ends_sent, len(xs), len(outs)))
+    for x, dim in zip(xs, dims, strict=True):
+        outer, inner, item = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1 :]), x.itemsize
+        table.extend((x.data_ptr(), outer, inner * item, item))
+    for f, shift, wraps, out, fill in zip(rolls.fields, rolls.shifts, rolls.wraps, outs, items, strict=True):
+        table.extend((f, shift, wraps, out.data_ptr(), fill.data_ptr()))
 
-    fields = int64s([_field(x, dim, rolls, f, ends[f]) for f, (x, dim) in enumerate(zip(xs, dims, strict=True))])
-    entries = zip(rolls.fields, rolls.shifts, rolls.wraps, outs, items, strict=True)
-    cu, each = cu_seqlens.long().contiguous(), int64s([addresses(*entry) for entry in entries])
-    counts = cu.numel(), local, size, rank, zigzag, ends_sent, len(xs), len(outs)
-    shards = int64s(addresses(cu, fields, each, *counts))
-
-    sent, taken = torch.zeros(2, size, dtype=torch.int64).unbind(0)
-    _call("packpass_roll_bytes", shards, sent, taken)
-    message = torch.empty(int(sent.sum()), dtype=torch.uint8)
-    _call("packpass_roll_send", shards, sent, message)
+    sent, taken = array("q", bytes(8 * size)), array("q", bytes(8 * size))
+    _call("packpass_roll_bytes", table, sent, taken)
+    message = torch.empty(sum(sent), dtype=torch.uint8)
+    _call("packpass_roll_send", table, sent, message)
     received, work = start(message, process_group_of(group), sent.tolist(), taken.tolist())
-    _call("packpass_roll_own", shards, torch.get_num_threads())
+    _call("packpass_roll_own", table, torch.get_num_threads())
     work.wait()
-    _call("packpass_roll_land", shards, taken, received)
+    _call("packpass_roll_land", table, taken, received)
     return outs

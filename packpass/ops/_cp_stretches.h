@@ -1,4 +1,4 @@
-// Which rank holds what of a row that is shared out among ranks, see _cp_layout.py. The caller has checked the boundaries.
+// Which rank holds what of a row that ranks share, see _cp_layout.py. The caller has checked the boundaries.
 #pragma once
 #include <algorithm>
 #include <cstdint>

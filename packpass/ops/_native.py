@@ -6,12 +6,12 @@ Where they cannot be compiled a warning is logged, once, and the ops fall back o
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from packpass._compat import compile_cpp
@@ -33,10 +33,7 @@ def native(name: str, function: str, arguments: str) -> Callable[..., Any] | Non
 
 
 def addresses(*arguments: Any) -> list[Any]:
-    """Arguments with tensors as what they point to."""
-    return [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-
-
-def int64s(rows: Any) -> Tensor:
-    """Numbers and addresses as a table that a C++ function reads."""
-    return torch.tensor(rows, dtype=torch.int64)
+    """Arguments with tensors and arrays as what they point to."""
+    return [
+        a.data_ptr() if isinstance(a, Tensor) else a.buffer_info()[0] if isinstance(a, array) else a for a in arguments
+    ]
