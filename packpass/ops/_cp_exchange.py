@@ -20,13 +20,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from packpass._compat import process_group_of
+from packpass._compat import process_group_of, start_all_to_all, wait_for
 from packpass.ops._cp_group import SENT
 from packpass.ops._cp_layout import raise_if_not_shards
-from packpass.ops._native import addresses, native
+from packpass.ops._native import native
 
 ARGUMENTS = {
     "packpass_exchange_heads": "ppp" + "i" * 10,
@@ -57,7 +56,7 @@ class Exchange(NamedTuple):
     """Slots of a shard, with its tails."""
     mid: int
     """Rows of a slot."""
-    group: Any
+    group: str
     size: int
     rank: int
     zigzag: bool
@@ -115,7 +114,7 @@ class Exchange(NamedTuple):
 def _call(name: str, *arguments: Any) -> None:
     function = _native(name)
     assert function is not None, name
-    function(*addresses(*arguments), torch.get_num_threads())
+    function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments), torch.get_num_threads())
 
 
 def _exchange(
@@ -123,10 +122,10 @@ def _exchange(
     given: bool, made: bool,
 ) -> Exchange:  # fmt: skip
     raise_if_not_shards(cu_seqlens, local, size, zigzag)
-    found, cu = process_group_of(group), cu_seqlens.long().contiguous()
+    cu, rank = cu_seqlens.long().contiguous(), process_group_of(group).rank()
     parts = torch.tensor([width * x.dtype.itemsize for width in widths], dtype=torch.int64)
     mid = math.prod(x.shape[1:dim])
-    return Exchange(x, cu, parts, local, mid, found, size, found.rank(), zigzag, given, made)
+    return Exchange(x, cu, parts, local, mid, group, size, rank, zigzag, given, made)
 
 
 def _check_given(x: Tensor, slots: int) -> None:
@@ -138,18 +137,11 @@ def dense(x: Tensor) -> Tensor:
     return x.resolve_conj().resolve_neg().contiguous()
 
 
-def start(send: Tensor, group: Any, sent: list[int], taken: list[int]) -> tuple[Tensor, Any]:
-    """``send`` is on its way: what comes back, and what to wait for. ``sent`` and ``taken``: how many of its entries go
-    to each rank, and come from each."""
-    received = send.new_empty([sum(taken), *send.shape[1:]])
-    return received, dist.all_to_all_single(received, send, taken, sent, group=group, async_op=True)
-
-
-def _start(send: Tensor, exchange: Exchange) -> tuple[Tensor, Any]:
-    """``send [size - 1, ...]``, an entry for each other rank."""
+def _start(send: Tensor, exchange: Exchange) -> Tensor:
+    """``send [size - 1, ...]``, an entry for each other rank, is on its way; `wait_for` what comes back."""
     each = [int(rank != exchange.rank) for rank in range(exchange.size)]
     words = send.flatten(1) if send.dtype in SENT else send.flatten(1).view(torch.uint8)
-    return start(words, exchange.group, each, each)
+    return start_all_to_all(words, each, each, exchange.group)
 
 
 def to_heads(
@@ -172,9 +164,9 @@ def to_heads(
     x, out = dense(x), plan.new([stop - first if documents else shape[0], *shape[1:]], documents)
     send = plan.new([size - 1, local * plan.mid, sum(widths)], False)
     plan.heads(x, send, back=False)
-    received, work = _start(send, plan)
+    received = _start(send, plan)
     plan.own(x, out, back=False)
-    work.wait()
+    wait_for(received)
     plan.tokens(out, received, back=True)
     return out
 
@@ -192,8 +184,8 @@ def to_tokens(
     y, out = dense(y), plan.new([(stop - first) // size if documents else shape[0], *shape[1:]], documents)
     send = plan.new([size - 1, local * plan.mid, sum(widths)], False)
     plan.tokens(y, send, back=False)
-    received, work = _start(send, plan)
+    received = _start(send, plan)
     plan.own(out, y, back=True)
-    work.wait()
+    wait_for(received)
     plan.heads(out, received, back=True)
     return out

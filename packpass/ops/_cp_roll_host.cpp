@@ -12,36 +12,39 @@
 
 namespace {
 
+struct Roll {
+  int64_t shift, wraps, out, fill;  // `out` and `fill` are addresses, of a tensor and of one item
+};
+
 // Tensors [outer, local, inner] (bytes) with the packed dimension in the middle.
 struct Field {
   int64_t given, outer, inner, item;
-  int64_t before = 0, behind = 0;  // slots that its rolls reach to either side
+  std::vector<Roll> rolls;
+  int64_t before = 0, behind = 0;  // slots that they reach to either side
   bool wraps = false;              // does any of them go around documents?
-};
-
-struct Roll {
-  int64_t field, shift, wraps, out, fill;  // `fill`: where one item of it lies
 };
 
 // What the caller has written down: a number for each member, then the fields, then the rolls.
 struct Shards {
-  const int64_t* cu;
+  std::vector<int64_t> cu;
   int64_t entries, local, size, rank, zigzag;
   int64_t ends_sent;  // do ranks with the ends of documents send what lies outside of them, as their rolls fill it?
   std::vector<Field> fields;
-  std::vector<Roll> rolls;
 
   explicit Shards(const int64_t* at)
-      : cu(reinterpret_cast<const int64_t*>(at[0])), entries(at[1]), local(at[2]), size(at[3]), rank(at[4]),
-        zigzag(at[5]), ends_sent(at[6]), fields(at[7]), rolls(at[8]) {
-    at += 9;
-    for (Field& f : fields) f = {at[0], at[1], at[2], at[3]}, at += 4;
-    for (Roll& r : rolls) {
-      r = {at[0], at[1], at[2], at[3], at[4]}, at += 5;
-      Field& f = fields[r.field];
-      f.before = std::max(f.before, r.shift), f.behind = std::max(f.behind, -r.shift), f.wraps |= r.wraps != 0;
+      : cu(boundaries(at[0], at[1], at[2])), entries(at[2]), local(at[3]), size(at[4]), rank(at[5]), zigzag(at[6]),
+        ends_sent(at[7]), fields(at[8]) {
+    const int64_t rolls = at[9];
+    at += 10;
+    for (Field& f : fields) f.given = at[0], f.outer = at[1], f.inner = at[2], f.item = at[3], at += 4;
+    for (int64_t i = 0; i < rolls; ++i, at += 5) {
+      Field& f = fields[at[0]];
+      f.rolls.push_back({at[1], at[2], at[3], at[4]});
+      f.before = std::max(f.before, at[1]), f.behind = std::max(f.behind, -at[1]), f.wraps |= at[2] != 0;
     }
   }
+
+  Stretch stretch(int64_t i) const { return stretch_to(cu.data(), i, entries, local, size, zigzag); }
 
   int64_t halves() const { return zigzag ? 2 : 1; }
   int64_t chunk(int64_t half) const { return half ? 2 * size - 1 - rank : rank; }
@@ -49,7 +52,9 @@ struct Shards {
   const char* given(const Field& f, int64_t slot) const {
     return reinterpret_cast<const char*>(f.given) + slot * f.inner;
   }
-  char* out(const Roll& r, int64_t slot) const { return reinterpret_cast<char*>(r.out) + slot * fields[r.field].inner; }
+  static char* out(const Field& f, const Roll& r, int64_t slot) {
+    return reinterpret_cast<char*>(r.out) + slot * f.inner;
+  }
 };
 
 // Slots of a document that lie together, in `chunk` of the rank that has them or beyond an end, for chunk `to`.
@@ -85,7 +90,7 @@ inline Run run_outside(const Stretch& s, const Field& f, int64_t to, bool behind
 template <class Each> void each_sent(const Shards& shards, Each each) {
   for (const Field& f : shards.fields)
     for (int64_t i = 1; i < shards.entries; ++i) {
-      const Stretch s = stretch_to(shards.cu, i, shards.entries, shards.local, shards.size, shards.zigzag);
+      const Stretch s = shards.stretch(i);
       if (s.length == 0) continue;
       const int64_t first = -reached(f.behind, s.length), last = reached(f.before, s.length);
       for (int64_t half = 0; half < shards.halves(); ++half)
@@ -109,7 +114,7 @@ template <class Each> void each_sent(const Shards& shards, Each each) {
 template <class Each> void each_taken(const Shards& shards, Each each) {
   for (const Field& f : shards.fields)
     for (int64_t i = 1; i < shards.entries; ++i) {
-      const Stretch s = stretch_to(shards.cu, i, shards.entries, shards.local, shards.size, shards.zigzag);
+      const Stretch s = shards.stretch(i);
       if (s.length == 0) continue;
       const int64_t first = -reached(f.behind, s.length), last = reached(f.before, s.length);
       for (int64_t senders = 0; senders < shards.halves(); ++senders)
@@ -134,10 +139,9 @@ void fill(char* to, int64_t bytes, const char* item, int64_t size) {
 }
 
 // What the roll by this shift is filled with, the first one to bring in a slot that lies so far outside; or null.
-const char* fill_at(const Shards& shards, const Field& f, int64_t shift) {
-  for (const Roll& roll : shards.rolls)
-    if (&shards.fields[roll.field] == &f && roll.shift == shift && !roll.wraps)
-      return reinterpret_cast<const char*>(roll.fill);
+const char* fill_at(const Field& f, int64_t shift) {
+  for (const Roll& roll : f.rolls)
+    if (roll.shift == shift && !roll.wraps) return reinterpret_cast<const char*>(roll.fill);
   return nullptr;
 }
 
@@ -152,7 +156,7 @@ void gather(const Shards& shards, const Field& f, const Stretch& s, const Run& r
   for (int64_t j = 0; j < run.count; ++j) {
     const int64_t position = run.position + j, chunk = around(position, s.chunks * s.length) / s.length;
     const int64_t slot = s.row(chunk) + around(position, s.length);
-    const char* const known = fill_at(shards, f, position < 0 ? -position : s.chunks * s.length - position - 1);
+    const char* const known = fill_at(f, position < 0 ? -position : s.chunks * s.length - position - 1);
     for (int64_t o = 0; o < f.outer; ++o) {
       char* const at = to + o * bytes + j * f.inner;
       if (known) fill(at, f.inner, known, f.item);
@@ -165,34 +169,32 @@ void gather(const Shards& shards, const Field& f, const Stretch& s, const Run& r
 void land(const Shards& shards, const Field& f, const Stretch& s, const Run& run, const char* from, int64_t step) {
   const int64_t begin = run.to * s.length, first_row = s.row(run.to) - begin;
   const bool outside = run.position < 0 || run.position >= s.chunks * s.length;
-  for (const Roll& roll : shards.rolls) {
-    if (&shards.fields[roll.field] != &f || (outside && !roll.wraps && !shards.ends_sent)) continue;
+  for (const Roll& roll : f.rolls) {
+    if (outside && !roll.wraps && !shards.ends_sent) continue;
     const int64_t first = std::max(run.position + roll.shift, begin);
     const int64_t stop = std::min(run.position + run.count + roll.shift, begin + s.length);
     if (first >= stop) continue;
     const char* source = from + (first - roll.shift - run.position) * f.inner;
-    char* to = shards.out(roll, first_row + first);
+    char* to = shards.out(f, roll, first_row + first);
     for (int64_t o = 0; o < f.outer; ++o, source += step, to += shards.local * f.inner)
       std::memcpy(to, source, (stop - first) * f.inner);
   }
 }
 
 // Slots whose source lies outside of the document.
-void fill_ends(const Shards& shards, const Roll& roll, const Stretch& s) {
-  const Field& f = shards.fields[roll.field];
+void fill_ends(const Shards& shards, const Field& f, const Roll& roll, const Stretch& s) {
   for (int64_t half = 0; half < shards.halves(); ++half) {
     const int64_t chunk = shards.chunk(half);
     const int64_t chunks = roll.shift > 0 ? chunk : s.chunks - 1 - chunk;  // to the end that it is filled from
     const int64_t count = between(std::abs(roll.shift) - chunks * s.length, 0, s.length);
     const int64_t slot = s.row(chunk) + (roll.shift > 0 ? 0 : s.length - count);
     for (int64_t o = 0; o < f.outer && count > 0; ++o)
-      fill(shards.out(roll, o * shards.local + slot), count * f.inner, reinterpret_cast<char*>(roll.fill), f.item);
+      fill(shards.out(f, roll, o * shards.local + slot), count * f.inner, reinterpret_cast<char*>(roll.fill), f.item);
   }
 }
 
 // The shard moved as a whole; where the source lies in another chunk, anything.
-void move(const Shards& shards, const Roll& roll, int64_t threads) {
-  const Field& f = shards.fields[roll.field];
+void move(const Shards& shards, const Field& f, const Roll& roll, int64_t threads) {
   const int64_t first = shards.cu[0] / shards.size, stop = shards.cu[shards.entries - 1] / shards.size;
   const int64_t begin = first + between(roll.shift, 0, stop - first);
   const int64_t end = stop - between(-roll.shift, 0, stop - first);
@@ -201,7 +203,7 @@ void move(const Shards& shards, const Roll& roll, int64_t threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1 && f.outer * blocks > 1)
   for (int64_t n = 0; n < f.outer * blocks; ++n) {
     const char* const row = shards.given(f, n / blocks * shards.local);
-    char* const out = shards.out(roll, n / blocks * shards.local);
+    char* const out = shards.out(f, roll, n / blocks * shards.local);
     const int64_t low = n % blocks * slots, high = std::min(low + slots, shards.local);
     const auto copy = [&](int64_t from, int64_t to, int64_t shift) {
       from = std::max(from, low), to = std::min(to, high);
@@ -221,9 +223,11 @@ std::vector<int64_t> starts(const int64_t* bytes, int64_t size) {
 
 }  // namespace
 
-// Bytes for each rank, and from each; they are 0 before.
+// Bytes for each rank, and from each, which are 0 before. Only the first one, -1, if the boundaries are wrong.
 extern "C" void packpass_roll_bytes(const int64_t* table, int64_t* sent, int64_t* taken) {
   const Shards shards(table);
+  sent[0] = -!are_shared(shards.cu.data(), shards.entries, shards.local, shards.size, shards.zigzag);
+  if (sent[0] < 0) return;
   const auto count = [&](int64_t* bytes) {
     return [=, &shards](const Field& f, const Stretch&, const Run& run, int64_t rank) {
       if (rank != shards.rank) bytes[rank] += f.outer * run.count * f.inner;
@@ -245,11 +249,12 @@ extern "C" void packpass_roll_send(const int64_t* table, const int64_t* bytes, c
 // All that needs no message.
 extern "C" void packpass_roll_own(const int64_t* table, int64_t threads) {
   const Shards shards(table);
-  for (const Roll& roll : shards.rolls) {
-    move(shards, roll, threads);
-    for (int64_t i = 1; i < shards.entries && roll.shift != 0 && !roll.wraps && !shards.ends_sent; ++i)
-      fill_ends(shards, roll, stretch_to(shards.cu, i, shards.entries, shards.local, shards.size, shards.zigzag));
-  }
+  for (const Field& f : shards.fields)
+    for (const Roll& roll : f.rolls) {
+      move(shards, f, roll, threads);
+      for (int64_t i = 1; i < shards.entries && roll.shift != 0 && !roll.wraps && !shards.ends_sent; ++i)
+        fill_ends(shards, f, roll, shards.stretch(i));
+    }
   std::vector<char> values;
   each_taken(shards, [&](const Field& f, const Stretch& s, const Run& run, int64_t rank) {
     if (rank != shards.rank) return;

@@ -14,39 +14,38 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from packpass._compat import process_group_of
+from packpass._compat import start_all_to_all, wait_for
 from packpass.ops._arguments import Scalar
-from packpass.ops._cp_exchange import dense, start
+from packpass.ops._cp_exchange import dense
 from packpass.ops._cp_layout import raise_if_not_shards
-from packpass.ops._native import addresses, native
-
-ARGUMENTS = {
-    "packpass_roll_bytes": "ppp",
-    "packpass_roll_send": "ppp",
-    "packpass_roll_own": "pi",
-    "packpass_roll_land": "ppp",
-}
+from packpass.ops._native import address_of, native
 
 
-def _native(name: str) -> Callable[..., Any] | None:
-    return native("_cp_roll_host.cpp", name, ARGUMENTS[name])
+class _Functions(NamedTuple):
+    """Of ``_cp_roll_host.cpp``."""
+
+    bytes: Callable[..., None]
+    send: Callable[..., None]
+    own: Callable[..., None]
+    land: Callable[..., None]
+
+
+@cache
+def _native() -> _Functions | None:
+    arguments = {"bytes": "ppp", "send": "ppp", "own": "pi", "land": "ppp"}
+    found = [native("_cp_roll_host.cpp", f"packpass_roll_{name}", kinds) for name, kinds in arguments.items()]
+    return None if None in found else _Functions(*found)  # type: ignore[arg-type]
 
 
 def is_available() -> bool:
     """Can it be compiled here?"""
-    return all(_native(name) is not None for name in ARGUMENTS)
-
-
-def _call(name: str, *arguments: Any) -> None:
-    function = _native(name)
-    assert function is not None, name
-    function(*addresses(*arguments))
+    return _native() is not None
 
 
 @lru_cache(512)
@@ -75,24 +74,29 @@ def rolled(
         ends_sent: the rank that holds an end of a document sends what lies outside of it, of which its ``rolls`` say
             what it is; those of other ranks do not matter.
     """
-    local = xs[0].shape[dims[0]]
-    raise_if_not_shards(cu_seqlens, local, size, zigzag)
-    xs, cu = [dense(x) for x in xs], cu_seqlens.long().contiguous()
+    local, cu, xs = xs[0].shape[dims[0]], cu_seqlens.contiguous(), [dense(x) for x in xs]
     outs = [torch.empty_like(xs[f]) for f in rolls.fields]
     items = [_item(repr(fill), fill, xs[f].dtype) for f, fill in zip(rolls.fields, rolls.fills, strict=True)]
-    table = array("q", (cu.data_ptr(), cu.numel(), local, size, rank, zigzag, ends_sent, len(xs), len(outs)))
+    wide = cu.dtype is torch.int64
+    table = array("q", (cu.data_ptr(), wide, len(cu), local, size, rank, zigzag, ends_sent, len(xs), len(outs)))
     for x, dim in zip(xs, dims, strict=True):
         outer, inner, item = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1 :]), x.itemsize
         table.extend((x.data_ptr(), outer, inner * item, item))
-    for f, shift, wraps, out, fill in zip(rolls.fields, rolls.shifts, rolls.wraps, outs, items, strict=True):
-        table.extend((f, shift, wraps, out.data_ptr(), fill.data_ptr()))
+    for f, shift, around, out, fill in zip(rolls.fields, rolls.shifts, rolls.wraps, outs, items, strict=True):
+        table.extend((f, shift, around, out.data_ptr(), fill.data_ptr()))
 
-    sent, taken = array("q", bytes(8 * size)), array("q", bytes(8 * size))
-    _call("packpass_roll_bytes", table, sent, taken)
+    call, counts = _native(), array("q", bytes(16 * size))
+    assert call is not None
+    at, sent_at = address_of(table), address_of(counts)
+    taken_at = sent_at + 8 * size
+    call.bytes(at, sent_at, taken_at)
+    sent, taken = counts[:size].tolist(), counts[size:].tolist()
+    if sent[0] < 0:
+        raise_if_not_shards(cu_seqlens, local, size, zigzag)
     message = torch.empty(sum(sent), dtype=torch.uint8)
-    _call("packpass_roll_send", table, sent, message)
-    received, work = start(message, process_group_of(group), sent.tolist(), taken.tolist())
-    _call("packpass_roll_own", table, torch.get_num_threads())
-    work.wait()
-    _call("packpass_roll_land", table, taken, received)
+    call.send(at, sent_at, message.data_ptr())
+    received = start_all_to_all(message, sent, taken, group)
+    call.own(at, torch.get_num_threads())
+    wait_for(received)
+    call.land(at, taken_at, received.data_ptr())
     return outs

@@ -12,8 +12,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from torch import Tensor
-
 from packpass._compat import compile_cpp
 
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
@@ -32,8 +30,6 @@ def native(name: str, function: str, arguments: str) -> Callable[..., Any] | Non
     return compile_cpp(source(name), function, arguments)
 
 
-def addresses(*arguments: Any) -> list[Any]:
-    """Arguments with tensors and arrays as what they point to."""
-    return [
-        a.data_ptr() if isinstance(a, Tensor) else a.buffer_info()[0] if isinstance(a, array) else a for a in arguments
-    ]
+def address_of(table: array[int]) -> int:
+    """Where the numbers lie that a C++ function reads or writes."""
+    return table.buffer_info()[0]

@@ -28,7 +28,7 @@ class Ranks:
         self._sent: list[tuple[Tensor, list[int]]] = [(torch.empty(0), [])] * size
         self.bytes: dict[tuple[int, int], int] = {}
 
-    def start(self, send: Tensor, rank: int, sent: list[int], taken: list[int]) -> tuple[Tensor, Any]:
+    def start(self, send: Tensor, sent: list[int], taken: list[int], rank: int) -> Tensor:
         self._sent[rank] = (send, sent)
         self._barrier.wait(20)
         parts = [piece.split(sizes)[rank] for piece, sizes in self._sent]
@@ -37,16 +37,11 @@ class Ranks:
         assert [len(part) for part in parts] == taken  # each sends what the other one expects
         received = torch.cat(parts)
         self._barrier.wait(20)
-
-        class Work:
-            def wait(self) -> None:
-                pass
-
-        return received, Work()
+        return received
 
     def exchange(self, send: Tensor, rank: int, size: int) -> Tensor:
         flat = send.contiguous().view(size, -1)
-        return self.start(flat, rank, [1] * size, [1] * size)[0].view(send.shape)
+        return self.start(flat, [1] * size, [1] * size, rank).view(send.shape)
 
     def run(self, form: Callable[..., list[Tensor]], arguments: Callable[[int], Arguments]) -> list[list[Tensor]]:
         with ThreadPoolExecutor(self.size) as pool:
@@ -59,8 +54,8 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
 
     def made(size: int) -> Ranks:
         found = Ranks(size)
-        monkeypatch.setattr(_cp_roll_host, "start", found.start)
-        monkeypatch.setattr(_cp_roll_host, "process_group_of", lambda name: name)
+        monkeypatch.setattr(_cp_roll_host, "start_all_to_all", found.start)
+        monkeypatch.setattr(_cp_roll_host, "wait_for", lambda received: None)
         monkeypatch.setattr(_cp_halo, "exchange", found.exchange)
         return found
 
@@ -184,7 +179,7 @@ def test_only_what_leaves_a_rank_travels(ranks: Callable[[int], Ranks]) -> None:
 
 
 def test_without_a_compiler(ranks: Callable[[int], Ranks], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_cp_roll_host, "_native", lambda name: None)
+    monkeypatch.setattr(_cp_roll_host, "_native", lambda: None)
     cu, x = torch.tensor([0, 8, 24]), torch.arange(24)
 
     def arguments(rank: int) -> Arguments:
