@@ -22,8 +22,6 @@ from packpass._compat.groups import (
     is_of_transport,
     process_group_of,
     reduce_scatter_sum,
-    start_all_to_all,
-    wait_for,
     wrap_backward,
 )
 from packpass._compat.inductor import (
@@ -125,8 +123,6 @@ __all__ = [
     "python_dispatcher",
     "qualified_name",
     "reduce_scatter_sum",
-    "start_all_to_all",
-    "wait_for",
     "register_inductor_decomposition",
     "register_inductor_pointwise",
     "register_inductor_table",

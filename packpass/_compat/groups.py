@@ -34,26 +34,6 @@ def all_to_all_of_equal_parts(send: Any, group_name: str, group_size: int) -> An
     return ops.wait_tensor.default(ops.all_to_all_single.default(send, splits, splits, group_name))
 
 
-def start_all_to_all(send: Any, sent: list[int], taken: list[int], group_name: str) -> Any:
-    """Functional all-to-all that is on its way: `wait_for` what it returns before it is read, or ``send`` is written.
-
-    Args:
-        send: contiguous, ``[sum(sent), ...]``.
-        sent, taken: how many entries go to each rank, and come from each.
-    """
-    import torch
-    import torch.distributed._functional_collectives
-
-    return torch.ops._c10d_functional.all_to_all_single.default(send, taken, sent, group_name)
-
-
-def wait_for(received: Any) -> None:
-    """Wait for a functional collective."""
-    import torch
-
-    torch.ops._c10d_functional.wait_tensor.default(received)
-
-
 def all_gather_of_equal_parts(part: Any, group_name: str, group_size: int) -> Any:
     """Functional all-gather: the ranks' contiguous ``part [n, ...]`` behind each other, ``[group_size * n, ...]``.
     Traceable; waits before it returns."""

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from packpass._compat import process_group_of, start_all_to_all, wait_for
-from packpass.ops._cp_group import SENT
+from packpass._compat import process_group_of
+from packpass.ops._cp_group import SENT, start
 from packpass.ops._cp_layout import raise_if_not_shards
 from packpass.ops._native import native
 
@@ -137,11 +137,11 @@ def dense(x: Tensor) -> Tensor:
     return x.resolve_conj().resolve_neg().contiguous()
 
 
-def _start(send: Tensor, exchange: Exchange) -> Tensor:
-    """``send [size - 1, ...]``, an entry for each other rank, is on its way; `wait_for` what comes back."""
+def _start(send: Tensor, exchange: Exchange) -> tuple[Tensor, Any]:
+    """`start` of ``send [size - 1, ...]``, an entry for each other rank."""
     each = [int(rank != exchange.rank) for rank in range(exchange.size)]
     words = send.flatten(1) if send.dtype in SENT else send.flatten(1).view(torch.uint8)
-    return start_all_to_all(words, each, each, exchange.group)
+    return start(words, each, each, exchange.group)
 
 
 def to_heads(
@@ -164,9 +164,9 @@ def to_heads(
     x, out = dense(x), plan.new([stop - first if documents else shape[0], *shape[1:]], documents)
     send = plan.new([size - 1, local * plan.mid, sum(widths)], False)
     plan.heads(x, send, back=False)
-    received = _start(send, plan)
+    received, work = _start(send, plan)
     plan.own(x, out, back=False)
-    wait_for(received)
+    work.wait()
     plan.tokens(out, received, back=True)
     return out
 
@@ -184,8 +184,8 @@ def to_tokens(
     y, out = dense(y), plan.new([(stop - first) // size if documents else shape[0], *shape[1:]], documents)
     send = plan.new([size - 1, local * plan.mid, sum(widths)], False)
     plan.tokens(y, send, back=False)
-    received = _start(send, plan)
+    received, work = _start(send, plan)
     plan.own(out, y, back=True)
-    wait_for(received)
+    work.wait()
     plan.heads(out, received, back=True)
     return out

@@ -13,7 +13,7 @@
 namespace {
 
 struct Roll {
-  int64_t shift, wraps, out, fill;  // `out` and `fill` are addresses, of a tensor and of one item
+  int64_t shift, wraps, fill, out;  // `fill` and `out` are addresses, of one item and of a tensor
 };
 
 // Tensors [outer, local, inner] (bytes) with the packed dimension in the middle.
@@ -24,7 +24,7 @@ struct Field {
   bool wraps = false;              // does any of them go around documents?
 };
 
-// What the caller has written down: a number for each member, then the fields, then the rolls.
+// What the caller has written down: a number for each member, the addresses of rolls and results, then the fields.
 struct Shards {
   std::vector<int64_t> cu;
   int64_t entries, local, size, rank, zigzag;
@@ -34,13 +34,15 @@ struct Shards {
   explicit Shards(const int64_t* at)
       : cu(boundaries(at[0], at[1], at[2])), entries(at[2]), local(at[3]), size(at[4]), rank(at[5]), zigzag(at[6]),
         ends_sent(at[7]), fields(at[8]) {
-    const int64_t rolls = at[9];
-    at += 10;
+    const int64_t count = at[9];
+    const auto* roll = reinterpret_cast<const int64_t*>(at[10]);
+    const auto* out = reinterpret_cast<const int64_t*>(at[11]);
+    at += 12;
     for (Field& f : fields) f.given = at[0], f.outer = at[1], f.inner = at[2], f.item = at[3], at += 4;
-    for (int64_t i = 0; i < rolls; ++i, at += 5) {
-      Field& f = fields[at[0]];
-      f.rolls.push_back({at[1], at[2], at[3], at[4]});
-      f.before = std::max(f.before, at[1]), f.behind = std::max(f.behind, -at[1]), f.wraps |= at[2] != 0;
+    for (int64_t i = 0; i < count; ++i, roll += 4) {
+      Field& f = fields[roll[0]];
+      f.rolls.push_back({roll[1], roll[2], roll[3], out[i]});
+      f.before = std::max(f.before, roll[1]), f.behind = std::max(f.behind, -roll[1]), f.wraps |= roll[2] != 0;
     }
   }
 

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from packpass._compat import start_all_to_all, wait_for
 from packpass.ops._arguments import Scalar
 from packpass.ops._cp_exchange import dense
+from packpass.ops._cp_group import start
 from packpass.ops._cp_layout import raise_if_not_shards
 from packpass.ops._native import address_of, native
 
@@ -48,10 +48,17 @@ def is_available() -> bool:
     return _native() is not None
 
 
-@lru_cache(512)
-def _item(text: str, fill: Scalar, dtype: torch.dtype) -> Tensor:
-    """One value in memory; ``text`` tells -0.0 from 0.0."""
-    return torch.full((1,), fill, dtype=dtype)
+@lru_cache(256)
+def _described(
+    fields: tuple[int, ...], shifts: tuple[int, ...], wraps: tuple[bool, ...], fills: tuple[Scalar, ...], text: str,
+    dtypes: tuple[torch.dtype, ...],
+) -> tuple[array[int], list[Tensor]]:  # fmt: skip
+    """Rolls as ``_cp_roll_host.cpp`` reads them, and where their fills lie; ``text`` tells -0.0 from 0.0."""
+    items = [torch.full((1,), fill, dtype=dtypes[f]) for f, fill in zip(fields, fills, strict=True)]
+    table = array("q")
+    for f, shift, around, item in zip(fields, shifts, wraps, items, strict=True):
+        table.extend((f, shift, around, item.data_ptr()))
+    return table, items
 
 
 class Rolls(NamedTuple):
@@ -76,27 +83,27 @@ def rolled(
     """
     local, cu, xs = xs[0].shape[dims[0]], cu_seqlens.contiguous(), [dense(x) for x in xs]
     outs = [torch.empty_like(xs[f]) for f in rolls.fields]
-    items = [_item(repr(fill), fill, xs[f].dtype) for f, fill in zip(rolls.fields, rolls.fills, strict=True)]
-    wide = cu.dtype is torch.int64
-    table = array("q", (cu.data_ptr(), wide, len(cu), local, size, rank, zigzag, ends_sent, len(xs), len(outs)))
+    constant = (tuple(rolls.fields), tuple(rolls.shifts), tuple(rolls.wraps), tuple(rolls.fills), repr(rolls.fills))
+    described, _kept = _described(*constant, tuple([x.dtype for x in xs]))
+    results = array("q", [out.data_ptr() for out in outs])
+    counts = cu.dtype is torch.int64, cu.shape[0], local, size, rank, zigzag, ends_sent, len(xs), len(outs)
+    table = array("q", (cu.data_ptr(), *counts, address_of(described), address_of(results)))
     for x, dim in zip(xs, dims, strict=True):
         outer, inner, item = math.prod(x.shape[:dim]), math.prod(x.shape[dim + 1 :]), x.itemsize
         table.extend((x.data_ptr(), outer, inner * item, item))
-    for f, shift, around, out, fill in zip(rolls.fields, rolls.shifts, rolls.wraps, outs, items, strict=True):
-        table.extend((f, shift, around, out.data_ptr(), fill.data_ptr()))
 
-    call, counts = _native(), array("q", bytes(16 * size))
+    call, lengths = _native(), array("q", bytes(16 * size))
     assert call is not None
-    at, sent_at = address_of(table), address_of(counts)
+    at, sent_at = address_of(table), address_of(lengths)
     taken_at = sent_at + 8 * size
     call.bytes(at, sent_at, taken_at)
-    sent, taken = counts[:size].tolist(), counts[size:].tolist()
+    sent, taken = lengths[:size].tolist(), lengths[size:].tolist()
     if sent[0] < 0:
         raise_if_not_shards(cu_seqlens, local, size, zigzag)
     message = torch.empty(sum(sent), dtype=torch.uint8)
     call.send(at, sent_at, message.data_ptr())
-    received = start_all_to_all(message, sent, taken, group)
+    received, work = start(message, sent, taken, group)
     call.own(at, torch.get_num_threads())
-    wait_for(received)
+    work.wait()
     call.land(at, taken_at, received.data_ptr())
     return outs

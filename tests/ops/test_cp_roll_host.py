@@ -19,6 +19,11 @@ from tests.ops import reference
 Arguments = tuple[Any, ...]
 
 
+class Arrived:
+    def wait(self) -> None:
+        """All of it is there."""
+
+
 class Ranks:
     """All-to-alls between threads: what every rank sends to every other one."""
 
@@ -28,7 +33,7 @@ class Ranks:
         self._sent: list[tuple[Tensor, list[int]]] = [(torch.empty(0), [])] * size
         self.bytes: dict[tuple[int, int], int] = {}
 
-    def start(self, send: Tensor, sent: list[int], taken: list[int], rank: int) -> Tensor:
+    def start(self, send: Tensor, sent: list[int], taken: list[int], rank: int) -> tuple[Tensor, Any]:
         self._sent[rank] = (send, sent)
         self._barrier.wait(20)
         parts = [piece.split(sizes)[rank] for piece, sizes in self._sent]
@@ -37,11 +42,11 @@ class Ranks:
         assert [len(part) for part in parts] == taken  # each sends what the other one expects
         received = torch.cat(parts)
         self._barrier.wait(20)
-        return received
+        return received, Arrived()
 
     def exchange(self, send: Tensor, rank: int, size: int) -> Tensor:
         flat = send.contiguous().view(size, -1)
-        return self.start(flat, [1] * size, [1] * size, rank).view(send.shape)
+        return self.start(flat, [1] * size, [1] * size, rank)[0].view(send.shape)
 
     def run(self, form: Callable[..., list[Tensor]], arguments: Callable[[int], Arguments]) -> list[list[Tensor]]:
         with ThreadPoolExecutor(self.size) as pool:
@@ -54,8 +59,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Ranks]:
 
     def made(size: int) -> Ranks:
         found = Ranks(size)
-        monkeypatch.setattr(_cp_roll_host, "start_all_to_all", found.start)
-        monkeypatch.setattr(_cp_roll_host, "wait_for", lambda received: None)
+        monkeypatch.setattr(_cp_roll_host, "start", found.start)
         monkeypatch.setattr(_cp_halo, "exchange", found.exchange)
         return found
 
@@ -173,9 +177,7 @@ def test_only_what_leaves_a_rank_travels(ranks: Callable[[int], Ranks]) -> None:
     pool.run(_cp_packed_roll._rolled_host, lambda rank: (xs, cu, *rolls, rank, size, rank, None, None, True))
     slots = count * (3 * 8 + 3 * 4)
     # Chunk c rolls in of chunk c + 1: ranks 0 1 2 3 3 2 1 0.
-    assert pool.bytes == {
-        (a, b): slots if abs(a - b) == 1 else 0 for a in range(size) for b in range(size)
-    }
+    assert pool.bytes == {(a, b): slots if abs(a - b) == 1 else 0 for a in range(size) for b in range(size)}
 
 
 def test_without_a_compiler(ranks: Callable[[int], Ranks], monkeypatch: pytest.MonkeyPatch) -> None:
