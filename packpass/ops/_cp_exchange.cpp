@@ -28,9 +28,20 @@ std::vector<Run> runs_of(
   return runs;
 }
 
+// `bytes` in pieces of a size that is known here, each one load and one store; the last two may overlap.
+template <int64_t PIECE> inline void copy_by(char* to, const char* from, int64_t bytes) {
+  for (int64_t at = 0; at + PIECE < bytes; at += PIECE) std::memcpy(to + at, from + at, PIECE);
+  std::memcpy(to + bytes - PIECE, from + bytes - PIECE, PIECE);
+}
+
+// Parts of sections are so short that calls of memcpy would take as long as what they copy.
 inline void copy(char* a, char* b, int64_t bytes, bool back) {
-  if (back) std::memcpy(a, b, bytes);
-  else std::memcpy(b, a, bytes);
+  char* const to = back ? a : b;
+  const char* const from = back ? b : a;
+  if (bytes > 1024) std::memcpy(to, from, bytes);
+  else if (bytes >= 32) copy_by<32>(to, from, bytes);
+  else if (bytes >= 8) copy_by<8>(to, from, bytes);
+  else if (bytes >= 1) copy_by<1>(to, from, bytes);
 }
 
 }  // namespace

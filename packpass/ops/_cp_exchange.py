@@ -16,6 +16,7 @@ with its tails changes nothing for the others.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from torch import Tensor
 from packpass._compat import process_group_of
 from packpass.ops._cp_group import SENT, start
 from packpass.ops._cp_layout import raise_if_not_shards
-from packpass.ops._native import native
+from packpass.ops._native import address_of, native
 
 ARGUMENTS = {
     "packpass_exchange_heads": "ppp" + "i" * 10,
@@ -50,8 +51,12 @@ class Exchange(NamedTuple):
     form: Tensor
     cu: Tensor
     """int64 ``[N+1]``."""
-    widths: Tensor
-    """int64 bytes of each section's part for one rank."""
+    ends: tuple[int, int]
+    """The documents' slots in the whole row."""
+    widths: array[int]
+    """Bytes of each section's part for one rank."""
+    part: int
+    """All of them."""
     local: int
     """Slots of a shard, with its tails."""
     mid: int
@@ -62,15 +67,6 @@ class Exchange(NamedTuple):
     zigzag: bool
     given: bool
     made: bool
-
-    @property
-    def part(self) -> int:
-        return int(self.widths.sum())
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """The documents' slots in the whole row."""
-        return int(self.cu[0]), int(self.cu[-1])
 
     @property
     def tails(self) -> bool:
@@ -88,7 +84,7 @@ class Exchange(NamedTuple):
         part_only = self.given or (back and self.made)
         slots = (first, stop - first) if part_only else (0, self.local)
         at = self._shard(tokens, self.made if back else self.given)
-        sizes = self.widths.numel(), self.local, self.mid, self.size, self.rank, self.part
+        sizes = len(self.widths), self.local, self.mid, self.size, self.rank, self.part
         _call("packpass_exchange_heads", at, others, self.widths, *sizes, *slots, back)
 
     def tokens(self, whole: Tensor, others: Tensor, back: bool) -> None:
@@ -100,7 +96,7 @@ class Exchange(NamedTuple):
     def own(self, tokens: Tensor, whole: Tensor, back: bool) -> None:
         places = (self.made, self.given) if back else (self.given, self.made)
         at = self._shard(tokens, places[0]), self._whole(whole, places[1])
-        sizes = self.cu.numel(), self.widths.numel(), self.local, self.mid, self.size, self.rank, self.part
+        sizes = self.cu.numel(), len(self.widths), self.local, self.mid, self.size, self.rank, self.part
         _call("packpass_exchange_own", self.cu, *at, self.widths, *sizes, self.zigzag, self.tails, back)
 
     def _shard(self, tokens: Tensor, documents: bool) -> int:
@@ -114,7 +110,7 @@ class Exchange(NamedTuple):
 def _call(name: str, *arguments: Any) -> None:
     function = _native(name)
     assert function is not None, name
-    function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments), torch.get_num_threads())
+    function(*map(address_of, arguments), torch.get_num_threads())
 
 
 def _exchange(
@@ -123,9 +119,9 @@ def _exchange(
 ) -> Exchange:  # fmt: skip
     raise_if_not_shards(cu_seqlens, local, size, zigzag)
     cu, rank = cu_seqlens.long().contiguous(), process_group_of(group).rank()
-    parts = torch.tensor([width * x.dtype.itemsize for width in widths], dtype=torch.int64)
-    mid = math.prod(x.shape[1:dim])
-    return Exchange(x, cu, parts, local, mid, group, size, rank, zigzag, given, made)
+    parts = array("q", [width * x.dtype.itemsize for width in widths])
+    ends, mid = (int(cu[0]), int(cu[-1])), math.prod(x.shape[1:dim])
+    return Exchange(x, cu, ends, parts, sum(parts), local, mid, group, size, rank, zigzag, given, made)
 
 
 def _check_given(x: Tensor, slots: int) -> None:

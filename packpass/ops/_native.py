@@ -12,6 +12,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from torch import Tensor
+
 from packpass._compat import compile_cpp
 
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
@@ -30,6 +32,8 @@ def native(name: str, function: str, arguments: str) -> Callable[..., Any] | Non
     return compile_cpp(source(name), function, arguments)
 
 
-def address_of(table: array[int]) -> int:
-    """Where the numbers lie that a C++ function reads or writes."""
-    return table.buffer_info()[0]
+def address_of(argument: Any) -> Any:
+    """Where the numbers of an array or a tensor lie; anything else as it is."""
+    if isinstance(argument, array):
+        return argument.buffer_info()[0]
+    return argument.data_ptr() if isinstance(argument, Tensor) else argument
