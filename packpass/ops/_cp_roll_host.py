@@ -39,8 +39,13 @@ class _Functions(NamedTuple):
 @cache
 def _native() -> _Functions | None:
     arguments = {"bytes": "ppp", "send": "ppp", "own": "pi", "land": "ppp"}
-    found = [native("_cp_roll_host.cpp", f"packpass_roll_{name}", kinds) for name, kinds in arguments.items()]
-    return None if None in found else _Functions(*found)  # type: ignore[arg-type]
+    found = {}
+    for name, kinds in arguments.items():
+        function = native("_cp_roll_host.cpp", f"packpass_roll_{name}", kinds)
+        if function is None:
+            return None
+        found[name] = function
+    return _Functions(**found)
 
 
 def is_available() -> bool:
