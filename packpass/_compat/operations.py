@@ -66,7 +66,10 @@ def qualified_name(target: Any) -> tuple[str, str]:
     return namespace, op
 
 
-_OWN_COLLECTIVES = ("all_to_all_group", "cp_to_hp", "hp_to_cp", "host_cp_to_hp", "host_hp_to_cp", "cp_packed_roll")
+_OWN_COLLECTIVES = (
+    "all_to_all_group", "cp_to_hp", "hp_to_cp", "host_cp_to_hp", "host_hp_to_cp", "cp_packed_roll",
+    "host_cp_packed_roll",
+)  # fmt: skip
 
 
 def is_collective(target: Any) -> bool:

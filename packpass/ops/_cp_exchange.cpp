@@ -1,10 +1,10 @@
 // Copies around the all-to-all of cp_to_hp and hp_to_cp on the CPU, see _cp_exchange.py. The caller has checked the
 // boundaries: every slot lies in the row. Widths are in bytes; a slot holds `mid` rows. Rows and shards without their
 // tails are passed with a pointer to where their first slot would lie; then no other slot is touched.
-#include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <vector>
+
+#include "_cp_stretches.h"
 
 namespace {
 
@@ -18,32 +18,36 @@ constexpr int64_t LONGEST = 512;  // what threads share
 std::vector<Run> runs_of(
     const int64_t* cu, int64_t entries, int64_t local, int64_t size, int64_t zigzag, int64_t tails) {
   std::vector<Run> runs;
-  for (int64_t i = 0; i <= entries; ++i) {  // the stretch that ends at cu[i]; the first and the last are the tails
-    if (!tails && (i == 0 || i == entries)) continue;
-    const int64_t start = i == 0 ? 0 : cu[i - 1];
-    const int64_t stop = i == entries ? local * size : cu[i];
-    const int64_t chunks = i == 0 || i == entries || !zigzag ? size : 2 * size;
-    const int64_t length = (stop - start) / chunks;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const bool second = chunk >= size;
-      const int64_t rank = second ? 2 * size - 1 - chunk : chunk;
-      const int64_t row = start / size + (second ? length : 0);
-      for (int64_t at = 0; at < length; at += LONGEST)
-        runs.push_back({rank, start + chunk * length + at, row + at, std::min(LONGEST, length - at)});
-    }
+  for (int64_t i = tails ? 0 : 1; i < entries + (tails ? 1 : 0); ++i) {
+    const Stretch stretch = stretch_to(cu, i, entries, local, size, zigzag);
+    for (int64_t chunk = 0; chunk < stretch.chunks; ++chunk)
+      for (int64_t at = 0; at < stretch.length; at += LONGEST)
+        runs.push_back({stretch.rank(chunk), stretch.slot(chunk) + at, stretch.row(chunk) + at,
+                        std::min(LONGEST, stretch.length - at)});
   }
   return runs;
 }
 
+// `bytes` in pieces of a size that is known here, each one load and one store; the last two may overlap.
+template <int64_t PIECE> inline void copy_by(char* to, const char* from, int64_t bytes) {
+  for (int64_t at = 0; at + PIECE < bytes; at += PIECE) std::memcpy(to + at, from + at, PIECE);
+  std::memcpy(to + bytes - PIECE, from + bytes - PIECE, PIECE);
+}
+
+// Parts of sections are so short that calls of memcpy would take as long as what they copy.
 inline void copy(char* a, char* b, int64_t bytes, bool back) {
-  if (back) std::memcpy(a, b, bytes);
-  else std::memcpy(b, a, bytes);
+  char* const to = back ? a : b;
+  const char* const from = back ? b : a;
+  if (bytes > 1024) std::memcpy(to, from, bytes);
+  else if (bytes >= 32) copy_by<32>(to, from, bytes);
+  else if (bytes >= 8) copy_by<8>(to, from, bytes);
+  else if (bytes >= 1) copy_by<1>(to, from, bytes);
 }
 
 }  // namespace
 
-// Tokens with all heads [local * mid, size * part], of which `count` slots from `first` on are copied, to what the other
-// ranks get of them, [size - 1, local * mid, part]; or back.
+// Tokens with all heads [local * mid, size * part], of which `count` slots from `first` on are copied, to what the
+// other ranks get of them, [size - 1, local * mid, part]; or back.
 extern "C" void packpass_exchange_heads(
     char* tokens, char* others, const int64_t* widths, int64_t sections, int64_t local, int64_t mid, int64_t size,
     int64_t rank, int64_t part, int64_t first, int64_t count, int64_t back, int64_t threads) {

@@ -16,18 +16,17 @@ with its tails changes nothing for the others.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
-from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from packpass._compat import compile_cpp, process_group_of
-from packpass.ops._cp_group import SENT
+from packpass._compat import process_group_of
+from packpass.ops._cp_group import SENT, start
 from packpass.ops._cp_layout import raise_if_not_shards
+from packpass.ops._native import address_of, native
 
 ARGUMENTS = {
     "packpass_exchange_heads": "ppp" + "i" * 10,
@@ -36,10 +35,8 @@ ARGUMENTS = {
 }
 
 
-@cache
 def _native(name: str) -> Callable[..., Any] | None:
-    source = resources.files("packpass.ops").joinpath("_cp_exchange.cpp").read_text()
-    return compile_cpp(source, name, ARGUMENTS[name])
+    return native("_cp_exchange.cpp", name, ARGUMENTS[name])
 
 
 def is_available() -> bool:
@@ -54,27 +51,22 @@ class Exchange(NamedTuple):
     form: Tensor
     cu: Tensor
     """int64 ``[N+1]``."""
-    widths: Tensor
-    """int64 bytes of each section's part for one rank."""
+    ends: tuple[int, int]
+    """The documents' slots in the whole row."""
+    widths: array[int]
+    """Bytes of each section's part for one rank."""
+    part: int
+    """All of them."""
     local: int
     """Slots of a shard, with its tails."""
     mid: int
     """Rows of a slot."""
-    group: Any
+    group: str
     size: int
     rank: int
     zigzag: bool
     given: bool
     made: bool
-
-    @property
-    def part(self) -> int:
-        return int(self.widths.sum())
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """The documents' slots in the whole row."""
-        return int(self.cu[0]), int(self.cu[-1])
 
     @property
     def tails(self) -> bool:
@@ -92,7 +84,7 @@ class Exchange(NamedTuple):
         part_only = self.given or (back and self.made)
         slots = (first, stop - first) if part_only else (0, self.local)
         at = self._shard(tokens, self.made if back else self.given)
-        sizes = self.widths.numel(), self.local, self.mid, self.size, self.rank, self.part
+        sizes = len(self.widths), self.local, self.mid, self.size, self.rank, self.part
         _call("packpass_exchange_heads", at, others, self.widths, *sizes, *slots, back)
 
     def tokens(self, whole: Tensor, others: Tensor, back: bool) -> None:
@@ -104,7 +96,7 @@ class Exchange(NamedTuple):
     def own(self, tokens: Tensor, whole: Tensor, back: bool) -> None:
         places = (self.made, self.given) if back else (self.given, self.made)
         at = self._shard(tokens, places[0]), self._whole(whole, places[1])
-        sizes = self.cu.numel(), self.widths.numel(), self.local, self.mid, self.size, self.rank, self.part
+        sizes = self.cu.numel(), len(self.widths), self.local, self.mid, self.size, self.rank, self.part
         _call("packpass_exchange_own", self.cu, *at, self.widths, *sizes, self.zigzag, self.tails, back)
 
     def _shard(self, tokens: Tensor, documents: bool) -> int:
@@ -118,7 +110,7 @@ class Exchange(NamedTuple):
 def _call(name: str, *arguments: Any) -> None:
     function = _native(name)
     assert function is not None, name
-    function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments), torch.get_num_threads())
+    function(*map(address_of, arguments), torch.get_num_threads())
 
 
 def _exchange(
@@ -126,10 +118,10 @@ def _exchange(
     given: bool, made: bool,
 ) -> Exchange:  # fmt: skip
     raise_if_not_shards(cu_seqlens, local, size, zigzag)
-    found, cu = process_group_of(group), cu_seqlens.long().contiguous()
-    parts = torch.tensor([width * x.dtype.itemsize for width in widths], dtype=torch.int64)
-    mid = math.prod(x.shape[1:dim])
-    return Exchange(x, cu, parts, local, mid, found, size, found.rank(), zigzag, given, made)
+    cu, rank = cu_seqlens.long().contiguous(), process_group_of(group).rank()
+    parts = array("q", [width * x.dtype.itemsize for width in widths])
+    ends, mid = (int(cu[0]), int(cu[-1])), math.prod(x.shape[1:dim])
+    return Exchange(x, cu, ends, parts, sum(parts), local, mid, group, size, rank, zigzag, given, made)
 
 
 def _check_given(x: Tensor, slots: int) -> None:
@@ -137,16 +129,15 @@ def _check_given(x: Tensor, slots: int) -> None:
         raise ValueError(f"packpass: the documents have {slots} slots, but {x.shape[0]} were given")
 
 
-def _dense(x: Tensor) -> Tensor:
+def dense(x: Tensor) -> Tensor:
     return x.resolve_conj().resolve_neg().contiguous()
 
 
 def _start(send: Tensor, exchange: Exchange) -> tuple[Tensor, Any]:
-    """``send [size - 1, ...]``, an entry for each other rank, is on its way: what comes back, and what to wait for."""
-    received = torch.empty_like(send)
-    splits = [int(rank != exchange.rank) for rank in range(exchange.size)]
-    into, out = (t.flatten(1) if t.dtype in SENT else t.flatten(1).view(torch.uint8) for t in (received, send))
-    return received, dist.all_to_all_single(into, out, splits, splits, group=exchange.group, async_op=True)
+    """`start` of ``send [size - 1, ...]``, an entry for each other rank."""
+    each = [int(rank != exchange.rank) for rank in range(exchange.size)]
+    words = send.flatten(1) if send.dtype in SENT else send.flatten(1).view(torch.uint8)
+    return start(words, each, each, exchange.group)
 
 
 def to_heads(
@@ -166,7 +157,7 @@ def to_heads(
     first, stop = plan.ends
     if total is not None:
         _check_given(x, (stop - first) // size)
-    x, out = _dense(x), plan.new([stop - first if documents else shape[0], *shape[1:]], documents)
+    x, out = dense(x), plan.new([stop - first if documents else shape[0], *shape[1:]], documents)
     send = plan.new([size - 1, local * plan.mid, sum(widths)], False)
     plan.heads(x, send, back=False)
     received, work = _start(send, plan)
@@ -186,7 +177,7 @@ def to_tokens(
     first, stop = plan.ends
     if total is not None:
         _check_given(y, stop - first)
-    y, out = _dense(y), plan.new([(stop - first) // size if documents else shape[0], *shape[1:]], documents)
+    y, out = dense(y), plan.new([(stop - first) // size if documents else shape[0], *shape[1:]], documents)
     send = plan.new([size - 1, local * plan.mid, sum(widths)], False)
     plan.tokens(y, send, back=False)
     received, work = _start(send, plan)

@@ -64,6 +64,18 @@ def _size_and_rank(name: str) -> tuple[int, int]:
     return group.size(), group.rank()
 
 
+def start(send: Tensor, sent: list[int], taken: list[int], group: str) -> tuple[Tensor, Any]:
+    """An all-to-all in host memory that is on its way: what comes, and what to ``wait()`` for before it is read.
+
+    Args:
+        send: contiguous, ``[sum(sent), ...]``, of a dtype in `SENT`.
+        sent, taken: how many entries go to each rank, and come from each.
+    """
+    received = send.new_empty([sum(taken), *send.shape[1:]])
+    work = dist.all_to_all_single(received, send, taken, sent, group=process_group_of(group), async_op=True)
+    return received, work
+
+
 def exchange(send: Tensor, group: str, group_size: int) -> Tensor:
     """``send[r]`` goes to rank r; the result's entry r came from rank r. The one collective of the CP ops.
 

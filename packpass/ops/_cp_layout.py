@@ -19,19 +19,18 @@ asynchronous assertion, without a host sync.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from importlib import resources
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from packpass._compat import assert_async, compile_cpp
+from packpass._compat import assert_async
 from packpass.ops._boundaries_passed import search
 from packpass.ops._check_cu_seqlens import conditions, raise_if_out_of_order
 from packpass.ops._geometry import previous
 from packpass.ops._library import define
+from packpass.ops._native import native
 
 
 def assert_shards(cu_seqlens: Tensor, local: int, group_size: int, zigzag: bool = True) -> None:
@@ -121,10 +120,8 @@ def _kernel(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool, zigz
     return search_form(cu_seqlens, local, group_size, inverse, zigzag)
 
 
-@cache
 def _native() -> Callable[..., Any] | None:
-    source = resources.files("packpass.ops").joinpath("_cp_rows.cpp").read_text()
-    return compile_cpp(source, "packpass_shard_rows", "ppiiiii")
+    return native("_cp_rows.cpp", "packpass_shard_rows", "ppiiiii")
 
 
 def _cpu_kernel(cu_seqlens: Tensor, local: int, group_size: int, inverse: bool, zigzag: bool = True) -> Tensor:

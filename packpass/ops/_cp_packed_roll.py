@@ -21,6 +21,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from packpass.ops import _cp_roll_host
 from packpass.ops._arguments import Scalar, check_boundaries, check_dim, check_fill, check_int, check_tensor
 from packpass.ops._bits import as_bits, fill_bits
 from packpass.ops._cp_group import resolve_group
@@ -30,14 +31,13 @@ from packpass.ops._cp_roll_slots import roll_slots
 from packpass.ops._geometry import read, write
 from packpass.ops._library import define, differentiable
 from packpass.ops._packed_roll import packed_roll_op
-from packpass.ops._packed_roll_inductor import shifted_row
 
 # The exchange grows with (documents x |shift| x ranks): beyond this a roll is not a matter of edges.
 LONGEST = 1024
 
 
 def _rolled(
-    generated: bool, xs: list[Tensor], cu_seqlens: Tensor, fields: list[int], shifts: list[int], dims: list[int],
+    xs: list[Tensor], cu_seqlens: Tensor, fields: list[int], shifts: list[int], dims: list[int],
     fills: list[Scalar], wraps: list[bool], group: str, group_size: int, rank: int, end_fills: list[Scalar] | None,
     end_wraps: list[bool] | None, zigzag: bool,
 ) -> list[Tensor]:  # fmt: skip
@@ -59,12 +59,10 @@ def _rolled(
         known = list(zip(fields, shifts, end_fills, end_wraps, strict=True))
         ends = [{k: fill for f, k, fill, wrap in known if f == field and not wrap} for field in range(len(xs))]
     halos = exchange_windows(rows, slots.sent, slots.outside, group, group_size, ends)
-    shards, edges = cu_seqlens // group_size, chunk_edges(cu_seqlens, group_size, halves)
+    edges = chunk_edges(cu_seqlens, group_size, halves)
     outs = []
     for f, k, fill, wrap in rolls:
-        # What the patch below writes need not be filled before.
-        shifted = shifted_row(xs[f], shards, k, dims[f]) if generated else None
-        moved = packed_roll_op(xs[f], edges, k, dims[f], 0) if shifted is None else shifted
+        moved = packed_roll_op(xs[f], edges, k, dims[f], 0)
         if k != 0:
             at = slots.patches[k]
             values = as_bits(read(halos[f], 0, at.taken))
@@ -77,12 +75,26 @@ def _rolled(
     return outs
 
 
-def _kernel(*arguments: Any) -> list[Tensor]:
-    return _rolled(False, *arguments)
+def _rolled_host(
+    xs: list[Tensor], cu_seqlens: Tensor, fields: list[int], shifts: list[int], dims: list[int],
+    fills: list[Scalar], wraps: list[bool], group: str, group_size: int, rank: int, end_fills: list[Scalar] | None,
+    end_wraps: list[bool] | None, zigzag: bool,
+) -> list[Tensor]:  # fmt: skip
+    at = [dim % x.dim() for x, dim in zip(xs, dims, strict=True)]
+    nothing = not any(shifts) or xs[0].shape[at[0]] == 0
+    if group_size == 1 or nothing or not _cp_roll_host.is_available():
+        place = (group, group_size, rank, end_fills, end_wraps, zigzag)
+        return _rolled(xs, cu_seqlens, fields, shifts, dims, fills, wraps, *place)
+    known = (end_fills, end_wraps) if end_fills is not None and end_wraps is not None else (fills, wraps)
+    rolls = _cp_roll_host.Rolls(fields, shifts, *known)
+    return _cp_roll_host.rolled(xs, cu_seqlens, rolls, at, group, group_size, rank, zigzag, end_fills is not None)
 
 
-def _code(*arguments: Any) -> list[Tensor]:
-    return _rolled(True, *arguments)
+def _code(xs: list[Tensor], *arguments: Any) -> list[Tensor]:
+    if xs[0].device.type == "cpu" and arguments[7] > 1:
+        found: list[Tensor] = host_cp_packed_roll_op(xs, *arguments)
+        return found
+    return _rolled(xs, *arguments)
 
 
 def _column(vector: Tensor, like: Tensor) -> Tensor:
@@ -97,13 +109,14 @@ def _fake(
     return [torch.empty_like(xs[f], memory_format=torch.contiguous_format) for f in fields]
 
 
+_SIGNATURE = (
+    "(Tensor[] xs, Tensor cu_seqlens, int[] fields, int[] shifts, int[] dims, Scalar[] fills, bool[] wraps, str group, "
+    "int group_size, int rank, Scalar[]? end_fills, bool[]? end_wraps, bool zigzag) -> Tensor[]"
+)
+# The eager kernel under a name that has no decomposition, because Inductor refuses to call an op that also has one.
+host_cp_packed_roll_op = define(f"host_cp_packed_roll{_SIGNATURE}", fake=_fake, kernel=_rolled_host)
 cp_packed_roll_op = define(
-    "cp_packed_roll(Tensor[] xs, Tensor cu_seqlens, int[] fields, int[] shifts, int[] dims, Scalar[] fills, "
-    "bool[] wraps, str group, int group_size, int rank, Scalar[]? end_fills, bool[]? end_wraps, bool zigzag) -> "
-    "Tensor[]",
-    fake=_fake,
-    kernel=_kernel,
-    decomposition=_code,
+    f"cp_packed_roll{_SIGNATURE}", fake=_fake, kernel=_rolled, cpu_kernel=_rolled_host, decomposition=_code
 )
 
 
@@ -279,4 +292,5 @@ def _per_field(name: str, value: Any, count: int) -> list[Any]:
 
 
 # The other ranks wait in it, whether or not this one uses the result.
-torch.fx.has_side_effect(cp_packed_roll_op)
+for _op in (cp_packed_roll_op, host_cp_packed_roll_op):
+    torch.fx.has_side_effect(_op)

@@ -2,7 +2,7 @@
 
 These depend on the boundaries and the shifts alone, not on what is rolled, so that one op computes them for all fields
 and depths of a graph; inlined into every roll they were most of what was lowered and generated where many fields are
-rolled. On the CPU the op is a loop in C++, also in generated code; on a GPU it is a few operations on ``[N+1]``.
+rolled. It is a few operations on ``[N+1]``; in host memory `_cp_roll_host` needs none of it.
 
 The words are those of `_cp_halo`: windows of ``before + behind`` slots around every chunk, in the order ``[rank, chunk,
 document, place]``; ``halves`` is 2 for zigzag shards, 1 for shards of one piece.
@@ -10,15 +10,11 @@ document, place]``; ``halves`` is 2 for zigzag shards, 1 for shards of one piece
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from packpass._compat import compile_cpp
 from packpass.ops._cp_halo import Shards, locate, shards_of, window_positions
 from packpass.ops._library import define
 from packpass.ops._roll_slots import NARROW
@@ -116,29 +112,6 @@ def _patches(
     return Patches(slots, taken, absent.expand(slots.shape).to(NARROW))
 
 
-@cache
-def _native() -> Callable[..., Any] | None:
-    source = resources.files("packpass.ops").joinpath("_cp_rows.cpp").read_text()
-    return compile_cpp(source, "packpass_roll_slots", "pppiiiiiii")
-
-
-def _cpu_kernel(
-    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool, halves: int = 2
-) -> list[Tensor]:
-    """In C++, because some dozens of small tensors take as long as the rolls do. The boundaries have been checked."""
-    function = _native()
-    if function is None:
-        return _kernel(cu_seqlens, local, group_size, rank, shifts, ends_sent, halves)
-    cu = cu_seqlens.long().contiguous()
-    wanted = torch.tensor(shifts, dtype=torch.int64)
-    found = _fake(cu, local, group_size, rank, shifts, ends_sent, halves)
-    # Tensors of their own, for parts of one would be outputs that alias each other.
-    tables = torch.tensor([table.data_ptr() for table in found], dtype=torch.int64)
-    pointers = (cu.data_ptr(), wanted.data_ptr(), tables.data_ptr())
-    function(*pointers, cu.shape[0], len(shifts), local, group_size, rank, ends_sent, halves)
-    return found
-
-
 def _fake(
     cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool, halves: int = 2
 ) -> list[Tensor]:
@@ -148,21 +121,10 @@ def _fake(
     return [cu_seqlens.new_empty((size,), dtype=dtype) for size, dtype in tables]
 
 
-def _decomposition(
-    cu_seqlens: Tensor, local: int, group_size: int, rank: int, shifts: list[int], ends_sent: bool, halves: int = 2
-) -> list[Tensor]:
-    if cu_seqlens.device.type == "cpu":
-        found: list[Tensor] = host_cp_roll_slots_op(cu_seqlens, local, group_size, rank, shifts, ends_sent, halves)
-        return found
-    return _kernel(cu_seqlens, local, group_size, rank, shifts, ends_sent, halves)
-
-
-_SIGNATURE = (
-    "(Tensor cu_seqlens, SymInt local, int group_size, int rank, int[] shifts, bool ends_sent, int halves=2)"
-    " -> Tensor[]"
-)
 cp_roll_slots_op = define(
-    f"cp_roll_slots{_SIGNATURE}", fake=_fake, kernel=_kernel, cpu_kernel=_cpu_kernel, decomposition=_decomposition
+    "cp_roll_slots(Tensor cu_seqlens, SymInt local, int group_size, int rank, int[] shifts, bool ends_sent, "
+    "int halves=2) -> Tensor[]",
+    fake=_fake,
+    kernel=_kernel,
+    decomposition=_kernel,
 )
-# The eager kernel under a name that has no decomposition, because Inductor refuses to call an op that also has one.
-host_cp_roll_slots_op = define(f"host_cp_roll_slots{_SIGNATURE}", fake=_fake, kernel=_cpu_kernel)

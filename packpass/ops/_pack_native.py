@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from importlib import resources
 from typing import Any
 
-from packpass._compat import compile_cpp
+from packpass.ops import _native
 
 ARGUMENTS = {
     "packpass_move_rows": "ppppppp" + "i" * 7,
@@ -16,8 +14,6 @@ ARGUMENTS = {
 }
 
 
-@cache
 def native(name: str) -> Callable[..., Any] | None:
     """The C function of this name, or None where it cannot be compiled."""
-    source = resources.files("packpass.ops").joinpath("_pack_rows.cpp").read_text()
-    return compile_cpp(source, name, ARGUMENTS[name])
+    return _native.native("_pack_rows.cpp", name, ARGUMENTS[name])

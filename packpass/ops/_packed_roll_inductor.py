@@ -74,18 +74,6 @@ def decomposition(
     return out
 
 
-def shifted_row(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int) -> Tensor | None:
-    """`shift_between` for code of the CPU, whose caller patches all slots whose source lies in another document; None
-    where the row is not shifted as one.
-
-    Args:
-        dim: at least 0.
-    """
-    if shift == 0 or x.device.type != "cpu" or abs(shift) > SHORT or x.dtype not in VECTORISED:
-        return None
-    return shift_between(row_alone(x, dim).contiguous(), cu_seqlens, shift, dim).reshape(x.shape)
-
-
 def row_alone(x: Tensor, dim: int) -> Tensor:
     """x without trailing dimensions of size 1, which would hide that this is a row."""
     inner = x.shape[dim + 1 :]

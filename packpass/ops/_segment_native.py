@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from packpass._compat import compile_cpp
+from packpass.ops._native import source
 
 FLOATS = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "bf16"}
 TYPES = FLOATS | {
@@ -28,11 +28,8 @@ BITS = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 @cache
 def _function(name: str) -> Callable[..., Any] | None:
     """``packpass_segment_kernel`` compiled for one instance of a template, such as ``scan<Sum, float>``."""
-    folder = resources.files("packpass.ops")
-    shared, kernels = (folder.joinpath(f"_segment_kernels.{kind}").read_text() for kind in ("h", "cpp"))
-    # One text, which may come out of a zip file and names all of its content to the cache.
-    source = kernels.replace('#include "_segment_kernels.h"', shared.replace("#pragma once", ""))
-    return compile_cpp(f"{source}\nPACKPASS_ENTRY({name})\n", "packpass_segment_kernel", "pppp" + "i" * 7)
+    text = f"{source('_segment_kernels.cpp')}\nPACKPASS_ENTRY({name})\n"
+    return compile_cpp(text, "packpass_segment_kernel", "pppp" + "i" * 7)
 
 
 def run(

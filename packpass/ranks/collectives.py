@@ -9,7 +9,7 @@ see `Collective.operands`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import fx
 
 from packpass.decisions.location import location_of_node, way_to_node
 from packpass.decisions.records import Rewrite
+from packpass.ops import _cp_exchange, _cp_roll_host
 from packpass.ops._snapshot import snapshot_op
 from packpass.semantics.memory import copied
 from packpass.semantics.names import targets_of
@@ -33,6 +34,12 @@ SPLITS = ("output_split_sizes", "input_split_sizes")
 ENDS = ("end_fills", "end_wraps")
 # What a rank does with its tails is its own business: messages hold them.
 TAILS = ("documents", "total")
+# Ops whose messages in host memory are others where there is no C++ compiler: can they be compiled on this rank?
+IN_HOST_MEMORY: dict[str, Callable[[], bool]] = {
+    "cp_to_hp": _cp_exchange.is_available,
+    "hp_to_cp": _cp_exchange.is_available,
+    "cp_packed_roll": _cp_roll_host.is_available,
+}
 LEFT_OUT = frozenset({"group", "group_name", "group_size", "rank", "src", "tag", *SPLITS, *ENDS, *TAILS})
 
 
@@ -114,6 +121,9 @@ def collective(node: fx.Node, inputs: Mapping[fx.Node, int] = MappingProxyType({
             words.append(f", {name}={_words(value)}")
     if any(given.get(name) is not None for name in ENDS):
         words.append(", ends as rank 0 has them")
+    available = IN_HOST_MEMORY.get(target._opname) if ours else None
+    if available is not None and sent and _value(sent[0]).device.type == "cpu" and not available():
+        words.append(", without a C++ compiler")
     exchanged = target._opname == "all_to_all_single"
     return Collective(
         group,

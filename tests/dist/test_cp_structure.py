@@ -14,9 +14,11 @@ from functorch.compile import make_boxed_func, min_cut_rematerialization_partiti
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from packpass.ops import cp_packed_roll, cp_to_hp, hp_to_cp
+from packpass.ops._cp_packed_roll import _rolled
 from tests.ops import reference
 from tests.ops.fake_cuda import kernels, to_ptx, triton_source
 
@@ -124,28 +126,24 @@ def test_one_exchange_for_a_whole_multi_token_head(cp: int, train: bool) -> None
     cu = torch.tensor([0, *[2 * cp * (i % 3 + 1) for i in range(20)]]).cumsum(0)
     local = int(cu[-1]) // cp
     fields = [torch.arange(local), torch.arange(local).view(1, -1), torch.randn(local, 5)]
-    assert [graph[EXCHANGE] for graph in graphs_of(shift, *fields, cu, train=train)] == [1, 1][: 1 + train]
+    graphs = graphs_of(shift, *fields, cu, train=train)
+    assert [(graph[OPS.host_cp_packed_roll.default], graph[EXCHANGE]) for graph in graphs] == [(1, 0)] * (1 + train)
 
 
 def test_ranks_send_equal_parts() -> None:
-    """The collective is the same on every rank: only what is read from its result depends on the rank."""
+    """On a GPU the collective is the same on every rank: only what is read from its result depends on the rank."""
     sent = []
+    cu, x = torch.tensor([0, 16, 48]), torch.arange(6)
     for rank in (0, 3, 7):
         fake_group(8, rank)
-        calls: list[tuple[Any, ...]] = []
+        place = (dist.group.WORLD.group_name, 8, rank, None, None, True)
 
-        def see(gm: torch.fx.GraphModule, example: Any, calls: list[tuple[Any, ...]] = calls) -> Any:
-            for node in gm.graph.nodes:
-                if node.target is EXCHANGE:
-                    value = node.args[0].meta["val"]
-                    calls.append((tuple(value.shape), value.dtype, *node.args[1:]))
-            return make_boxed_func(gm.forward)
+        def program(x: Tensor, cu: Tensor) -> list[Tensor]:
+            return _rolled([x], cu, [0, 0], [-1, -2], [0], [0, 0], [False, False], *place)  # noqa: B023
 
-        backend = aot_autograd(fw_compiler=see, decompositions=select_decomp_table())
-        cu = torch.tensor([0, 16, 48])
-        torch.compile(lambda x, cu: cp_packed_roll(x, cu, None, [-1, -2]), backend=backend)(torch.arange(6), cu)
-        sent.append(calls)
-        torch._dynamo.reset()
+        exchanges = make_fx(program)(x, cu).graph.find_nodes(op="call_function", target=EXCHANGE)
+        values = [node.args[0].meta["val"] for node in exchanges]
+        sent.append([(tuple(v.shape), v.dtype, *n.args[1:]) for v, n in zip(values, exchanges, strict=True)])
         dist.destroy_process_group()
     assert len(sent[0]) == 1
     assert sent[0] == sent[1] == sent[2]

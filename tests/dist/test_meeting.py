@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from packpass._options import Options
 from packpass.decisions.records import Claims, Rewrite
-from packpass.ops import cp_packed_roll, cp_to_hp
+from packpass.ops import _cp_exchange, _cp_roll_host, cp_packed_roll, cp_to_hp
 from packpass.ranks import agreement as _agreement
 from packpass.ranks import meeting as rooms
 from packpass.ranks.agreement import agreement
@@ -289,6 +289,20 @@ def test_texts_hold_what_ranks_share(fake_group: None) -> None:
     ]
     assert [c.ours for c in collectives(gm)] == [True, True, False, False]
     assert {c.location.rsplit(":", 1)[0] for c in collectives(gm)} == {"tests/dist/test_meeting.py"}
+
+
+def test_a_rank_without_a_compiler_sends_other_messages(fake_group: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: Tensor, cu: Tensor) -> tuple[Tensor, ...]:
+        y = cp_to_hp(x, cu, None)
+        return y, cp_packed_roll(x, cu, None, -1, 0), functional.all_reduce(x, "sum", dist.group.WORLD)
+
+    gm = graph_of(program, torch.ones(12, 8), BOUNDARIES)
+    with_one = [c.text for c in collectives(gm)]
+    monkeypatch.setattr(_cp_exchange, "_native", lambda name: None)
+    monkeypatch.setattr(_cp_roll_host, "_native", lambda: None)
+    without = [c.text for c in collectives(gm)]
+    said = ", without a C++ compiler"
+    assert without == [with_one[0] + said, with_one[1] + said, with_one[2]]
 
 
 def test_sizes_and_boundaries_of_a_call(fake_group: None) -> None:

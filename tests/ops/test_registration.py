@@ -20,7 +20,8 @@ NAMES = [
     "host_segment_spread", "segment_argmax", "segment_pad", "segment_put", "segment_recurrence", "segment_reduce",
     "segment_median", "segment_pick", "segment_sort",
     "segment_scan", "segment_softmax", "segment_softmax_backward", "segment_spread", "segment_take", "segment_unpad",
-    "check_shards", "cp_packed_roll", "cp_to_hp", "host_check_shards", "host_cp_to_hp", "host_hp_to_cp",
+    "check_shards", "cp_packed_roll", "cp_to_hp", "host_check_shards", "host_cp_packed_roll", "host_cp_to_hp",
+    "host_hp_to_cp",
     "host_shard_rows", "hp_to_cp", "shard_rows",
 ]  # fmt: skip
 
