@@ -23,6 +23,16 @@ def _back_edges(tx: Any) -> list[tuple[int, int]]:
     return [(first, last) for first, last in jumps if first <= last]
 
 
+def is_inside(tx: Any) -> bool:
+    """Is the instruction that is traced part of a loop of its frame?"""
+    return any(first <= tx.instruction_pointer - 1 <= last for first, last in _back_edges(tx))
+
+
+def unpacks(tx: Any) -> bool:
+    """Is what the call that is traced returns taken apart into as many names as the code has?"""
+    return bool(tx.instructions[_beyond(tx, tx.instruction_pointer or 0)].opname == "UNPACK_SEQUENCE")
+
+
 def _beyond(tx: Any, at: int) -> int:
     """The instruction that does something, from ``at`` on, behind fillers and jumps."""
     for _ in range(len(tx.instructions)):

@@ -11,6 +11,7 @@ import sympy
 import torch
 
 from packpass import markers
+from packpass._compat import hint_of
 from packpass.capture import joins, one_by_one, plain, ranges, watch
 from packpass.capture.dynamo import (
     ListVariable,
@@ -23,6 +24,7 @@ from packpass.capture.dynamo import (
     call,
     callee,
     constant,
+    example,
     variable,
 )
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
@@ -104,6 +106,9 @@ def _zip(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not known:
         return None
     if len(known) != len(found):
+        found = [_single(tx, a, known[0]) if f is None else f for f, a in zip(found, args, strict=True)]
+        known = [f for f in found if f is not None]
+    if len(known) != len(found):
         reason = "zip of a sequence with one entry per document and one of constant length"
         if resumes(tx) and is_noted(location_of(tx)):
             raise leave_to_stock(reason)
@@ -116,6 +121,15 @@ def _zip(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     for item in known:
         take(tx, item)
     return call(tx, plain.of_zip, length, constant(calls), *known)
+
+
+def _single(tx: Translator, value: Any, documents: Any) -> Any:
+    """A tensor with one entry, which torch takes for a constant, beside one document; None if it is another."""
+    fake = example(value) if isinstance(value, TensorVariable) else None
+    entries = fake.shape[0] if isinstance(fake, torch.Tensor) and fake.dim() else None
+    length = length_of(tx, documents)
+    one = type(entries) is int and entries == 1 and isinstance(length, SymNodeVariable)
+    return call(tx, plain.of_tensor, value) if one and hint_of(length.sym_num) == 1 else None
 
 
 def _calls(tx: Translator, documents: Any) -> bool:

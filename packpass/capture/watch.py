@@ -68,7 +68,9 @@ def batches(tx: Any, sizes: set[int] | None = None, most: int = 0) -> dict[str, 
         if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter) or not value.dim():
             continue
         rows = hint_of(value.shape[0])
-        if rows is None or rows not in lengths or rows < 2 or (sizes is not None and rows not in sizes):
+        if rows is None or rows < 2 or (sizes is not None and rows not in sizes):
+            continue
+        if rows not in lengths and rows + 1 not in lengths:
             continue
         if argument is not None and argument.source is not None:
             found[_source_name(argument.source)] = value.shape[0]
@@ -201,9 +203,12 @@ def is_matrix(v: Any) -> bool:
 
 
 def is_batch(v: Any) -> bool:
-    """May this be rows of documents that are padded to one length?"""
+    """May this be rows of documents that are padded to one length, or other values with one for each document, such as
+    rewards?"""
     value = example(v)
-    return isinstance(value, torch.Tensor) and value.dim() > 1 and not is_unknown(value.shape[0])
+    if not isinstance(value, torch.Tensor) or not value.dim() or is_unknown(value.shape[0]):
+        return False
+    return value.dim() > 1 or value.dtype not in _INDEX_DTYPES
 
 
 def settle(one: Any, other: Any) -> None:
@@ -244,8 +249,10 @@ def watch_item(tx: Any, scalar: Any) -> None:
     size = None if vector is None else vector.meta["example_value"].shape[0]
     if symbolic and _is_an_entry(scalar.as_proxy().node):
         code_loops.note_unseen(tx)
-    if isinstance(size, int) and symbolic and batches(tx, {size}):
-        enter_loop_mode(tx, (size,), padded=True)
+    documents = hint_of(size)
+    if documents is not None and symbolic and (isinstance(size, int) or code_loops.is_inside(tx)):
+        if batches(tx, {documents, documents - 1}):
+            enter_loop_mode(tx, (documents,), padded=True)
     if isinstance(size, int) and size <= UNROLL_LIMIT:
         frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
         raise restart("boundaries are read one by one")

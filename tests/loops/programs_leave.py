@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     leave_attention,
+    leave_beside,
     leave_blocks,
     leave_branches,
     leave_carried,
@@ -44,7 +45,7 @@ from .harness import LEAVE, Program
 
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
-    "PROGRAMS", "leave_attention", "leave_blocks", "leave_branches", "leave_carried", "leave_chosen",
+    "PROGRAMS", "leave_attention", "leave_beside", "leave_blocks", "leave_branches", "leave_carried", "leave_chosen",
     "leave_convolution", "leave_counts", "leave_defaults", "leave_edges", "leave_elsewhere", "leave_ends",
     "leave_filled", "leave_grids", "leave_grown", "leave_images", "leave_index", "leave_iteration", "leave_kept",
     "leave_lengths", "leave_lists", "leave_memory", "leave_modes", "leave_numbered", "leave_numbers",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     rewrite_attention,
+    rewrite_beside,
     rewrite_blocks,
     rewrite_bodies,
     rewrite_branches,
@@ -41,7 +42,7 @@ from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
-    "PROGRAMS", "rewrite_attention", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_carried",
+    "PROGRAMS", "rewrite_attention", "rewrite_beside", "rewrite_blocks", "rewrite_bodies", "rewrite_branches", "rewrite_carried",
     "rewrite_checks", "rewrite_chosen", "rewrite_convolution", "rewrite_counts", "rewrite_defaults",
     "rewrite_edges", "rewrite_elsewhere", "rewrite_filled", "rewrite_forms", "rewrite_grids", "rewrite_grown",
     "rewrite_images", "rewrite_kept", "rewrite_lengths", "rewrite_lists", "rewrite_modes", "rewrite_numbered",
