@@ -23,9 +23,10 @@ def _back_edges(tx: Any) -> list[tuple[int, int]]:
     return [(first, last) for first, last in jumps if first <= last]
 
 
-def is_inside(tx: Any) -> bool:
-    """Is the instruction that is traced part of a loop of its frame?"""
-    return any(first <= tx.instruction_pointer - 1 <= last for first, last in _back_edges(tx))
+def line_of_loop(tx: Any) -> str | None:
+    """Where the loop of its frame begins that the instruction which is traced is part of; None if there is none."""
+    ways = [first for first, last in _back_edges(tx) if first <= tx.instruction_pointer - 1 <= last]
+    return shorten(tx.f_code.co_filename, _line(tx.instructions[max(ways)])) if ways else None
 
 
 def unpacks(tx: Any) -> bool:
@@ -158,9 +159,9 @@ def _way_if_none(tx: Any, at: int) -> int | None:
 def note_unseen(tx: Any) -> None:
     """Boundaries are read one by one: say so if a ``while``, or a function that calls itself, goes by them."""
     while tx is not None:
-        ways = [(first, last) for first, last in _back_edges(tx) if first <= tx.instruction_pointer - 1 <= last]
+        ways = [first for first, last in _back_edges(tx) if first <= tx.instruction_pointer - 1 <= last]
         if ways:
-            first = max(ways)[0]
+            first = max(ways)
             line = shorten(tx.f_code.co_filename, _line(tx.instructions[first]))
             if tx.instructions[first].opname not in _DRIVEN:
                 _note(tx, (tx.f_code, first), "while-loop", WHILE, location_of(tx))

@@ -12,7 +12,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import hint_of
-from packpass.capture import joins, one_by_one, plain, ranges, watch
+from packpass.capture import joins, lone, one_by_one, plain, ranges, watch
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -69,7 +69,7 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         n = stop.as_python_constant() + backwards
         if isinstance(n, int) and n >= 1:
             watch.enter_loop_mode(tx, watch.static_sizes(n))
-        return None
+        return call(tx, plain.of_count, stop) if number_of(start) == 0 and lone.is_lone_range(tx, n) else None
     if not all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in (start, stop)):
         return None
     # Only the difference counts: range(1, n) runs as often as range(n - 1).
@@ -128,8 +128,9 @@ def _single(tx: Translator, value: Any, documents: Any) -> Any:
     fake = example(value) if isinstance(value, TensorVariable) else None
     entries = fake.shape[0] if isinstance(fake, torch.Tensor) and fake.dim() else None
     length = length_of(tx, documents)
-    one = type(entries) is int and entries == 1 and isinstance(length, SymNodeVariable)
-    return call(tx, plain.of_tensor, value) if one and hint_of(length.sym_num) == 1 else None
+    documents = hint_of(length.sym_num) if isinstance(length, SymNodeVariable) else number_of(length)
+    one = type(entries) is int and entries == 1 and documents == 1
+    return call(tx, plain.of_tensor, value) if one else None
 
 
 def _calls(tx: Translator, documents: Any) -> bool:

@@ -244,21 +244,35 @@ def watch_item(tx: Any, scalar: Any) -> None:
     vector = made_from(scalar.as_proxy().node)
     if vector is None:
         watch_mask(tx, scalar)
+    if vector is None and symbolic and _is_of_one_row(scalar.as_proxy().node) and (line := code_loops.line_of_loop(tx)):
+        frame.lone_at.add(line)
+        if frame.lone is False:
+            frame.lone, frame.mode = True, Mode.SYMBOLIC
+            raise restart("a loop over one row")
     if vector is None and not (symbolic and is_of_a_batch(tx, scalar.as_proxy().node)):
         return
     size = None if vector is None else vector.meta["example_value"].shape[0]
     if symbolic and _is_an_entry(scalar.as_proxy().node):
         code_loops.note_unseen(tx)
     documents = hint_of(size)
-    if documents is not None and symbolic and (isinstance(size, int) or code_loops.is_inside(tx)):
+    if documents is not None and symbolic and (isinstance(size, int) or code_loops.line_of_loop(tx)):
         if batches(tx, {documents, documents - 1}):
             enter_loop_mode(tx, (documents,), padded=True)
+        if documents in (1, 2) and frame.lone is False and (line := code_loops.line_of_loop(tx)):
+            frame.lone = True
+            frame.lone_at.add(line)
     if isinstance(size, int) and size <= UNROLL_LIMIT:
         frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
         raise restart("boundaries are read one by one")
     if symbolic and _loop_ahead(tx):
         frame.mode, frame.only_numbers = Mode.SYMBOLIC, True
         raise restart("a number made from boundaries is read in front of a loop")
+
+
+def _is_of_one_row(node: Any) -> bool:
+    """Is a number made from lengths of which there is one?"""
+    values: list[Any] = [here.meta.get("example_value") for here in needed_for([node])]
+    return any(_is_integers(v) and v.dim() == 1 and type(v.shape[0]) is int and v.shape[0] == 1 for v in values)
 
 
 def _is_an_entry(node: Any) -> bool:

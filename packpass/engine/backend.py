@@ -20,7 +20,15 @@ from packpass._compat import size_oblivious, transforms_closed
 from packpass._options import Options
 from packpass.capture import Mode, frame_state
 from packpass.capture.expansions import PASS as EXPANDING
-from packpass.capture.state import LOOP_MODES, FrameState, in_tracing, restart, tracing_error, without_data_sizes
+from packpass.capture.state import (
+    LOOP_MODES,
+    FrameState,
+    in_tracing,
+    restart,
+    tracing_error,
+    without_data_sizes,
+    without_lone_document,
+)
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, plain_lengths, skipped
@@ -94,6 +102,10 @@ class Backend:
                 agreed = agreement(gm, outcome.rewrites, settings)
                 compiled = _in_its_form(outcome, gm, inner, example_inputs, settings)
             return agreed.before(_watched(outcome, compiled, untouched, places, frame))
+        if again := without_lone_document("it is not vectorised"):
+            if frame.lone_at:
+                outcome.record_refusals()
+            raise again
         outcome.react(settings)
         if frame.expands and not frame.sites and (again := without_data_sizes("no boundaries are remapped")):
             outcome.record_refusals()

@@ -14,7 +14,6 @@ from .rewrite_images import _grids, _images, parts
 
 images: Any = functools.partial(leave, tail=False, wrap=_images, min_len=1, lead_empty=False, must_refuse=True)
 
-
 @images("i[N,3]", why="the middle one of an image")
 def middle_of_each_image(x: Tensor, grid: Tensor) -> Tensor:
     out = []
