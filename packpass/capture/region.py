@@ -48,7 +48,8 @@ ITERATIONS = 2
 
 
 ALIVE = frozenset({"store_attr", "check_allowed_side_effect", "create_proxy", "run_node"})
-"""Hooks that were called when an iteration was traced, if they are ever called."""
+"""Hooks that were called when the sequence was made that is looped over, or an iteration of it was traced, if they are
+ever called."""
 JUMPS = ("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE", "JUMP_FORWARD")
 _RAISES_AGAIN = ("einops",)
 """Packages whose handlers only add to the message, or compute the same in another way."""
@@ -116,7 +117,7 @@ def _check_surroundings(tx: Any, location: str) -> None:
 
 
 def _check_hooks(location: str) -> None:
-    """Refuse a loop of which one iteration has been traced without hooks that each has to call."""
+    """Refuse a loop if what was traced before it, or its first iteration, has called hooks that are not there."""
     missing = ALIVE - active.trace.alive
     if missing:
         never = f"hooks are installed and never called by this torch ({', '.join(sorted(missing))})"
@@ -132,6 +133,8 @@ class Region:
     ) -> None:
         assert active.frame is not None
         _check_surroundings(tx, location)
+        if not length.is_python_constant():  # else nothing may have been traced yet
+            _check_hooks(location)
         self.id = len(active.frame.sites) + 1
         active.frame.sites[self.id] = location
         self.closed = False
