@@ -254,7 +254,7 @@ def watch_item(tx: Any, scalar: Any) -> None:
     size = None if vector is None else vector.meta["example_value"].shape[0]
     if symbolic and _is_an_entry(scalar.as_proxy().node):
         code_loops.note_unseen(tx)
-    documents = hint_of(size)
+    documents = None if size is None else hint_of(size)
     if documents is not None and symbolic and (isinstance(size, int) or code_loops.line_of_loop(tx)):
         if batches(tx, {documents, documents - 1}):
             enter_loop_mode(tx, (documents,), padded=True)
