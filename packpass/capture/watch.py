@@ -51,12 +51,12 @@ def _source_name(source: Any) -> str:
     return source.name if isinstance(source.name, str) else source.name()  # a method before torch 2.12
 
 
-def batches(tx: Any, sizes: set[int] | None = None, most: int = 0) -> dict[str, Any]:
+def batches(tx: Any, sizes: set[int] | None = None, most: int = 0, bounds: bool = True) -> dict[str, Any]:
     """Inputs with as many rows as there are lengths of documents: a padded batch, and the mask that these are sums of.
 
     Name of the source -> number of rows. Only where the program has made, or was given, a vector of integers with an
     entry for each row, or a mask of them; of one row torch makes a constant. ``most``: dimensions that what tells
-    lengths has at most.
+    lengths has at most. ``bounds``: boundaries, of which there is one more, tell them as well.
     """
     graph = tx.output.root_tracer.graph
     values = [node.meta.get("example_value") for node in graph.nodes]
@@ -70,7 +70,7 @@ def batches(tx: Any, sizes: set[int] | None = None, most: int = 0) -> dict[str, 
         rows = hint_of(value.shape[0])
         if rows is None or rows < 2 or (sizes is not None and rows not in sizes):
             continue
-        if rows not in lengths and rows + 1 not in lengths:
+        if rows not in lengths and not (bounds and rows + 1 in lengths):
             continue
         if argument is not None and argument.source is not None:
             found[_source_name(argument.source)] = value.shape[0]
@@ -87,7 +87,7 @@ def watch_row(tx: Any, tensor: Any, first: Any) -> None:
     if not isinstance(rows, int) or first.sym_num.node.expr != region.index.sym_num.node.expr:
         return
     length = region.length.sym_num if isinstance(region.length, SymNodeVariable) else rows
-    new = set(batches(tx, {rows})) - frame.batches if hint_of(length) == rows else set()
+    new = set(batches(tx, {rows}, bounds=False)) - frame.batches if hint_of(length) == rows else set()
     if new:
         frame.batches |= new
         frame.dynamic_sources |= new
