@@ -15,6 +15,7 @@ import torch
 from packpass import markers
 from packpass._compat import native_pad
 from packpass.capture import (
+    code_loops,
     counts,
     divisible,
     extended,
@@ -101,6 +102,8 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
             watch_list(tx, tensor)
         if name == "tensor_split":
             places_of_split(tx, args, kwargs)
+        if name == "unbind":
+            _unbind(tx, tensor, *args, **kwargs)
         return None
     if name == "tolist" and is_vector(tensor):
         if documents_of(tx, tensor) is not None:
@@ -155,6 +158,8 @@ def watch(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> No
     """A function of torch, before a loop is looked for: one that reads numbers from a tensor."""
     if function is torch.tensor_split:
         places_of_split(tx, args[1:], kwargs)
+    if function is torch.unbind:
+        _unbind(tx, *args, **kwargs)
 
 
 def places_of_split(tx: Any, given: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -183,6 +188,15 @@ def _split(tx: Any, function: Any, tensor: Any, numbers: Any, dim: Any) -> Any:
     if attribute(tx, numbers, "origin").is_python_constant():
         raise refuse_use(tx, "splitting by a list that is not the tolist() of one tensor")
     return call(tx, function, tensor.realize(), numbers, constant(0) if dim is None else dim)
+
+
+def _unbind(tx: Any, tensor: Any = None, dim: Any = None, **kwargs: Any) -> Any:
+    """``boundaries.unbind()``: their entries, as going over them gives. ``t, h, w = sizes.unbind()`` has so many."""
+    tensor = tensor.realize() if tensor is not None else kwargs.get("input")
+    if not isinstance(tensor, TensorVariable) or not is_vector(tensor) or code_loops.unpacks(tx):
+        return None
+    found = documents_of(tx, tensor)
+    return None if found is None else call(tx, plain.listed, found, variable(tx, tuple))
 
 
 def _note_check(tx: Any, condition: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -245,6 +259,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.nested.as_nested_tensor: joins.jagged,
     **dict.fromkeys((torch.split, torch.functional.split), _call_split),
     torch.tensor_split: _call_tensor_split,
+    torch.unbind: _unbind,
     builtins.sum: joins.total,
     builtins.int: lifted.number,
     builtins.max: _call_extreme(plain.largest),
@@ -271,8 +286,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 """Function of torch or Python -> ``replacement(tx, *args, **kwargs)``."""
 
 _BOTH = (
-    torch.split, torch.tensor_split, torch.roll, torch.sum, torch.masked_select, torch.nonzero, torch.argwhere,
-    torch.index_select,
+    torch.split, torch.tensor_split, torch.unbind, torch.roll, torch.sum, torch.masked_select, torch.nonzero,
+    torch.argwhere, torch.index_select,
 )  # fmt: skip
 _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": subscripts.get_item,

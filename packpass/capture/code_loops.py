@@ -23,6 +23,17 @@ def _back_edges(tx: Any) -> list[tuple[int, int]]:
     return [(first, last) for first, last in jumps if first <= last]
 
 
+def line_of_loop(tx: Any) -> str | None:
+    """Where the loop of its frame begins that the instruction which is traced is part of; None if there is none."""
+    ways = [first for first, last in _back_edges(tx) if first <= tx.instruction_pointer - 1 <= last]
+    return shorten(tx.f_code.co_filename, _line(tx.instructions[max(ways)])) if ways else None
+
+
+def unpacks(tx: Any) -> bool:
+    """Is what the call that is traced returns taken apart into as many names as the code has?"""
+    return bool(tx.instructions[_beyond(tx, tx.instruction_pointer or 0)].opname == "UNPACK_SEQUENCE")
+
+
 def _beyond(tx: Any, at: int) -> int:
     """The instruction that does something, from ``at`` on, behind fillers and jumps."""
     for _ in range(len(tx.instructions)):
@@ -148,9 +159,9 @@ def _way_if_none(tx: Any, at: int) -> int | None:
 def note_unseen(tx: Any) -> None:
     """Boundaries are read one by one: say so if a ``while``, or a function that calls itself, goes by them."""
     while tx is not None:
-        ways = [(first, last) for first, last in _back_edges(tx) if first <= tx.instruction_pointer - 1 <= last]
+        ways = [first for first, last in _back_edges(tx) if first <= tx.instruction_pointer - 1 <= last]
         if ways:
-            first = max(ways)[0]
+            first = max(ways)
             line = shorten(tx.f_code.co_filename, _line(tx.instructions[first]))
             if tx.instructions[first].opname not in _DRIVEN:
                 _note(tx, (tx.f_code, first), "while-loop", WHILE, location_of(tx))

@@ -87,7 +87,7 @@ from torch._dynamo.variables.ctx_manager import GenericContextWrappingVariable
 # What carries a position from one document to the next.
 from torch._dynamo.variables.functions import FunctoolsPartialVariable, LocalGeneratorObjectVariable
 from torch._dynamo.variables.iter import IteratorVariable
-from torch._dynamo.variables.misc import AutogradFunctionContextVariable
+from torch._dynamo.variables.misc import AutogradFunctionContextVariable, NullVariable
 
 # State that survives restarts of one compile and nothing else.
 from torch._guards import CompileContext

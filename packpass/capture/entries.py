@@ -235,7 +235,8 @@ def _cut(
     """``tensor[ahead : ahead + number of documents]``, as numbers of 64 bits, which hold what Python's do here; after
     ``step``, a function and the number that it takes with each of them."""
     fake = tensor.meta["example_value"]
-    stop = sympy.sympify(_expression(length.sym_num) + ahead - _expression(fake.shape[0]))
+    documents = length.sym_num if isinstance(length, SymNodeVariable) else length.as_python_constant()
+    stop = sympy.sympify(_expression(documents) + ahead - _expression(fake.shape[0]))
     if not stop.is_Integer or stop > 0 or ahead < 0:
         return None
     vector = emit(tx, "long", tx.output.current_tracer.proxy(tensor), method=True).as_proxy()

@@ -26,7 +26,6 @@ from packpass.capture import (
     last_boundary,
     late_reads,
     lifted,
-    masked,
     places,
     running,
     same_numbers,
@@ -158,7 +157,7 @@ def _set_item(original: Any, self: Any, instruction: Any) -> None:
 def _indexed(original: Any, self: Any, instruction: Any, name: str, operands: int) -> None:
     base = self.stack[-2].realize()
     if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode is Mode.PROBE:
-        masked.watch(self, base, self.stack[-1])
+        subscripts.watch(self, base, self.stack[-1])
     if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode in LOOP_MODES:
         args = [self.stack[-1]] if operands == 2 else [self.stack[-1], self.stack[-3]]
         try:

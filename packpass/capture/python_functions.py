@@ -11,7 +11,8 @@ import sympy
 import torch
 
 from packpass import markers
-from packpass.capture import joins, one_by_one, plain, ranges, watch
+from packpass._compat import hint_of
+from packpass.capture import joins, lone, one_by_one, plain, ranges, watch
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -23,6 +24,7 @@ from packpass.capture.dynamo import (
     call,
     callee,
     constant,
+    example,
     variable,
 )
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
@@ -67,7 +69,7 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         n = stop.as_python_constant() + backwards
         if isinstance(n, int) and n >= 1:
             watch.enter_loop_mode(tx, watch.static_sizes(n))
-        return None
+        return call(tx, plain.of_count, stop) if number_of(start) == 0 and lone.is_lone_range(tx, n) else None
     if not all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in (start, stop)):
         return None
     # Only the difference counts: range(1, n) runs as often as range(n - 1).
@@ -104,6 +106,9 @@ def _zip(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not known:
         return None
     if len(known) != len(found):
+        found = [_single(tx, a, known[0]) if f is None else f for f, a in zip(found, args, strict=True)]
+        known = [f for f in found if f is not None]
+    if len(known) != len(found):
         reason = "zip of a sequence with one entry per document and one of constant length"
         if resumes(tx) and is_noted(location_of(tx)):
             raise leave_to_stock(reason)
@@ -116,6 +121,16 @@ def _zip(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     for item in known:
         take(tx, item)
     return call(tx, plain.of_zip, length, constant(calls), *known)
+
+
+def _single(tx: Translator, value: Any, documents: Any) -> Any:
+    """A tensor with one entry, which torch takes for a constant, beside one document; None if it is another."""
+    fake = example(value) if isinstance(value, TensorVariable) else None
+    entries = fake.shape[0] if isinstance(fake, torch.Tensor) and fake.dim() else None
+    length = length_of(tx, documents)
+    documents = hint_of(length.sym_num) if isinstance(length, SymNodeVariable) else number_of(length)
+    one = type(entries) is int and entries == 1 and documents == 1
+    return call(tx, plain.of_tensor, value) if one else None
 
 
 def _calls(tx: Translator, documents: Any) -> bool:

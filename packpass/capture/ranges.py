@@ -1,6 +1,7 @@
-"""Numbers of a document that Python counts through: ``[i for s, e in spans for i in range(s, e, 16)]``.
+"""Numbers of a document that Python counts through: ``[i for s, e in spans for i in range(s, e, 16)]``,
+``positions.extend(range(n))``, ``positions += list(range(n))``.
 
-Nobody knows how many there are, and the comprehension does nothing but to list them. So the range is gone through once,
+Nobody knows how many there are, and the code does nothing but to list them. So the range is gone through once,
 with all of its numbers in place of the one: what every document adds is a vector (``arange``), and the list as a whole
 is their row. Between other numbers it may be made a tensor, nothing else.
 """
@@ -11,7 +12,18 @@ from typing import Any
 
 import torch
 
-from packpass.capture.dynamo import ListVariable, SymNodeVariable, TensorVariable, ValueMutationNew, constant, emit
+from packpass.capture.dynamo import (
+    GetAttrVariable,
+    ListVariable,
+    NullVariable,
+    SymNodeVariable,
+    TensorVariable,
+    ValueMutationNew,
+    callee,
+    constant,
+    emit,
+    is_side_effect_safe,
+)
 from packpass.capture.state import active, location_of, refuse
 from packpass.capture.tallies import Every, number
 from packpass.capture.watch import is_scalar, is_unknown
@@ -20,11 +32,12 @@ _FILLERS = ("NOP", "RESUME", "CACHE")
 
 
 def of_document(tx: Any, args: list[Any]) -> Any:
-    """``range(start, stop, step)`` of a document, in a comprehension that lists its numbers; None if it is another."""
+    """``range(start, stop, step)`` of a document, where nothing is done but to list its numbers; None if it is
+    another."""
     step = number(args[2]) if len(args) == 3 else 1
     ends = [constant(0), args[0]] if len(args) == 1 else args[:2]
     unknown = any(isinstance(end, SymNodeVariable) and is_unknown(end.sym_num) for end in ends)
-    if not active.regions or not unknown or step is None or step < 1 or not _are_listed(tx):
+    if not active.regions or not unknown or step is None or step < 1 or not (_are_listed(tx) or _are_added(tx)):
         return None
     vector = emit(tx, torch.arange, *(end.as_proxy() for end in ends), step)
     return ListVariable([Every(vector)], mutation_type=ValueMutationNew())
@@ -47,3 +60,31 @@ def _are_listed(tx: Any) -> bool:
     names = [instruction.opname for instruction in ahead]
     known = names in (["GET_ITER", "FOR_ITER", "STORE_FAST", "LOAD_FAST", "LIST_APPEND"],)
     return known and ahead[2].argval == ahead[3].argval
+
+
+def _are_added(tx: Any) -> bool:
+    """Does the code go on to add all numbers to a list, as they are or by ``list(range(n))``?"""
+    ahead = [i for i in tx.instructions[tx.instruction_pointer or 0 :] if i.opname not in (*_FILLERS, "PRECALL")][:3]
+    waiting = [value.realize() for value in tx.stack[-5:] if not isinstance(value, NullVariable)]
+    if waiting and callee(waiting[-1]) is list and _calls_it(ahead[0]):
+        ahead, waiting = ahead[1:], waiting[:-1]
+        if ahead[0].opname == "INPLACE_ADD" or (ahead[0].opname == "BINARY_OP" and ahead[0].arg == _INPLACE_ADD):
+            return bool(waiting) and _is_from_outside(waiting[-1])
+    method = waiting[-1] if waiting else None
+    extends = isinstance(method, GetAttrVariable) and method.name == "extend" and _is_from_outside(method.obj)
+    return extends and _calls_it(ahead[0]) and ahead[1].opname == "POP_TOP"
+
+
+def _is_from_outside(items: Any) -> bool:
+    """Is it a list that the loop adds to? One that a document makes for itself may be asked how long it is."""
+    known = isinstance(items, ListVariable) and items.mutation_type is not None
+    return known and not is_side_effect_safe(items.mutation_type)
+
+
+def _calls_it(instruction: Any) -> bool:
+    """Is something called with this one argument?"""
+    return instruction.opname in ("CALL", "CALL_FUNCTION", "CALL_METHOD") and instruction.argval == 1
+
+
+_INPLACE_ADD = 13
+"""Of BINARY_OP, its number in the table of ``opcode``."""

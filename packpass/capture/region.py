@@ -48,7 +48,8 @@ ITERATIONS = 2
 
 
 ALIVE = frozenset({"store_attr", "check_allowed_side_effect", "create_proxy", "run_node"})
-"""Hooks that were called when the sequence was made that is looped over, if they are ever called."""
+"""Hooks that were called when the sequence was made that is looped over, or an iteration of it was traced, if they are
+ever called."""
 JUMPS = ("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE", "JUMP_FORWARD")
 _RAISES_AGAIN = ("einops",)
 """Packages whose handlers only add to the message, or compute the same in another way."""
@@ -113,6 +114,10 @@ def _check_surroundings(tx: Any, location: str) -> None:
             "while they are traced; write the loop outside of it"
         )
         raise refuse("body-not-traceable", reason, location)
+
+
+def _check_hooks(location: str) -> None:
+    """Refuse a loop if what was traced before it, or its first iteration, has called hooks that are not there."""
     missing = ALIVE - active.trace.alive
     if missing:
         never = f"hooks are installed and never called by this torch ({', '.join(sorted(missing))})"
@@ -128,6 +133,8 @@ class Region:
     ) -> None:
         assert active.frame is not None
         _check_surroundings(tx, location)
+        if not length.is_python_constant():  # else nothing may have been traced yet
+            _check_hooks(location)
         self.id = len(active.frame.sites) + 1
         active.frame.sites[self.id] = location
         self.closed = False
@@ -243,6 +250,7 @@ class Region:
         self._after.append([dict(frame.symbolic_locals) for frame, _ in self._frames])
         args = (self.index.as_proxy(), self.id, self.iteration)
         self.tx.output.create_proxy("call_function", markers.LOOP_END, args, {})
+        _check_hooks(self.location)
         for accesses in (self.cells, *(accesses for _, accesses in self._frames)):
             accesses.written_now = set()
         self.iteration += 1

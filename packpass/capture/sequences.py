@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from packpass.capture import plain, watch
+from packpass.capture import lone, plain, watch
 from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -72,7 +72,9 @@ def documents_of(tx: Translator, value: Any) -> Any:
         known = isinstance(size, int) or size.node.expr.is_number
         if known and (watch.is_vector(value) or watch.batches(tx, {int(size)})):
             watch.enter_loop_mode(tx, watch.static_sizes(int(size)), padded=watch.is_batch(value))
-        elif not known and watch.loop_mode_for_symint(tx, size.node.expr):
+        if known and lone.is_lone(tx, int(size), sure=watch.is_vector(value)):
+            return call(tx, plain.of_tensor, value)
+        if not known and watch.loop_mode_for_symint(tx, size.node.expr):
             return call(tx, plain.of_tensor, value)
     return None
 

@@ -115,6 +115,13 @@ class FrameState:
     """Inputs with one row for each document."""
     single_rows: bool = False
     """Is there a matrix with one row, over which a loop was captured, among the values of the frame?"""
+    lone: bool | None = False
+    """Is there a loop over one document, whose number of entries torch takes for a constant, that is captured with that
+    number? None: no more, it was refused."""
+    lone_ranges: bool | None = False
+    """Is such a loop one over ``range(1)``, which may as well be over layers? None: no more."""
+    lone_at: set[str] = dataclasses.field(default_factory=set)
+    """Lines with such loops that go by entries of a vector of integers."""
     apart: bool = False
     """Do the ranks of a group not exchange alike in this code? Then its messages and collectives stay as they are."""
     unseen: set[Any] = dataclasses.field(default_factory=set)
@@ -261,23 +268,45 @@ def without_data_sizes(reason: str) -> Restart | None:
     frame = active.frame
     if frame is None or not frame.data_sizes:
         return None
-    frame.data_sizes, frame.mode, frame.only_numbers, frame.expands = None, Mode.PROBE, False, False
+    frame.data_sizes, frame.expands = None, False
+    return _from_the_start(frame, f"without sizes that are data: {reason}")
+
+
+def without_lone_document(reason: str) -> Restart | None:
+    """If a loop over one document was captured, do without it before anything is refused: it may be none."""
+    frame = active.frame
+    if frame is None or not frame.lone:
+        return None
+    if frame.lone_ranges:
+        frame.lone_ranges = None
+    else:
+        frame.lone = None
+    return _from_the_start(frame, f"without a loop over one document: {reason}")
+
+
+def _from_the_start(frame: FrameState, reason: str) -> Restart:
+    """Forget what was learned of the loops of a frame."""
+    frame.mode, frame.only_numbers = Mode.PROBE, False
+    frame.dynamic_sources.clear()
+    frame.batches.clear()
     frame.sites.clear()
     frame.branches.clear()
     frame.carried.clear()
     frame.both_ways.clear()
     frame.running.clear()
-    return restart(f"without sizes that are data: {reason}")
+    return restart(reason)
 
 
 def refuse(code: str, reason: str, location: str, loop: Any = None) -> Restart:
     """Record why the loop at ``location`` is not captured; the frame goes on as stock torch, or up to that loop as it
     was, if others were captured before (``loop``: its key, where it is not the open one)."""
-    again = without_data_sizes(f"{code}: {reason}")
+    frame = active.frame
+    if frame is not None and frame.lone and location in frame.lone_at:
+        note(code, reason, location)
+    again = without_lone_document(f"{code}: {reason}") or without_data_sizes(f"{code}: {reason}")
     if again is not None:
         return again
     note(code, reason, location)
-    frame = active.frame
     key = loop or (active.regions[-1].key if active.regions else None)
     if frame is not None and key is not None and key not in frame.left and captured_before(key):
         frame.left.add(key)

@@ -21,7 +21,14 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.single_rows import single_row
 from packpass.capture.state import active, current_frame
-from packpass.capture.watch import is_scalar, is_unknown, watch_row
+from packpass.capture.watch import is_scalar, is_unknown, watch_items, watch_row
+
+
+def watch(tx: Any, base: Any, key: Any) -> None:
+    """A subscript of a tensor, before a loop is looked for: what it reads from tensors."""
+    masked.watch(tx, base, key)
+    index = key.realize()
+    watch_items(tx, list(index.items) if isinstance(index, TupleVariable) else [index])
 
 
 def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
@@ -47,6 +54,8 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     # An integer tensor of no dimensions indexes like the integer it holds.
     scalars = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable) and is_scalar(entry)]
     unknown = [i for i, e in enumerate(entries) if isinstance(e, SymNodeVariable) and is_unknown(e.sym_num)] + scalars
+    if len(unknown) == 2 and name == "__getitem__" and _is_own_number(entries[min(unknown)]):
+        return _slot_of_row(tx, self, fake, entries, min(unknown))
     if len(unknown) != 1 or (name == "__getitem__" and not isinstance(key, TupleVariable) and not scalars):
         return None
     if scalars:
@@ -79,6 +88,26 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     if name == "__getitem__":
         return slot
     return slot.call_method(tx, "__setitem__", [ConstantVariable.create(Ellipsis), args[1]], {})
+
+
+def _is_own_number(entry: Any) -> bool:
+    """Is it the number of the open loop's document?"""
+    if not active.regions or not isinstance(entry, SymNodeVariable):
+        return False
+    return bool(entry.sym_num.node.expr == active.regions[-1].index.sym_num.node.expr)
+
+
+def _slot_of_row(tx: Any, self: Any, fake: torch.Tensor, entries: list[Any], row: int) -> Any:
+    """``h[i, n - 1]``: the document's own row first, and then what the rest of the index takes of it."""
+    before, behind = entries[:row], entries[row + 1 :]
+    ellipsis = any(_is_constant(entry) and entry.as_python_constant() is Ellipsis for entry in before)
+    if not all(_is_full_slice(entry) for entry in before):
+        return None
+    at = row + (fake.dim() - len(entries) if ellipsis else 0)
+    own = self.call_method(tx, "select", [ConstantVariable.create(at), entries[row]], {})
+    rest = TupleVariable([*before, *behind])
+    found = index_by_number(tx, own, "__getitem__", [rest])
+    return own.call_method(tx, "__getitem__", [rest], {}) if found is None else found
 
 
 def _entry_of_array(tx: Any, array: Any, key: Any) -> Any:

@@ -51,12 +51,12 @@ def _source_name(source: Any) -> str:
     return source.name if isinstance(source.name, str) else source.name()  # a method before torch 2.12
 
 
-def batches(tx: Any, sizes: set[int] | None = None, most: int = 0) -> dict[str, Any]:
+def batches(tx: Any, sizes: set[int] | None = None, most: int = 0, bounds: bool = True) -> dict[str, Any]:
     """Inputs with as many rows as there are lengths of documents: a padded batch, and the mask that these are sums of.
 
     Name of the source -> number of rows. Only where the program has made, or was given, a vector of integers with an
     entry for each row, or a mask of them; of one row torch makes a constant. ``most``: dimensions that what tells
-    lengths has at most.
+    lengths has at most. ``bounds``: boundaries, of which there is one more, tell them as well.
     """
     graph = tx.output.root_tracer.graph
     values = [node.meta.get("example_value") for node in graph.nodes]
@@ -68,7 +68,9 @@ def batches(tx: Any, sizes: set[int] | None = None, most: int = 0) -> dict[str, 
         if not isinstance(value, torch.Tensor) or isinstance(value, torch.nn.Parameter) or not value.dim():
             continue
         rows = hint_of(value.shape[0])
-        if rows is None or rows not in lengths or rows < 2 or (sizes is not None and rows not in sizes):
+        if rows is None or rows < 2 or (sizes is not None and rows not in sizes):
+            continue
+        if rows not in lengths and not (bounds and rows + 1 in lengths):
             continue
         if argument is not None and argument.source is not None:
             found[_source_name(argument.source)] = value.shape[0]
@@ -85,7 +87,7 @@ def watch_row(tx: Any, tensor: Any, first: Any) -> None:
     if not isinstance(rows, int) or first.sym_num.node.expr != region.index.sym_num.node.expr:
         return
     length = region.length.sym_num if isinstance(region.length, SymNodeVariable) else rows
-    new = set(batches(tx, {rows})) - frame.batches if hint_of(length) == rows else set()
+    new = set(batches(tx, {rows}, bounds=False)) - frame.batches if hint_of(length) == rows else set()
     if new:
         frame.batches |= new
         frame.dynamic_sources |= new
@@ -201,9 +203,12 @@ def is_matrix(v: Any) -> bool:
 
 
 def is_batch(v: Any) -> bool:
-    """May this be rows of documents that are padded to one length?"""
+    """May this be rows of documents that are padded to one length, or other values with one for each document, such as
+    rewards?"""
     value = example(v)
-    return isinstance(value, torch.Tensor) and value.dim() > 1 and not is_unknown(value.shape[0])
+    if not isinstance(value, torch.Tensor) or not value.dim() or is_unknown(value.shape[0]):
+        return False
+    return value.dim() > 1 or value.dtype not in _INDEX_DTYPES
 
 
 def settle(one: Any, other: Any) -> None:
@@ -239,19 +244,35 @@ def watch_item(tx: Any, scalar: Any) -> None:
     vector = made_from(scalar.as_proxy().node)
     if vector is None:
         watch_mask(tx, scalar)
+    if vector is None and symbolic and _is_of_one_row(scalar.as_proxy().node) and (line := code_loops.line_of_loop(tx)):
+        frame.lone_at.add(line)
+        if frame.lone is False:
+            frame.lone, frame.mode = True, Mode.SYMBOLIC
+            raise restart("a loop over one row")
     if vector is None and not (symbolic and is_of_a_batch(tx, scalar.as_proxy().node)):
         return
     size = None if vector is None else vector.meta["example_value"].shape[0]
     if symbolic and _is_an_entry(scalar.as_proxy().node):
         code_loops.note_unseen(tx)
-    if isinstance(size, int) and symbolic and batches(tx, {size}):
-        enter_loop_mode(tx, (size,), padded=True)
+    documents = None if size is None else hint_of(size)
+    if documents is not None and symbolic and (isinstance(size, int) or code_loops.line_of_loop(tx)):
+        if batches(tx, {documents, documents - 1}):
+            enter_loop_mode(tx, (documents,), padded=True)
+        if documents in (1, 2) and frame.lone is False and (line := code_loops.line_of_loop(tx)):
+            frame.lone = True
+            frame.lone_at.add(line)
     if isinstance(size, int) and size <= UNROLL_LIMIT:
         frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
         raise restart("boundaries are read one by one")
     if symbolic and _loop_ahead(tx):
         frame.mode, frame.only_numbers = Mode.SYMBOLIC, True
         raise restart("a number made from boundaries is read in front of a loop")
+
+
+def _is_of_one_row(node: Any) -> bool:
+    """Is a number made from lengths of which there is one?"""
+    values: list[Any] = [here.meta.get("example_value") for here in needed_for([node])]
+    return any(_is_integers(v) and v.dim() == 1 and type(v.shape[0]) is int and v.shape[0] == 1 for v in values)
 
 
 def _is_an_entry(node: Any) -> bool:

@@ -24,7 +24,7 @@ CODES: dict[str, str] = {
     "while-loop": "a while loop, or a function that calls itself, goes over documents in a way that is not understood",
     "unequal-lengths": "sequences of different lengths are walked together",
     "lengths-unknown": "a loop goes by numbers in a tensor that is not known to hold boundaries or lengths",
-    "python-lengths": "lengths or boundaries are numbers of Python, so that torch compiles a graph for every batch",
+    "python-lengths": "documents are numbers of Python, or tensors in a list: torch compiles a graph for every batch",
     "outer-iterator": "the body advances an iterator from outside the loop",
     "outer-mutation": "the body changes a Python object from outside the loop",
     "outer-tensor-write": "the body changes an outer tensor other than at the document's own slots",

@@ -20,7 +20,15 @@ from packpass._compat import size_oblivious, transforms_closed
 from packpass._options import Options
 from packpass.capture import Mode, frame_state
 from packpass.capture.expansions import PASS as EXPANDING
-from packpass.capture.state import LOOP_MODES, FrameState, in_tracing, restart, tracing_error, without_data_sizes
+from packpass.capture.state import (
+    LOOP_MODES,
+    FrameState,
+    in_tracing,
+    restart,
+    tracing_error,
+    without_data_sizes,
+    without_lone_document,
+)
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, plain_lengths, skipped
@@ -94,10 +102,7 @@ class Backend:
                 agreed = agreement(gm, outcome.rewrites, settings)
                 compiled = _in_its_form(outcome, gm, inner, example_inputs, settings)
             return agreed.before(_watched(outcome, compiled, untouched, places, frame))
-        outcome.react(settings)
-        if frame.expands and not frame.sites and (again := without_data_sizes("no boundaries are remapped")):
-            outcome.record_refusals()
-            raise again
+        _look_again(outcome, settings, frame)
         if outcome.loops_left:
             try:
                 agreed = agreement(gm, outcome.rewrites, settings)
@@ -125,6 +130,18 @@ class Backend:
     ) -> Callable[..., Any]:
         """What becomes of a rewritten graph; an audit runs it call by call instead."""
         return compile_inner(gm, example_inputs, settings, mode, inductor_options)
+
+
+def _look_again(outcome: Outcome, settings: Options, frame: FrameState) -> None:
+    """Nothing is kept of a graph: have its frame traced again without what was captured and may be none of ours."""
+    if again := without_lone_document("it is not vectorised"):
+        if frame.lone_at:
+            outcome.record_refusals()
+        raise again
+    outcome.react(settings)
+    if frame.expands and not frame.sites and (again := without_data_sizes("no boundaries are remapped")):
+        outcome.record_refusals()
+        raise again
 
 
 def is_worth_keeping(outcome: Outcome, frame: FrameState) -> bool:

@@ -4,6 +4,7 @@ Dynamo compares the numbers of a list with those that it compiled for, and how m
 given the lengths of documents as a list is compiled again for other batches, and runs eagerly after eight of them.
 Nothing is captured there: no tensor holds the numbers. It is said when the function is compiled a second time, for
 another list that fits a tensor beside it as the first one did; nothing is of a list that never changes (of widths).
+A list of tensors, one for each document, is the same: it is said where there are more or fewer of them than before.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ def note(tx: Any, frame: FrameState) -> None:
     """A frame is about to be traced."""
     if frame.restarts or resumes(tx) or not loops_are_sought(frame):
         return
-    for name in _changed(tx):
-        _say(tx, frame, name)
+    for text in _changed(tx):
+        reason = f"{text}; loops by it are then one operation for any number of documents"
+        location = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
+        tell(frame, Refusal(rule="capture", code="python-lengths", reason=reason, location=location))
 
 
 def _changed(tx: Any) -> list[str]:
-    """The arguments that hold other lengths than those that the code was compiled for."""
+    """What to say of the arguments that hold other documents than those that the code was compiled for."""
     try:
         return list(_compared(tx))
     except Exception as error:  # arguments may be anything, and a frame must not fail because they are looked at
@@ -50,14 +53,23 @@ def _changed(tx: Any) -> list[str]:
 def _compared(tx: Any) -> Iterator[str]:
     values = list(_values(tx.f_locals))
     tensors = [value for _, value in values if isinstance(value, torch.Tensor) and not value.is_nested]
-    sizes = {int(size) for value in tensors for size in value.shape}
     before = _seen.setdefault(tx.f_code, {})
     for name, value in values:
+        again = f"for which torch compiles {tx.f_code.co_name} again and again"
+        count = _tensors(value)
+        if count is not None:
+            if before.get(name, count) != count:
+                yield f"'{name}' is a list of a tensor for each document, {again}: give it one row and its boundaries"
+            before[name] = count
+            continue
         numbers = _numbers(value)
-        if numbers is None or not _fits(numbers, sizes):
+        if numbers is None or not (_fits(numbers, tensors) or _are_rows(numbers, tensors)):
             continue
         if before.get(name, numbers) != numbers:
-            yield name
+            yield (
+                f"'{name}' gives lengths or boundaries of documents as numbers of Python, {again}: give it a tensor, "
+                f"and read that where numbers are needed ({name}.tolist())"
+            )
         before[name] = numbers
 
 
@@ -67,6 +79,14 @@ def _values(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield name, value
         if type(value) is dict:
             yield from ((f"{name}[{key!r}]", entry) for key, entry in value.items())
+
+
+def _tensors(value: Any) -> int | None:
+    """How many tensors of one rank a list holds; None if it is another."""
+    if type(value) not in (list, tuple) or not value or not all(isinstance(entry, torch.Tensor) for entry in value):
+        return None
+    ranks = {entry.dim() for entry in value}
+    return len(value) if len(ranks) == 1 and ranks != {0} else None
 
 
 def _numbers(value: Any) -> tuple[int, ...] | None:
@@ -79,19 +99,16 @@ def _numbers(value: Any) -> tuple[int, ...] | None:
     return tuple(math.prod(row) for row in value) if rows else None
 
 
-def _fits(numbers: tuple[int, ...], sizes: set[int]) -> bool:
+def _fits(numbers: tuple[int, ...], tensors: list[torch.Tensor]) -> bool:
     """May they be lengths of documents in a row of such a size, or boundaries?"""
+    sizes = {int(size) for value in tensors for size in value.shape}
     if min(numbers) < 0:
         return False
     ends = len(numbers) > 1 and numbers[0] == 0 and all(a <= b for a, b in itertools.pairwise(numbers))
     return sum(numbers) in sizes or (ends and numbers[-1] in sizes)
 
 
-def _say(tx: Any, frame: FrameState, name: str) -> None:
-    text = (
-        f"'{name}' gives lengths or boundaries of documents as numbers of Python, for which torch compiles "
-        f"{tx.f_code.co_name} again and again: give it a tensor, and read that where numbers are needed "
-        f"({name}.tolist()); loops by it are then one operation for any number of documents"
-    )
-    location = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
-    tell(frame, Refusal(rule="capture", code="python-lengths", reason=text, location=location))
+def _are_rows(numbers: tuple[int, ...], tensors: list[torch.Tensor]) -> bool:
+    """May they be lengths of the documents in a padded batch?"""
+    batches = [value.shape for value in tensors if value.dim() > 1 and len(numbers) == value.shape[0]]
+    return min(numbers) >= 0 and any(max(numbers) <= shape[1] for shape in batches)

@@ -125,7 +125,7 @@ def _mask(emitter: Emitter, least: int, like: fx.Node) -> fx.Node:
 def write_rows(emitter: Emitter, row: DocRow, new: fx.Node) -> None:
     """Write [N + 1, *shape] to the outer tensor in place."""
     target = emitter.selected(row)
-    _enough_rows(emitter, row, target)
+    enough_rows(emitter, row, target)
     dim = row.dim % example(target).dim()
     values = only_documents(emitter, new)
     if dim:
@@ -138,14 +138,14 @@ def write_rows(emitter: Emitter, row: DocRow, new: fx.Node) -> None:
 def _rows(emitter: Emitter, row: DocRow) -> fx.Node:
     """The first N rows, and one of zeros for the entry that means nothing."""
     node = emitter.selected(row)
-    _enough_rows(emitter, row, node)
+    enough_rows(emitter, row, node)
     if row.dim != -example(node).dim():
         node = emitter.call(torch.movedim, node, row.dim, 0)
     padded = emitter.call(torch.nn.functional.pad, node, [0, 0] * (example(node).dim() - 1) + [0, 1])
     return emitter.call(torch.narrow, padded, 0, row.k, emitter.call(torch.ops.aten.sym_size.int, emitter.cu, 0))
 
 
-def _enough_rows(emitter: Emitter, row: DocRow, node: fx.Node) -> None:
+def enough_rows(emitter: Emitter, row: DocRow, node: fx.Node) -> None:
     """Eager's IndexError for a document without a row."""
     documents = example(emitter.cu).shape[0] - 1
     if statically_known_true(example(node).shape[row.dim] - row.k >= documents):

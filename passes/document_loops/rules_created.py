@@ -10,7 +10,7 @@ from torch import fx
 from packpass.semantics import example, op_name
 from packpass.semantics.creation import LENT, SIZED, uniform
 from passes.document_loops.documents import as_term, document, is_per_document, require_slots, spread
-from passes.document_loops.integers import FULL, Affine, Bound, Window
+from passes.document_loops.integers import FULL, Affine, Bound, Invariant, Window
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.op_names import label
 from passes.document_loops.padded import filler
@@ -87,18 +87,23 @@ def _create(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     if any(isinstance(t, fx.Node) for t in (*tail, node.kwargs.get("fill_value"))):
         return _filled_by_document(machine, node, sizes, tail[0] if tail else node.kwargs["fill_value"])
-    if all(isinstance(s, int) for s in sizes):
+    shared = _shared_by_all(machine, sizes)
+    if shared is not None:
         if lent and not isinstance(machine.value(node.args[0]), Outside):
             fake = example(node)  # a segment lends only its dtype and device
             kwargs = {"dtype": fake.dtype, "device": fake.device}
             fill = tail[0] if tail else node.kwargs.get("fill_value")
             call = (
-                (torch.full, False, (tuple(sizes), fill))
+                (torch.full, False, (shared, fill))
                 if takes_fill
-                else (getattr(torch, name.removeprefix("new_")), False, (tuple(sizes),))
+                else (getattr(torch, name.removeprefix("new_")), False, (shared,))
             )
             return machine.computed((*call, tuple(sorted(kwargs.items()))), fake)
-        return outside_call(machine, node)
+        if all(isinstance(size, int) for size in shared):
+            return outside_call(machine, node)
+        given = (machine.value(node.args[0]), shared) if lent else (shared,)
+        call = (node.target, node.op == "call_method", (*given, *tail))
+        return machine.computed((*call, tuple(sorted(node.kwargs.items()))), example(node))
     fill = uniform(name, (None, *args) if lent else args, dict(node.kwargs))
     lacking = filler(machine, node, sizes, fill)
     if lacking is not None:
@@ -113,6 +118,21 @@ def _create(machine: Machine, node: fx.Node) -> Any:
         head = (machine.read(base, node) if isinstance(base, Segment) else base,)
     term = Apply(node.target, node.op == "call_method", (*head, shape, *tail), tuple(sorted(node.kwargs.items())), dim)
     return machine.fresh(term, len(shape))
+
+
+def _shared_by_all(machine: Machine, sizes: Any) -> tuple[Any, ...] | None:
+    """Sizes that all documents have in common: numbers, and symbols from outside of the loop; None if one is not."""
+    found: list[Any] = []
+    for size in sizes:
+        if isinstance(size, int):
+            found.append(size)
+            continue
+        value = machine.affine(size)
+        single = value.single() if value is not None else None
+        if single is None or single[1] or not isinstance(single[0], Invariant):
+            return None
+        found.append(machine.intern(Outside(single[0].node)))
+    return tuple(found)
 
 
 def _filled_by_document(machine: Machine, node: fx.Node, sizes: Any, fill: Any) -> Any:

@@ -11,6 +11,7 @@ from torch import fx
 from packpass.semantics import example
 from packpass.semantics.indexing import entries_of
 from passes.document_loops.blocks import write_block
+from passes.document_loops.by_hand import pad_by_hand
 from passes.document_loops.documents import as_tensor_dtype, as_term, cast, is_per_document, spread
 from passes.document_loops.foreign import foreign
 from passes.document_loops.integers import Affine, Window
@@ -136,6 +137,8 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
         assign(machine, slot.segment, slot.where or slot.segment.window, new, node, slot=True)
         return OPAQUE
     if write_block(machine, node, base, index, machine.value(value)):
+        return OPAQUE
+    if pad_by_hand(machine, node):
         return OPAQUE
     moved = part_of_row(machine, node)
     if moved is not None:

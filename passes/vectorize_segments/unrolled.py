@@ -19,7 +19,7 @@ from packpass.semantics import example, op_name, storage
 from packpass.semantics.effects import CHECKS, mutated_after, written_inputs
 from passes.document_loops.appended import appended_value
 from passes.document_loops.boundaries import boundary_vector, lengths_of
-from passes.document_loops.find import Decided, _same_effects, conclude
+from passes.document_loops.find import Decided, _same_effects, conclude, same_length
 from passes.document_loops.integers import FULL, Affine, Bound, Boundaries
 from passes.document_loops.machine import Document, Machine
 from passes.document_loops.op_names import name_of
@@ -245,7 +245,8 @@ def find_unrolled(graph: fx.Graph) -> Copies | None:
         if boundaries.made is not None:
             raise Refused("partial-coverage", "parts of documents in an unrolled loop have no rule", boundaries.node)
         count = example(boundaries.node).shape[0] - (0 if boundaries.lengths else 1)
-        if not isinstance(count, int) or sorted(group.machines) != list(range(count)):
+        numbers = range(len(group.machines))
+        if sorted(group.machines) != list(numbers) or not same_length(count, len(numbers)):
             raise Refused("partial-coverage", "the unrolled loop does not visit every document", boundaries.node)
         first_read = next(n for n in graph.nodes if n in scanner.shared)
         if mutated_after(graph, boundaries.node, first_read):

@@ -42,14 +42,20 @@ def in_a_batch(x: Tensor, batch: dict[str, Any]) -> Tensor:
     return centred(x, batch["lengths"])
 
 
+def first_of_rows(x: Tensor, counts: list[int]) -> Tensor:
+    return torch.stack([row[:n].sum() for row, n in zip(x, counts)])
+
+
 X = torch.randn(24, 3)
 BATCHES: dict[Callable[..., Any], list[tuple[Any, ...]]] = {
     centred: [(X, [4, 20]), (X[:9], [2, 3, 4])],
     by_boundaries: [(X, (0, 4, 24)), (X[:9], (0, 2, 5, 9))],
     by_sizes: [(X, [[1, 2, 2], [2, 5, 2]]), (X[:9], [[1, 3, 3]])],
     in_a_batch: [(X, {"lengths": [4, 20]}), (X[:9], {"lengths": [2, 3, 4]})],
+    first_of_rows: [(X[:2], [1, 3]), (X[:4], [2, 0, 2, 1])],
 }
 NAMES = {centred: "'lengths'", by_boundaries: "'cu'", by_sizes: "'grid'", in_a_batch: "batch['lengths']"}
+NAMES[first_of_rows] = "'counts'"
 
 
 @pytest.mark.parametrize("program", BATCHES, ids=lambda f: f.__name__)
@@ -99,6 +105,24 @@ def test_jagged_tensors_are_no_trouble() -> None:
 
     rows = [torch.nested.nested_tensor([X[:n], X[n:]], layout=torch.jagged) for n in (4, 7)]
     assert not said(doubled, (rows[0], [4, 20]), (rows[1], [7, 17]))
+
+
+def collated(parts: list[Tensor]) -> Tensor:
+    return torch.cat([part - part.mean(0) for part in parts])
+
+
+def test_a_list_of_tensors() -> None:
+    first, second = [X[:4], X[4:]], [X[:2], X[2:5], X[5:]]
+    (found,) = said(collated, (first,), (second,))
+    assert "'parts'" in found.reason
+    assert "one row and its boundaries" in found.reason
+
+
+def test_not_of_as_many_tensors() -> None:
+    def joined(parts: list[Tensor]) -> Tensor:
+        return torch.cat([part * 2 for part in parts])
+
+    assert not said(joined, ([X[:4], X[4:]],), ([X[:9], X[9:]],))
 
 
 def test_not_where_loops_are_not_looked_for() -> None:

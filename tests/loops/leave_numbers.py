@@ -57,3 +57,42 @@ def row_doubled_where_any_is_odd(x: Tensor, cu: Tensor) -> Tensor:
     if any(length % 2 for length in cu[1:] - cu[:-1]):
         x = x * 2
     return torch.cat([x[cu[i] : cu[i + 1]].flip(0) for i in range(len(cu) - 1)])
+
+
+@leave("f[T,3] cu", why="the list is asked how long it is")
+def length_of_positions(x: Tensor, cu: Tensor) -> Tensor:
+    positions: list[int] = []
+    count = 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        positions.extend(range(e - s))
+        count = len(positions)
+    return x * count
+
+
+@leave("f[T,3] cu", why="each document has a list of its own")
+def length_of_own_positions(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        own: list[int] = []
+        own.extend(range(e - s))
+        own += list(range(e - s))
+        out[s:e] = x[s:e] * len(own)
+    return out
+
+
+@leave("f[T,3] cu", why="tokens are gone through one by one")
+def tokens_counted_one_by_one(x: Tensor, cu: Tensor) -> Tensor:
+    parts = [x[:1]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        for i in range(e - s):
+            parts.append(x[s + i : s + i + 1] * i)
+    return torch.cat(parts)
+
+
+@leave("f[T,3] cu", tail=False, why="positions are returned as a list")
+def positions_as_a_list(x: Tensor, cu: Tensor) -> Any:
+    positions: list[int] = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        positions.extend(range(e - s))
+        positions.append(0)
+    return positions, x * 2

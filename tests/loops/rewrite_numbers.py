@@ -66,3 +66,21 @@ def any_of_a_generator(x: Tensor, cu: Tensor) -> Tensor:
     if any(length > 10_000 for length in lengths):
         raise ValueError(f"a document of {max(lengths)} tokens")
     return torch.cat([part.cumsum(0) for part in x.split(lengths)])
+
+
+@program("i[T] cu")
+def positions_by_extend(ids: Tensor, cu: Tensor) -> Tensor:
+    positions: list[int] = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        positions.extend(range(e - s))
+    return torch.tensor(positions, dtype=torch.int64)
+
+
+@program("i[T] cu")
+def positions_by_lists(ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    positions: list[int] = []
+    places: list[int] = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        positions.extend(list(range(e - s)))
+        places += list(range(s, e))
+    return torch.tensor(positions, dtype=torch.int64), ids[torch.tensor(places, dtype=torch.int64)]
