@@ -200,6 +200,8 @@ class CollectedItems(list[Any]):
         """The number of entries."""
         self._check_alone()
         tx, region = self.region.tx, self.region
+        if self.listed is not None:  # of each document as many as it has numbers
+            return self.listed.tensor().call_method(tx, "size", [constant(0)], {})
         if self.lacking:
             self._count = self._count or read(tx, self.present())
             return self._count

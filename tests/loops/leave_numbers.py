@@ -96,3 +96,19 @@ def positions_as_a_list(x: Tensor, cu: Tensor) -> Any:
         positions.extend(range(e - s))
         positions.append(0)
     return positions, x * 2
+
+
+@leave("f[T,3] cu", refusal=True, why="whether there are any positions is asked")
+def branch_on_whether_there_are_positions(x: Tensor, cu: Tensor) -> Tensor:
+    positions: list[int] = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        positions.extend(range(e - s))
+    return x * 2 if positions else x
+
+
+@leave("f[T,3] cu", refusal=True, why="the last position of all is read")
+def last_of_all_positions(x: Tensor, cu: Tensor) -> Tensor:
+    positions = [-1]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        positions.extend(range(e - s))
+    return x * positions[-1]

@@ -84,3 +84,18 @@ def positions_by_lists(ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
         positions.extend(list(range(e - s)))
         places += list(range(s, e))
     return torch.tensor(positions, dtype=torch.int64), ids[torch.tensor(places, dtype=torch.int64)]
+
+
+@program("i[T] cu")
+def count_of_positions(ids: Tensor, cu: Tensor) -> tuple[Tensor, int]:
+    positions: list[int] = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        positions.extend(range(e - s))
+    return torch.tensor(positions, dtype=torch.int64) + len(positions), len(positions)
+
+
+@program("i[T] cu", tail=False, depends=False)
+def count_of_listed_positions(ids: Tensor, cu: Tensor) -> Tensor:
+    positions = [i for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()) for i in range(s, e)]
+    assert len(positions) <= len(ids)
+    return ids[: len(positions)] * 2
