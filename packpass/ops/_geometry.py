@@ -95,6 +95,15 @@ def unguarded_blocks() -> Any:
     return size_oblivious()
 
 
+def ends_of(cu: Tensor) -> tuple[Tensor, Tensor]:
+    """The first boundary and the last, ``[1]`` each.
+
+    The last one is selected from the end: a slice from ``cu.shape[0] - 1`` on is symbolic in a graph whose N has become
+    1 while it was traced, and Inductor then takes its size for that of the row, and reads behind the boundaries.
+    """
+    return cu.select(0, 0).unsqueeze(0), cu.select(0, -1).unsqueeze(0)
+
+
 def is_between(slots: Tensor, first: Tensor, stop: Tensor) -> Tensor:
     """``first <= slots < stop`` by one comparison: the sign of either difference (masks are slow to combine)."""
     return ((slots - first) | (stop - 1 - slots)) >= 0

@@ -22,6 +22,7 @@ from packpass.ops._geometry import (
     BLOCK,
     SHORT,
     along,
+    ends_of,
     is_between,
     long_enough_for_blocks,
     previous,
@@ -140,10 +141,6 @@ def patch_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar
     end = cu.index_select(0, owner.clamp(max=cu.shape[0] - 1))
     source = torch.where(first < stop, around(spare - shift, start, end).clamp(0, total - 1), spare)
     return write(out, dim, spare, read(x, dim, source))
-
-
-def ends_of(cu: Tensor) -> tuple[Tensor, Tensor]:
-    return cu.narrow(0, 0, 1), cu.narrow(0, cu.shape[0] - 1, 1)
 
 
 def shift_between(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int) -> Tensor:

@@ -18,6 +18,7 @@ from packpass.ops._geometry import (
     BLOCK,
     SHORT,
     around_ends,
+    ends_of,
     indices_in,
     is_between,
     long_enough_for_blocks,
@@ -36,7 +37,7 @@ LONG = 32_768
 def _kernel(cu_seqlens: Tensor, total: int, front: int, back: int) -> Tensor:
     last = cu_seqlens.shape[0] - 1
     slots = torch.arange(total, device=cu_seqlens.device)
-    inside = is_between(slots, cu_seqlens.narrow(0, 0, 1).long(), cu_seqlens.narrow(0, last, 1).long())
+    inside = is_between(slots, *ends_of(cu_seqlens.long()))
     if front <= 0 and back <= 0:
         return inside
     passed = boundaries_passed(cu_seqlens, total)
@@ -83,7 +84,7 @@ def _patch_form(cu: Tensor, total: int, front: int, back: int) -> Tensor:
 
     The flags are int32 until the end: a vector of bool is slow to write and to read.
     """
-    first, stop = cu.narrow(0, 0, 1), cu.narrow(0, cu.shape[0] - 1, 1)
+    first, stop = ends_of(cu)
     with unguarded_blocks():
         count = (total - 2) // BLOCK  # leaves a rest of at least 2 slots, see shift_between of packed_roll
         whole = count * BLOCK
