@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._inductor.utils import fresh_cache, run_and_get_code
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from packpass.ops import packed_roll, position_ids, segment_ids
+from packpass.ops import _packed_roll_inductor, _window_mask, packed_roll, position_ids, segment_ids
 from tests.ops import reference
 from tests.threads import threads
 
@@ -369,3 +370,21 @@ def test_boundaries_that_are_written_in_place_have_tables_of_their_own() -> None
     given = (torch.arange(200), torch.tensor([0, 90, 200]))
     for result, expected in zip(torch.compile(function, fullgraph=True)(*given), function(*given), strict=True):
         assert torch.equal(result, expected)
+
+
+def _packed_roll_of_rows(x: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return _packed_roll_inductor.decomposition(x, cu_seqlens, 1, 0, None)
+
+
+def _whole_documents(x: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return _window_mask._decomposition(cu_seqlens, x.shape[0], 0, 0)
+
+
+@pytest.mark.parametrize("form", [_packed_roll_of_rows, _whole_documents])
+def test_the_last_boundary_is_found_without_a_symbolic_number(form: Callable[..., Tensor]) -> None:
+    """Of a slice from N on, where N has become 1 while a graph was traced, Inductor takes the size for another one."""
+    cu = torch.tensor([0, 4, 9, 61], dtype=torch.int32)
+    graph = make_fx(form, tracing_mode="symbolic")(torch.randn(61, 3), cu).graph
+    slices = graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor)
+    assert not [node for node in slices if any(isinstance(at, torch.fx.Node) for at in node.args[2:])]
+    assert graph.find_nodes(op="call_function", target=torch.ops.aten.select.int)
