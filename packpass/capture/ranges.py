@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import sympy
 import torch
 
 from packpass.capture.dynamo import (
@@ -39,8 +40,19 @@ def of_document(tx: Any, args: list[Any]) -> Any:
     unknown = any(isinstance(end, SymNodeVariable) and is_unknown(end.sym_num) for end in ends)
     if not active.regions or not unknown or step is None or step < 1 or not (_are_listed(tx) or _are_added(tx)):
         return None
+    if _may_be_negative(*ends):
+        return None
     vector = emit(tx, torch.arange, *(end.as_proxy() for end in ends), step)
     return ListVariable([Every(vector)], mutation_type=ValueMutationNew())
+
+
+def _may_be_negative(start: Any, stop: Any) -> bool:
+    """``range(n - 1)`` of an empty document has no numbers; ``arange`` raises there."""
+    ends = [end.sym_num.node.expr if isinstance(end, SymNodeVariable) else number(end) for end in (start, stop)]
+    if any(end is None for end in ends):
+        return True
+    least, _ = (sympy.sympify(ends[1]) - sympy.sympify(ends[0])).as_coeff_Add()
+    return bool(least < 0)
 
 
 def refuse_tokens(tx: Any, ends: list[Any]) -> None:

@@ -112,3 +112,17 @@ def last_of_all_positions(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         positions.extend(range(e - s))
     return x * positions[-1]
+
+
+@leave("f[T,3] cu", refusal=True, why="of an empty document there are no numbers, and not one fewer")
+def positions_but_the_last(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    positions: list[int] = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        positions.extend(range(e - s - 1))
+    return torch.tensor(positions, dtype=torch.int64), x * 2
+
+
+@leave("f[T,3] cu", refusal=True, why="of an empty document there are no numbers, and not one fewer")
+def listed_positions_but_the_first(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    positions = [i for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()) for i in range(s + 1, e)]
+    return torch.tensor(positions, dtype=torch.int64), x * 2
