@@ -15,6 +15,8 @@ from packpass.decisions.location import shorten
 _FILLERS = ("NOP", "CACHE", "NOT_TAKEN", "TO_BOOL")
 _DRIVEN = ("FOR_ITER", "SEND", "YIELD_FROM")
 """What a loop begins with that an iterator drives."""
+_INPLACE_ADD = 13
+"""Of BINARY_OP, its number in the table of ``opcode``."""
 
 
 def _back_edges(tx: Any) -> list[tuple[int, int]]:
@@ -23,10 +25,23 @@ def _back_edges(tx: Any) -> list[tuple[int, int]]:
     return [(first, last) for first, last in jumps if first <= last]
 
 
+def _loop_around(tx: Any) -> int | None:
+    """The first instruction of the innermost loop that the instruction which is traced is part of."""
+    ways = [first for first, last in _back_edges(tx) if first <= tx.instruction_pointer - 1 <= last]
+    return max(ways, default=None)
+
+
 def line_of_loop(tx: Any) -> str | None:
     """Where the loop of its frame begins that the instruction which is traced is part of; None if there is none."""
-    ways = [first for first, last in _back_edges(tx) if first <= tx.instruction_pointer - 1 <= last]
-    return shorten(tx.f_code.co_filename, _line(tx.instructions[max(ways)])) if ways else None
+    first = _loop_around(tx)
+    return None if first is None else shorten(tx.f_code.co_filename, _line(tx.instructions[first]))
+
+
+def adds_in_place(instruction: Any) -> bool:
+    """``a += b``"""
+    return instruction.opname == "INPLACE_ADD" or (
+        instruction.opname == "BINARY_OP" and instruction.arg == _INPLACE_ADD
+    )
 
 
 def unpacks(tx: Any) -> bool:
@@ -159,13 +174,11 @@ def _way_if_none(tx: Any, at: int) -> int | None:
 def note_unseen(tx: Any) -> None:
     """Boundaries are read one by one: say so if a ``while``, or a function that calls itself, goes by them."""
     while tx is not None:
-        ways = [first for first, last in _back_edges(tx) if first <= tx.instruction_pointer - 1 <= last]
-        if ways:
-            first = max(ways)
-            line = shorten(tx.f_code.co_filename, _line(tx.instructions[first]))
+        first = _loop_around(tx)
+        if first is not None:
             if tx.instructions[first].opname not in _DRIVEN:
                 _note(tx, (tx.f_code, first), "while-loop", WHILE, location_of(tx))
-            elif line in current_frame().stepped:
+            elif (line := shorten(tx.f_code.co_filename, _line(tx.instructions[first]))) in current_frame().stepped:
                 _note(tx, (tx.f_code, first), "partial-coverage", STEPS, line)
             return
         if _calls_itself(tx):

@@ -17,6 +17,7 @@ import torch
 
 from packpass.capture import (
     branches,
+    code_loops,
     defaults,
     divisible,
     effects,
@@ -205,14 +206,14 @@ def _store_place(original: Any, self: Any, instruction: Any) -> None:
     original(self, instruction)
 
 
-_MULTIPLY, _INPLACE_ADD = 5, 13
-"""Of BINARY_OP, their numbers in the table of ``opcode``."""
+_MULTIPLY = 5
+"""Of BINARY_OP, its number in the table of ``opcode``."""
 
 
 def _operate(original: Any, self: Any, instruction: Any) -> None:
     """``[0] + numbers + [last]`` of a list to which a loop over documents has added the numbers of ranges; ``parts +=
     [a, b]``, which is ``extend``; ``[None] * n``."""
-    if instruction.opname == "INPLACE_ADD" or (instruction.opname == "BINARY_OP" and instruction.arg == _INPLACE_ADD):
+    if code_loops.adds_in_place(instruction):
         items, more = self.stack[-2].realize(), self.stack[-1].realize()
         if grown.regrown(items, more) is not None or extended.extend(self, items, more) is not None:
             self.pop()

@@ -8,11 +8,13 @@ is their row. Between other numbers it may be made a tensor, nothing else.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import sympy
 import torch
 
+from packpass.capture import code_loops
 from packpass.capture.dynamo import (
     GetAttrVariable,
     ListVariable,
@@ -29,7 +31,7 @@ from packpass.capture.state import active, location_of, refuse
 from packpass.capture.tallies import Every, number
 from packpass.capture.watch import is_scalar, is_unknown
 
-_FILLERS = ("NOP", "RESUME", "CACHE")
+_FILLERS = ("NOP", "RESUME", "CACHE", "PRECALL")
 
 
 def of_document(tx: Any, args: list[Any]) -> Any:
@@ -66,9 +68,15 @@ def refuse_tokens(tx: Any, ends: list[Any]) -> None:
         )
 
 
+def _ahead(tx: Any, count: int) -> list[Any]:
+    """The instructions that follow the one which is traced, without those that do nothing."""
+    rest = itertools.islice(tx.instructions, tx.instruction_pointer or 0, None)
+    return list(itertools.islice((i for i in rest if i.opname not in _FILLERS), count))
+
+
 def _are_listed(tx: Any) -> bool:
     """Does the code go on to append every number to the list of a comprehension, and to nothing else?"""
-    ahead = [i for i in tx.instructions[tx.instruction_pointer or 0 :] if i.opname not in _FILLERS][:5]
+    ahead = _ahead(tx, 5)
     names = [instruction.opname for instruction in ahead]
     known = names in (["GET_ITER", "FOR_ITER", "STORE_FAST", "LOAD_FAST", "LIST_APPEND"],)
     return known and ahead[2].argval == ahead[3].argval
@@ -76,11 +84,11 @@ def _are_listed(tx: Any) -> bool:
 
 def _are_added(tx: Any) -> bool:
     """Does the code go on to add all numbers to a list, as they are or by ``list(range(n))``?"""
-    ahead = [i for i in tx.instructions[tx.instruction_pointer or 0 :] if i.opname not in (*_FILLERS, "PRECALL")][:3]
+    ahead = _ahead(tx, 3)
     waiting = [value.realize() for value in tx.stack[-5:] if not isinstance(value, NullVariable)]
     if waiting and callee(waiting[-1]) is list and _calls_it(ahead[0]):
         ahead, waiting = ahead[1:], waiting[:-1]
-        if ahead[0].opname == "INPLACE_ADD" or (ahead[0].opname == "BINARY_OP" and ahead[0].arg == _INPLACE_ADD):
+        if code_loops.adds_in_place(ahead[0]):
             return bool(waiting) and _is_from_outside(waiting[-1])
     method = waiting[-1] if waiting else None
     extends = isinstance(method, GetAttrVariable) and method.name == "extend" and _is_from_outside(method.obj)
@@ -96,7 +104,3 @@ def _is_from_outside(items: Any) -> bool:
 def _calls_it(instruction: Any) -> bool:
     """Is something called with this one argument?"""
     return instruction.opname in ("CALL", "CALL_FUNCTION", "CALL_METHOD") and instruction.argval == 1
-
-
-_INPLACE_ADD = 13
-"""Of BINARY_OP, its number in the table of ``opcode``."""

@@ -88,52 +88,53 @@ inline Run run_outside(const Stretch& s, const Field& f, int64_t to, bool behind
   return {to, behind ? whole : -count, std::max<int64_t>(count, 0), -1};
 }
 
-// each(field, document, run, rank) for what this rank has for the others.
-template <class Each> void each_sent(const Shards& shards, Each each) {
+// each(field, document, first, last) for documents that have slots, with the distances that their rolls reach.
+template <class Each> void each_document(const Shards& shards, Each each) {
   for (const Field& f : shards.fields)
     for (int64_t i = 1; i < shards.entries; ++i) {
       const Stretch s = shards.stretch(i);
-      if (s.length == 0) continue;
-      const int64_t first = -reached(f.behind, s.length), last = reached(f.before, s.length);
-      for (int64_t half = 0; half < shards.halves(); ++half)
-        for (int64_t distance = first; distance <= last; ++distance) {
-          const Run run = run_between(s, f, shards.chunk(half), distance);
-          const bool inside = run.to >= 0 && run.to < s.chunks;
-          if (distance == 0 || !(inside || (f.wraps && !shards.ends_sent))) continue;
-          const int64_t rank = s.rank(around(run.to, s.chunks));
-          if (rank != shards.rank) each(f, s, run, rank);
-        }
-      for (int64_t behind = 0; behind < 2 && shards.ends_sent; ++behind) {
-        if (shards.rank != shards.end_rank(behind)) continue;
-        const int64_t chunks = std::min(reached(behind ? f.behind : f.before, s.length), s.chunks);
-        for (int64_t to = behind ? s.chunks - chunks : 0, n = 0; n < chunks; ++n, ++to)
-          if (s.rank(to) != shards.rank) each(f, s, run_outside(s, f, to, behind), s.rank(to));
-      }
+      if (s.length > 0) each(f, s, -reached(f.behind, s.length), reached(f.before, s.length));
     }
+}
+
+// each(field, document, run, rank) for what this rank has for the others.
+template <class Each> void each_sent(const Shards& shards, Each each) {
+  each_document(shards, [&](const Field& f, const Stretch& s, int64_t first, int64_t last) {
+    for (int64_t half = 0; half < shards.halves(); ++half)
+      for (int64_t distance = first; distance <= last; ++distance) {
+        const Run run = run_between(s, f, shards.chunk(half), distance);
+        const bool inside = run.to >= 0 && run.to < s.chunks;
+        if (distance == 0 || !(inside || (f.wraps && !shards.ends_sent))) continue;
+        const int64_t rank = s.rank(around(run.to, s.chunks));
+        if (rank != shards.rank) each(f, s, run, rank);
+      }
+    for (int64_t behind = 0; behind < 2 && shards.ends_sent; ++behind) {
+      if (shards.rank != shards.end_rank(behind)) continue;
+      const int64_t chunks = std::min(reached(behind ? f.behind : f.before, s.length), s.chunks);
+      for (int64_t to = behind ? s.chunks - chunks : 0, n = 0; n < chunks; ++n, ++to)
+        if (s.rank(to) != shards.rank) each(f, s, run_outside(s, f, to, behind), s.rank(to));
+    }
+  });
 }
 
 // each(field, document, run, rank) for what this rank's chunks take of all ranks, in the order in which each sends it.
 template <class Each> void each_taken(const Shards& shards, Each each) {
-  for (const Field& f : shards.fields)
-    for (int64_t i = 1; i < shards.entries; ++i) {
-      const Stretch s = shards.stretch(i);
-      if (s.length == 0) continue;
-      const int64_t first = -reached(f.behind, s.length), last = reached(f.before, s.length);
-      for (int64_t senders = 0; senders < shards.halves(); ++senders)
-        for (int64_t distance = first; distance <= last; ++distance)
-          for (int64_t half = 0; half < shards.halves() && distance != 0; ++half) {
-            const int64_t from = shards.chunk(half) - distance;
-            const Run run = run_between(s, f, from, distance);
-            const bool inside = from >= 0 && from < s.chunks;
-            if (s.second(run.chunk) != (senders == 1) || !(inside || (f.wraps && !shards.ends_sent))) continue;
-            each(f, s, run, s.rank(run.chunk));
-          }
-      for (int64_t behind = 0; behind < 2 && shards.ends_sent; ++behind)
-        for (int64_t half = 0; half < shards.halves(); ++half) {
-          const Run run = run_outside(s, f, shards.chunk(half), behind);
-          if (run.count > 0) each(f, s, run, shards.end_rank(behind));
+  each_document(shards, [&](const Field& f, const Stretch& s, int64_t first, int64_t last) {
+    for (int64_t senders = 0; senders < shards.halves(); ++senders)
+      for (int64_t distance = first; distance <= last; ++distance)
+        for (int64_t half = 0; half < shards.halves() && distance != 0; ++half) {
+          const int64_t from = shards.chunk(half) - distance;
+          const Run run = run_between(s, f, from, distance);
+          const bool inside = from >= 0 && from < s.chunks;
+          if (s.second(run.chunk) != (senders == 1) || !(inside || (f.wraps && !shards.ends_sent))) continue;
+          each(f, s, run, s.rank(run.chunk));
         }
-    }
+    for (int64_t behind = 0; behind < 2 && shards.ends_sent; ++behind)
+      for (int64_t half = 0; half < shards.halves(); ++half) {
+        const Run run = run_outside(s, f, shards.chunk(half), behind);
+        if (run.count > 0) each(f, s, run, shards.end_rank(behind));
+      }
+  });
 }
 
 void fill(char* to, int64_t bytes, const char* item, int64_t size) {

@@ -98,10 +98,11 @@ class Builder:
 def memory_order(value: torch.Tensor) -> tuple[int, ...]:
     """Its dimensions, from the outermost in memory to the innermost; as they are if it has gaps. Sets no guard."""
     orders = itertools.permutations(range(value.dim())) if value.dim() <= 4 else ()
-    return next((order for order in orders if _fills(value, order)), tuple(range(value.dim())))
+    return next((order for order in orders if fills(value, order)), tuple(range(value.dim())))
 
 
-def _fills(value: torch.Tensor, order: tuple[int, ...]) -> bool:
+def fills(value: torch.Tensor, order: tuple[int, ...]) -> bool:
+    """Do its slots lie one behind the other with its dimensions in that order, for all sizes? Sets no guard."""
     expected: Any = 1
     for d in reversed(order):
         if not statically_known_true(value.shape[d] == 1):
@@ -114,7 +115,7 @@ def _fills(value: torch.Tensor, order: tuple[int, ...]) -> bool:
 def laid_out(build: Builder, node: fx.Node, order: tuple[int, ...]) -> fx.Node:
     """The same values with their dimensions in that order in memory: what stands for a call, where code behind it may
     ask for a view that another order does not have."""
-    if _fills(example(node), order):
+    if fills(example(node), order):
         return node
     return in_order(functools.partial(build.call, method=True), node, order)
 

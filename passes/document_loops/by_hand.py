@@ -18,8 +18,8 @@ from passes.document_loops.documents import document
 from passes.document_loops.elsewhere import own_documents, size_of
 from passes.document_loops.emit import stored
 from passes.document_loops.integers import FULL, Affine
-from passes.document_loops.machine import Check, Machine, Segment
-from passes.document_loops.padded import PaddedTo
+from passes.document_loops.machine import Machine, Segment
+from passes.document_loops.padded import PaddedTo, check_width
 from passes.document_loops.terms import LENGTH, Apply, Outside, Term
 from passes.document_loops.windows import expand_index
 
@@ -52,9 +52,7 @@ def pad_by_hand(machine: Machine, node: fx.Node) -> bool:
         return False
     machine.use((documents, 0), node)
     if isinstance(machine.value(value), Segment):
-        message = "packpass: a document is longer than the width that it is padded to"
-        check = Check(width, "ge", length, message, machine.least)
-        machine.checks += [] if check in machine.checks else [check]
+        check_width(machine, width, length)
     machine.values[base] = document(machine, PaddedTo(term, term.dim, width, left, fill))
     return True
 

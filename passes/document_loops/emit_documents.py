@@ -155,6 +155,15 @@ def enough_rows(emitter: Emitter, row: DocRow, node: fx.Node) -> None:
     emitter.call(torch._check, emitter.call(operator.ge, rows, needed))
 
 
+def check_number(emitter: Emitter, at: fx.Node, extent: fx.Node, least: int, message: str) -> fx.Node:
+    """Eager's IndexError for a document whose number ``at`` names none of ``extent`` slots, counted from either end;
+    bool [N + 1]: which documents' do."""
+    behind = emitter.call(operator.ge, emitter.call(torch.add, at, extent), 0)
+    inside = emitter.call(torch.logical_and, behind, emitter.call(operator.lt, at, extent))
+    emitter.call(torch._assert_async, emitter.for_every_document(inside, least), message)
+    return inside
+
+
 def _point(emitter: Emitter, read: PointRead) -> fx.Node:
     """Any slot of the row, as eager's index finds it: documents without slots may read a neighbour's."""
     row = emitter.node(read.row)

@@ -12,6 +12,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example
+from packpass.semantics.build import fills
 from packpass.semantics.effects import mutated_after
 from passes.document_loops import emit_documents
 from passes.document_loops.emit import Emitter
@@ -55,20 +56,10 @@ def _side_by_side(emitter: Emitter, decided: Decided, whole: fx.Node, cat: fx.No
     dim = int(str(cat.args[1])) % (example(whole).dim() - 1)
     if dim:
         out = emitter.call(torch.movedim, out, 0, dim)
-    if dim or not _is_contiguous(example(out)):
+    if dim or not fills(example(out), tuple(range(example(out).dim()))):
         # Else flatten asks whether N is 1, and what it makes of one document is a view.
         out = emitter.call(torch.clone, out, memory_format=torch.contiguous_format)
     return emitter.call(torch.flatten, out, dim, dim + 1)
-
-
-def _is_contiguous(fake: torch.Tensor) -> bool:
-    """Do the entries lie one behind the other, for all sizes?"""
-    expected: Any = 1
-    for size, stride in zip(reversed(fake.shape), reversed(fake.stride()), strict=True):
-        if not statically_known_true(stride == expected):
-            return False
-        expected = expected * size
-    return True
 
 
 def _padded(emitter: Emitter, decided: Decided, whole: fx.Node, pad: fx.Node) -> fx.Node:

@@ -101,6 +101,14 @@ def _width(machine: Machine, count: Affine) -> Affine | None:
     return width if own and (length[0], 0) == machine.boundaries else None  # type: ignore[index]
 
 
+def check_width(machine: Machine, width: Affine, length: Affine) -> None:
+    """Eager's error for a document that is longer than the width that it is padded to."""
+    message = "packpass: a document is longer than the width that it is padded to"
+    check = Check(width, "ge", length, message, machine.least)
+    if check not in machine.checks:
+        machine.checks.append(check)
+
+
 def joined_to_width(machine: Machine, node: fx.Node, tensors: Any, values: list[Any]) -> Document | None:
     """``cat((x[s:e], zeros(width - (e - s))))``; None for anything else."""
     if len(values) != 2 or sum(isinstance(value, Filler) for value in values) != 1:
@@ -115,10 +123,7 @@ def joined_to_width(machine: Machine, node: fx.Node, tensors: Any, values: list[
         return None
     length = Affine.of(Bound(machine.boundaries[0], machine.boundaries[1] + 1))
     length = length.plus(Affine.of(Bound(*machine.boundaries)), -1)
-    message = "packpass: a document is longer than the width that it is padded to"
-    check = Check(lacking.width, "ge", length, message, machine.least)
-    if check not in machine.checks:
-        machine.checks.append(check)
+    check_width(machine, lacking.width, length)
     return document(machine, PaddedTo(machine.read(value, node), value.dim, lacking.width, left, lacking.fill))
 
 

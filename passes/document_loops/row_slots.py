@@ -21,7 +21,7 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.documents import document_view
 from passes.document_loops.elsewhere import own_documents
-from passes.document_loops.emit_documents import enough_rows, vector_of
+from passes.document_loops.emit_documents import check_number, enough_rows, vector_of
 from passes.document_loops.integers import Affine, Bound
 from passes.document_loops.machine import Document, Machine
 from passes.document_loops.terms import DocRow, Term
@@ -49,10 +49,9 @@ class RowSlot(Term):
         enough_rows(emitter, self.of, x)
         width = emitter.call(torch.ops.aten.sym_size.int, x, self.at)
         at = vector_of(emitter, self.position, torch.int64)
-        at = emitter.call(torch.where, emitter.call(operator.lt, at, 0), emitter.call(operator.add, at, width), at)
-        inside = emitter.call(torch.logical_and, emitter.call(operator.ge, at, 0), emitter.call(operator.lt, at, width))
         message = "packpass: a slot read by its number lies outside of the row"
-        emitter.call(torch._assert_async, emitter.for_every_document(inside, self.least), message)
+        inside = check_number(emitter, at, width, self.least, message)
+        at = emitter.call(torch.where, emitter.call(operator.lt, at, 0), emitter.call(operator.add, at, width), at)
         own = emitter.call(torch.logical_and, inside, emitter.reaches(0))
         places = emitter.call(torch.add, emitter.call(operator.mul, emitter.entries(), width), at)
         places = emitter.call(torch.where, own, places, -1)

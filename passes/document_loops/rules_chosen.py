@@ -19,7 +19,6 @@ slot.
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +27,7 @@ from torch import fx
 from packpass.semantics import argument, example
 from packpass.semantics.effects import AS_NUMBERS
 from passes.document_loops.documents import as_term, cast, document_view, length
-from passes.document_loops.emit_documents import vector_of
+from passes.document_loops.emit_documents import check_number, vector_of
 from passes.document_loops.integers import FULL, Affine
 from passes.document_loops.machine import Document, Machine, Number, Segment, Slot, selection
 from passes.document_loops.op_names import label
@@ -58,10 +57,8 @@ class Chosen(Term):
         """The number, and the check that every document has such a slot."""
         at = emitter.node(self.of)
         extent = vector_of(emitter, self.extent, torch.int64)
-        behind = emitter.call(operator.ge, emitter.call(torch.add, at, extent), 0)
-        inside = emitter.call(torch.logical_and, behind, emitter.call(operator.lt, at, extent))
         message = "packpass: a slot is chosen by a number that lies outside of its document"
-        emitter.call(torch._assert_async, emitter.for_every_document(inside, self.least), message)
+        check_number(emitter, at, extent, self.least, message)
         return at
 
 
