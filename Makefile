@@ -47,4 +47,5 @@ lint: $(STAMP)  ## ruff and mypy
 	$(BIN)/mypy
 
 clean:  ## remove the environment, caches and results
-	rm -rf $(VENV) .wild perf/results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find perf/results -mindepth 1 -maxdepth 1 ! -name cuda -exec rm -rf {} + 2>/dev/null || true
+	rm -rf $(VENV) .wild .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -214,11 +214,14 @@ def race_table(title: str, race: Race, result: CaseResult) -> Table:
     return Table(title, HEADERS, lines)
 
 
-def code_targets(title: str, race: Race, kernels: int) -> list[Target]:
+def code_targets(title: str, race: Race, kernels: int, device: str = "cpu", beside: int = 1) -> list[Target]:
     """Targets on what was generated for packpass: one graph, so many kernels, no host sync, no other op.
 
-    The check of the boundaries may be an op of its own: it reads ``cu_seqlens`` only.
+    The check of the boundaries may be an op of its own: it reads ``cu_seqlens`` only. On a GPU it is a kernel of its
+    own, and so is the search for the document of every slot where that serves many features: ``beside`` in all.
     """
+    if device != "cpu":
+        kernels += beside
     code = race.code()
     note = "" if code else "nothing was compiled"
     others = [name for name in code.externs if "check_cu_seqlens" not in name] if code else []

@@ -6,10 +6,12 @@ package on ``sys.path``) raises instead of silently making a second set of overl
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from packpass._compat import register_inductor_decomposition
 
@@ -45,11 +47,25 @@ def define(
     LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
     if cpu_kernel is not None:
         LIBRARY.impl(name, cpu_kernel, "CPU")
-    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=LIBRARY)
+    torch.library.register_fake(f"{NAMESPACE}::{name}", _on_one_device(name, fake), lib=LIBRARY)
     op: Op = getattr(getattr(torch.ops, NAMESPACE), name).default
     if decomposition is not None:
         register_inductor_decomposition(op, decomposition)
     return op
+
+
+def _on_one_device(name: str, fake: Callable[..., Any]) -> Callable[..., Any]:
+    """``fake``, which refuses tensors of several devices: no kernel takes them, and torch checks its own ops only."""
+
+    @functools.wraps(fake)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        devices = sorted({str(x.device) for x in tensors})
+        if len(devices) > 1:
+            raise RuntimeError(f"packpass::{name}: expected all tensors on one device, got {' and '.join(devices)}")
+        return fake(*args, **kwargs)
+
+    return checked
 
 
 def differentiable(op_name: str, backward: Callable[..., Any], setup_context: Callable[..., Any]) -> None:

@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_kno
 from packpass.ops._arguments import Scalar
 from packpass.ops._bits import as_bits, fill_bits
 from packpass.ops._blocks import moved_blocks, row_of
-from packpass.ops._boundaries_passed import search
+from packpass.ops._boundaries_passed import comparable
 from packpass.ops._geometry import (
     BLOCK,
     SHORT,
@@ -84,20 +84,23 @@ def row_alone(x: Tensor, dim: int) -> Tensor:
 def select_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar) -> Tensor:
     """Per slot: search its document, then choose between the shifted value, the fill and (in the tail) its own value.
 
-    Both loads are affine in the slot, so they stay vector loads; a gather by a computed source would not.
+    Both loads are affine in the slot, so they stay vector loads; a gather by a computed source would not. Slots are
+    counted in the dtype of the boundaries: in 64 bits the comparisons of a row of token ids take longer than its copy
+    (0.67 of the copy bandwidth against 0.81 in 32 bits, 16M slots in 512 documents on an H100).
     """
     bits = as_bits(x.contiguous())
     total = x.shape[dim]
     reach = abs(shift)
     last = cu_seqlens.shape[0] - 1
-    passed = search(cu_seqlens, total)
-    slots = torch.arange(total, device=x.device)
+    cu = comparable(cu_seqlens, total)
+    slots = torch.arange(total, dtype=cu.dtype, device=x.device)
+    passed = torch.bucketize(slots, cu, right=True, out_int32=cu.dtype is torch.int32)
     inside = (passed > 0) & (passed <= last)
     if shift < 0:
-        missing = slots - shift >= cu_seqlens.index_select(0, passed.clamp(max=last))
+        missing = cu.index_select(0, passed.clamp(max=last)) - slots <= reach
         moved = pad(bits.narrow(dim, reach, total - reach), dim, 0, reach)
     else:
-        missing = slots - shift < cu_seqlens.index_select(0, (passed - 1).clamp(min=0))
+        missing = slots - cu.index_select(0, (passed - 1).clamp(min=0)) < reach
         moved = pad(bits.narrow(dim, 0, total - reach), dim, reach, 0)
     rolled = torch.where(along(missing, x.dim(), dim), fill_bits(fill, x.dtype, x.device), moved)
     return torch.where(along(inside, x.dim(), dim), rolled, bits).view(x.dtype)

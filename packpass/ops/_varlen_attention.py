@@ -13,8 +13,7 @@ the flash kernels have it.
 
 On the CPU boundaries are host memory, so the kernel calls torch's flash kernel once per document (small ones of one
 length share a call): six times faster, forward and backward, than one call on padded rows or with a block-diagonal
-mask. On a GPU it is torch's flash kernel for packed rows, one call, which reads the boundaries on the device. For
-Inductor it is an op of its own.
+mask. On a GPU it is one call of torch's kernels for packed rows. For Inductor it is an op of its own.
 
 ``varlen_attention`` is what graphs from Dynamo contain; below autograd it is ``varlen_attention_forward``, which also
 returns what the backward needs. Forward and backward must be of one kernel family (they share the log-sum-exp), which
@@ -29,96 +28,15 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from packpass.ops import _varlen_attention_cpu
+from packpass.ops import _varlen_attention_cpu, _varlen_attention_gpu
 from packpass.ops._arguments import check_boundaries, check_tensor
-from packpass.ops._boundaries_passed import search
 from packpass.ops._check_cu_seqlens import check_cu_seqlens_op
 from packpass.ops._library import LIBRARY, Op, define, differentiable
-from packpass.ops._varlen_attention_cpu import lse_like, unit_stride
-
-FLASH_DTYPES = (torch.float16, torch.bfloat16)
+from packpass.ops._varlen_attention_cpu import lse_like
+from packpass.ops._varlen_attention_gpu import DTYPES, LONGEST_FLASH_HEAD, takes
 
 _SETTINGS = "bool is_causal, float? scale, int left=-1, int right=-1"
 _ARGUMENTS = f"Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, {_SETTINGS}"
-
-
-# === GPU: torch's kernel for packed rows ========================================================================
-
-
-def _attended(cu_seqlens: Tensor, other: Tensor, total: int) -> Tensor:
-    """Slots of documents that are not empty on the other side either; bool ``[total, 1, 1]``. The flash kernels leave
-    all other rows as they were allocated."""
-    passed = search(cu_seqlens, total)
-    last = cu_seqlens.shape[0] - 1
-    before = (passed - 1).clamp(min=0)
-    partners = other.index_select(0, passed.clamp(max=last)) - other.index_select(0, before.clamp(max=last))
-    return ((passed > 0) & (passed <= last) & (partners > 0)).view(-1, 1, 1)
-
-
-def _window(is_causal: bool, left: int, right: int) -> tuple[bool, dict[str, int]]:
-    """``is_causal`` and the window as torch's kernels take them: with a window, causal is one of no slot behind."""
-    if left < 0 and (right < 0 or is_causal):
-        return is_causal, {}
-    return False, {"window_size_left": left, "window_size_right": 0 if is_causal else right}
-
-
-def _gpu_forward(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
-    is_causal: bool, scale: float | None, left: int = -1, right: int = -1,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    causal, window = _window(is_causal, left, right)
-    # The longest document is known on the device only; T bounds it. Blocks of the launch beyond a document end at once.
-    out, lse, *_ = torch.ops.aten._flash_attention_forward(
-        *unit_stride(q, k, v),
-        cu_seqlens_q.int(),
-        cu_seqlens_k.int(),
-        q.shape[0],
-        k.shape[0],
-        0.0,
-        causal,
-        False,
-        scale=scale,
-        **window,
-    )
-    inside = _attended(cu_seqlens_q, cu_seqlens_k, q.shape[0])
-    return torch.where(inside, out, 0), lse.contiguous()
-
-
-def _gpu_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    is_causal: bool,
-    scale: float | None,
-    left: int = -1,
-    right: int = -1,
-) -> tuple[Tensor, Tensor, Tensor]:
-    causal, window = _window(is_causal, left, right)
-    nothing = torch.empty(0, device=q.device)
-    random_state = torch.zeros(2, dtype=torch.uint64, device=q.device)
-    grad_q, grad_k, grad_v = torch.ops.aten._flash_attention_backward(
-        *unit_stride(grad, q, k, v),
-        out,
-        lse,
-        cu_seqlens_q.int(),
-        cu_seqlens_k.int(),
-        q.shape[0],
-        k.shape[0],
-        0.0,
-        causal,
-        random_state,
-        nothing,
-        scale=scale,
-        **window,
-    )
-    queries = _attended(cu_seqlens_q, cu_seqlens_k, q.shape[0])
-    keys = _attended(cu_seqlens_k, cu_seqlens_q, k.shape[0])
-    return torch.where(queries, grad_q, 0), torch.where(keys, grad_k, 0), torch.where(keys, grad_v, 0)
 
 
 # === The ops ====================================================================================================
@@ -131,14 +49,14 @@ def _contiguous_like(*tensors: Tensor) -> tuple[Tensor, ...]:
 forward_op = define(
     f"varlen_attention_forward({_ARGUMENTS}) -> (Tensor, Tensor)",
     fake=lambda q, *_: (q.new_empty(q.shape), lse_like(q)),
-    kernel=_gpu_forward,
+    kernel=_varlen_attention_gpu.forward,
     cpu_kernel=_varlen_attention_cpu.forward,
 )
 backward_op = define(
     "varlen_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor cu_seqlens_q, "
     f"Tensor cu_seqlens_k, {_SETTINGS}) -> (Tensor, Tensor, Tensor)",
     fake=lambda grad, q, k, v, *_: _contiguous_like(q, k, v),
-    kernel=_gpu_backward,
+    kernel=_varlen_attention_gpu.backward,
     cpu_kernel=_varlen_attention_cpu.backward,
 )
 
@@ -192,8 +110,8 @@ def _check_rows(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise ValueError(f"{name} must be on the device of q ({q.device}), got {x.device}")
         if statically_known_true(x.shape[2] != q.shape[2]):
             raise ValueError(f"{name} must have the head size of q ({q.shape[2]}), got {x.shape[2]}")
-    if q.device.type != "cpu" and q.dtype not in FLASH_DTYPES:
-        raise TypeError(f"q must be float16 or bfloat16 on {q.device.type}, got {q.dtype}")
+    if q.device.type != "cpu" and q.dtype not in DTYPES:
+        raise TypeError(f"q must be float16, bfloat16 or float32 on {q.device.type}, got {q.dtype}")
     if statically_known_true(k.shape[0] != v.shape[0]) or statically_known_true(k.shape[1] != v.shape[1]):
         raise ValueError(f"k and v must have the same shape, got {tuple(k.shape)} and {tuple(v.shape)}")
     if statically_known_true(k.shape[1] == 0) or statically_known_true(q.shape[1] % k.shape[1] != 0):
@@ -213,10 +131,12 @@ def varlen_attention(
 ) -> Tensor:
     """Attention inside every document of packed rows: no query sees a key of another document.
 
-    Differentiable once, in q, k and v. No host sync on a GPU.
+    Differentiable once, in q, k and v. On a GPU no host sync for half precision, heads of up to 256 features, and fewer
+    than 65,536 documents times heads times 128 slots of the row; otherwise the longest document's length is read, once
+    forward and once backward.
 
     Args:
-        q: queries ``[T, Hq, D]``; any floating dtype on the CPU, float16 or bfloat16 on a GPU.
+        q: queries ``[T, Hq, D]``; any floating dtype on the CPU; float16, bfloat16 or float32 on a GPU.
         k, v: keys and values ``[Tk, Hk, D]`` in the dtype of q; Hk divides Hq (grouped queries: query head h reads key
             head ``h // (Hq / Hk)``).
         cu_seqlens_q: boundaries of the documents in slots of q, int32 or int64, ``[N+1]``, nondecreasing, within
@@ -225,7 +145,8 @@ def varlen_attention(
         is_causal: a query sees no later key. Where a document has other numbers of queries and keys, its last query
             sees all of its keys.
         scale: factor of the scores; by default ``1 / sqrt(D)``.
-        window: how many slots before its own, and behind it, a query sees; -1 for no limit.
+        window: how many slots before its own, and behind it, a query sees; -1 for no limit. On a GPU in half precision
+            only.
 
     Returns:
         A new contiguous tensor like q. Queries that see no key are 0, and so is the tail (slots of no document).
@@ -235,6 +156,11 @@ def varlen_attention(
             also wrong values. On a GPU an asynchronous assertion checks the values.
     """
     _check_rows(q, k, v)
+    if not takes(q.device.type, q.dtype, q.shape[2], window):
+        raise TypeError(
+            f"a window takes float16 or bfloat16 on {q.device.type}, in heads of up to {LONGEST_FLASH_HEAD} features, "
+            f"got {q.dtype} and {q.shape[2]}"
+        )
     check_boundaries("cu_seqlens_q", cu_seqlens_q, device=q.device)
     if cu_seqlens_k is None:
         cu_seqlens_k = cu_seqlens_q

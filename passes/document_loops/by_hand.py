@@ -16,7 +16,7 @@ from packpass.semantics import example, op_name
 from packpass.semantics.creation import SIZED, uniform
 from passes.document_loops.documents import document
 from passes.document_loops.elsewhere import own_documents, size_of
-from passes.document_loops.emit import stored
+from passes.document_loops.emit_shifts import stored
 from passes.document_loops.integers import FULL, Affine
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.padded import PaddedTo, check_width

@@ -26,7 +26,7 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
-from packpass.ops._varlen_attention import FLASH_DTYPES
+from packpass.ops._varlen_attention_gpu import takes
 from packpass.semantics import call_of, contents_of, example
 from packpass.semantics.bound_mixers import Attention, attention_of
 from packpass.semantics.build import Builder, NotBuilt, laid_out, memory_order
@@ -222,7 +222,7 @@ def _triangle(cells: Cells | None, lower: bool, diagonal: Any) -> Cells | None:
 # === The attention ===========================================================================================
 
 
-def _fits(squares: Squares, node: fx.Node, parts: Attention) -> bool:
+def _fits(squares: Squares, node: fx.Node, parts: Attention, window: tuple[int, int]) -> bool:
     values = [example(n) for n in (parts.query, parts.key, parts.value)]
     size, rank = example(squares.mask).shape[-1], values[0].dim()
     if parts.dropout or parts.causal or not isinstance(parts.scale, (int, float, type(None))):
@@ -237,12 +237,11 @@ def _fits(squares: Squares, node: fx.Node, parts: Attention) -> bool:
         if not (one and parts.grouped and leading[0][-1] % leading[1][-1] == 0):
             return False
     same_width = values[0].shape[-1] == values[2].shape[-1]
-    dtype = example(node).dtype
-    return same_width and (values[0].device.type == "cpu" or dtype in FLASH_DTYPES)
+    return same_width and takes(values[0].device.type, example(node).dtype, values[0].shape[-1], window)
 
 
 def _replace(graph: fx.Graph, squares: Squares, node: fx.Node, parts: Attention, seen: Visible, alike: bool) -> bool:
-    if not _fits(squares, node, parts) or mutated_after(graph, squares.cu, squares.mask, node):
+    if not _fits(squares, node, parts, seen.window) or mutated_after(graph, squares.cu, squares.mask, node):
         return False
     build = Builder(graph, node, parts.query, squares.rule)
     fake = example(node)

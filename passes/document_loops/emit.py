@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.ops._library import NAMESPACE
 from packpass.semantics import example
 from packpass.semantics.build import Builder, NotBuilt
 from passes.document_loops import emit_documents
 from passes.document_loops.boundaries import summed
+from passes.document_loops.emit_shifts import as_roll, stored
 from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived, Invariant, Window, place
 from passes.document_loops.terms import (
     ANY,
@@ -71,10 +73,24 @@ class Emitter:
 
     def call(self, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:
         """One node with its fake value; a failing fake run refuses the rewrite."""
+        if getattr(target, "namespace", "") == NAMESPACE:
+            args = self._beside_the_first(args)
         try:
             return self._builder.call(target, *args, method=method, **kwargs)
         except NotBuilt as error:
             raise Refused("emit", f"the whole-row form of {error}", error.node) from error
+
+    def _beside_the_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments of an op of packpass, on the device of the first, which is the row: boundaries may come from the
+        host, or a row may be made there."""
+        first = next((a for a in args if _is_tensor(a)), None)
+        return args if first is None else tuple(self.on(a, example(first).device) if _is_tensor(a) else a for a in args)
+
+    def on(self, node: fx.Node, device: torch.device) -> fx.Node:
+        """A tensor on a device, moved there at most once."""
+        if example(node).device == device:
+            return node
+        return self.once((node, device), lambda: self.call("to", node, device, method=True))
 
     def once(self, key: Any, make: Callable[[], fx.Node]) -> fx.Node:
         """What ``make`` makes, made once for a key."""
@@ -136,10 +152,12 @@ class Emitter:
 
     def choose(self, window: Window, inside: Any, outside: Any, dim: int) -> fx.Node:
         """``inside`` on the slots of ``window``, ``outside`` on the document's other slots (the tail is free)."""
-        if window.plain:
-            return self.call(torch.where, self._mask_for(window, dim), inside, outside)
-        rest = Window(back=window.last) if window.last is not None else Window(front=window.first or 0)
-        return self.call(torch.where, self._mask_for(rest, dim), outside, inside)
+        if not window.plain:
+            window = Window(back=window.last) if window.last is not None else Window(front=window.first or 0)
+            inside, outside = outside, inside
+        mask = self._mask_for(window, dim)
+        like = next((n for n in (inside, outside) if _is_tensor(n)), mask)
+        return self.call(torch.where, self.on(mask, example(like).device), inside, outside)
 
     # --- terms ----------------------------------------------------------------------------------------------
 
@@ -205,6 +223,7 @@ class Emitter:
         keep = self.call(torch.ge, self.call(torch.sub, end, start), value.length)
         keep = self.along(keep, value.dim)
         otherwise = self.node(value.otherwise)
+        keep = self.on(keep, example(otherwise).device)
         then = value.then
         if isinstance(then, Assign) and then.window == FULL and then.base is value.otherwise:
             new = self.fitted(then.value, otherwise)
@@ -214,11 +233,11 @@ class Emitter:
 
     def _positions(self, value: Positions) -> fx.Node:
         if value.per_document:
-            node = self.call(_ops.position_ids.default, self.cu, self.total)
+            node = self.call(_ops.position_ids.default, self.on(self.cu, value.device), self.total)
         else:
-            node = self.call(torch.arange, self.total, device=self.device)
+            node = self.call(torch.arange, self.total, device=value.device)
             if self._first is not None and not value.gathered:
-                node = self.call(torch.add, node, self._first)
+                node = self.call(torch.add, node, self.on(self._first, value.device))
         if value.start:
             node = self.call(torch.add, node, value.start)
         if value.dtype != torch.int64:
@@ -226,7 +245,7 @@ class Emitter:
         return node
 
     def _assign(self, value: Assign) -> fx.Node:
-        shifted = self._as_roll(value)
+        shifted = as_roll(self, value)
         if shifted is not None:
             return shifted
         base = self.node(value.base)
@@ -247,42 +266,10 @@ class Emitter:
         node = self.node(value)
         if example(node).dtype != like.dtype:
             node = self.call("to", node, like.dtype, method=True)
-        if example(node).device != like.device:
-            node = self.call("to", node, like.device, method=True)
+        node = self.on(node, like.device)
         if tuple(example(node).shape) != tuple(like.shape):
             node = self.call("expand_as", node, base, method=True)
         return node
-
-    def _as_roll(self, value: Assign) -> fx.Node | None:
-        """A shift and the fill of what it left open, as one packed roll."""
-        pairs = [(value, value.base)]
-        if isinstance(value.base, Assign):
-            pairs = [(value, value.base), (value.base, value)]
-        for fill, shift in pairs:
-            number = fill.value
-            if isinstance(number, (Term, Outside)):
-                continue
-            if isinstance(shift, Assign):
-                rolled = shift.value
-                if not (isinstance(rolled, Roll) and rolled.fill is ANY and shift.window.complements(fill.window)):
-                    continue
-                base = shift.base if shift is value.base else fill.base
-            elif isinstance(shift, Roll) and fill is value:
-                rolled, base = shift, None
-                if rolled.fill is not None and rolled.fill is not ANY:
-                    continue
-            else:
-                continue
-            opened = Window(last=-rolled.shift) if rolled.shift < 0 else Window(first=rolled.shift)
-            if fill.window != opened:
-                continue
-            source = self.node(rolled.of)
-            like = example(self.node(base)) if base is not None else example(source)
-            if example(source).dtype != like.dtype or tuple(example(source).shape) != tuple(like.shape):
-                continue
-            number = stored(number, like.dtype)
-            return self.call(_ops.packed_roll.default, source, self.cu, rolled.shift, rolled.dim, number, None)
-        return None
 
     def each(self, value: Affine) -> Any:
         """An integer of every document, which there are no boundaries for yet: [N]."""
@@ -336,8 +323,7 @@ class Emitter:
             return self.lengths()
         if atom.of == boundaries or atom.k < 0:
             raise Refused("index-as-number", "the boundaries of another document are used as a value", atom.of.node)
-        node = self.node(DocRow(atom.of.node, (), -1, atom.k))
-        return self.call("to", node, self.device, method=True) if example(node).device != self.device else node
+        return self.on(self.node(DocRow(atom.of.node, (), -1, atom.k)), self.device)
 
     def following(self) -> fx.Node:
         """Where every document ends: [N + 1], the last entry a document without slots."""
@@ -375,14 +361,12 @@ class Emitter:
 
     def for_every_document(self, holds: fx.Node, least: int = 0) -> fx.Node:
         """0-d bool: does a condition over `entries` hold for every document of at least ``least`` slots?"""
-        return self.call(
-            torch.all, self.call(torch.logical_or, holds, self.call(torch.logical_not, self.reaches(least)))
-        )
+        reached = self.on(self.reaches(least), example(holds).device)
+        return self.call(torch.all, self.call(torch.logical_or, holds, self.call(torch.logical_not, reached)))
 
 
-def stored(number: Any, dtype: torch.dtype) -> Any:
-    """What a tensor of ``dtype`` holds after ``tensor[...] = number``."""
-    return torch.empty((), dtype=dtype).fill_(number).item()
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, fx.Node) and isinstance(example(value), torch.Tensor)
 
 
 def _python(value: Any) -> Any:

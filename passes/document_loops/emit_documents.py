@@ -118,8 +118,7 @@ def only_documents(emitter: Emitter, whole: fx.Node) -> fx.Node:
 
 def _mask(emitter: Emitter, least: int, like: fx.Node) -> fx.Node:
     """bool [N + 1, 1, ...]: documents of at least ``least`` slots; not the last entry."""
-    mask, device = emitter.along(emitter.reaches(least), -example(like).dim()), example(like).device
-    return mask if example(mask).device == device else emitter.call("to", mask, device, method=True)
+    return emitter.on(emitter.along(emitter.reaches(least), -example(like).dim()), example(like).device)
 
 
 def write_rows(emitter: Emitter, row: DocRow, new: fx.Node) -> None:
@@ -169,6 +168,7 @@ def _point(emitter: Emitter, read: PointRead) -> fx.Node:
     row = emitter.node(read.row)
     own = read.position
     at = emitter.node(own) if isinstance(own, Term) else vector_of(emitter, own, torch.int64)
+    at = emitter.on(at, example(row).device)
     extent = emitter.call(torch.ops.aten.sym_size.int, row, example(row).dim() + read.row.dim)
     inside = emitter.call(
         torch.logical_and,

@@ -11,7 +11,7 @@ from torch import fx
 
 from packpass.semantics import example
 from passes.document_loops.documents import document
-from passes.document_loops.emit import stored
+from passes.document_loops.emit_shifts import stored
 from passes.document_loops.integers import FULL, Affine, Bound, Derived, Invariant
 from passes.document_loops.machine import Check, Document, Machine, Segment
 from passes.document_loops.terms import Term

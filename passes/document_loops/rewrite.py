@@ -156,6 +156,9 @@ def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
         written = mutated_after(graph, user, user.next)
         with graph.inserting_before(user):
             joined = MADE_OF_LISTS[user.target](made.emitter, decided, whole, user)
+            device = getattr(example(user), "device", None)
+            if device is not None and example(joined).device != device:
+                joined = made.emitter.call("to", joined, device, method=True)
             if user.target is not markers.LIST_GET and storage(joined) == storage(whole):
                 if written or storage(whole) in given:
                     joined = made.emitter.call(torch.clone, joined)
@@ -332,7 +335,7 @@ def _edge_filled(emitter: Emitter, new: fx.Node, where: str, number: Any, row: R
     slots = emitter.call(torch.arange, total, device=emitter.device)
     hit = emitter.call(torch.logical_and, emitter.call(torch.eq, slots, slot), empty)
     hit = emitter.call(torch.logical_and, hit, emitter.call(torch.logical_not, emitter.mask(FULL)))
-    hit = emitter.along(hit, row.dim)
+    hit = emitter.on(emitter.along(hit, row.dim), example(new).device)
     fill = emitter.fitted(number, new)
     return emitter.call(torch.where, hit, fill, new)
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.ops._varlen_attention import FLASH_DTYPES
+from packpass.ops._varlen_attention_gpu import takes
 from packpass.semantics import call_of, example
 from packpass.semantics.bound_mixers import attention_of
 from packpass.semantics.products import product_of
@@ -204,8 +204,6 @@ def _attention(
         query, key = key, query
     seen = visible(scores.band, not turned, node)
     sizes, dtype = scores.sizes, scores.dtype
-    if example(node).device.type != "cpu" and dtype not in FLASH_DTYPES:
-        raise _refused(node, "there is no packed attention for this dtype on this device")
     summed = tuple(a for a in query.letters if a in key.letters and a not in (*heads, *out) and sizes[a] != 1)
     summed = summed or tuple(a for a in query.letters if a in key.letters and a not in (*heads, *out))
     if any(type(sizes[a]) is not int for a in (*heads, *features, *summed)):
@@ -218,6 +216,8 @@ def _attention(
     if scores.rows is not None:
         rows[:2] = _with_rows(machine, rows, scores, (query.slots, key.slots), heads, node)
         width += 2
+    if not takes(example(node).device.type, dtype, max(width, columns), seen.window):
+        raise _refused(node, "there is no packed attention for this dtype on this device")
     short = range(2) if width < columns else range(2, 3)
     if width != columns:
         for k in short:  # zeros change no score, and no sum of values

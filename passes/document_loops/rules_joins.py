@@ -12,7 +12,7 @@ from packpass.semantics.creation import LIKE, uniform
 from packpass.semantics.names import name_of_target
 from passes.document_loops import uneven
 from passes.document_loops.documents import cast
-from passes.document_loops.emit import stored
+from passes.document_loops.emit_shifts import stored
 from passes.document_loops.integers import FULL, Affine, Window
 from passes.document_loops.machine import Machine, Padded, Segment
 from passes.document_loops.padded import Filler, joined_to_width, padded_to_width

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.ops._varlen_attention_gpu import takes
 from packpass.semantics import argument, call_of, example
 from packpass.semantics.binding import parameters_of
 from packpass.semantics.losses import OF_CLASSES, PAIRED, reduction_of
@@ -24,8 +25,6 @@ from passes.document_loops.rules_reductions import Over, exact_type, mean
 from passes.document_loops.rules_tokenwise import only_outside
 from passes.document_loops.terms import Apply, Attention, Term
 from passes.refused import Refused
-
-_FLASH = (torch.float16, torch.bfloat16)
 
 
 @rule(*PAIRED, *OF_CLASSES)
@@ -109,7 +108,7 @@ def _attention(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", "attention that is not over [heads, tokens, features] has no rule", node)
     if any(rank == 4 and not (isinstance(f.shape[0], int) and f.shape[0] == 1) for f in fakes):
         raise Refused("no-rule", "attention of several rows at once has no rule", node)
-    if fakes[2].shape[-1] != like.shape[-1] or (like.device.type != "cpu" and like.dtype not in _FLASH):
+    if fakes[2].shape[-1] != like.shape[-1] or not takes(like.device.type, like.dtype, like.shape[-1]):
         raise Refused("no-rule", "there is no packed attention for these dtypes and sizes", node)
     if not argument(node, 7, "enable_gqa", False) and fakes[1].shape[-3] != like.shape[-3]:
         raise Refused("no-rule", "attention with other heads for keys than for queries has no rule", node)

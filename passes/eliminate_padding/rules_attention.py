@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from packpass.ops._varlen_attention_gpu import takes
 from packpass.semantics import argument, call_of, example
 from packpass.semantics.products import MATMULS
 from passes.eliminate_padding.machine import Machine, feature, ops, physical, rule
@@ -33,7 +34,6 @@ from passes.eliminate_padding.tile import Dims, at, holds, named
 from passes.eliminate_padding.values import Condition, Packed, Scores, Value
 from passes.refused import Refused
 
-FLASH_DTYPES = (torch.float16, torch.bfloat16)
 PADDING, REAL = 0, 1
 BEHIND, HERE, BEFORE = 0, 1, 2
 """Where the key lies, as the last axis of a table has it (the query lies before, at, behind it)."""
@@ -118,9 +118,9 @@ def causal_or_not(bias: Tensor, node: fx.Node) -> tuple[bool, bool]:
     return causal, bool(shown[PADDING, BEFORE])
 
 
-def flash_dtype(out: Tensor, node: fx.Node) -> None:
-    if out.device.type != "cpu" and out.dtype not in FLASH_DTYPES:
-        raise Refused("attention-form", f"packed attention on {out.device.type} takes float16 or bfloat16", node)
+def check_dtype(out: Tensor, node: fx.Node) -> None:
+    if not takes(out.device.type, out.dtype, out.shape[-1]):
+        raise Refused("attention-form", f"there is no packed attention on {out.device.type} in {out.dtype}", node)
 
 
 def _attention(
@@ -151,7 +151,7 @@ def _attention(
     if key_heads not in (1, heads) and not argument(node, 7, "enable_gqa", False):
         raise Refused("attention-form", f"{heads} query heads, {key_heads} key heads, and no enable_gqa", node)
     out: Tensor = example(node)
-    flash_dtype(out, node)
+    check_dtype(out, node)
     rows = [_rows(m, p, example_dtype=out.dtype) for p in (query, key, value)]
     cu = m.plan["cu_seqlens"]
     if scale is None:

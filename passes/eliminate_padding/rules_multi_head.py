@@ -16,7 +16,7 @@ from torch import fx
 from packpass.semantics import argument, example
 from passes.eliminate_padding.facts import Table
 from passes.eliminate_padding.machine import Machine, ops, rule
-from passes.eliminate_padding.rules_attention import causal_or_not, flash_dtype
+from passes.eliminate_padding.rules_attention import causal_or_not, check_dtype
 from passes.eliminate_padding.rules_scores import CASES, cells_for
 from passes.eliminate_padding.tile import Dims
 from passes.eliminate_padding.values import Packed, Value
@@ -46,7 +46,7 @@ def _multi_head(m: Machine, node: fx.Node) -> Value:
             raise Refused("attention-form", "multi-head attention of other than [tokens, batch, features]", node)
     causal = _causal(m, node)
     (size,) = packed[0].dims[2] or (1,)
-    flash_dtype(example(node)[0], node)
+    check_dtype(example(node)[0], node)
     rows = [_heads(m, x, heads, size // heads) for x in _projected(m, packed, in_weight, in_bias)]
     cu = m.plan["cu_seqlens"]
     scale = (size // heads) ** -0.5

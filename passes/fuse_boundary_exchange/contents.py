@@ -10,7 +10,7 @@ from torch import fx
 from packpass.semantics import blank, contents_of, example
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.meaning import Uniform, Uninitialised
-from passes.document_loops.emit import stored
+from passes.document_loops.emit_shifts import stored
 from passes.fuse_boundary_exchange.values import Constant, Unset
 from passes.refused import Refused
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.ops._varlen_attention import FLASH_DTYPES
+from packpass.ops._varlen_attention_gpu import takes
 from packpass.semantics import example
 from packpass.semantics.bound_mixers import Attention, attention_of
 from packpass.semantics.build import in_order, memory_order
@@ -45,7 +45,7 @@ def _fits(reading: Reading, parts: Attention) -> bool:
     if heads[0] != heads[1] and not (parts.grouped and heads[0] % heads[1] == 0):
         return False
     same_width = values[0].shape[-1] == values[2].shape[-1]
-    return same_width and (values[0].device.type == "cpu" or values[0].dtype in FLASH_DTYPES)
+    return same_width and takes(values[0].device.type, values[0].dtype, values[0].shape[-1])
 
 
 def rewrite(

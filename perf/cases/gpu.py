@@ -46,7 +46,7 @@ def _bandwidth(ctx: Context, result: CaseResult) -> None:
     share = race.timings.quotient("clone", PACKPASS)
     result.targets += [
         target_on(f"{title}: share of the copy bandwidth", share, 0.9, kind="at least"),
-        *code_targets(title, race, kernels=1),
+        *code_targets(title, race, 1, ctx.device, beside=2),
     ]
 
 

@@ -67,5 +67,5 @@ def run(ctx: Context, result: CaseResult) -> None:
             race.target(f"{title}: times faster than the eager loop", 100, way=LOOP, over=PACKPASS, kind="at least")
             if documents == 512
             else race.hand_target(title),
-            *code_targets(title, race, kernels=1),
+            *code_targets(title, race, 1, ctx.device),
         ]

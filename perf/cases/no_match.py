@@ -127,8 +127,8 @@ def _scan(ctx: Context, result: CaseResult) -> None:
 
 
 def _comparable(source: str) -> str:
-    """Generated code without the running number of the compile."""
-    return re.sub(r"^# AOT ID: .*$", "", source, flags=re.MULTILINE)
+    """Generated code without the running number of the compile and where its kernels lie."""
+    return re.sub(r"^# (AOT ID|kernel path): .*$", "", source, flags=re.MULTILINE)
 
 
 def _range(ratios: list[float]) -> str:

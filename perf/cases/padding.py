@@ -56,7 +56,9 @@ def sizes_of(ctx: Context) -> Sizes:
     # A step of 16 rows takes seconds on two cores, and its ratios are those of two rows.
     if ctx.quick:
         return Sizes(Config(hidden=64, heads=4, longest=128), 4, ctx.budget)
-    return Sizes(Config(), 16, 60.0) if ctx.full or ctx.device != "cpu" else Sizes(Config(), 2, 5.0)
+    if ctx.device != "cpu":
+        return Sizes(Config(), 16, 10.0)
+    return Sizes(Config(), 16, 60.0) if ctx.full else Sizes(Config(), 2, 5.0)
 
 
 @dataclasses.dataclass
@@ -102,7 +104,7 @@ def batches_of(sizes: Sizes, *, next_token: bool) -> dict[str, Batch]:
 
 
 def _measure(ctx: Context, result: CaseResult, name: str, model: nn.Module, sizes: Sizes) -> None:
-    dtype = torch.float32 if ctx.device == "cpu" else torch.bfloat16  # the kernels for packed rows on GPUs take halves
+    dtype = torch.float32 if ctx.device == "cpu" else torch.bfloat16  # the flash kernel takes halves
     model = model.to(ctx.device, dtype)
     batches = {
         key: batch.to(ctx.device) for key, batch in batches_of(sizes, next_token=isinstance(model, Decoder)).items()

@@ -48,5 +48,5 @@ def run(ctx: Context, result: CaseResult) -> None:
             result.targets += [
                 race.target(f"{title}: over {clones}", limit),
                 race.hand_target(title),
-                *code_targets(title, race, kernels=2 if backward else 1),
+                *code_targets(title, race, 2 if backward else 1, ctx.device, beside=2),
             ]

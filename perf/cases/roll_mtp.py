@@ -41,5 +41,5 @@ def run(ctx: Context, result: CaseResult) -> None:
         result.targets += [
             race.target(f"{title}: over the {DEPTHS * 4} clones", 1.3),
             race.hand_target(title),
-            *code_targets(title, race, kernels=1),
+            *code_targets(title, race, 1, ctx.device),
         ]

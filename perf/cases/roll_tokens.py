@@ -51,7 +51,7 @@ def run(ctx: Context, result: CaseResult) -> None:
                         f"{title}: times faster than the eager loop", 100, way=LOOP, over=PACKPASS, kind="at least"
                     )
                 )
-                result.targets += code_targets(title, race, kernels=1)
+                result.targets += code_targets(title, race, 1, ctx.device)
     result.plots.append(
         Lines(
             "int64 [1, 131072]: time over clone()",

@@ -68,18 +68,19 @@ def _tower(
     title = f"{name} tower, width {width}, {count} images of {sides[0]} to {sides[1]} patches a side, {what}"
     race = _race(ctx, result, title, [Way(LOOP, tower)], (pixels, grid), backward, tower)
     if count == 64 and backward and width == 64 and sides == SMALL:
-        _targets(result, title, race, 3, _same_for_all(race, lambda: tower(pixels, grid).backward()))
+        _targets(result, title, race, 3, _same_for_all(ctx, race, lambda: tower(pixels, grid).backward()))
         tower.zero_grad()
         if name == HEADLINE_TOWER:
             result.gains.append(race.gain("vision tower", title, ctx.device, eager=LOOP, not_run=NOT_RUN))
 
 
-def _same_for_all(race: Race, step: Callable[[], Any]) -> str:
+def _same_for_all(ctx: Context, race: Race, step: Callable[[], Any]) -> str:
     """How much of packpass's step nothing can be gained of: the products of matrices, which every way computes."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+    with torch.profiler.profile() as seen:  # of every device that is here
         step()
     ours = race.rows[PACKPASS].timing
-    spent = sum(event.self_cpu_time_total for event in seen.key_averages() if event.key in PRODUCTS) / 1e6
+    timed = "self_device_time_total" if ctx.device == "cuda" else "self_cpu_time_total"
+    spent = sum(getattr(event, timed) for event in seen.key_averages() if event.key in PRODUCTS) / 1e6
     if ours is None or not spent:
         return ""
     share = spent / ours.seconds

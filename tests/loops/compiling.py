@@ -26,9 +26,9 @@ def fresh() -> None:
     counters.clear()
 
 
-def compiled(prog: Program, inner: str = "eager", **options: Any) -> Callable[..., Any]:
+def compiled(prog: Program, inner: str = "eager", device: str = "cpu", **options: Any) -> Callable[..., Any]:
     """A fresh instance of the program, compiled with the given inner backend."""
-    target = prog.instance()
+    target = prog.instance(device)
     settings = {"packpass.inner_backend": inner, **options}
     if isinstance(target, nn.Module):
         target.compile(backend=packpass.backend, options=settings)
@@ -42,18 +42,24 @@ def graphs() -> int:
 
 
 def hold_against_eager(
-    prog: Program, fn: Callable[..., Any], shapes: Iterable[Shape], *, grad: bool = True, exact: bool | None = None
+    prog: Program,
+    fn: Callable[..., Any],
+    shapes: Iterable[Shape],
+    *,
+    grad: bool = True,
+    exact: bool | None = None,
+    device: str = "cpu",
 ) -> None:
     """Raise ``AssertionError`` naming the size at which the compiled program does anything else than eager."""
-    eager = prog.instance()
+    eager = prog.instance(device)
     before: list[Shape] = []
     for shape in shapes:
         before.append(shape)
-        want = outcome(eager, build(prog, shape, grad=grad), prog.observe)
+        want = outcome(eager, build(prog, shape, grad=grad, device=device), prog.observe)
         try:
-            got = outcome(fn, build(prog, shape, grad=grad), prog.observe)
+            got = outcome(fn, build(prog, shape, grad=grad, device=device), prog.observe)
         except Exception as error:
-            if _stock_fails(prog, before, grad, type(error)):
+            if _stock_fails(prog, before, grad, type(error), device):
                 pytest.skip(f"torch.compile itself raises {type(error).__name__} for {prog} at {shape} on this torch")
             raise AssertionError(f"{prog} at {shape}: eager runs, compiled raises {type(error).__name__}") from error
         try:
@@ -62,17 +68,19 @@ def hold_against_eager(
             raise AssertionError(f"{prog} at {shape}: {error}") from None
 
 
-def _stock_fails(prog: Program, shapes: Iterable[Shape], grad: bool, kind: type[Exception]) -> bool:
+def _stock_fails(
+    prog: Program, shapes: Iterable[Shape], grad: bool, kind: type[Exception], device: str = "cpu"
+) -> bool:
     """Does torch.compile without packpass raise the same in these calls, one after the other?
 
     With no limit of recompiles: stock gets there later, or runs eagerly before, because it compiles more often.
     """
     torch._dynamo.reset()
-    stock = torch.compile(prog.instance(), backend="eager")
+    stock = torch.compile(prog.instance(device), backend="eager")
     try:
         with torch._dynamo.config.patch(recompile_limit=64):
             for shape in shapes:
-                outcome(stock, build(prog, shape, grad=grad), prog.observe)
+                outcome(stock, build(prog, shape, grad=grad, device=device), prog.observe)
     except kind:
         return True
     except Exception:

@@ -78,12 +78,12 @@ class Program:
     def __str__(self) -> str:
         return self.name
 
-    def instance(self) -> Callable[..., Any]:
+    def instance(self, device: str = "cpu") -> Callable[..., Any]:
         """A fresh callable: module classes are built anew (seeded) so that eager and compiled do not share state."""
         if isinstance(self.target, type):
             torch.manual_seed(0)
             module: Callable[..., Any] = self.target()
-            return module
+            return module.to(device) if isinstance(module, nn.Module) else module
         function: Callable[..., Any] = self.target
         return function
 
@@ -194,13 +194,13 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def _tensor(code: str, dims: list[int], rng: torch.Generator, grad: bool) -> Tensor:
+def _tensor(code: str, dims: list[int], rng: torch.Generator, grad: bool, device: str) -> Tensor:
     dtype = _DTYPES[code]
     if code == "m":
-        return torch.rand(dims, generator=rng) > 0.4
+        return (torch.rand(dims, generator=rng) > 0.4).to(device)
     if code in "ij":
-        return torch.randint(1, 90, dims, generator=rng, dtype=dtype)
-    values = (torch.randint(-31, 32, dims, generator=rng).double() / 8).to(dtype)
+        return torch.randint(1, 90, dims, generator=rng, dtype=dtype).to(device)
+    values = (torch.randint(-31, 32, dims, generator=rng).double() / 8).to(device, dtype)
     return values.requires_grad_() if grad else values
 
 
@@ -212,7 +212,7 @@ class Call:
     leaves: list[Tensor]
 
 
-def build(prog: Program, shape: Shape, seed: int = 0, grad: bool = True) -> Call:
+def build(prog: Program, shape: Shape, seed: int = 0, grad: bool = True, device: str = "cpu") -> Call:
     """The arguments of ``prog`` at one size: equal seeds give equal, unshared tensors."""
     rng = torch.Generator().manual_seed(7 + seed)
     leaves: list[Tensor] = []
@@ -221,7 +221,7 @@ def build(prog: Program, shape: Shape, seed: int = 0, grad: bool = True) -> Call
     for token in prog.args.split():
         if token in ("cu", "cu64"):
             dtype = torch.int64 if token.endswith("64") else torch.int32
-            cu[token] = boundaries(shape, seed, prog.min_len, dtype)
+            cu[token] = boundaries(shape, seed, prog.min_len, dtype).to(device)
             args.append(cu[token])
         elif token == "N":
             args.append(shape.docs)
@@ -230,7 +230,7 @@ def build(prog: Program, shape: Shape, seed: int = 0, grad: bool = True) -> Call
             if found is None:
                 raise ValueError(f"cannot read the argument {token!r} of {prog.name}")
             dims = [int(eval(d, {}, {"T": shape.total, "N": shape.docs})) for d in found[2].split(",") if d]
-            tensor = _tensor(found[1], dims, rng, grad)
+            tensor = _tensor(found[1], dims, rng, grad, device)
             if tensor.requires_grad:
                 leaves.append(tensor)
                 if prog.mutates:  # a leaf cannot be written in place
@@ -281,7 +281,7 @@ class Outcome:
 
 
 def _weight(like: Tensor) -> Tensor:
-    count = torch.arange(like.numel(), dtype=like.dtype) % 11
+    count = torch.arange(like.numel(), dtype=like.dtype, device=like.device) % 11
     return (count - 5).reshape(like.shape) / 4
 
 

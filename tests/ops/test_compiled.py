@@ -388,3 +388,28 @@ def test_the_last_boundary_is_found_without_a_symbolic_number(form: Callable[...
     slices = graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor)
     assert not [node for node in slices if any(isinstance(at, torch.fx.Node) for at in node.args[2:])]
     assert graph.find_nodes(op="call_function", target=torch.ops.aten.select.int)
+
+
+@pytest.mark.parametrize("in_the_graph", [False, True])
+def test_boundaries_may_be_refilled_before_the_backward(in_the_graph: bool) -> None:
+    """The copy that the backward reads is made in generated code, before anything writes to what it is a copy of."""
+
+    def step(x: Tensor, cu: Tensor, following: Tensor) -> Tensor:
+        kept = OPS.snapshot.default(cu)
+        out = OPS.packed_roll.default(x * 2, kept, -1, 0, 0)
+        if in_the_graph:
+            cu.copy_(following)
+        return out
+
+    x, first, second = (
+        torch.randn(40, 3, requires_grad=True),
+        reference.documents(40, 4),
+        reference.documents(40, 4) // 2,
+    )
+    cu, weights = first.clone(), torch.randn(40, 3)
+    out, sources = run_and_get_code(torch.compile(step, fullgraph=True), x, cu, second)
+    cu.copy_(second)
+    out.backward(weights)
+    assert torch.equal(out, reference.roll(x.detach() * 2, first, -1, 0, 0))
+    assert torch.allclose(x.grad, 2 * reference.roll(weights, first, 1, 0, 0))  # type: ignore[arg-type]
+    assert "packpass.snapshot" not in sources[0].split("def call(")[1].replace("[packpass.snapshot", "")

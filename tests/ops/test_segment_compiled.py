@@ -89,7 +89,7 @@ def results(call, x: Tensor, h: Tensor, cu: Tensor) -> tuple[Tensor, ...]:  # ty
     """Values and gradients."""
     leaves = [x.clone().requires_grad_(), h.clone().requires_grad_()]
     out = call(*leaves, cu)
-    weighted = [(v * torch.linspace(0, 1, v.numel()).view(v.shape)).sum() for v in out]
+    weighted = [(v * torch.linspace(0, 1, v.numel(), device=v.device).view(v.shape)).sum() for v in out]
     return *(v.detach() for v in out), *torch.autograd.grad(sum(weighted), leaves)  # type: ignore[arg-type]
 
 

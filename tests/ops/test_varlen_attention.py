@@ -12,7 +12,6 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import gradcheck
 
 from packpass.ops import _varlen_attention_cpu, varlen_attention
-from packpass.ops._varlen_attention import _attended
 
 OPS = torch.ops.packpass
 # Empty on one side, on both, one token, more queries than keys and the other way round; tails at both ends of both.
@@ -272,46 +271,3 @@ def test_wrong_arguments(change: dict[str, Any], error: type[Exception], message
     with pytest.raises(error) as caught:
         varlen_attention(**arguments)
     assert message in str(caught.value)
-
-
-# === GPU ========================================================================================================
-
-
-def test_rows_that_the_gpu_kernel_leaves_alone() -> None:
-    """Plain torch code, so it can be run here: queries of documents with keys, and keys of documents with queries."""
-    queries = _attended(CU_Q, CU_K, TOTAL_Q).flatten().nonzero().flatten().tolist()
-    keys = _attended(CU_K, CU_Q, TOTAL_K).flatten().nonzero().flatten().tolist()
-    assert queries == [5, *range(6, 12), *range(12, 18)]
-    assert keys == [3, *range(4, 12), *range(12, 16)]
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_gpu(causal: bool, dtype: torch.dtype) -> None:
-    arguments = rows(size=64, dtype=dtype)
-    here = [x.double().requires_grad_() for x in arguments]
-    there = [x.cuda().requires_grad_() for x in arguments]
-    expected = reference(*here, CU_Q, CU_K, causal)
-    cu_q, cu_k = CU_Q.cuda(), CU_K.cuda()
-    weights = torch.randn_like(expected).to(dtype)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        result = varlen_attention(*there, cu_q, cu_k, is_causal=causal)
-        on_device = weights.to("cuda", non_blocking=True)
-        result.backward(on_device)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    expected.backward(weights.double())
-    assert torch.allclose(result.cpu().double(), expected, atol=3e-2)
-    for a, b in zip(here, there, strict=True):
-        assert torch.allclose(a.grad, b.grad.cpu().double(), atol=5e-2)  # type: ignore[arg-type, union-attr]
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-def test_gpu_takes_half_precision_only() -> None:
-    q, k, v = (x.cuda() for x in rows(size=64, dtype=torch.float32))
-    with pytest.raises(TypeError, match="q must be float16 or bfloat16 on cuda"):
-        varlen_attention(q, k, v, CU_Q.cuda(), CU_K.cuda())
