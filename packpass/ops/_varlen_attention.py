@@ -131,9 +131,9 @@ def varlen_attention(
 ) -> Tensor:
     """Attention inside every document of packed rows: no query sees a key of another document.
 
-    Differentiable once, in q, k and v. On a GPU no host sync for half precision, heads of up to 256 features, and fewer
-    than 65,536 documents times heads times 128 slots of the row; otherwise the longest document's length is read, once
-    forward and once backward.
+    Differentiable once, in q, k and v. No host sync on a GPU, unless documents times heads times tiles of 128 slots of
+    the row are more than 65,536: then the longest document's length is read, once forward and once backward, because a
+    launch that is bounded by the row would take longer.
 
     Args:
         q: queries ``[T, Hq, D]``; any floating dtype on the CPU; float16, bfloat16 or float32 on a GPU.

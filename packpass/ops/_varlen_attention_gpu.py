@@ -1,15 +1,12 @@
 """The kernels of ``varlen_attention`` on a GPU: torch's flash kernel for packed rows, or its memory-efficient one.
 
-The flash kernel reads the boundaries on the device; it takes half precision and heads of up to 256 features. Nothing
-waits for the GPU but where documents are many (`_bound`).
+The flash kernel takes half precision and heads of up to 256 features; everything else but double precision goes to the
+memory-efficient kernel. Both read the boundaries on the device. Nothing waits for the GPU but where documents are many
+(`_bound`).
 
-Everything else but double precision goes to the memory-efficient kernel. It keeps its log-sum-exp in as many slots for
-every document as the longest has, so their number is read on the host: one wait per call. While a CUDA graph is
-captured nothing can be read, and the row's length stands for it. Of documents with more queries than keys its causal
-mask makes something else than the flash kernel (seen with torch 2.11), so the queries that see nothing are handed to it
-as documents of their own, without keys.
-
-Both leave rows of documents without a partner as they were allocated; here they become 0.
+Of documents with more queries than keys the causal mask of the memory-efficient kernel makes something else than the
+flash kernel's (seen with torch 2.11), so the queries that see nothing are handed to it as documents of their own,
+without keys. Both leave rows of documents without a partner as they were allocated; here they become 0.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from packpass.ops._varlen_attention_cpu import unit_stride
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 DTYPES = (*FLASH_DTYPES, torch.float32)
 LONGEST_FLASH_HEAD = 256
-FLASH_TILE = 128
+TILE = 128
 BLOCKS_FOR_A_WAIT = 1 << 16
 FROM_BOTTOM_RIGHT = 2
 """The memory-efficient kernel's name for a causal mask in which the last query sees all keys."""
@@ -110,15 +107,21 @@ def _window(is_causal: bool, left: int, right: int) -> tuple[bool, dict[str, int
     return False, {"window_size_left": left, "window_size_right": 0 if is_causal else right}
 
 
-# === The flash kernel ===========================================================================================
+# === How long a document may be =================================================================================
 
 
-def _bound(cu_seqlens: Tensor, total: int, documents: int, heads: int) -> int:
+def _bound(cu_seqlens: Tensor, total: int, heads: int) -> int:
     """A bound on the slots of a document. T is one; but a launch has a block for every document, head and tile of the
-    bound, and those behind a document's end cost a nanosecond each to begin, and seven with the backward ones: where
-    they are many, waiting for the longest length costs less."""
-    blocks = documents * heads * -(-total // FLASH_TILE)
-    return total if blocks <= BLOCKS_FOR_A_WAIT else _longest(cu_seqlens, total)
+    bound, and those behind a document's end cost a nanosecond each to begin, and seven with the backward ones (the
+    memory-efficient kernel also keeps a number for each of their slots): where they are many, waiting for the longest
+    length costs less. While a CUDA graph is captured nothing can be read."""
+    blocks = (cu_seqlens.shape[0] - 1) * heads * -(-total // TILE)
+    if blocks <= BLOCKS_FOR_A_WAIT or torch.cuda.is_current_stream_capturing():
+        return total
+    return max(int(cu_seqlens.diff().max()), 1)
+
+
+# === The flash kernel ===========================================================================================
 
 
 def _flash_forward(
@@ -126,15 +129,14 @@ def _flash_forward(
     is_causal: bool, scale: float, left: int, right: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     causal, window = _window(is_causal, left, right)
-    documents, heads = cu_seqlens_q.shape[0] - 1, q.shape[1]
     out, lse, *_ = torch.ops.aten._flash_attention_forward(
         q,
         k,
         v,
         cu_seqlens_q.int(),
         cu_seqlens_k.int(),
-        _bound(cu_seqlens_q, q.shape[0], documents, heads),
-        _bound(cu_seqlens_k, k.shape[0], documents, heads),
+        _bound(cu_seqlens_q, q.shape[0], q.shape[1]),
+        _bound(cu_seqlens_k, k.shape[0], q.shape[1]),
         0.0,
         causal,
         False,
@@ -150,7 +152,6 @@ def _flash_backward(
     is_causal: bool, scale: float, left: int, right: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     causal, window = _window(is_causal, left, right)
-    documents, heads = cu_seqlens_q.shape[0] - 1, q.shape[1]
     grad_q, grad_k, grad_v = torch.ops.aten._flash_attention_backward(
         grad,
         q,
@@ -160,8 +161,8 @@ def _flash_backward(
         lse,
         cu_seqlens_q.int(),
         cu_seqlens_k.int(),
-        _bound(cu_seqlens_q, q.shape[0], documents, heads),
-        _bound(cu_seqlens_k, k.shape[0], documents, heads),
+        _bound(cu_seqlens_q, q.shape[0], q.shape[1]),
+        _bound(cu_seqlens_k, k.shape[0], q.shape[1]),
         0.0,
         causal,
         torch.zeros(2, dtype=torch.uint64, device=q.device),
@@ -173,12 +174,6 @@ def _flash_backward(
 
 
 # === The memory-efficient kernel ================================================================================
-
-
-def _longest(cu_seqlens: Tensor, total: int) -> int:
-    if torch.cuda.is_current_stream_capturing():
-        return total
-    return max(int(cu_seqlens.diff().max()), 1)
 
 
 def _blind_apart(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool) -> tuple[Tensor, Tensor]:
@@ -220,8 +215,8 @@ def _efficient_forward(
         None,
         cu_seqlens_q,
         cu_seqlens_k,
-        _longest(cu_seqlens_q, total),
-        _longest(cu_seqlens_k, k.shape[0]),
+        _bound(cu_seqlens_q, total, q.shape[1]),
+        _bound(cu_seqlens_k, k.shape[0], q.shape[1]),
         0.0,
         FROM_BOTTOM_RIGHT if is_causal else 0,
         True,
@@ -240,7 +235,7 @@ def _efficient_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     total, heads = k.shape[0], k.shape[1]
     cu_seqlens_q, cu_seqlens_k = _blind_apart(cu_seqlens_q, cu_seqlens_k, is_causal)
-    longest = _longest(cu_seqlens_q, q.shape[0])
+    longest = _bound(cu_seqlens_q, q.shape[0], q.shape[1])
     aligned = -(-longest // 32) * 32  # as the forward kernel lays its log-sum-exp out
     documents = cu_seqlens_q.shape[0] - 1
     # Slots of no document write into one more, which the kernel does not get to see.
@@ -256,7 +251,7 @@ def _efficient_backward(
         cu_seqlens_q,
         cu_seqlens_k,
         longest,
-        _longest(cu_seqlens_k, total),
+        _bound(cu_seqlens_k, total, q.shape[1]),
         table[:documents],
         0.0,
         state,

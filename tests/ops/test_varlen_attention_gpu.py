@@ -71,17 +71,18 @@ def efficient_backward(
     return *grads, torch.zeros(())
 
 
-@pytest.mark.parametrize("capturing", [False, True])
+@pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("size", [6, 8])
 @pytest.mark.parametrize("key_heads", [1, 4])
 @pytest.mark.parametrize("causal", [False, True])
 def test_what_is_asked_of_the_memory_efficient_kernel(
-    causal: bool, key_heads: int, size: int, capturing: bool, monkeypatch: pytest.MonkeyPatch
+    causal: bool, key_heads: int, size: int, read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plain torch code around one aten op, which is written out here: boundaries, the log-sum-exp, what is left 0."""
     monkeypatch.setattr(torch.ops.aten, "_efficient_attention_forward", efficient_forward)
     monkeypatch.setattr(torch.ops.aten, "_efficient_attention_backward", efficient_backward)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(_varlen_attention_gpu, "BLOCKS_FOR_A_WAIT", 0 if read else 1 << 16)
     arguments = rows(key_heads=key_heads, size=size, grad=True)
     expected = reference(*arguments, CU_Q, CU_K, causal)
     weights = torch.randn_like(expected)
@@ -164,3 +165,12 @@ def test_gpu_takes_no_double_precision() -> None:
     q, k, v = (x.float() for x in (q, k, v))
     with pytest.raises(TypeError, match="a window takes float16 or bfloat16 on cuda"):
         varlen_attention(q, k, v, CU_Q.cuda(), CU_K.cuda(), window=(2, 0))
+
+
+def test_the_longest_document_is_read_only_where_documents_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    cu = torch.tensor([0, 100, 700, 1000])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert _varlen_attention_gpu._bound(cu, 1000, 4) == 1000
+    assert _varlen_attention_gpu._bound(cu, 1000, 4096) == 600
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert _varlen_attention_gpu._bound(cu, 1000, 4096) == 1000
