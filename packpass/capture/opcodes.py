@@ -29,6 +29,7 @@ from packpass.capture import (
     lifted,
     places,
     running,
+    ranges,
     same_numbers,
     sequences,
     slots,
@@ -219,11 +220,12 @@ def _operate(original: Any, self: Any, instruction: Any) -> None:
             self.pop()
             return
     if instruction.opname == "BINARY_MULTIPLY" or (instruction.opname == "BINARY_OP" and instruction.arg == _MULTIPLY):
-        places = slots.repeated(self, *self.stack[-2:])
-        if places is not None:
-            self.popn(2)
-            self.push(places)
-            return
+        for repeated in (slots.repeated, ranges.repeated):
+            made = repeated(self, *self.stack[-2:])
+            if made is not None:
+                self.popn(2)
+                self.push(made)
+                return
     adds = instruction.opname == "BINARY_ADD" or instruction.arg == 0  # of BINARY_OP, the first in its table
     if adds and active.regions and grown.regrown(self.stack[-2].realize(), self.stack[-1].realize()) is not None:
         self.pop()

@@ -1,5 +1,5 @@
 """Numbers of a document that Python counts through: ``[i for s, e in spans for i in range(s, e, 16)]``,
-``positions.extend(range(n))``, ``positions += list(range(n))``.
+``positions.extend(range(n))``, ``positions += list(range(n))``, ``ids += [i] * n``.
 
 Nobody knows how many there are, and the code does nothing but to list them. So the range is gone through once,
 with all of its numbers in place of the one: what every document adds is a vector (``arange``), and the list as a whole
@@ -48,6 +48,22 @@ def of_document(tx: Any, args: list[Any]) -> Any:
     return ListVariable([Every(vector)], mutation_type=ValueMutationNew())
 
 
+def repeated(tx: Any, one: Any, other: Any) -> Any:
+    """``[number] * length`` of a document, where nothing is done but to add it to a list; None if it is another."""
+    sides = [one.realize(), other.realize()]
+    items, length = sides if type(sides[0]) is ListVariable else reversed(sides)
+    if not active.regions or type(items) is not ListVariable or type(items.items) is not list or len(items.items) != 1:
+        return None
+    value = items.items[0].realize()
+    known = number(value) is not None or (isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymInt))
+    if not known or not isinstance(length, SymNodeVariable) or not is_unknown(length.sym_num):
+        return None
+    if _may_be_negative(constant(0), length) or not _are_added(tx, operands=2):
+        return None
+    vector = emit(tx, torch.full, (length.as_proxy(),), value.as_proxy())
+    return ListVariable([Every(vector)], mutation_type=ValueMutationNew())
+
+
 def _may_be_negative(start: Any, stop: Any) -> bool:
     """``range(n - 1)`` of an empty document has no numbers; ``arange`` raises there."""
     ends = [end.sym_num.node.expr if isinstance(end, SymNodeVariable) else number(end) for end in (start, stop)]
@@ -82,14 +98,17 @@ def _are_listed(tx: Any) -> bool:
     return known and ahead[2].argval == ahead[3].argval
 
 
-def _are_added(tx: Any) -> bool:
-    """Does the code go on to add all numbers to a list, as they are or by ``list(range(n))``?"""
+def _are_added(tx: Any, operands: int = 0) -> bool:
+    """Does the code go on to add all numbers to a list, as they are or by ``list(range(n))``? ``operands``: of the
+    instruction that makes them, which are on the stack still."""
     ahead = _ahead(tx, 3)
-    waiting = [value.realize() for value in tx.stack[-5:] if not isinstance(value, NullVariable)]
-    if waiting and callee(waiting[-1]) is list and _calls_it(ahead[0]):
+    stack = tx.stack[: len(tx.stack) - operands]
+    waiting = [value.realize() for value in stack[-5:] if not isinstance(value, NullVariable)]
+    a_call = bool(waiting) and not isinstance(waiting[-1], ListVariable) and _calls_it(ahead[0])
+    if a_call and callee(waiting[-1]) is list:
         ahead, waiting = ahead[1:], waiting[:-1]
-        if code_loops.adds_in_place(ahead[0]):
-            return bool(waiting) and _is_from_outside(waiting[-1])
+    if code_loops.adds_in_place(ahead[0]):
+        return bool(waiting) and _is_from_outside(waiting[-1])
     method = waiting[-1] if waiting else None
     extends = isinstance(method, GetAttrVariable) and method.name == "extend" and _is_from_outside(method.obj)
     return extends and _calls_it(ahead[0]) and ahead[1].opname == "POP_TOP"

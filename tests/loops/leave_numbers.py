@@ -126,3 +126,38 @@ def positions_but_the_last(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
 def listed_positions_but_the_first(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     positions = [i for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()) for i in range(s + 1, e)]
     return torch.tensor(positions, dtype=torch.int64), x * 2
+
+
+@leave("f[T] cu", tail=False, refusal=True)
+def a_number_less_than_the_document_has_slots(x: Tensor, cu: Tensor) -> Tensor:
+    """An empty document has one entry, too."""
+    mask: list[int] = []
+    for n in cu.diff().tolist():
+        mask += [1] * (n - 1) + [0]
+    return torch.tensor(mask)
+
+
+@leave("f[T] cu", tail=False, refusal=True)
+def two_numbers_for_each_slot(x: Tensor, cu: Tensor) -> Tensor:
+    own: list[int] = []
+    for i, n in enumerate(cu.diff().tolist()):
+        own += [i, -1] * n
+    return torch.tensor(own)
+
+
+@leave("f[T] cu", tail=False, refusal=True)
+def repeated_and_looked_at(x: Tensor, cu: Tensor) -> Tensor:
+    own: list[int] = []
+    for i, n in enumerate(cu.diff().tolist()):
+        mine = [i] * n
+        own.extend(mine)
+        own.append(len(mine))
+    return torch.tensor(own)
+
+
+@leave("f[T] cu", tail=False, refusal=True)
+def a_weight_for_each_slot(x: Tensor, cu: Tensor) -> Tensor:
+    weights: list[float] = []
+    for n in cu.diff().tolist():
+        weights += [1 / max(n, 1)] * n
+    return x * torch.tensor(weights)

@@ -99,3 +99,39 @@ def count_of_listed_positions(ids: Tensor, cu: Tensor) -> Tensor:
     positions = [i for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()) for i in range(s, e)]
     assert len(positions) <= len(ids)
     return ids[: len(positions)] * 2
+
+
+# === A number of the document for each of its slots ==========================================================
+
+
+@program("i[T] cu", tail=False)
+def document_ids_by_extend(ids: Tensor, cu: Tensor) -> Tensor:
+    own: list[int] = []
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        own.extend([i] * (e - s))
+    return ids * 100 + torch.tensor(own, dtype=torch.int64)
+
+
+@program("i[T] cu")
+def document_ids_beside_positions(ids: Tensor, cu: Tensor) -> dict[str, Tensor]:
+    own, positions = [], []
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        own += [i + 1] * (e - s)
+        positions += range(e - s)
+    return {"own": torch.tensor(own, dtype=torch.int64), "positions": torch.tensor(positions, dtype=torch.int64)}
+
+
+@program("f[T] cu", tail=False)
+def lengths_for_each_slot(x: Tensor, cu: Tensor) -> Tensor:
+    lengths: list[int] = []
+    for n in cu.diff().tolist():
+        lengths.extend(n * [n])
+    return x * torch.tensor(lengths, dtype=x.dtype)
+
+
+@program("i[T] cu")
+def how_many_ones(ids: Tensor, cu: Tensor) -> tuple[Tensor, int]:
+    ones: list[int] = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        ones += [1] * (e - s)
+    return torch.tensor(ones, dtype=torch.int64)[None], len(ones)
