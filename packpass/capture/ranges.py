@@ -55,7 +55,9 @@ def repeated(tx: Any, one: Any, other: Any) -> Any:
     if not active.regions or type(items) is not ListVariable or type(items.items) is not list or len(items.items) != 1:
         return None
     value = items.items[0].realize()
-    known = number(value) is not None or (isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymInt))
+    known = number(value) is not None or (
+        isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymInt)
+    )
     if not known or not isinstance(length, SymNodeVariable) or not is_unknown(length.sym_num):
         return None
     if _may_be_negative(constant(0), length) or not _are_added(tx, operands=2):
