@@ -33,17 +33,17 @@ def test_right_rewrites_pass() -> None:
 
 
 def test_a_wrong_rewrite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from passes.document_loops.emit import Emitter
+    from passes.document_loops import emit
 
-    right = Emitter._as_roll
+    right = emit.as_roll
 
-    def wrong(self: Emitter, value: Any) -> Any:
-        node = right(self, value)
+    def wrong(emitter: Any, value: Any) -> Any:
+        node = right(emitter, value)
         if node is not None:
             node.args = (*node.args[:2], -node.args[2], *node.args[3:])
         return node
 
-    monkeypatch.setattr(Emitter, "_as_roll", wrong)
+    monkeypatch.setattr(emit, "as_roll", wrong)
     fn = torch.compile(roll_and_fill, backend=packpass.backend, options=OPTIONS)
     with pytest.raises(VerificationError, match=r"vectorize_segments at .*test_vectorize\.py:\d+ changed output 0"):
         fn(torch.randn(2, 12), CU)
