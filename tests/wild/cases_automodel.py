@@ -201,7 +201,7 @@ def automodel_minimax_rope() -> Program:
     "nemo-automodel",
     Verdict.REFUSED,
     breaks=2,
-    codes=["lengths-unknown"],
+    codes=["length-branch"],
     why="a loop over the rows of a batch, each with documents of its own",
 )
 def automodel_document_ids_of_rows() -> Program:

@@ -67,7 +67,7 @@ def fla_sparse_attention_indexer() -> Program:
     Verdict.REFUSED,
     graphs=6,
     breaks=4,
-    codes=["body-not-traceable", "graph-break"],
+    codes=["body-not-traceable"],
     why="a recurrence is a Python loop over the tokens of a document",
 )
 def fla_gated_delta_product() -> Program:

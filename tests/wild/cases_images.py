@@ -109,7 +109,7 @@ def lumina2_transformer() -> Program:
     Verdict.REFUSED,
     graphs=4,
     breaks=4,
-    codes=["unequal-lengths"],
+    codes=["python-lengths", "unequal-lengths"],
     why="images are a Python list, and captions are padded by lists of lengths",
 )
 def z_image_captions() -> Program:
