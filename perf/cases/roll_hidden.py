@@ -10,7 +10,6 @@ from perf.race import HAND, LOOP, OP, PACKPASS, STOCK, Way, code_targets, race_t
 from perf.registry import Context, case
 from perf.results import CaseResult
 
-
 ROW, ROW_ON_GPU = (16_384, 1_024), (65_536, 4_096)
 """Of a smaller row a GPU's copy takes less time than the launch of a kernel."""
 
