@@ -30,7 +30,7 @@ def takes(device: str, dtype: torch.dtype, size: int | torch.SymInt, window: tup
     """Whether there is packed attention for heads of ``size`` features in ``dtype`` on a kind of device."""
     if device == "cpu":
         return True
-    return dtype in DTYPES and (window == (-1, -1) or _flash(dtype, size))
+    return device == "cuda" and dtype in DTYPES and (window == (-1, -1) or _flash(dtype, size))
 
 
 def _flash(dtype: torch.dtype, size: int | torch.SymInt) -> bool:

@@ -174,3 +174,15 @@ def test_the_longest_document_is_read_only_where_documents_are_many(monkeypatch:
     assert _varlen_attention_gpu._bound(cu, 1000, 4096) == 600
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert _varlen_attention_gpu._bound(cu, 1000, 4096) == 1000
+
+
+def test_where_there_is_packed_attention() -> None:
+    takes, half, window = _varlen_attention_gpu.takes, torch.bfloat16, (4, 0)
+    assert takes("cpu", torch.float64, 7, window)
+    assert takes("cuda", half, 64, window)
+    assert takes("cuda", half, 320)
+    assert takes("cuda", torch.float32, 64)
+    assert not takes("cuda", half, 320, window)
+    assert not takes("cuda", torch.float32, 64, window)
+    assert not takes("cuda", torch.float64, 64)
+    assert not takes("mps", half, 64)
