@@ -123,3 +123,34 @@ def slots_one_further(x: Tensor, cu: Tensor) -> Tensor:
 def slots_one_before(x: Tensor, cu: Tensor) -> Tensor:
     """Those of the first document begin with -1, which Python counts from the row's end."""
     return torch.cat([x[s - 1 : e - 1] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@leave("f[2*T] f[T] cu", must_refuse=True, why="a document has two lengths")
+def two_rates(x: Tensor, y: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(y)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = y[s:e] * x[2 * s : 2 * e].view(-1, 2).mean(1)
+    return out
+
+
+@leave("f[2*T] cu", must_refuse=True, why="documents overlap")
+def twice_two_documents(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for i in range(len(cu) - 2):
+        out[2 * cu[i] : 2 * cu[i + 2]] = x[2 * cu[i] : 2 * cu[i + 2]] * 2
+    return out
+
+
+@leave("f[2*T] cu", lead_empty=False)
+def more_than_the_row_has(x: Tensor, cu: Tensor) -> Tensor:
+    """Slices are cut at the row's end."""
+    y = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        y[3 * s : 3 * e] = x[3 * s : 3 * e] * 2
+    return y
+
+
+@leave("f[T] cu", tail=False)
+def documents_turned_round(x: Tensor, cu: Tensor) -> Tensor:
+    """Slices that end where they begin, or before."""
+    return torch.cat([x[2 * e : 2 * s].cumsum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])

@@ -221,3 +221,32 @@ def batch_of_features_and_its_mask(x: Tensor, cu: Tensor) -> Any:
         out[i, :, :n] = part
         mask[i, :n] = True
     return out, mask
+
+
+# === Several slots for each of the documents' ================================================================
+
+
+@program("f[2*T,3] cu")
+def two_slots_for_each(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[2 * s : 2 * e] = x[2 * s : 2 * e].flip(0)
+    return out
+
+
+@program("f[4*T] cu", exact=False, tail=False)
+def patches_of_tokens(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[cu[i] * 4 : cu[i + 1] * 4].softmax(0) for i in range(len(cu) - 1)])
+
+
+@program("f[3*T+5] cu")
+def three_slots_for_each_and_a_tail(x: Tensor, cu: Tensor) -> Tensor:
+    y = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        y[3 * s : 3 * e] = torch.roll(x[3 * s : 3 * e], -1, 0)
+    return y
+
+
+@program("f[2*T+4,3] cu", tail=False)
+def two_slots_for_each_behind_four(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[2 * s + 4 : 2 * e + 4].cumsum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
