@@ -9,6 +9,7 @@ A list of tensors, one for each document, is the same: it is said where there ar
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 import math
@@ -56,7 +57,7 @@ def _compared(tx: Any) -> Iterator[str]:
     before = _seen.setdefault(tx.f_code, {})
     for name, value in values:
         again = f"for which torch compiles {tx.f_code.co_name} again and again"
-        count = _tensors(value)
+        count = None if name == _positional(tx.f_code) else _tensors(value)
         if count is not None:
             if before.get(name, count) != count:
                 yield f"'{name}' is a list of a tensor for each document, {again}: give it one row and its boundaries"
@@ -71,6 +72,11 @@ def _compared(tx: Any) -> Iterator[str]:
                 f"and read that where numbers are needed ({name}.tolist())"
             )
         before[name] = numbers
+
+
+def _positional(code: types.CodeType) -> str | None:
+    """The name of ``*args``: what a wrapper passes on to functions of its own number of arguments each."""
+    return code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else None
 
 
 def _values(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

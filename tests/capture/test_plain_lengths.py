@@ -125,5 +125,14 @@ def test_not_of_as_many_tensors() -> None:
     assert not said(joined, ([X[:4], X[4:]],), ([X[:9], X[9:]],))
 
 
+def test_not_of_what_a_wrapper_passes_on() -> None:
+    """It takes the arguments of several functions, some with more tensors than others."""
+
+    def wrapper(*args: Tensor) -> Tensor:
+        return torch.cat([part * 2 for part in args])
+
+    assert not said(wrapper, (X[:4], X[4:]), (X[:2], X[2:5], X[5:]))
+
+
 def test_not_where_loops_are_not_looked_for() -> None:
     assert not said(centred, *BATCHES[centred], **{"packpass.symbolic_loops": False})

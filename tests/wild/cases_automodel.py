@@ -201,7 +201,7 @@ def automodel_minimax_rope() -> Program:
     "nemo-automodel",
     Verdict.REFUSED,
     breaks=2,
-    codes=["length-branch"],
+    codes=["length-branch", "lengths-unknown"],
     why="a loop over the rows of a batch, each with documents of its own",
 )
 def automodel_document_ids_of_rows() -> Program:
