@@ -247,9 +247,9 @@ def own_documents(length: Affine) -> Boundaries | None:
     if known is not None:
         return None if known[1] else known[0]
     bounds = length.bounds()
-    if len({bound.of for bound in bounds}) == 1 and all(isinstance(atom, Bound) for atom, _ in length.atoms):
-        if not _is_a_multiple(length):
-            return None  # more than one document
+    alone = len({bound.of for bound in bounds}) == 1 and all(isinstance(atom, Bound) for atom, _ in length.atoms)
+    if alone and not _is_a_multiple(length):
+        return None  # more than one document
     if not bounds or any(isinstance(atom, Index) for atom, _ in length.atoms) or any(b.of.lengths for b in bounds):
         return None
     return Boundaries(bounds[0].of.node, lengths=True, made=length)
@@ -260,7 +260,9 @@ def _is_a_multiple(length: Affine) -> bool:
     if length.const or len(length.atoms) != 2:
         return False
     (first, by), (last, times) = sorted(length.atoms, key=lambda atom: atom[1])
-    return bool(first.of == last.of and last.k == first.k + 1 and first.k >= 0 and times == -by and times > 1)
+    if not isinstance(first, Bound) or not isinstance(last, Bound):
+        return False
+    return first.of == last.of and last.k == first.k + 1 and first.k >= 0 and times == -by and times > 1
 
 
 def moved_segment(machine: Machine, base: fx.Node, entries: list[Any], at: int, begin: Affine) -> Segment:
