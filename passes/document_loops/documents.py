@@ -277,9 +277,11 @@ def reinterpreted(machine: Machine, node: fx.Node) -> Document:
     assert isinstance(node.args[0], fx.Node)
     term = as_term(machine, node.args[0], node)
     if have.dtype != want.dtype:
-        return document(machine, cast(machine, term, have.dtype, want.dtype))
+        term = cast(machine, term, have.dtype, want.dtype)
+        if have.device == want.device:
+            return document(machine, term)
     if have.device != want.device:
-        raise Refused("no-rule", f"{label(node)} moves a per-document value to another device", node)
+        return document(machine, machine.intern(Apply("to", True, (term, want.device), (), 0)))
     return document_view(machine, term, value) if isinstance(value, (Document, Slot)) else document(machine, term)
 
 

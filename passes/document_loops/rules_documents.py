@@ -269,6 +269,8 @@ def _along(machine: Machine, node: fx.Node) -> Any:
         if example(node).dtype == example(node.args[0]).dtype:
             return document(machine, Apply(torch.clone, False, (term,), (), 0))
     all_at_once = takes_several_axes(call.op) and not args
+    if rank and given is None and not args and not kwargs and name in _OF_ALL:
+        return document(machine, _of_all(machine, _guarded(machine, term, node), name, rank))
     if rank == 0 or (given in (None, (), []) and not all_at_once):
         raise Refused("no-rule", f"this {label(node)} of a per-document value has no rule", node)
     dims: Any = tuple(range(-rank, 0)) if given in (None, (), []) else given
@@ -283,6 +285,16 @@ def _along(machine: Machine, node: fx.Node) -> Any:
         Apply(target, node.op == "call_method", (_guarded(machine, term, node), *frozen_args(args)), items, 0)
     )
     return _results(machine, node, whole)
+
+
+_OF_ALL = {"max": torch.amax, "min": torch.amin, "argmax": torch.argmax, "argmin": torch.argmin}
+
+
+def _of_all(machine: Machine, term: Term, name: str, rank: int) -> Term:
+    """The extreme of all entries of a document's value, or its number: ``x[s:e].mean(0).argmax()``."""
+    flat = machine.intern(Apply("flatten", True, (term, -rank, -1), (), 0)) if rank > 1 else term
+    made: Term = machine.intern(Apply(_OF_ALL[name], False, (flat, -1), (), 0))
+    return made
 
 
 def _results(machine: Machine, node: fx.Node, whole: Term) -> Any:

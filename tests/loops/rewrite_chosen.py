@@ -139,3 +139,22 @@ def decayed_to_the_end(x: Tensor, g: Tensor, cu: Tensor) -> Tensor:
         total = (g[s:e] / 16).cumsum(0)
         outs.append(torch.exp(total[-1:] - total) * x[s:e])
     return torch.cat(outs)
+
+
+@program("f[T,2,3] cu", tail=False, exact=False)
+def extremes_of_what_is_summed(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    best, least, which = [], [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = x[s:e].sum(0)
+        best.append(total.max())
+        least.append(total[0].min())
+        which.append(total.argmax())
+    return torch.stack(best), torch.stack(least), torch.stack(which)
+
+
+@program("f[T,3] cu")
+def times_the_largest_feature(x: Tensor, cu: Tensor) -> Tensor:
+    y = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        y[s:e] = x[s:e] * x[s:e].sum(0).argmin()
+    return y

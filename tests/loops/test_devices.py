@@ -65,6 +65,10 @@ def sums_of_documents(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack([x[s:e].sum() for s, e in spans(cu)])
 
 
+def sums_moved_to_the_host(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack([x[s:e].sum().cpu() for s, e in spans(cu)])
+
+
 def softmax_of_documents(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([x[s:e].softmax(0) for s, e in spans(cu)])
 
@@ -94,7 +98,7 @@ def without_the_last_of_each(x: Tensor, cu: Tensor) -> Tensor:
 
 HOST: list[Callable[..., Tensor]] = [
     positions_made_on_the_host, into_a_buffer_on_the_host, moved_to_the_host, padded_on_the_host, masks_of_squares,
-    lists_of_positions,
+    lists_of_positions, sums_moved_to_the_host,
 ]  # fmt: skip
 BESIDE: list[Callable[..., Tensor]] = [
     positions_made_on_the_row_s_device, into_a_buffer_beside_the_row, sums_of_documents, softmax_of_documents,
