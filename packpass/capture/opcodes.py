@@ -212,8 +212,7 @@ _MULTIPLY = 5
 
 
 def _operate(original: Any, self: Any, instruction: Any) -> None:
-    """``[0] + numbers + [last]`` of a list to which a loop over documents has added the numbers of ranges; ``parts +=
-    [a, b]``, which is ``extend``; ``[None] * n``."""
+    """``[0] + numbers + [last]`` of a list of ranges; ``parts += [a, b]``, which is ``extend``; ``[x] * n``."""
     if code_loops.adds_in_place(instruction):
         items, more = self.stack[-2].realize(), self.stack[-1].realize()
         if grown.regrown(items, more) is not None or extended.extend(self, items, more) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,6 +56,13 @@ REDUCES_ONE_TO_ITSELF = frozenset({"sum", "mean", "prod", "amax", "amin", "max",
 _COUNTING = SPREADS | {"mean", "nanmean", "median", "nanmedian", "mode"}
 _PLAIN = frozenset({"max", "min", "argmax", "argmin", "aminmax", "kthvalue", "quantile", "nanquantile"})
 REDUCING = frozenset({*_IDENTITY, *_COUNTING, *_PLAIN})
+OF_ALL: dict[str, Callable[..., Any]] = {
+    "max": torch.amax,
+    "min": torch.amin,
+    "argmax": torch.argmax,
+    "argmin": torch.argmin,
+}
+"""What is asked of all entries without a dimension -> the same along one."""
 """What puts the slots of the axes that it is given together, or those of all."""
 _MIXING = {
     # With the dimension that is taken if none is given.

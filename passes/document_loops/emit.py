@@ -92,6 +92,12 @@ class Emitter:
             return node
         return self.once((node, device), lambda: self.call("to", node, device, method=True))
 
+    def beside(self, node: fx.Node, other: fx.Node) -> fx.Node:
+        """``node`` on the device of ``other``, in memory that nobody else has if it is moved."""
+        device = getattr(example(other), "device", None)
+        stays = device is None or example(node).device == device
+        return node if stays else self.call("to", node, device, method=True)
+
     def once(self, key: Any, make: Callable[[], fx.Node]) -> fx.Node:
         """What ``make`` makes, made once for a key."""
         if key not in self._counts:

@@ -156,9 +156,7 @@ def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
         written = mutated_after(graph, user, user.next)
         with graph.inserting_before(user):
             joined = MADE_OF_LISTS[user.target](made.emitter, decided, whole, user)
-            device = getattr(example(user), "device", None)
-            if device is not None and example(joined).device != device:
-                joined = made.emitter.call("to", joined, device, method=True)
+            joined = made.emitter.beside(joined, user)
             if user.target is not markers.LIST_GET and storage(joined) == storage(whole):
                 if written or storage(whole) in given:
                     joined = made.emitter.call(torch.clone, joined)

@@ -19,6 +19,7 @@ from packpass.semantics.names import is_in_place
 from packpass.semantics.products import MATMULS
 from packpass.semantics.reductions import (
     NORMALISED,
+    OF_ALL,
     REDUCES_ONE_TO_ITSELF,
     REDUCING,
     SCANS,
@@ -269,7 +270,7 @@ def _along(machine: Machine, node: fx.Node) -> Any:
         if example(node).dtype == example(node.args[0]).dtype:
             return document(machine, Apply(torch.clone, False, (term,), (), 0))
     all_at_once = takes_several_axes(call.op) and not args
-    if rank and given is None and not args and not kwargs and name in _OF_ALL:
+    if rank and given is None and not args and not kwargs and name in OF_ALL:
         return document(machine, _of_all(machine, _guarded(machine, term, node), name, rank))
     if rank == 0 or (given in (None, (), []) and not all_at_once):
         raise Refused("no-rule", f"this {label(node)} of a per-document value has no rule", node)
@@ -287,13 +288,10 @@ def _along(machine: Machine, node: fx.Node) -> Any:
     return _results(machine, node, whole)
 
 
-_OF_ALL = {"max": torch.amax, "min": torch.amin, "argmax": torch.argmax, "argmin": torch.argmin}
-
-
 def _of_all(machine: Machine, term: Term, name: str, rank: int) -> Term:
     """The extreme of all entries of a document's value, or its number: ``x[s:e].mean(0).argmax()``."""
     flat = machine.intern(Apply("flatten", True, (term, -rank, -1), (), 0)) if rank > 1 else term
-    made: Term = machine.intern(Apply(_OF_ALL[name], False, (flat, -1), (), 0))
+    made: Term = machine.intern(Apply(OF_ALL[name], False, (flat, -1), (), 0))
     return made
 
 

@@ -42,6 +42,8 @@ def written(part: Part) -> Callable[[Tensor, Tensor], Tensor]:
 
 OF_DOCUMENTS: dict[str, Part] = {
     "median": lambda d: d.sum(0).median(-1).values,
+    "largest_of_all": lambda d: d.sum(0).view(2, 2).max(),
+    "place_among_all": lambda d: d.sum(0).view(2, 2).argmin(),
     "quantile": lambda d: d.sum(0).quantile(0.25, dim=-1, keepdim=True),
     "nansum": lambda d: d.sum(0).nansum(),
     "count_nonzero": lambda d: torch.count_nonzero(d.sum(0)),
@@ -85,7 +87,7 @@ def test_a_sum_of_complex_numbers() -> None:
 
 LEFT_ALONE: dict[str, Part] = {
     "other_bytes": lambda d: d.sum(0).view(torch.int32),
-    "place_among_all": lambda d: d.sum(0).argmax(),
+    "place_among_all": lambda d: d.sum(0).argmax(keepdim=True),
     "median_of_all": lambda d: d.sum(0).view(2, 2).median(),
     "product_of_all": lambda d: d.sum(0).prod(),
     "number_for_alpha": lambda d: torch.add(d.sum(0), d.sum(0), alpha=len(d)),
