@@ -18,16 +18,16 @@ from packpass.ops._library import define
 
 def search(cu_seqlens: Tensor, total: int) -> Tensor:
     """One binary search per slot; any device, no host read."""
-    cu_seqlens = comparable(cu_seqlens, total)
-    slots = torch.arange(total, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
-    return torch.bucketize(slots, cu_seqlens, right=True)
+    slots, boundaries = comparable(cu_seqlens, total)
+    return torch.bucketize(slots, boundaries, right=True)
 
 
-def comparable(cu_seqlens: Tensor, total: int) -> Tensor:
-    """Boundaries in a dtype that numbers every slot: int32 as they come, which spares a kernel that converts them."""
+def comparable(cu_seqlens: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """The numbers of all slots, and boundaries in the same dtype: int32 if they come so and that can number them, which
+    spares a kernel that converts them."""
     if cu_seqlens.dtype is torch.int32 and not guard_or_false(total <= torch.iinfo(torch.int32).max):
-        return cu_seqlens.long()
-    return cu_seqlens
+        cu_seqlens = cu_seqlens.long()
+    return torch.arange(total, dtype=cu_seqlens.dtype, device=cu_seqlens.device), cu_seqlens
 
 
 def stretch_edges(cu_seqlens: Tensor, total: int) -> Tensor:

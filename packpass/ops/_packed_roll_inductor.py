@@ -92,8 +92,7 @@ def select_form(x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scala
     total = x.shape[dim]
     reach = abs(shift)
     last = cu_seqlens.shape[0] - 1
-    cu = comparable(cu_seqlens, total)
-    slots = torch.arange(total, dtype=cu.dtype, device=x.device)
+    slots, cu = comparable(cu_seqlens, total)
     passed = torch.bucketize(slots, cu, right=True, out_int32=cu.dtype is torch.int32)
     inside = (passed > 0) & (passed <= last)
     if shift < 0:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from packpass.ops._boundaries_passed import search
-from packpass.ops._varlen_attention_cpu import unit_stride
+from packpass.ops._varlen_attention_cpu import lse_like, unit_stride
 
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 DTYPES = (*FLASH_DTYPES, torch.float32)
@@ -56,7 +56,7 @@ def forward(
     is_causal: bool, scale: float | None, left: int = -1, right: int = -1,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     if cu_seqlens_q.shape[0] < 2 or q.shape[0] == 0 or k.shape[0] == 0:
-        return torch.zeros_like(q, memory_format=torch.contiguous_format), _lse_of_nothing(q)
+        return torch.zeros_like(q, memory_format=torch.contiguous_format), lse_like(q)
     size = q.shape[2]
     scale = size**-0.5 if scale is None else scale
     q, k, v = _aligned(q, k, v)
@@ -96,10 +96,6 @@ def _aligned(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(unit_stride(*padded))
 
 
-def _lse_of_nothing(q: Tensor) -> Tensor:
-    return q.new_zeros((q.shape[1], q.shape[0]), dtype=torch.float32)
-
-
 def _window(is_causal: bool, left: int, right: int) -> tuple[bool, dict[str, int]]:
     """``is_causal`` and the window as torch's kernels take them: with a window, causal is one of no slot behind."""
     if left < 0 and (right < 0 or is_causal):
@@ -121,6 +117,20 @@ def _bound(cu_seqlens: Tensor, total: int, heads: int) -> int:
     return max(int(cu_seqlens.diff().max()), 1)
 
 
+def _launch(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, int, int]:
+    """What every kernel is told of the documents: boundaries in int32, and bounds on their queries and keys."""
+    queries = _bound(cu_seqlens_q, q.shape[0], q.shape[1])
+    one_row = _alike(cu_seqlens_q, cu_seqlens_k) and q.shape[0] == k.shape[0]
+    keys = queries if one_row else _bound(cu_seqlens_k, k.shape[0], q.shape[1])
+    return cu_seqlens_q.int(), cu_seqlens_k.int(), queries, keys
+
+
+def _alike(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -> bool:
+    """Are the boundaries of queries and keys the same memory, read alike? No value is read."""
+    one, other = ((cu.data_ptr(), cu.shape, cu.stride(), cu.dtype) for cu in (cu_seqlens_q, cu_seqlens_k))
+    return one == other
+
+
 # === The flash kernel ===========================================================================================
 
 
@@ -133,10 +143,7 @@ def _flash_forward(
         q,
         k,
         v,
-        cu_seqlens_q.int(),
-        cu_seqlens_k.int(),
-        _bound(cu_seqlens_q, q.shape[0], q.shape[1]),
-        _bound(cu_seqlens_k, k.shape[0], q.shape[1]),
+        *_launch(cu_seqlens_q, cu_seqlens_k, q, k),
         0.0,
         causal,
         False,
@@ -159,10 +166,7 @@ def _flash_backward(
         v,
         out,
         lse,
-        cu_seqlens_q.int(),
-        cu_seqlens_k.int(),
-        _bound(cu_seqlens_q, q.shape[0], q.shape[1]),
-        _bound(cu_seqlens_k, k.shape[0], q.shape[1]),
+        *_launch(cu_seqlens_q, cu_seqlens_k, q, k),
         0.0,
         causal,
         torch.zeros(2, dtype=torch.uint64, device=q.device),
@@ -177,17 +181,14 @@ def _flash_backward(
 
 
 def _blind_apart(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """Boundaries, int32, in which no query of a document with keys sees none of them: every document is two, the
+    """Boundaries in which no query of a document with keys sees none of them: every document is two, the
     queries that are too far from its end to see a key, and the others with all keys."""
-    alike = cu_seqlens_q is cu_seqlens_k or (
-        cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr() and cu_seqlens_q.shape == cu_seqlens_k.shape
-    )
-    if alike or not is_causal:
-        return cu_seqlens_q.int(), cu_seqlens_k.int()
+    if not is_causal or _alike(cu_seqlens_q, cu_seqlens_k):
+        return cu_seqlens_q, cu_seqlens_k
     blind = (cu_seqlens_q.diff() - cu_seqlens_k.diff()).clamp(min=0)
     queries = torch.stack([cu_seqlens_q[:-1], cu_seqlens_q[:-1] + blind], 1).flatten()
     keys = cu_seqlens_k[:-1].repeat_interleave(2)
-    return torch.cat([queries, cu_seqlens_q[-1:]]).int(), torch.cat([keys, cu_seqlens_k[-1:]]).int()
+    return torch.cat([queries, cu_seqlens_q[-1:]]), torch.cat([keys, cu_seqlens_k[-1:]])
 
 
 def _places(cu_seqlens: Tensor, total: int, longest: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -213,10 +214,7 @@ def _efficient_forward(
     out, table, *_ = torch.ops.aten._efficient_attention_forward(
         *_heads_alike(q, k, v),
         None,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        _bound(cu_seqlens_q, total, q.shape[1]),
-        _bound(cu_seqlens_k, k.shape[0], q.shape[1]),
+        *_launch(cu_seqlens_q, cu_seqlens_k, q, k),
         0.0,
         FROM_BOTTOM_RIGHT if is_causal else 0,
         True,
@@ -235,8 +233,8 @@ def _efficient_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     total, heads = k.shape[0], k.shape[1]
     cu_seqlens_q, cu_seqlens_k = _blind_apart(cu_seqlens_q, cu_seqlens_k, is_causal)
-    longest = _bound(cu_seqlens_q, q.shape[0], q.shape[1])
-    aligned = -(-longest // 32) * 32  # as the forward kernel lays its log-sum-exp out
+    launch = _launch(cu_seqlens_q, cu_seqlens_k, q, k)
+    aligned = -(-launch[2] // 32) * 32  # as the forward kernel lays its log-sum-exp out
     documents = cu_seqlens_q.shape[0] - 1
     # Slots of no document write into one more, which the kernel does not get to see.
     table = lse.new_full((documents + 1, q.shape[1], aligned), torch.inf)
@@ -248,10 +246,7 @@ def _efficient_backward(
         *_heads_alike(q, k, v),
         None,
         out[None],
-        cu_seqlens_q,
-        cu_seqlens_k,
-        longest,
-        _bound(cu_seqlens_k, total, q.shape[1]),
+        *launch,
         table[:documents],
         0.0,
         state,

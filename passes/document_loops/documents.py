@@ -278,11 +278,12 @@ def reinterpreted(machine: Machine, node: fx.Node) -> Document:
     term = as_term(machine, node.args[0], node)
     if have.dtype != want.dtype:
         term = cast(machine, term, have.dtype, want.dtype)
-        if have.device == want.device:
-            return document(machine, term)
     if have.device != want.device:
-        return document(machine, machine.intern(Apply("to", True, (term, want.device), (), 0)))
-    return document_view(machine, term, value) if isinstance(value, (Document, Slot)) else document(machine, term)
+        term = machine.intern(Apply("to", True, (term, want.device), (), 0))
+    changed = have.dtype != want.dtype or have.device != want.device
+    if changed or not isinstance(value, (Document, Slot)):
+        return document(machine, term)
+    return document_view(machine, term, value)
 
 
 # === Python numbers ==========================================================================================

@@ -123,8 +123,7 @@ class Emitter:
             node = summed(self.call, node) if fit is None else node
         elif self.keep:
             node = snapshot_of(node, self.before, self.call)
-        if example(node).device != self.device:
-            node = self.call("to", node, self.device, method=True)
+        node = self.on(node, self.device)
         made: fx.Node = node if fit is None else fit.documents(self, node)
         return made
 
