@@ -49,6 +49,10 @@ class Written:
             self._settled.add(memory)
         return found
 
+    def written(self, node: fx.Node) -> bool:
+        """Does any call write what a value holds?"""
+        return storage(node) in self._writers
+
     def between(self, node: fx.Node, first: fx.Node, last: fx.Node) -> bool:
         """Is what a value holds written somewhere between two nodes?"""
         span = range(self.order[first], self.order[last] + 1)

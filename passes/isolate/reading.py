@@ -359,7 +359,7 @@ class Reading:
             return False
         if isinstance(axis.how, Padded):
             pad = pad_of(call.node)
-            fresh = pad is not None and not self.written.writers(call.node)
+            fresh = pad is not None and not self.written.written(call.node)
             if fresh and pad is not None and isinstance(pad.before, int) and pad.before == 0:
                 self.no_pads[call.node] = pad.x
                 return True

@@ -230,7 +230,7 @@ def _for_alone(reading: Reading, node: fx.Node, members: set[fx.Node]) -> bool:
         return False
     if changes_mode(node) or not effects_of(node).repeatable or any(t.user is node for t in reading.aligned):
         return False
-    return not reading.written.writers(given[0])
+    return not reading.written.written(given[0])
 
 
 def _tensors(node: fx.Node) -> list[fx.Node]:

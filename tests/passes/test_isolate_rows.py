@@ -149,7 +149,17 @@ def heads_repeated_for_others_too(x: Tensor) -> Tensor:
     return k.cummax(1).values.flatten(2) + torch.tanh(k).flatten(2)
 
 
-@pytest.mark.parametrize(("program", "heads"), [(heads_repeated, {4, 1}), (heads_repeated_for_others_too, {4})])
+def heads_written_before_they_repeat(x: Tensor) -> Tensor:
+    """Weights of a router are divided by their sum in place, after the sum has read them: no mask, no position."""
+    weights = (x @ W).abs() + 1
+    weights /= weights.sum(-1, keepdim=True) * 2
+    return weights[..., :2].unsqueeze(2).repeat_interleave(4, 2).cummax(1).values.flatten(2)
+
+
+@pytest.mark.parametrize(
+    ("program", "heads"),
+    [(heads_repeated, {4, 1}), (heads_repeated_for_others_too, {4}), (heads_written_before_they_repeat, {4})],
+)
 def test_a_part_is_given_what_is_smaller(program: Program, heads: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
     real = rewrite.rewrite
