@@ -262,6 +262,20 @@ def assumed_of(size: Any) -> Assumed:
     return Assumed(holds, conditions, value_of, divisors, decisions)
 
 
+def ranges_of_unbacked(env: Any) -> dict[Any, Any]:
+    """What is known now of every data-dependent symbol: the range of its values."""
+    ranges = getattr(env, "var_to_range", {})
+    return {symbol: known for symbol, known in ranges.items() if free_unbacked_symbols(symbol)}
+
+
+def forget_since(env: Any, ranges: dict[Any, Any]) -> None:
+    """Know of these symbols what `ranges_of_unbacked` found, and nothing that was concluded since."""
+    changed = {symbol: known for symbol, known in ranges.items() if env.var_to_range.get(symbol) != known}
+    if changed:
+        env.var_to_range.update(changed)
+        env._version_counter = getattr(env, "_version_counter", 0) + 1  # what is cached was concluded from the others
+
+
 @contextlib.contextmanager
 def sizes_of_nobody() -> Iterator[tuple[Any, Callable[[int], Any]]]:
     """``(fake mode, size)``: fake tensors with sizes of which nothing is known but that they are not negative.

@@ -31,6 +31,8 @@ from packpass.capture import (
     failures,
     fakes,
     inputs,
+    joined_numbers,
+    left_loops,
     lifted,
     opcodes,
     p2p,
@@ -199,8 +201,8 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
 
 def _call_function(original: Any, self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
     """``InstructionTranslatorBase.call_function``: every call of the traced program."""
-    if active.frame is not None and active.frame.left and opcodes.makes_left_loop(self):
-        opcodes.end_graph(self)
+    if active.frame is not None and active.frame.left and left_loops.makes_left_loop(self):
+        left_loops.end_graph(self)
     out = _replacement(self, fn.realize(), list(args), dict(kwargs))
     if out is not None:
         self.push(out)
@@ -264,7 +266,7 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
     return None
 
 
-_QUESTIONS = {**sequences.QUESTIONS, **p2p.QUESTIONS}
+_QUESTIONS = {**sequences.QUESTIONS, **joined_numbers.QUESTIONS, **p2p.QUESTIONS}
 _READING = frozenset({int, float, bool, range, operator.index})
 """Functions that read a 0-d tensor as a number."""
 _GOING_THROUGH = ("builtins", "itertools", "functools", "math")

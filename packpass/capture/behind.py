@@ -20,8 +20,9 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, emit
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit
 from packpass.capture.entries import entries_ahead, entry_of, node_called, read_from
 from packpass.capture.tallies import number
 from packpass.capture.watch import ROWS
@@ -39,6 +40,8 @@ class Behind:
     vector: str
     ahead: int
     as_tensor: bool
+    plus: int = 0
+    """What is added to the entry: ``start = end + 1``, where ends are the last slots of documents."""
     whole: str = ""
     """The vector of which it was the first entry before the loop, if it was not 0, and of which these are those behind
     it."""
@@ -48,11 +51,17 @@ def _entry(value: Any, index: Any, begin: Any) -> Behind | None:
     """What a local has become in the iteration with that index."""
     if not isinstance(value, (SymNodeVariable, TensorVariable)):
         return None
-    node, as_tensor = value.as_proxy().node, isinstance(value, TensorVariable)
-    if not as_tensor:
-        node = read_from(node)
-    found = entry_of(node, index, begin)
-    return Behind(*found, as_tensor) if found is not None and found[1] >= 0 else None
+    as_tensor = isinstance(value, TensorVariable)
+    node, plus = _without_constant(value.as_proxy().node)
+    found = entry_of(node if as_tensor else read_from(node), index, begin)
+    return Behind(*found, as_tensor, plus) if found is not None and found[1] >= 0 else None
+
+
+def _without_constant(node: Any) -> tuple[Any, int]:
+    """``(number, constant)`` of their sum."""
+    if node.op == "call_function" and node.target in (operator.add, operator.sub) and type(node.args[1]) is int:
+        return node.args[0], node.args[1] if node.target is operator.add else -node.args[1]
+    return node, 0
 
 
 def learn_behind(before: Any, after: list[Any], indices: list[Any]) -> Behind | None:
@@ -107,6 +116,8 @@ class Last:
         if vector is not None and behind.whole:
             self.boundaries = emit(tx, operator.getitem, node_called(tx, behind.whole), slice(None))
         elif vector is not None:
+            if behind.plus:
+                vector = emit(tx, operator.add, vector, behind.plus).as_proxy()
             self.boundaries = emit(tx, torch.nn.functional.pad, vector, (1, 0))
 
     def after(self) -> Any:
@@ -117,6 +128,8 @@ class Last:
         """The local's value for the document ``index`` is ``start``."""
         self.index = index
         self.start = self._read(index)
+        if self.behind.plus:
+            self.stop = self._read(call(self.tx, operator.add, index, constant(1)))
 
     def _read(self, at: Any) -> Any:
         entry = self.boundaries.call_method(self.tx, "__getitem__", [at], {})
@@ -126,4 +139,20 @@ class Last:
         """Do all locals hold this document's entry?"""
         index = self.index.as_proxy().node
         known = dataclasses.replace(self.behind, whole="")
-        return all(_entry(value, index, index) == known for value in values)
+        if not all(_entry(value, index, index) == known for value in values):
+            return False
+        if known.plus:
+            self._is_the_end(index)
+        return True
+
+    def _is_the_end(self, index: fx.Node) -> None:
+        """Write down that the number is the next boundary, wherever the document uses it."""
+        stop = self.stop.as_proxy().node
+        node = stop.next
+        while node.op != "root":
+            inner, plus = _without_constant(node)
+            kind = isinstance(node.meta.get("example_value"), torch.Tensor)
+            found = entry_of(inner if kind else read_from(inner), index, index) if plus == self.behind.plus else None
+            if found == (self.behind.vector, self.behind.ahead) and kind is self.behind.as_tensor:
+                node.replace_all_uses_with(stop)
+            node = node.next

@@ -24,6 +24,7 @@ from packpass.capture import (
     lifted,
     masked,
     plain,
+    plain_numbers,
     running,
     shadows,
     subscripts,
@@ -139,7 +140,7 @@ def _extreme_of(tx: Any, function: Any, values: list[Any]) -> Any:
     return call(tx, function, *numbers)
 
 
-_PLAIN = {plain.largest: builtins.max, plain.smallest: builtins.min}
+_PLAIN = {plain_numbers.largest: builtins.max, plain_numbers.smallest: builtins.min}
 
 
 def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None, dim: Any = None, **kwargs: Any) -> Any:
@@ -262,8 +263,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.unbind: _unbind,
     builtins.sum: joins.total,
     builtins.int: lifted.number,
-    builtins.max: _call_extreme(plain.largest),
-    builtins.min: _call_extreme(plain.smallest),
+    builtins.max: _call_extreme(plain_numbers.largest),
+    builtins.min: _call_extreme(plain_numbers.smallest),
     builtins.len: joins.count,
     builtins.any: lambda tx, items: joins.condition(tx, "any", items),
     builtins.all: lambda tx, items: joins.condition(tx, "all", items),

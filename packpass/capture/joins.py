@@ -13,7 +13,7 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.capture import either, plain, running
+from packpass.capture import either, plain, plain_numbers, running
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -220,7 +220,7 @@ def total(tx: Any, items: Any = None, start: Any = None) -> Any:
         return total(tx, listed, start) or call(tx, sum, listed, *([] if start is None else [start]))
     numbers = numbers_in(tx, value)
     if numbers is not None:
-        added = call(tx, plain.total, numbers)
+        added = call(tx, plain_numbers.total, numbers)
         return added if start is None else call(tx, operator.add, start, added)
     listed = _collected(tx, value)
     if listed is None:
@@ -243,7 +243,7 @@ def extreme(tx: Any, function: Any, items: Any) -> Any:
     if goes_through:
         value = call(tx, plain.collected, value).realize()
         if items_of(value) is None:
-            return call(tx, {plain.largest: max, plain.smallest: min}[function], value)
+            return call(tx, {plain_numbers.largest: max, plain_numbers.smallest: min}[function], value)
     numbers = numbers_in(tx, value)
     if numbers is None and goes_through:  # nothing is left of the generator to look at in another way
         raise _own(value).refusal()

@@ -13,19 +13,20 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from packpass.capture import (
     branches,
     code_loops,
     defaults,
     divisible,
+    edges,
     effects,
     extended,
     grown,
+    joined_numbers,
     joins,
     last_boundary,
     late_reads,
+    left_loops,
     lifted,
     places,
     ranges,
@@ -46,8 +47,8 @@ from packpass.capture.dynamo import (
     constant,
 )
 from packpass.capture.lists import added, is_documents, items_of, numbers_of
-from packpass.capture.python_functions import unpacked, with_zero
-from packpass.capture.state import LOOP_MODES, Mode, active, leave_to_stock
+from packpass.capture.python_functions import unpacked
+from packpass.capture.state import LOOP_MODES, Mode, active
 from packpass.capture.watch import watch_items
 from packpass.capture.watched import TrackedLocals
 
@@ -73,7 +74,8 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
             if branches.is_on_data(value):
                 if instruction.opname.startswith("POP"):
                     self.pop()
-                    if branches.write_down(self, instruction, value, jumps_if, active.regions[-1]):
+                    given = self, instruction, value, jumps_if, active.regions[-1]
+                    if edges.join(*given) or branches.write_down(*given):
                         return
                     self.push(value)
                 branches.follow(self, value, jumps_if, active.regions[-1])
@@ -83,29 +85,6 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
     return jump
 
 
-# === Loops that are left =====================================================================================
-
-
-def makes_left_loop(tx: Any) -> bool:
-    """Does this call make what a refused loop goes over, in front of which the graph is to end?"""
-    frame = active.frame
-    if frame is None or frame.mode is not Mode.SYMBOLIC or active.regions:
-        return False
-    at = tx.instruction_pointer
-    between = ("GET_ITER", *branches.FILLERS)
-    while at is not None and at < len(tx.instructions) and tx.instructions[at].opname in between:
-        at += 1
-    head = tx.instructions[at] if at is not None and at < len(tx.instructions) else None
-    return head is not None and head.opname == "FOR_ITER" and (tx.f_code, head.offset) in frame.left
-
-
-def end_graph(tx: Any) -> None:
-    """End the graph in front of the call, if a loop was captured in it; else the frame is stock torch's."""
-    if not any(region.closed for region in active.trace.regions.values()):
-        raise leave_to_stock("nothing stands in front of the loop that was refused")
-    call(tx, torch._dynamo.graph_break)
-
-
 # === Iteration, indexing, attributes =========================================================================
 
 
@@ -113,8 +92,8 @@ def _get_iter(original: Any, self: Any, instruction: Any) -> None:
     """``for boundary in cu_seqlens``; looping again over a list with one entry per document."""
     value = self.stack[-1].realize()
     # Up to torch 2.14 this instruction is a call, which is asked the same.
-    if active.frame is not None and active.frame.left and is_documents(value) and makes_left_loop(self):
-        end_graph(self)
+    if active.frame is not None and active.frame.left and is_documents(value) and left_loops.makes_left_loop(self):
+        left_loops.end_graph(self)
     if isinstance(value, TensorVariable) or items_of(value) is not None:
         found = sequences.documents_of(self, value)
         if found is not None:
@@ -230,7 +209,7 @@ def _operate(original: Any, self: Any, instruction: Any) -> None:
         self.pop()
         return
     sides = [side.realize() for side in self.stack[-2:]]
-    joined = with_zero(self, *sides) or added(*sides) if adds and not active.regions else None
+    joined = joined_numbers.plus(self, *sides) or added(*sides) if adds and not active.regions else None
     if joined is not None:
         self.popn(2)
         self.push(joined)
@@ -241,7 +220,7 @@ def _operate(original: Any, self: Any, instruction: Any) -> None:
 def _list_extend(original: Any, self: Any, instruction: Any) -> None:
     """``[*parts]`` of what a loop over documents makes."""
     items, more = self.stack[-1 - instruction.argval].realize(), self.stack[-1].realize()
-    own = None if active.regions else with_zero(self, items, more)
+    own = None if active.regions else joined_numbers.plus(self, items, more)
     if own is None:
         own, self.stack[-1] = extended.unpacked(self, items, more)
     if own is not None:
@@ -265,6 +244,16 @@ def _slice(original: Any, self: Any, instruction: Any) -> None:
     for at in ends:
         lifted.watch(self, self.stack[at])
         self.stack[at] = lifted.item(self, self.stack[at]) or self.stack[at]
+    original(self, instruction)
+
+
+def _list_append(original: Any, self: Any, instruction: Any) -> None:
+    """``[*numbers, total]``."""
+    items, value = self.stack[-1 - instruction.argval].realize(), self.stack[-1]
+    if is_documents(items):
+        self.pop()
+        self.stack[-instruction.argval] = joined_numbers.with_entry(self, items, value)
+        return
     original(self, instruction)
 
 
@@ -327,6 +316,7 @@ _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
     **dict.fromkeys(("UNPACK_SEQUENCE", "UNPACK_EX", "SET_UPDATE", "DICT_UPDATE"), _goes_through(1)),
     "CONTAINS_OP": functools.partial(same_numbers.look, _goes_through(1)),
     "LIST_EXTEND": _list_extend,
+    "LIST_APPEND": _list_append,
     **dict.fromkeys(("SEND", "YIELD_FROM"), _goes_through(2)),
     "CALL_FUNCTION_EX": _call_with_entries,
 }

@@ -62,6 +62,12 @@ def refuse_use(what: Any) -> Any:
     _never(what)
 
 
+def grow(documents: Any, more: Any, front: Any) -> Any:
+    """A list of numbers gets some more, behind its own or in front; refuses the loop where it is more than a list of
+    numbers by now."""
+    _never(documents, more, front)
+
+
 def wait(request: Any) -> Any:
     """Wait for a point-to-point request."""
     _never(request)
@@ -84,6 +90,7 @@ class Documents:
         self.kind = kind  # the type it stands for
         self.calls = calls  # does making an entry call code of the user?
         self.origin = origin  # the tensor whose tolist() this is
+        self.cut: Any = None  # for a slice of such a list: that tensor, and how many entries are left out at its ends
 
     def __iter__(self) -> Any:
         return Entries(self)
@@ -94,9 +101,12 @@ class Documents:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             first, last = bounds(self, key)
-            if first == 0:
-                return Documents(self.length - last, self.get, self.kind, self.calls)
-            return Documents(self.length - first - last, lambda i: self.get(i + first), self.kind, self.calls)
+            get = self.get
+            part = Documents(
+                self.length - first - last, (lambda i: get(i + first)) if first else get, self.kind, self.calls
+            )
+            part.cut = None if self.cut or self.origin is None else (self.origin, first, last)
+            return part
         return self.get(position(self, key))
 
     def __getattr__(self, name: Any) -> Any:
@@ -123,7 +133,23 @@ class Documents:
     def __lt__(self, other: Any) -> Any:
         return refuse_use("a comparison")
 
-    __iadd__ = __add__
+    def append(self, value: Any) -> Any:
+        grow(self, [value], False)
+
+    def extend(self, more: Any) -> Any:
+        grow(self, more, False)
+
+    def insert(self, at: Any, value: Any) -> Any:
+        grow(self, [value], True) if at == 0 else refuse_use("insert")
+
+    def __iadd__(self, other: Any) -> Any:
+        grow(self, other, False)
+        return self
+
+    def become(self, other: Any) -> Any:
+        """Hold what another list holds."""
+        self.length, self.get, self.origin, self.cut = other.length, other.get, other.origin, other.cut
+
     __rmul__ = __imul__ = __mul__
     __ne__ = __eq__
     __gt__ = __le__ = __ge__ = __lt__
@@ -229,21 +255,6 @@ def jagged(row: Any, offsets: Any) -> Any:
     return torch.nested.nested_tensor_from_jagged(row, offsets, min_seqlen=smallest, max_seqlen=largest)
 
 
-def total(documents: Any) -> Any:
-    """``sum(numbers)``."""
-    return documents.origin.sum().item()
-
-
-def largest(documents: Any) -> Any:
-    """``max(numbers)``."""
-    return documents.origin.max().item()
-
-
-def smallest(documents: Any) -> Any:
-    """``min(numbers)``."""
-    return documents.origin.min().item()
-
-
 def collected(iterator: Any) -> Any:
     """``list(iterator)``, of a generator."""
     out = []
@@ -254,7 +265,8 @@ def collected(iterator: Any) -> Any:
 
 def of_split(x: Any, lengths: Any, dim: Any) -> Any:
     """``torch.split(x, lengths, dim)``, where ``lengths`` is the ``tolist()`` of a tensor."""
-    return Documents(lengths.length, lambda i: markers.SPLIT_GET(x, lengths.origin, i, dim), tuple)
+    origin = lengths.origin
+    return Documents(lengths.length, lambda i: markers.SPLIT_GET(x, origin, i, dim), tuple)
 
 
 def of_tensor_split(x: Any, places: Any, dim: Any) -> Any:
@@ -321,18 +333,6 @@ def of_map(length: Any, function: Any, *items: Any) -> Any:
 def of_starmap(function: Any, items: Any) -> Any:
     """``itertools.starmap(function, items)``."""
     return Once(items.length, lambda i: function(*items.get(i)), itertools.starmap, True)
-
-
-def of_accumulate(numbers: Any, initial: Any) -> Any:
-    """``itertools.accumulate(numbers, initial=initial)``, of the ``tolist()`` of a tensor; ``initial``: 0 or None."""
-    sums = numbers.origin.long().cumsum(0)
-    sums = sums if initial is None else torch.nn.functional.pad(sums, (1, 0))
-    return Once(sums.size(0), lambda i: sums[i].item(), itertools.accumulate, False, sums)
-
-
-def of_zero_and(numbers: Any) -> Any:
-    """``[0] + numbers``, of the ``tolist()`` of a tensor."""
-    return of_tolist(torch.nn.functional.pad(numbers.origin, (1, 0)))
 
 
 def of_enumerate(items: Any) -> Any:

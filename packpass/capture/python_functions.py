@@ -12,7 +12,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import hint_of
-from packpass.capture import joins, lone, one_by_one, plain, ranges, watch
+from packpass.capture import joins, lone, one_by_one, plain, plain_numbers, ranges, watch
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -27,7 +27,7 @@ from packpass.capture.dynamo import (
     example,
     variable,
 )
-from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
+from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of
 from packpass.capture.sequences import (
     collect,
     documents_of,
@@ -41,6 +41,7 @@ from packpass.capture.sequences import (
 )
 from packpass.capture.state import (
     LOOP_MODES,
+    active,
     current_frame,
     is_noted,
     leave_to_stock,
@@ -182,6 +183,7 @@ def _list(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return copy_of(args[0])
     if not is_documents(args[0]):
         return None
+    active.trace.lent.add(args[0])
     # A copy of a sequence that is never changed is the sequence, unless making it calls code of the user.
     if _calls(tx, args[0]):
         return collect(tx, args[0])
@@ -195,24 +197,11 @@ def _accumulate(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not known or initial.as_python_constant() not in (None, 0) or not _has_origin(tx, found):
         return None
     take(tx, found)
-    return call(tx, plain.of_accumulate, found, initial)
+    return call(tx, plain_numbers.of_accumulate, found, initial)
 
 
 def _has_origin(tx: Translator, documents: Any) -> bool:
     return isinstance(attribute(tx, documents, "origin"), TensorVariable)
-
-
-def with_zero(tx: Translator, items: Any, more: Any) -> Any:
-    """``[0] + numbers``, ``[0, *numbers]`` of the numbers that a tensor holds; None if it is something else."""
-    known = type(items) is ListVariable and type(items.items) is list and len(items.items) == 1
-    if not known or number_of(items.items[0].realize()) != 0:
-        return None
-    numbers = numbers_of(more) or more
-    if not is_documents(numbers) or not _has_origin(tx, numbers):
-        return None
-    if is_once(numbers):
-        take(tx, numbers)
-    return call(tx, plain.of_zero_and, numbers)
 
 
 def listed(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:

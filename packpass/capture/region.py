@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from packpass import markers
-from packpass._compat import transforms_open
+from packpass._compat import forget_since, ranges_of_unbacked, transforms_open
 from packpass.capture import defaults
 from packpass.capture.carried import Carried, learn
 from packpass.capture.dynamo import (
@@ -157,6 +157,11 @@ class Region:
         """Tensors of one integer, as nodes -> the number that was read from each."""
         self.rows: dict[Any, Any] = {}
         """What was made of the rows of all documents, in front of the loop."""
+        self.edges: list[tuple[fx.Node, fx.Node]] = []
+        """Vectors, and what was made of them by one more entry (`packpass.capture.edges`)."""
+        self.bounds: list[fx.Node] = []
+        """Numbers that are tensors for most documents."""
+        self._ranges = ranges_of_unbacked(tx.output.shape_env)
         self._scope = contextlib.ExitStack()
         self._scope.enter_context(enter_new_scope())
         self.cells = Accesses()
@@ -257,6 +262,8 @@ class Region:
 
     def close(self) -> None:
         """End of the loop: refuse carried state, poison what leaks, turn appended lists into one graph value."""
+        # What the body says of sizes, that there is a document for one, is so only if it runs.
+        forget_since(self.tx.output.shape_env, self._ranges)
         self._scope.close()  # first: what follows may refuse, and this region is no longer among the open ones
         carried = [name for _, accesses in self._frames for name in accesses.carried()]
         carried += [cell.local_name or "a closure variable" for cell in self.cells.carried()]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from packpass.capture import lone, plain, watch
+from packpass.capture import edges, lone, plain, watch
 from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -54,6 +54,7 @@ def documents_of(tx: Translator, value: Any) -> Any:
     """``value`` as a sequence over documents, or None: one of ours, a list that a loop over documents has filled, a 1-D
     integer tensor, a matrix with one row of sizes for each, or a batch of padded rows."""
     if is_documents(value):
+        active.trace.lent.add(value)
         return value
     items = items_of(value)
     if items is not None:
@@ -169,6 +170,7 @@ def step(user: Any, iterator: Any, location: str) -> Value:
             raise refuse("early-exit", "an inner loop was left by break or return", location)
         region.end_iteration()
         if not region.goes_on():
+            edges.check(region)
             active.regions.pop()
             region.close()
             return constant(None)
@@ -206,7 +208,7 @@ def _position(tx: Translator, documents: Value, key: Value) -> Value:
         raise refuse_use(tx, f"entry [{number}] of a sequence with one entry per document")
     if isinstance(key, SymNodeVariable):
         # A negative number counts from the end, one too large raises: neither is what the entry of it would be.
-        if _in_range(expression(key), length):
+        if _in_range(expression(key), length) or edges.is_neighbour(expression(key)):
             return key
         raise refuse_use(tx, f"entry [{key.sym_num}] of a sequence with one entry per document")
     raise refuse_use(tx, "this subscript")
@@ -299,6 +301,7 @@ def collect(tx: Translator, documents: Any) -> Any:
         region.begin_iteration()
         items.append(call(tx, attribute(tx, documents, "get"), region.index))
         region.end_iteration()
+    edges.check(region)
     active.regions.pop()
     region.close()
     out = ListVariable([], mutation_type=ValueMutationNew())

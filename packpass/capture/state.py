@@ -94,6 +94,8 @@ class FrameState:
     """Loop id -> the user's line with a branch on data that its two traced iterations followed both ways."""
     both_ways: set[Any] = dataclasses.field(default_factory=set)
     """Loops (code object, bytecode offset) in which also branches that skip a document are followed both ways."""
+    no_edges: set[Any] = dataclasses.field(default_factory=set)
+    """Loops in which what one document does in another way is a branch like others (`packpass.capture.edges`)."""
     only_numbers: bool = False
     """Are scalars captured for a number in front of a loop of which it is not known whether it is over documents?"""
     data_sizes: bool | None = False
@@ -160,6 +162,8 @@ class Trace:
     """Arguments of the frame, before the code assigns to their names."""
     regions: dict[Any, Region] = dataclasses.field(default_factory=dict)
     """Iterator over documents -> the loop that it drives."""
+    lent: set[Any] = dataclasses.field(default_factory=set)
+    """Lists of numbers that something was made of, which must not grow any more."""
     spent: set[Any] = dataclasses.field(default_factory=set)
     """Iterators over documents that somebody has gone through."""
     requests: dict[Any, tuple[Region, int, int]] = dataclasses.field(default_factory=dict)
@@ -186,6 +190,8 @@ class Trace:
     """What is cut, and how -> the size and the offset that were made up for it."""
     rows: list[Any] = dataclasses.field(default_factory=list)
     """The lengths of the rows that are cut into documents, each once."""
+    edge: Any = None
+    """The branch on a document's number whose way for most documents is traced (`packpass.capture.edges`)."""
 
 
 class _Active(threading.local):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from packpass import markers
-from packpass.capture import masked
+from packpass.capture import edges, masked
 from packpass.capture.dynamo import (
     ConstantVariable,
     NumpyNdarrayVariable,
@@ -38,6 +38,9 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     if isinstance(self, NumpyNdarrayVariable):
         return _entry_of_array(tx, self, key) if name == "__getitem__" else None
     watch_row(tx, self, key.items[0].realize() if isinstance(key, TupleVariable) and key.items else key)
+    other = edges.neighbour(tx, self, key) if name == "__getitem__" else None
+    if other is not None:
+        return other
     masked_part = masked.subscript(tx, self, name, args)
     if masked_part is not None:
         return masked_part

@@ -272,7 +272,8 @@ def _from_zero(user: fx.Node, sums: fx.Node) -> fx.Node | None:
     if name in ("cat", "concat", "concatenate"):
         tensors: Any = given.get("tensors")
         first: Any = tensors[0] if isinstance(tensors, (tuple, list)) and len(tensors) == 2 else None
-        one = isinstance(first, fx.Node) and tuple(example(first).shape) == (1,) and contents_of(first) == Uniform(0)
+        one = isinstance(first, fx.Node) and example(first).dim() == 1 and contents_of(first) == Uniform(0)
+        one = one and statically_known_true(example(first).shape[0] == 1)
         one = one and tensors[1] is sums
         return user if one and unchanged(first, first.next) else None
     return None

@@ -71,7 +71,8 @@ class Decided:
 
 def is_over_rows(loop: LoopFound) -> bool:
     """Does the body read numbers of a row of a matrix, or lay a document's slots out by several numbers of its own?"""
-    return any(_is_row_number(node) or _lays_out(node) for node in loop.iterations[0][1])
+    body = loop.iterations[0][1]
+    return any(_is_row_number(node, set(body)) or _lays_out(node) for node in body)
 
 
 def _lays_out(node: fx.Node) -> bool:
@@ -81,8 +82,9 @@ def _lays_out(node: fx.Node) -> bool:
     return len({size for size in sizes if size.is_Symbol and free_unbacked_symbols(size)}) > 1
 
 
-def _is_row_number(node: fx.Node) -> bool:
-    """A number that is an entry of a row of a matrix of integers, from outside the loop."""
+def _is_row_number(node: fx.Node, body: set[fx.Node]) -> bool:
+    """A number that is an entry of a row of a matrix of integers, from outside the loop. (Places that ``nonzero`` has
+    found in a vector are a matrix, too, of one column, which is made a vector in front of the loop.)"""
     if not isinstance(example(node), torch.SymInt) or not effects_of(node).host:
         return False
     seen: list[Any] = [node]
@@ -95,7 +97,8 @@ def _is_row_number(node: fx.Node) -> bool:
         if name_of_target(seen[-2].target) == "sum":
             return False  # of a mask: a length, for which the places in the row do not matter
         if fake.dim() == 2:
-            return fake.dtype in _INTEGERS
+            vector = seen[-2] not in body and statically_known_true(fake.shape[1] == 1)
+            return fake.dtype in _INTEGERS and not vector
     return False
 
 

@@ -13,9 +13,13 @@ import packpass
 from packpass.engine import unfit
 from tests.threads import threads
 
+from . import fitting_programs
 from .fitting_programs import INPUTS, LEFT, REWRITTEN, Program
 
 EAGER = {"packpass.inner_backend": "eager"}
+OF_ONE_WIDTH = (fitting_programs.padded_by_number,)
+"""Padded to one width by numbers: one document that is shorter than its number says has another width in eager, and
+fails the check here, as two that eager could not stack would."""
 MADE_OF_INDUCTOR = ("first_of_each", "last_of_each", "written", "counted", "windows", "falling_joined", "masked_rows")
 
 
@@ -63,7 +67,7 @@ def test_rewritten(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("program", [*LEFT, *REWRITTEN], ids=lambda program: program.__name__)
 def test_as_eager(program: Program) -> None:
-    _hold(program, {**LEFT, **REWRITTEN}[program], EAGER)
+    _hold(program, {**LEFT, **REWRITTEN}[program], EAGER, least=2 if program in OF_ONE_WIDTH else 1)
 
 
 @pytest.mark.parametrize("name", MADE_OF_INDUCTOR)
