@@ -30,7 +30,7 @@ from packpass.capture.dynamo import (
     wrap_fx_proxy,
 )
 from packpass.capture.lists import CollectedItems, items_of
-from packpass.capture.merges import among, cat_of
+from packpass.capture.merges import cat_of
 from packpass.capture.nothing import is_none
 from packpass.capture.state import active
 from packpass.capture.totals import is_fresh, is_kept, tensor_node, was_written
@@ -161,7 +161,7 @@ class Lengthening:
         self.items.close()
         if not is_none(self.before):
             self.items.before.append(self.before)
-        return among(self.region.tx, self.items, cat_of(self.region.tx, self.items.alone(), self.dim), self.dim)
+        return cat_of(self.region.tx, self.items, self.dim)
 
 
 class Relisting:

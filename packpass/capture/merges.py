@@ -31,19 +31,28 @@ def among(tx: Any, items: CollectedItems, made: Any, at: int, stacked: bool = Fa
 
 
 def cat_of(tx: Any, items: CollectedItems, at: int) -> Any:
-    """``torch.cat`` of the documents' entries."""
+    """``torch.cat`` of the entries."""
+    return among(tx, items, _documents_cat(tx, items.alone(), at, has_others(items)), at)
+
+
+def has_others(items: CollectedItems) -> bool:
+    """Has the list entries of the program's own, so that it is not empty where no document appends?"""
+    return bool(items.before or items.after)
+
+
+def _documents_cat(tx: Any, items: CollectedItems, at: int, others: bool) -> Any:
     collected = items.joined(torch.cat, at)
     fake = example(collected)
     if fake.dim() and not is_unknown(fake.shape[at]):
         every_document(items)
         if items.lacking:
             at = at % fake.dim()
-            entries = stack_of(tx, items, 0)
+            entries = stack_of(tx, items, 0, some=not others)
             return entries.call_method(tx, "movedim", [constant(0), constant(at)], {}).call_method(
                 tx, "flatten", [constant(at), constant(at + 1)], {}
             )
         return emit(tx, markers.LIST_JOIN, collected.as_proxy(), at, items.region.length.as_proxy())
-    return emit(tx, markers.RAGGED_CAT, collected.as_proxy(), at)
+    return emit(tx, markers.RAGGED_CAT, collected.as_proxy(), at, *((False,) if others else ()))
 
 
 def stack_of(tx: Any, items: CollectedItems, at: int, present: bool = True, some: bool = True) -> Any:

@@ -218,6 +218,19 @@ def _as_traced(node: fx.Node, value: torch.Tensor, traced: tuple[Any, ...] | Non
         )
 
 
+def _none_of(node: fx.Node) -> torch.Tensor:
+    """What a join has of documents where none has appended anything, beside what is in the list all the same."""
+    fake: torch.Tensor = node.meta["example_value"]
+    at = int(node.args[1]) % fake.dim()  # type: ignore[arg-type]
+    sizes = [0 if d == at else size for d, size in enumerate(fake.shape)]
+    if not all(isinstance(size, int) for size in sizes):
+        raise RuntimeError(
+            f"packpass: at {location_of_node(node) or node.name} no document has appended to a list of tensors whose "
+            'sizes change. options={"packpass.symbolic_loops": False} compiles the model without capturing such loops'
+        )
+    return torch.empty(sizes, dtype=fake.dtype, device=fake.device)
+
+
 class _Loops:
     """Runs a part that consists of loops over documents, one document after the other."""
 
@@ -309,6 +322,8 @@ class _Loops:
             return None
         if node.target is markers.LIST_GET:
             return args[0][args[1]]
+        if node.target is markers.RAGGED_CAT and not args[0] and args[2:] == (False,):
+            return _none_of(node)
         if node.target in (markers.RAGGED_CAT, markers.LIST_JOIN):
             return torch.cat(args[0], args[1])
         if node.target is markers.LIST_STACK:

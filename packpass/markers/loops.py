@@ -10,15 +10,16 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
     loop_end(i1, id=1, it=1)
     parts = list_collect(y0, y1, id=1)   # one per Python list the body appends to; y2, ... where branches make more
                                          # than two ways through the body, each of which is traced
-    z = ragged_cat(parts, dim)           # torch.cat of that list; list_join where every part has the same size,
+    z = ragged_cat(parts, dim)           # torch.cat of that list (not ``alone``: of more, of which there is some even
+                                         # where no document appends); list_join where every part has the same size,
                                          # list_stack for torch.stack, list_pad for pad_sequence,
                                          # list_diagonal for torch.block_diag, list_boundaries for the offsets of a
                                          # jagged tensor
 
-``if cond: continue`` on data becomes ``loop_skip``, ``assert cond`` on data ``loop_check``; ``loop_branch`` stands
-where the first iteration has followed any other branch one way and the second the other. The markers never execute:
-``passes/`` replaces them, or the loop is replayed, or the frame is traced again as stock torch would. ``roll``,
-``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop is traced, because the
+``if cond: continue`` on data becomes ``loop_skip`` (``listed``: behind an append), ``assert cond`` on data
+``loop_check``; ``loop_branch`` stands where the first iteration has followed any other branch one way and the second
+the other. The markers never execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again
+as stock torch would. ``roll``, ``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop is traced, because the
 stock fakes guard on ``numel() == 0``, which no segment of unknown length can answer; ``chunk`` and ``reshape`` do
 because they ask whether a length divides (`packpass.capture.divisible`), ``pad`` to a width because torch does not see
 that all documents have it then (`packpass.capture.widths`).
@@ -38,8 +39,8 @@ _lib = torch.library.Library("packpass_capture", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _lib.define("loop_begin(SymInt length, int id, int it) -> SymInt", tags=_TAGS)
 _lib.define("loop_end(SymInt index, int id, int it) -> ()", tags=_TAGS)
-_lib.define("loop_skip(SymBool cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
-_lib.define("loop_skip.Tensor(Tensor cond, bool skip_when, int id, int it) -> ()", tags=_TAGS)
+_lib.define("loop_skip(SymBool cond, bool skip_when, int id, int it, bool listed=False) -> ()", tags=_TAGS)
+_lib.define("loop_skip.Tensor(Tensor cond, bool skip_when, int id, int it, bool listed=False) -> ()", tags=_TAGS)
 _lib.define("loop_check(SymBool cond, str message, int id, int it) -> ()", tags=_TAGS)
 _lib.define("loop_branch(SymBool cond, bool outcome, bool implied) -> ()", tags=_TAGS)
 _lib.define("loop_branch.Tensor(Tensor cond, bool outcome, bool implied) -> ()", tags=_TAGS)
@@ -50,7 +51,7 @@ _lib.define(
     tags=_TAGS,
 )
 _lib.define("list_get(Tensor collected, SymInt index) -> Tensor", tags=_TAGS)
-_lib.define("ragged_cat(Tensor collected, int dim) -> Tensor", tags=_TAGS)
+_lib.define("ragged_cat(Tensor collected, int dim, bool alone=True) -> Tensor", tags=_TAGS)
 _lib.define("list_stack(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("list_join(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("list_pad(Tensor collected, SymInt length, bool batch_first, float value, str side) -> Tensor", tags=_TAGS)
@@ -255,8 +256,10 @@ _lib.impl("boundaries", lambda cu_seqlens: None, "CompositeExplicitAutograd")
 torch.library.register_fake("packpass_capture::boundaries", lambda cu_seqlens: None, lib=_lib)
 torch.library.register_fake("packpass_capture::last_boundary", lambda cu_seqlens, size, outcome: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_end", lambda index, id, it: None, lib=_lib)
-torch.library.register_fake("packpass_capture::loop_skip", lambda cond, skip_when, id, it: None, lib=_lib)
-torch.library.register_fake("packpass_capture::loop_skip.Tensor", lambda cond, skip_when, id, it: None, lib=_lib)
+torch.library.register_fake("packpass_capture::loop_skip", lambda cond, skip_when, id, it, listed=False: None, lib=_lib)
+torch.library.register_fake(
+    "packpass_capture::loop_skip.Tensor", lambda cond, skip_when, id, it, listed=False: None, lib=_lib
+)
 torch.library.register_fake("packpass_capture::loop_check", lambda cond, message, id, it: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_branch", lambda cond, outcome, implied: None, lib=_lib)
 torch.library.register_fake("packpass_capture::loop_branch.Tensor", lambda cond, outcome, implied: None, lib=_lib)
@@ -277,7 +280,9 @@ torch.library.register_fake(
 )
 torch.library.register_fake("packpass_capture::list_get", lambda collected, index: _ragged_like(collected), lib=_lib)
 torch.library.register_fake(
-    "packpass_capture::ragged_cat", lambda collected, dim: _ragged_like(collected, (dim % collected.dim(),)), lib=_lib
+    "packpass_capture::ragged_cat",
+    lambda collected, dim, alone=True: _ragged_like(collected, (dim % collected.dim(),)),
+    lib=_lib,
 )
 
 

@@ -26,6 +26,7 @@ from passes.document_loops.integers import FULL
 from passes.document_loops.machine import Cell, Document, Machine, Segment, Store, refuse_mixing
 from passes.document_loops.rules import rule
 from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term, walk
+from passes.document_loops.uneven import of_long
 from passes.loops import LoopFound
 from passes.refused import Refused
 
@@ -141,6 +142,8 @@ def _join_entries(
         if value.window != FULL or not value.store.exact:
             raise Refused("not-generic", "documents append another part of themselves than all of it", collect)
         return value
+    if without is None and machine.least > 1:
+        return of_long(machine, loop, collect, value)
     if without is None or value is None:
         raise Refused(
             "not-generic", "only some documents append to a list, which is not known to make no more", collect

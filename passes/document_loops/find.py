@@ -58,6 +58,7 @@ from passes.document_loops.parts import OtherDocuments, Pieces
 from passes.document_loops.row_slots import RowSlot
 from passes.document_loops.step import step
 from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
+from passes.document_loops.uneven import of_long
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.refused import Refused
 
@@ -124,8 +125,6 @@ def interpret(
         if machine.instead is not None:
             raise machine.instead from None
         raise
-    if machine.skip is not None and loop.collects:
-        raise Refused("skip-condition", "a list in a loop that skips short documents")
     appended: dict[fx.Node, Any] = {}
     for collect in loop.collects:
         source = markers.collected_in(collect, which)
@@ -133,7 +132,8 @@ def interpret(
         if source in loop.nodes and source not in body:
             appended[collect] = None  # what is appended in the other traced iteration: this one appends nothing
             continue
-        appended[collect] = appended_value(machine, source, collect)
+        value = appended_value(machine, source, collect)
+        appended[collect] = value if machine.skip is None else of_long(machine, loop, collect, value)
     return machine, appended
 
 

@@ -161,6 +161,8 @@ def _skip(machine: Machine, node: fx.Node) -> Any:
         return OPAQUE
     if machine.skip is not None:
         raise Refused("skip-condition", "documents are skipped at two places of the body", node)
+    if node.args[4:] == (True,):
+        raise Refused("skip-condition", "a list is appended to before short documents are skipped", node)
     machine.skips_empty = True
     machine.least = length
     machine.skip = (length, {key: (store.term, store.version) for key, store in machine.outer.items()})

@@ -33,7 +33,7 @@ from passes.document_loops.padded import Filler
 from passes.document_loops.parts import Joined, Pieces, own_length
 from passes.document_loops.terms import Outside, Term
 from passes.document_loops.uneven_row import Constant, Each, Open, Part, Uneven
-from passes.loops import only_asserted
+from passes.loops import LoopFound, list_sizes, only_asserted
 from passes.refused import Refused
 
 if TYPE_CHECKING:
@@ -212,3 +212,29 @@ def _window(machine: Machine, node: fx.Node, segment: Segment) -> list[tuple[Any
     shorter = Affine.of(Derived(min, (Affine.of(count or 0), length)))
     start = Affine() if window.first is not None else length.plus(shorter, -1)
     return [(term, Part(start, start.plus(shorter)))]
+
+
+def of_long(machine: Machine, loop: LoopFound, collect: fx.Node, value: Any) -> Pieces:
+    """What a list has of documents that are long enough, where shorter ones append nothing; raises `Refused`."""
+    refused = Refused("skip-condition", "a list in a loop that skips short documents", collect)
+    slots, sizes = slots_of(value), list_sizes(loop)
+    users = [user for user in collect.users if user not in sizes]
+    if slots is None or any(user.target is not markers.RAGGED_CAT for user in users):
+        raise refused
+    made = sequence(machine, collect, [value], *slots)
+    if made is None or not isinstance(made.term, Uneven):
+        raise refused
+    _check_gradient(collect, users)
+    some = any(user.args[2:] != (False,) for user in users)
+    return Pieces(machine.intern(dataclasses.replace(made.term, some=some)), made.rank)
+
+
+def _check_gradient(collect: fx.Node, users: list[fx.Node]) -> None:
+    """Where no document is long enough, eager has what the program itself has put into the list, with its gradient."""
+    source: Any = collect.args[0]
+    for joined in [other for user in users if user.args[2:] == (False,) for other in user.users]:
+        others = [node for node in joined.all_input_nodes if node not in users]
+        tensors = [example(node) for node in others if isinstance(example(node), torch.Tensor)]
+        if tensors and example(source).requires_grad and not any(tensor.requires_grad for tensor in tensors):
+            reason = "a list has no gradient where all documents are too short, as what it has beside them has none"
+            raise Refused("skip-condition", reason, collect)

@@ -81,9 +81,14 @@ class Uneven(Term):
     least: int
     dim: int
     dtype: torch.dtype
+    some: bool = False
+    """Must there be a document with ``least`` slots? Torch makes nothing of a list without entries."""
 
     def emit(self, emitter: Emitter) -> fx.Node:
         """The row, gathered at once from those of the documents."""
+        if self.some:
+            message = f"packpass: no document has {self.least} slots, and nothing is made of a list without entries"
+            emitter.call(torch._assert_async, emitter.call(torch.any, emitter.reaches(self.least)), message)
         source, offsets = self._source(emitter)
         begins, lengths = [], []
         for of, part, offset in zip(self.of, self.parts, offsets, strict=True):
@@ -185,7 +190,12 @@ class Uneven(Term):
         if part.lengths is not None:
             return _lengths(emitter, part.lengths)
         length = emitter.vector(part.stop.plus(part.start, -1), emitter.boundaries)
-        if part.each is Each.SLOTS and isinstance(length, fx.Node) and isinstance(example(length), torch.Tensor):
+        if (
+            self.least <= 1
+            and part.each is Each.SLOTS
+            and isinstance(length, fx.Node)
+            and isinstance(example(length), torch.Tensor)
+        ):
             return length
         return emitter.call(torch.mul, emitter.call("long", emitter.reaches(self.least), method=True), length)
 
