@@ -19,10 +19,10 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
 ``if cond: continue`` on data becomes ``loop_skip`` (``listed``: behind an append), ``assert cond`` on data
 ``loop_check``; ``loop_branch`` stands where the first iteration has followed any other branch one way and the second
 the other. The markers never execute: ``passes/`` replaces them, or the loop is replayed, or the frame is traced again
-as stock torch would. ``roll``, ``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop is traced, because the
-stock fakes guard on ``numel() == 0``, which no segment of unknown length can answer; ``chunk`` and ``reshape`` do
-because they ask whether a length divides (`packpass.capture.divisible`), ``pad`` to a width because torch does not see
-that all documents have it then (`packpass.capture.widths`).
+as stock torch would. ``roll``, ``logsumexp``, ``cummax``, ``cummin`` and ``attention`` shadow torch's own while a loop
+is traced, because the stock fakes guard on ``numel() == 0``, which no segment of unknown length can answer; ``chunk``
+and ``reshape`` do because they ask whether a length divides (`packpass.capture.divisible`), ``pad`` to a width because
+torch does not see that all documents have it then (`packpass.capture.widths`).
 """
 
 from __future__ import annotations
