@@ -8,6 +8,9 @@ in the user's code      what some release writes            what the passes see
 ``x.T``, ``x.mT``       ``aten.numpy_T(x)`` (torch 2.15)    ``getattr(x, "T")``
 ======================  ==================================  =====================================================
 
+And what programs write in two steps, where nobody sees what is in between: ``torch.empty_like(x).fill_(v)`` is
+``torch.full_like(empty, v)``.
+
 What differs before there is a graph (sizes of slices, how a program iterates) is a matter of `packpass.capture`.
 """
 
@@ -15,9 +18,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import fx
+
+from packpass.semantics.call import example
+from packpass.semantics.meaning import Uninitialised
+from packpass.semantics.registry import contents_of
 
 _MIRRORED = {
     operator.lt: operator.gt,
@@ -57,6 +65,19 @@ def _method(node: fx.Node) -> None:
     table = {1: _UNARY, 2: _BINARY}.get(operands, {})
     if name in table and not node.kwargs:
         node.op, node.target = "call_function", table[name]
+    elif not node.kwargs and (name, operands) in (("fill_", 2), ("zero_", 1)):
+        _filled(node)
+
+
+def _filled(node: fx.Node) -> None:
+    """Memory that holds nothing yet, and that only this call sees, is made with its number in it."""
+    made: Any = node.args[0]
+    new = isinstance(made, fx.Node) and list(made.users) == [node] and isinstance(contents_of(made), Uninitialised)
+    if new and not getattr(example(made), "requires_grad", True):
+        number = node.args[1] if len(node.args) == 2 else 0
+        if not isinstance(number, (int, float)):
+            return
+        node.op, node.target, node.args = "call_function", torch.full_like, (made, number)
 
 
 def _function(node: fx.Node) -> None:

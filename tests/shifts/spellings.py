@@ -192,6 +192,20 @@ def assign_through_an_early_view(input_ids, cu_seqlens):
 
 
 @rewrites()
+def empty_that_is_filled_at_once(input_ids, cu_seqlens):
+    lab = torch.empty_like(input_ids).fill_(-100)
+    lab[:, :-1] = input_ids[:, 1:]
+    return lab
+
+
+@rewrites()
+def empty_that_is_zero_at_once(input_ids, cu_seqlens):
+    lab = torch.empty(input_ids.shape, dtype=input_ids.dtype).zero_()
+    lab.narrow(1, 0, input_ids.size(1) - 1).copy_(input_ids[:, 1:])
+    return lab
+
+
+@rewrites()
 def narrow_copy(input_ids, cu_seqlens):
     n = input_ids.size(1)
     y = torch.empty_like(input_ids)

@@ -88,3 +88,47 @@ def test_what_this_torch_writes_for_a_transpose() -> None:
     normalise([seen[0].graph])
     names = [node.args[1] for node in seen[0].graph.nodes if node.target is getattr]
     assert names == ["T", "mT"]
+
+
+def graph_of(program: Callable[..., Any], *inputs: Any) -> fx.GraphModule:
+    seen: list[fx.GraphModule] = []
+
+    def backend(gm: fx.GraphModule, inputs: Any) -> Any:
+        seen.append(gm)
+        return gm.forward
+
+    torch.compile(program, backend=backend)(*inputs)
+    normalise([seen[0].graph])
+    seen[0].graph.lint()
+    seen[0].recompile()
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("program", "filled"),
+    [
+        (lambda x: torch.empty_like(x).fill_(-100) + x, True),
+        (lambda x: torch.empty(x.shape, dtype=torch.int32).fill_(7.0) + x, True),
+        (lambda x: x.new_empty(2, 2).zero_() + x, True),
+        (lambda x: torch.zeros_like(x).fill_(3) + x, False),
+        (lambda x: torch.empty_like(x)[0].fill_(3) + x, False),
+        (lambda x: torch.empty_like(x).fill_(x[0, 0]) + x, False),
+        (lambda x: x.clone().fill_(3) + x, False),
+    ],
+)
+def test_new_memory_that_is_filled_at_once(program: Callable[[Tensor], Tensor], filled: bool) -> None:
+    gm = graph_of(program, X)
+    assert any(node.target is torch.full_like for node in gm.graph.nodes) is filled
+    assert torch.equal(gm(X)[0], program(X))
+
+
+def test_memory_that_somebody_else_sees_is_not_filled_anew() -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        made = torch.empty_like(x)
+        view = made[0]
+        made.fill_(2)
+        return view, made
+
+    gm = graph_of(program, X)
+    assert not any(node.target is torch.full_like for node in gm.graph.nodes)
+    assert all(torch.equal(a, b) for a, b in zip(gm(X), program(X), strict=True))
