@@ -47,7 +47,7 @@ from packpass.capture.lists import is_documents, numbers_of
 from packpass.capture.matrices import with_numbers
 from packpass.capture.sequences import documents_of, refuse_use, rows_of_numbers
 from packpass.capture.state import Mode, active, current_frame
-from packpass.capture.watch import is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
+from packpass.capture.watch import is_jagged, is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
 from packpass.semantics.sizes import TAKING_SIZES
 
@@ -194,7 +194,9 @@ def _split(tx: Any, function: Any, tensor: Any, numbers: Any, dim: Any) -> Any:
 def _unbind(tx: Any, tensor: Any = None, dim: Any = None, **kwargs: Any) -> Any:
     """``boundaries.unbind()``: their entries, as going over them gives. ``t, h, w = sizes.unbind()`` has so many."""
     tensor = tensor.realize() if tensor is not None else kwargs.get("input")
-    if not isinstance(tensor, TensorVariable) or not is_vector(tensor) or code_loops.unpacks(tx):
+    if not isinstance(tensor, TensorVariable) or code_loops.unpacks(tx) or not (is_vector(tensor) or is_jagged(tensor)):
+        return None
+    if is_jagged(tensor) and (dim is not None or kwargs):
         return None
     found = documents_of(tx, tensor)
     return None if found is None else call(tx, plain.listed, found, variable(tx, tuple))

@@ -13,7 +13,7 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.capture import either, plain, plain_numbers, running
+from packpass.capture import either, plain, plain_nested, plain_numbers, running
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -208,7 +208,7 @@ def jagged(tx: Any, ts: Any = None, dtype: Any = None, device: Any = None, layou
     every_document(items)
     row = emit(tx, markers.RAGGED_CAT, collected.as_proxy(), 0)
     offsets = emit(tx, markers.LIST_BOUNDARIES, collected.as_proxy(), items.region.length.as_proxy())
-    made = call(tx, plain.jagged, row, offsets)
+    made = call(tx, plain_nested.jagged, row, offsets)
     return made.call_method(tx, "clone", [], {})  # AOTAutograd cannot make such a view of a row again, as a result
 
 

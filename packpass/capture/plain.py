@@ -247,14 +247,6 @@ def of_vectors(length: Any, columns: Any) -> Any:
     return Documents(length, lambda i: tuple([c[i] for c in columns]), list)
 
 
-def jagged(row: Any, offsets: Any) -> Any:
-    """``torch.nested.as_nested_tensor``, which also notes the smallest and the largest length: how wide the padded
-    tensor is that is made of it says nothing else."""
-    lengths = offsets.diff()
-    smallest, largest = lengths.min().item(), lengths.max().item()
-    return torch.nested.nested_tensor_from_jagged(row, offsets, min_seqlen=smallest, max_seqlen=largest)
-
-
 def collected(iterator: Any) -> Any:
     """``list(iterator)``, of a generator."""
     out = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from packpass.capture import edges, lone, plain, watch
+from packpass.capture import edges, lone, plain, plain_nested, watch
 from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -66,6 +66,9 @@ def documents_of(tx: Translator, value: Any) -> Any:
         return rows_of(tx, value) if columns is None else _of_columns(tx, columns, plain.of_vectors)
     if current_frame().mode is Mode.STOCK or not isinstance(value, TensorVariable):
         return None
+    if watch.is_jagged(value):
+        offsets = value.call_method(tx, "offsets", [], {})
+        return None if documents_of(tx, offsets) is None else call(tx, plain_nested.of_jagged, value)
     if watch.is_vector(value) or watch.is_batch(value):
         if is_single(tx, value) or (is_column(value) and goes_over_rows(tx, value)):
             return call(tx, plain.of_tensor, value)

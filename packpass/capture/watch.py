@@ -183,6 +183,13 @@ def static_sizes(n: int) -> tuple[int, ...]:
     return (n, n + 1, n + 2, n - 1)
 
 
+def is_jagged(v: Any) -> bool:
+    """Tensors of several lengths in one, as ``torch.nested.nested_tensor_from_jagged`` makes it: documents of the row
+    that its ``values()`` are."""
+    value = example(v)
+    return isinstance(value, torch.Tensor) and value.layout is torch.jagged and value.is_contiguous()
+
+
 def is_scalar(v: Any) -> bool:
     value = example(v)
     return isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in _INDEX_DTYPES

@@ -110,3 +110,17 @@ def array_that_the_loop_changes(x: Tensor, cu: Tensor) -> Tensor:
         out[s:e] = x[s:e].flip(0)
         own[i + 1] -= 0
     return out
+
+
+@leave("f[T,3] cu", tail=False)
+def jagged_along_its_last_dimension(x: Tensor, cu: Tensor) -> list[Tensor]:
+    nested = torch.nested.nested_tensor_from_jagged(x, cu.long()).transpose(1, 2)
+    return [part * 2 for part in nested.unbind()]
+
+
+@leave("f[T,3] cu", tail=False)
+def jagged_that_leaves_slots_out(x: Tensor, cu: Tensor) -> list[Tensor]:
+    """Each of its tensors ends before the next one begins."""
+    cu = cu.long()
+    nested = torch.nested.nested_tensor_from_jagged(x, cu, lengths=cu.diff() // 2)
+    return [part * 2 for part in nested.unbind()]

@@ -116,3 +116,20 @@ def entries_of_an_array_read_by_int(x: Tensor, cu: Tensor) -> Tensor:
         s, e = int(bounds[i]), bounds[i + 1]
         out[s:e] = x[s:e] * (e - s) + torch.arange(e - s)[:, None]
     return out
+
+
+# === Jagged tensors ==========================================================================================
+
+
+@program("f[T,3] cu", tail=False)
+def jagged_unbound(x: Tensor, cu: Tensor) -> Tensor:
+    nested = torch.nested.nested_tensor_from_jagged(x, cu.long())
+    return torch.cat([part.cumsum(0) for part in nested.unbind()])
+
+
+@program("f[T,3] cu", tail=False)
+def jagged_gone_through(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for i, part in enumerate(torch.nested.nested_tensor_from_jagged(x, cu.long())):
+        parts.append(part * i)
+    return torch.cat(parts)
