@@ -3,7 +3,7 @@
 A loss with ``reduction="mean"`` or ``"sum"`` over a document is the same loss without a reduction on the whole row
 (`rules_lookups`), then a segment reduction. Attention of a document with itself is one call of `varlen_attention`.
 
-Does not handle: means with class weights, label smoothing or soft targets, attention masks, dropout, several rows.
+Does not handle: means with class weights or soft targets, attention masks, dropout, several rows.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ def _loss(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", f"{label(node)} of different shapes has no rule", node)
     if classes and example(target).is_floating_point():
         raise Refused("no-rule", f"{label(node)} with soft targets and a {reduction} has no rule", node)
-    if classes and reduction == "mean":
-        if argument(node, 2, "weight") is not None or argument(node, 7, "label_smoothing", 0.0):
-            raise Refused("no-rule", f"the mean of {label(node)} with weights or smoothing has no rule", node)
+    if classes and reduction == "mean" and argument(node, 2, "weight") is not None:
+        raise Refused("no-rule", f"the mean of {label(node)} with weights has no rule", node)
     losses = _without_reduction(machine, node, target if classes else scores)
     found = Over(
         machine,

@@ -65,6 +65,14 @@ def ignoring(x: Tensor, ids: Tensor) -> Tensor:
     return F.cross_entropy(x, ids, ignore_index=2)
 
 
+def smoothed_mean(x: Tensor, ids: Tensor) -> Tensor:
+    return F.cross_entropy(x, ids, label_smoothing=0.1)
+
+
+def smoothed_ignoring(x: Tensor, ids: Tensor) -> Tensor:
+    return F.cross_entropy(x, ids, ignore_index=2, label_smoothing=0.3)
+
+
 def nll(x: Tensor, ids: Tensor) -> Tensor:
     return F.nll_loss(x.log_softmax(-1), ids, None, None, 1)
 
@@ -91,6 +99,7 @@ def scaled_attention(x: Tensor, ids: Tensor, cu: Tensor) -> Tensor:
 
 REWRITTEN: list[Program] = [
     *map(per_document, (mean_cross_entropy, summed_cross_entropy, ignoring, nll, weighted_sum)),
+    *map(per_document, (smoothed_mean, smoothed_ignoring)),
     causal_attention,
     scaled_attention,
 ]
@@ -100,8 +109,8 @@ def weighted_mean(x: Tensor, ids: Tensor) -> Tensor:
     return F.cross_entropy(x, ids, torch.arange(6, dtype=x.dtype))
 
 
-def smoothed_mean(x: Tensor, ids: Tensor) -> Tensor:
-    return F.cross_entropy(x, ids, label_smoothing=0.1)
+def smoothed_weighted_mean(x: Tensor, ids: Tensor) -> Tensor:
+    return F.cross_entropy(x, ids, torch.arange(6, dtype=x.dtype), label_smoothing=0.1)
 
 
 def soft_targets(x: Tensor, ids: Tensor) -> Tensor:
@@ -134,7 +143,7 @@ def grouped_attention(x: Tensor, ids: Tensor, cu: Tensor) -> Tensor:
 
 
 LEFT: list[Program] = [
-    *map(per_document, (weighted_mean, smoothed_mean, soft_targets)),
+    *map(per_document, (weighted_mean, smoothed_weighted_mean, soft_targets)),
     masked_attention,
     attention_to_the_row,
 ]
