@@ -72,6 +72,8 @@ def learn_behind(before: Any, after: list[Any], indices: list[Any]) -> Behind | 
         return None
     if number(before) == 0:
         return known
+    if known.plus:
+        return None
     whole = _first_of(before, known, indices[0])
     return None if whole is None else dataclasses.replace(known, whole=whole)
 

@@ -74,6 +74,8 @@ class Join:
         sides = {place: (self._number(a), self._number(b)) for place, (a, b) in pairs.items()}
         if not pairs or any(side is None for both in sides.values() for side in both):
             return None
+        if not all(_alike(*pair) for pair in pairs.values()):
+            return None
         edges = {others: pairs[place][0] for place, (_, others) in sides.items() if others in self.missing}
         known = {symbol: self._number(number) for symbol, number in edges.items()}
         for alone, others in sides.values():
@@ -151,9 +153,9 @@ class Join:
                 one = emit(self.tx, "new_full", proxy, (1,), edge, method=True).as_proxy()
             return emit(self.tx, torch.cat, [one, proxy] if self.ahead < 0 else [proxy, one])
 
-        made = self.region.in_front(key, make)
-        self.region.edges.append((vector, made.as_proxy().node))
-        return made.as_proxy().node
+        made = self.region.in_front(key, make).as_proxy().node
+        self.region.edges += [vector, made, *([number.as_proxy().node] if isinstance(number, TensorVariable) else [])]
+        return made
 
     def _in_front(self, number: Any) -> Any:
         """The constant, or the proxy of a number that is known in front of the loop; None for others."""
@@ -172,11 +174,17 @@ class Join:
 
     def _for_all(self, one: Any, other: Any) -> Any:
         """The other documents' number; as one of Python where the document alone has such a one."""
-        if isinstance(other, TensorVariable) and not isinstance(one, TensorVariable):
-            number = call(self.tx, int, other)
-            self.region.bounds.append(number.as_proxy().node)
-            return number
-        return other
+        if isinstance(other, TensorVariable) is isinstance(one, TensorVariable):
+            return other
+        number = call(self.tx, int, other) if isinstance(other, TensorVariable) else other
+        self.region.bounds.append(number.as_proxy().node)
+        return number
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Are two numbers, if both are tensors, of one dtype on one device?"""
+    fakes = [example(value) for value in (one, other) if isinstance(value, TensorVariable)]
+    return len({(fake.dtype, fake.device) for fake in fakes}) <= 1
 
 
 def _read(node: fx.Node) -> tuple[fx.Node, Any] | None:

@@ -23,27 +23,17 @@ import sympy
 import torch
 from torch import fx
 
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, Unsupported, emit
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, Unsupported, attribute, emit
 from packpass.capture.edge_numbers import ARITHMETIC, Edge, Join, documents, is_number, is_vector
 from packpass.capture.entries import is_constant
+from packpass.capture.lists import is_documents, items_of
 from packpass.capture.region import JUMPS
 from packpass.capture.state import active, restart
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
 
-_PURE = (
-    "LOAD_",
-    "STORE_FAST",
-    "BINARY_",
-    "COPY",
-    "SWAP",
-    "DUP_TOP",
-    "ROT_",
-    "POP_TOP",
-    "BUILD_TUPLE",
-    "UNPACK_SEQUENCE",
-)
+_PURE = ("LOAD_", "STORE_FAST", "BINARY_", "COPY", "SWAP", "DUP_TOP", "ROT_", "POP_TOP", "BUILD_TUPLE", "UNPACK_SEQ")
 _OTHERS = ("LOAD_FAST_AND_CLEAR", "LOAD_SUPER_ATTR", "LOAD_BUILD_CLASS", "LOAD_NAME")
 _CALLS = ("CALL", "CALL_METHOD", "CALL_FUNCTION")
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL")
@@ -51,16 +41,8 @@ _IN_PLACE = 13
 """Of BINARY_OP, the first in its table that changes its operand."""
 _FILLERS = ("NOP", "CACHE", "NOT_TAKEN", "RESUME", "EXTENDED_ARG")
 _READS = ("item", "long", "int", "shape", "size", "numel")
-_BOUNDS = (
-    operator.getitem,
-    operator.setitem,
-    operator.ge,
-    operator.le,
-    operator.gt,
-    operator.lt,
-    torch.select,
-    "narrow",
-)
+_COMPARED = (operator.ge, operator.le, operator.gt, operator.lt)
+_BOUNDS = (operator.getitem, operator.setitem, torch.select, "narrow", *_COMPARED)
 _LONGEST = 40
 """Instructions of one way."""
 
@@ -83,6 +65,8 @@ def neighbour(tx: Any, vector: Any, key: Any) -> Any:
     """``ends[i - 1]`` behind such a branch: a number that stands for it; None if it is something else."""
     edge = active.trace.edge
     if edge is None or not isinstance(key, SymNodeVariable) or not is_vector(vector):
+        return None
+    if not vector.as_proxy().node < edge.region.indices[0]:
         return None
     steps = sympy.expand(key.sym_num.node.expr - edge.region.index.sym_num.node.expr)
     if steps != edge.ahead:
@@ -137,8 +121,7 @@ def _join(tx: Any, instruction: Any, jumps_if: bool, edge: Edge, when: bool) -> 
 def check(region: Region) -> None:
     """A loop is closed: do its documents leave the vectors alone that were made longer, and is what is a tensor for
     most of them, and a number for one, nothing but a bound? Otherwise the frame is traced again without."""
-    vectors = [vector for pair in region.edges for vector in pair]
-    kept = all(is_constant(vector, region.indices[0]) for vector in vectors)
+    kept = all(is_constant(tensor, region.indices[0]) for tensor in region.edges)
     numbers = list(region.bounds)
     more = [user for number in numbers for user in number.users if _does_more(user, numbers)]
     listed = any(node in numbers for items in region.lists for values in items.values for node in _nodes(values))
@@ -283,7 +266,7 @@ def _trace(tx: Any, way: list[int], before: _State) -> dict[Any, Any] | None:
         instruction = tx.instructions[at]
         if instruction.opname in (*JUMPS, *_FILLERS):
             continue
-        if not _is_on_numbers(instruction, [value.realize() for value in tx.stack[-2:]]):
+        if not _is_on_numbers(tx, instruction, [value.realize() for value in tx.stack[-2:]]):
             return None
         tx.current_instruction, tx.instruction_pointer = instruction, at + 1
         tx.dispatch_table[instruction.opcode](tx, instruction)
@@ -292,14 +275,22 @@ def _trace(tx: Any, way: list[int], before: _State) -> dict[Any, Any] | None:
     return before.changed()
 
 
-def _is_on_numbers(instruction: Any, operands: list[Any]) -> bool:
+def _is_on_numbers(tx: Any, instruction: Any, operands: list[Any]) -> bool:
     """Does an instruction with these operands at most read numbers, and compute with them?"""
     name, last = instruction.opname, operands[-1] if operands else None
     if name in ("LOAD_ATTR", "LOAD_METHOD"):
         return isinstance(last, TensorVariable)
     if name == "BINARY_SUBSCR":
-        return is_number(last) and (not isinstance(operands[0], TensorVariable) or is_vector(operands[0]))
+        return is_number(last) and _has_numbers(tx, operands[0])
     return not name.startswith("BINARY_") or all(is_number(operand) for operand in operands)
+
+
+def _has_numbers(tx: Any, base: Any) -> bool:
+    """Is it a vector, a shape, or a list of numbers, and not a list that the loop fills, or one whose entries are made
+    by code of the user?"""
+    if is_documents(base):
+        return not attribute(tx, base, "calls").as_python_constant()
+    return is_vector(base) if isinstance(base, TensorVariable) else items_of(base) is None
 
 
 @contextlib.contextmanager

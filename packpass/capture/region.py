@@ -157,8 +157,8 @@ class Region:
         """Tensors of one integer, as nodes -> the number that was read from each."""
         self.rows: dict[Any, Any] = {}
         """What was made of the rows of all documents, in front of the loop."""
-        self.edges: list[tuple[fx.Node, fx.Node]] = []
-        """Vectors, and what was made of them by one more entry (`packpass.capture.edges`)."""
+        self.edges: list[fx.Node] = []
+        """Vectors, and what was made of them by one more entry (`packpass.capture.edges`), which nobody may change."""
         self.bounds: list[fx.Node] = []
         """Numbers that are tensors for most documents."""
         self._ranges = ranges_of_unbacked(tx.output.shape_env)

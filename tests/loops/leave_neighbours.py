@@ -178,3 +178,66 @@ def inserted_in_the_middle(x: Tensor, cu: Tensor) -> Tensor:
     bounds = cu.tolist()
     bounds.insert(1, bounds[0])
     return torch.cat([x[s:e] * 2 for s, e in zip(bounds, bounds[1:])])
+
+
+@leave("f[T,3] cu", tail=False, min_len=1)
+def the_last_end_is_moved_by_the_others(x: Tensor, cu: Tensor) -> Tensor:
+    starts, total, parts = cu[:-1], cu[-1].clone(), []
+    for i in range(starts.numel()):
+        if i == starts.numel() - 1:
+            end = total
+        else:
+            end = starts[i + 1]
+        parts.append(x[starts[i] : end] * 2)
+        total -= 1 - 1
+    return torch.cat(parts)
+
+
+@leave("f[T,3] cu", tail=False)
+def of_two_dtypes(x: Tensor, cu: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The last document's end is one of 64 bits."""
+    starts, total, parts, lengths = cu[:-1], cu[-1].long(), [], []
+    for i in range(starts.numel()):
+        end = total if i == starts.numel() - 1 else starts[i + 1]
+        parts.append(x[starts[i] : end].cumsum(0))
+        lengths.append(end - starts[i])
+    return torch.cat(parts), lengths
+
+
+@leave("f[T,3] cu", tail=False)
+def a_tensor_for_the_first_and_numbers_for_others(x: Tensor, cu: Tensor) -> tuple[Tensor, list[Any]]:
+    ends, zero, parts, starts = cu[1:].tolist(), cu[0], [], []
+    for i, end in enumerate(ends):
+        start = zero if i == 0 else ends[i - 1]
+        parts.append(x[start:end] * 2)
+        starts.append(start + 0)
+    return torch.cat(parts), starts
+
+
+@leave("f[T,3] cu", tail=False)
+def ends_that_the_body_makes(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for i in range(len(cu) - 1):
+        ends = cu[1:]
+        start = 0 if i == 0 else ends[i - 1]
+        parts.append(x[start : ends[i]].cumsum(0))
+    return torch.cat(parts)
+
+
+@leave("f[T,3] cu", tail=False, min_len=1)
+def behind_the_last_slot_from_elsewhere(x: Tensor, cu: Tensor) -> Tensor:
+    """The first begins where the vector does, and not behind nothing."""
+    lasts, parts, start = cu - 1, [], cu[0]
+    for i in range(len(lasts) - 1):
+        parts.append(x[start : lasts[i + 1] + 1] * 2)
+        start = lasts[i + 1] + 1
+    return torch.cat(parts)
+
+
+@leave("f[T,3] cu", tail=False)
+def one_of_a_list_that_the_loop_fills(x: Tensor, cu: Tensor) -> Tensor:
+    parts: list[Tensor] = []
+    for i in range(len(cu) - 1):
+        before = 0 if i == 0 else parts[i - 1]
+        parts.append(x[cu[i] : cu[i + 1]].sum(0) + before)
+    return torch.stack(parts)
