@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -221,8 +222,9 @@ def _pad_by_number(
 def _pad_document(machine: Machine, node: fx.Node, padded: Padded) -> Any:
     """A document, or a part of one, with slots of a number on its sides."""
     value, left, right = padded.segment, padded.left, padded.right
-    if value.window == FULL and min(left, right) == 0 and max(left, right) > 0:
-        return padded
+    if value.window == FULL and min(left, right) >= 0 and max(left, right) > 0:
+        # A copy, of which the parts that are taken are views.
+        return dataclasses.replace(padded, segment=machine.fresh(machine.read(value, node), value.rank))
     made_of = uneven.sequence(machine, node, [padded], value.rank, value.dim) if min(left, right) >= 0 else None
     found = _pad_shift(machine, node, padded)
     if found is not None:

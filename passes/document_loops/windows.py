@@ -225,23 +225,30 @@ def _of_row(machine: Machine, outer: fx.Node, entries: list[Any], node: fx.Node)
 
 
 def _sliced_padding(machine: Machine, padded: Padded, entries: list[Any], node: fx.Node) -> tuple[Segment, Window]:
-    """``pad(seg, (0, k))[k:]`` and ``pad(seg, (k, 0))[:-k]``: a shift with a fill, exactly as long as the document."""
+    """``pad(seg, (2, 0))[1:-1]``: as many slots as the document has, a shift with a fill."""
     segment = padded.segment
     at = segment.rank + segment.dim
-    k = padded.right or padded.left
     cut = entries[at]
-    if (
-        any(e != slice(None) for d, e in enumerate(entries) if d != at)
-        or not isinstance(cut, slice)
-        or cut.step not in (None, 1)
-    ):
+    others = all(e == slice(None) for d, e in enumerate(entries) if d != at)
+    front, behind = _cut_off(machine, cut, padded.left + padded.right) if isinstance(cut, slice) else (None, None)
+    if not others or front is None or behind is None or front + behind != padded.left + padded.right:
         raise Refused("no-rule", "this part of a padded document has no rule", node)
-    left = (cut.start, cut.stop) == (k, None) and padded.right == k
-    right = cut.start in (None, 0) and cut.stop == -k and padded.left == k
-    if not (left or right):
-        raise Refused("no-rule", "this part of a padded document has no rule", node)
-    term = Roll(machine.read(segment, node), -k if left else k, padded.fill, segment.dim)
-    return machine.fresh(term, segment.rank), FULL
+    term, shift = machine.read(segment, node), padded.left - front
+    moved = Roll(term, shift, padded.fill, segment.dim) if shift else term
+    return machine.view(moved, segment.rank, segment), FULL
+
+
+def _cut_off(machine: Machine, cut: slice, more: int) -> tuple[int | None, int | None]:
+    """How many slots a slice leaves out in front and behind of a document with ``more`` slots; None if not known."""
+    start, stop = 0 if cut.start is None else cut.start, cut.stop
+    if type(start) is not int or start < 0 or cut.step not in (None, 1):
+        return None, None
+    if stop is None or type(stop) is int:
+        return start, 0 if stop is None else -stop if stop < 0 else None
+    end = machine.affine(stop)
+    length = end.length_of() if end is not None and not end.is_const else None
+    own = length is not None and machine.boundaries is not None and length[0] == machine.boundaries[0]
+    return start, more - length[1] if own and length is not None else None
 
 
 def _cut_to_length(machine: Machine, longer: Longer, entries: list[Any], node: fx.Node) -> tuple[Segment, Window]:

@@ -67,3 +67,46 @@ def filled_up_by_the_next_number(x: Tensor, cu: Tensor) -> Tensor:
     missing = F.pad(-cu.diff() % 4, (0, 1))
     parts = [torch.cat([x[cu[i] : cu[i + 1]], x.new_zeros(int(missing[i + 1]), 2)]) for i in range(len(cu) - 1)]
     return torch.cat(parts)
+
+
+@leave("f[T,3] cu", tail=False, refusal=True)
+def a_part_of_a_padded_document_is_written(x: Tensor, cu: Tensor) -> Tensor:
+    """Another part, or the same taken again, shows it."""
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        padded = F.pad(x[s:e], (0, 0, 2, 0))
+        middle = padded[1:-1]
+        middle.mul_(2)
+        out[s:e] = middle + padded[:-2]
+    return out
+
+
+@leave("f[T,3] cu", tail=False, refusal=True)
+def the_same_part_of_a_padded_document_is_written(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        padded = F.pad(x[s:e], (0, 0, 1, 0))
+        one, other = padded[:-1], padded[:-1]
+        one.add_(2)
+        out[s:e] = other
+    return out
+
+
+@leave("f[T,3] cu", tail=False)
+def a_document_changes_after_it_was_padded(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        own = x[s:e] * 2
+        padded = F.pad(own, (0, 0, 1, 0))
+        own.add_(1)
+        out[s:e] = padded[:-1] + own
+    return out
+
+
+@leave("f[T,3] cu", tail=False, refusal=True)
+def longer_than_the_document(x: Tensor, cu: Tensor) -> Tensor:
+    sums = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        padded = F.pad(x[s:e], (0, 0, 2, 1), value=1.0)
+        sums.append(padded[1:-1].sum(0))
+    return torch.stack(sums)

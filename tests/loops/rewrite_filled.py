@@ -152,3 +152,45 @@ def split_and_filled_up_by_a_list(x: Tensor, cu: Tensor) -> Tensor:
 def halves_by_a_list(x: Tensor, cu: Tensor) -> Tensor:
     halves = [n // 2 for n in cu.diff().tolist()]
     return torch.cat([x[s : s + h].flip(0) for s, h in zip(cu[:-1].tolist(), halves)])
+
+
+# === Parts of what was padded on both sides ==================================================================
+
+
+@program("f[T,3] cu", tail=False)
+def windows_of_three(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        padded = F.pad(x[s:e], (0, 0, 2, 0))
+        parts.append(torch.stack([padded[:-2], padded[1:-1], padded[2:]], 1))
+    return torch.cat(parts)
+
+
+@program("i[T] cu", tail=False)
+def trigrams(ids: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(ids)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        padded = F.pad(ids[s:e], (1, 1), value=-1)
+        out[s:e] = padded[:-2] * 100 + padded[1:-1] * 10 + padded[2:]
+    return out
+
+
+@program("f[T,3] cu", tail=False)
+def by_the_documents_length(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        padded = F.pad(x[s:e], (0, 0, 0, 3))
+        parts.append(padded[0 : e - s] + 2 * padded[1 : e - s + 1] + 4 * padded[3 : e - s + 3])
+    return torch.cat(parts)
+
+
+@program("f[T,3] cu", tail=False)
+def padded_before_the_document_changes(x: Tensor, cu: Tensor) -> Tensor:
+    """What was padded is a copy."""
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        own = x[s:e] * 2
+        padded = F.pad(own, (0, 0, 1, 0))
+        own = own.add(1)
+        parts.append(padded[:-1] + own)
+    return torch.cat(parts)
