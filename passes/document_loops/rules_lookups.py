@@ -246,8 +246,9 @@ def first_rows(
         machine.checks.append(check)
     positions = machine.intern(Positions(True, 0, torch.int64, fake.device))
     numbers = machine.intern(Guard(positions, FULL, -1, 0))
-    term = Apply(operator.getitem, False, (source, (*before, numbers, *after)), (), -1 - where[1])
-    return machine.fresh(term, example(node).dim())
+    term = machine.intern(Apply(operator.getitem, False, (source, (*before, numbers, *after)), (), -1 - where[1]))
+    # A view of the table, which all documents would see change.
+    return machine.view(term, example(node).dim(), machine.fresh(term, example(node).dim()))
 
 
 # === Losses ==================================================================================================

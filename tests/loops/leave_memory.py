@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -522,3 +524,64 @@ def both_ends_marked_otherwise(x: Tensor, cu: Tensor) -> Tensor:
         mark[e - 1] = 2.0
         mark[s] = 1.0
     return mark
+
+
+# === The first rows of what all documents share ==============================================================
+
+
+@leave("f[T,3] f[T,3] cu", refusal=True, mutates=True)
+def first_rows_of_a_table_are_written(x: Tensor, table: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    """Each document sees what those before have added."""
+    table, out = table.clone(), torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        rows = table[: e - s]
+        rows.add_(1)
+        out[s:e] = x[s:e] + rows
+    return out, table
+
+
+@leave("f[T,3] f[T,3] cu", refusal=True, mutates=True)
+def first_rows_by_narrow_are_written(x: Tensor, table: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    table, out = table.clone(), torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        rows = table.narrow(0, 0, e - s)
+        rows[:, 0] += 1
+        out[s:e] = x[s:e] + rows
+    return out, table
+
+
+@leave("f[T,3] cu", refusal=True)
+def positions_that_go_on_from_document_to_document(x: Tensor, cu: Tensor) -> Tensor:
+    positions, out = torch.arange(x.shape[0]), torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        own = positions[: e - s]
+        own += 1
+        out[s:e] = x[s:e] + own[:, None]
+    return out
+
+
+@leave("f[T,3] f[T,3] cu", tail=False)
+def a_copy_of_the_first_rows_is_written(x: Tensor, table: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        rows = table[: e - s].clone()
+        rows.add_(1)
+        out[s:e] = x[s:e] * rows
+    return out
+
+
+def _rows_and_lengths(x: Tensor, cu: Tensor) -> tuple[Any, ...]:
+    lengths = cu.diff()
+    width = int(lengths.max()) if len(lengths) else 0
+    return torch.arange(float(len(lengths) * width * 2)).reshape(len(lengths), width, 2), lengths
+
+
+@leave("f[T,3] cu", tail=False, wrap=_rows_and_lengths)
+def parts_of_unbound_rows_are_written(rows: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """With one document torch unrolls the loop, whose row is a view as well."""
+    rows, parts = rows.clone(), []
+    for row, n in zip(rows.unbind(0), lengths.tolist()):
+        part = row[:n]
+        part[:, 0] = 0
+        parts.append(part)
+    return torch.cat(parts), rows
