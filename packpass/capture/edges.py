@@ -15,7 +15,6 @@ document (the last), which is shown by arithmetic, those of the other documents 
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ import sympy
 import torch
 from torch import fx
 
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, Unsupported, attribute, emit
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, Unsupported, VariableTracker, attribute, emit
 from packpass.capture.edge_numbers import ARITHMETIC, Edge, Join, documents, is_number, is_vector
 from packpass.capture.entries import is_constant
 from packpass.capture.lists import is_documents, items_of
@@ -40,9 +39,7 @@ _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL")
 _IN_PLACE = 13
 """Of BINARY_OP, the first in its table that changes its operand."""
 _FILLERS = ("NOP", "CACHE", "NOT_TAKEN", "RESUME", "EXTENDED_ARG")
-_READS = ("item", "long", "int", "shape", "size", "numel")
-_COMPARED = (operator.ge, operator.le, operator.gt, operator.lt)
-_BOUNDS = (operator.getitem, operator.setitem, torch.select, "narrow", *_COMPARED)
+_READS = ("item", "shape", "size")
 _LONGEST = 40
 """Instructions of one way."""
 
@@ -121,32 +118,39 @@ def _join(tx: Any, instruction: Any, jumps_if: bool, edge: Edge, when: bool) -> 
 def check(region: Region) -> None:
     """A loop is closed: do its documents leave the vectors alone that were made longer, and is what is a tensor for
     most of them, and a number for one, nothing but a bound? Otherwise the frame is traced again without."""
+    if not region.edges or active.frame is None:
+        return
     kept = all(is_constant(tensor, region.indices[0]) for tensor in region.edges)
     numbers = list(region.bounds)
     more = [user for number in numbers for user in number.users if _does_more(user, numbers)]
     listed = any(node in numbers for items in region.lists for values in items.values for node in _nodes(values))
-    if active.frame is not None and (more or listed or not kept):
+    if more or listed or not kept:
         active.frame.no_edges.add(region.key)
         raise restart("what one document does in another way is more than a number")
 
 
 def _does_more(user: fx.Node, numbers: list[fx.Node]) -> bool:
-    """Does somebody do more with a number than to cut tensors by it, to compare it and to compute with tensors? What is
+    """Does somebody do more with a number than to compare it, and to cut tensors by it or compute with them? What is
     computed without tensors is one of the ``numbers``."""
-    if user.target in ARITHMETIC and not isinstance(user.meta.get("example_value"), torch.Tensor):
+    value = user.meta.get("example_value")
+    if user.target in ARITHMETIC and isinstance(value, torch.SymInt):
         numbers.append(user)
         return False
-    return user.target not in (*ARITHMETIC, *_BOUNDS)
+    if isinstance(value, (bool, torch.SymBool)):
+        return False
+    return not any(isinstance(node.meta.get("example_value"), torch.Tensor) for node in user.all_input_nodes)
 
 
-def _nodes(values: list[Any]) -> Iterator[fx.Node]:
+def _nodes(values: Any) -> Iterator[fx.Node]:
     """The nodes of numbers among what goes into a list, tuples and lists included."""
     for value in values:
-        value = value.realize()
-        if isinstance(value, SymNodeVariable):
+        value = value.realize() if isinstance(value, VariableTracker) else value
+        if isinstance(value, fx.Node):
+            yield value
+        elif isinstance(value, SymNodeVariable):
             yield value.as_proxy().node
-        elif isinstance(getattr(value, "items", None), list):
-            yield from _nodes(value.items)
+        elif isinstance(entries := getattr(value, "items", None), list):
+            yield from _nodes(entries)
 
 
 # === Which branch it is ======================================================================================
