@@ -153,8 +153,11 @@ class Last:
         node = stop.next
         while node.op != "root":
             inner, plus = _without_constant(node)
-            kind = isinstance(node.meta.get("example_value"), torch.Tensor)
-            found = entry_of(inner if kind else read_from(inner), index, index) if plus == self.behind.plus else None
-            if found == (self.behind.vector, self.behind.ahead) and kind is self.behind.as_tensor:
+            as_tensor = isinstance(node.meta.get("example_value"), torch.Tensor)
+            if plus == self.behind.plus and as_tensor is self.behind.as_tensor:
+                found = entry_of(inner if as_tensor else read_from(inner), index, index)
+            else:
+                found = None
+            if found == (self.behind.vector, self.behind.ahead):
                 node.replace_all_uses_with(stop)
             node = node.next

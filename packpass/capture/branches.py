@@ -148,7 +148,7 @@ def write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Re
     region.note_skip(by_content=not is_bool and not _of_entries(value.as_proxy().node, region.indices[-1]))
     skip_when = jumps_if if taken else not jumps_if
     op = markers.LOOP_SKIP[0 if is_bool else 1]
-    listed = (True,) if any(items.holds(region.iteration) for items in region.lists) else ()
+    listed = (True,) if region.has_listed() else ()
     tx.output.create_proxy("call_function", op, (value.as_proxy(), skip_when, region.id, region.iteration, *listed), {})
     if fallen:
         tx.jump(instruction)

@@ -17,12 +17,12 @@ from torch import fx
 
 from packpass._compat import free_unbacked_symbols
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, emit, example
-from packpass.capture.entries import is_constant, read_from
+from packpass.capture.entries import is_constant, place_of, read_from
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
 
-ARITHMETIC = {operator.add: operator.add, operator.sub: operator.sub, operator.mul: operator.mul}
+ARITHMETIC = (operator.add, operator.sub, operator.mul)
 
 
 @dataclasses.dataclass
@@ -62,7 +62,7 @@ class Join:
         self.begin, self.index = self.region.indices[0], self.region.indices[-1]
         self.at = sympy.Integer(0) if self.ahead < 0 else documents(self.region) - 1
         """The document that has no neighbour."""
-        self.missing = {sympy.Symbol(f"{vector.name}[]"): vector for vector, _ in edge.reads.values()}
+        self.missing = {_missing_from(vector): vector for vector, _ in edge.reads.values()}
         """What the neighbour's entry stands for -> its vector."""
 
     def of(self, one: dict[Any, Any], other: dict[Any, Any]) -> dict[Any, Any] | None:
@@ -87,7 +87,7 @@ class Join:
         if any(made is None for made in longer.values()):
             return None
         for node, (vector, place) in self.edge.reads.items():
-            node.args = (longer[sympy.Symbol(f"{vector.name}[]")], 0, place)
+            node.args = (longer[_missing_from(vector)], 0, place)
         return {place: self._for_all(*pairs[place]) if place in pairs else other[place] for place in other}
 
     def _number(self, value: Any) -> Any:
@@ -103,7 +103,7 @@ class Join:
         if node is self.index:
             return self.at
         if node in self.edge.reads:
-            return sympy.Symbol(f"{self.edge.reads[node][0].name}[]")
+            return _missing_from(self.edge.reads[node][0])
         fake = node.meta.get("example_value")
         if isinstance(fake, torch.SymInt) and (node < self.begin or not free_unbacked_symbols(fake)):
             return fake.node.expr
@@ -111,7 +111,7 @@ class Join:
             return sympy.Symbol(node.name) if isinstance(fake, torch.Tensor) and not fake.dim() else None
         if node.op == "call_function" and node.target in ARITHMETIC and len(node.args) == 2 and not node.kwargs:
             parts = [self._made(arg) for arg in node.args]
-            return None if any(part is None for part in parts) else ARITHMETIC[node.target](*parts)
+            return None if any(part is None for part in parts) else node.target(*parts)
         if node.target is torch.sym_int or node.target == "long":
             return self._made(node.args[0])
         read = read_from(node)
@@ -119,7 +119,7 @@ class Join:
 
     def _entry(self, node: fx.Node) -> Any:
         """An entry of a vector, by its place for the document without a neighbour."""
-        found = _read(node)
+        found = place_of(node)
         if found is None or not is_constant(found[0], self.begin):
             return None
         vector, at = found
@@ -187,16 +187,6 @@ def _alike(one: Any, other: Any) -> bool:
     return len({(fake.dtype, fake.device) for fake in fakes}) <= 1
 
 
-def _read(node: fx.Node) -> tuple[fx.Node, Any] | None:
-    """``(vector, place)`` of an entry of a vector of integers."""
-    if node.op not in ("call_function", "call_method") or node.kwargs:
-        return None
-    if node.target in (torch.select, "select") and len(node.args) == 3 and node.args[1] == 0:
-        vector, _, at = node.args
-    elif node.target is operator.getitem and len(node.args) == 2:
-        vector, at = node.args
-    else:
-        return None
-    fake = vector.meta.get("example_value") if isinstance(vector, fx.Node) else None
-    known = isinstance(fake, torch.Tensor) and fake.dim() == 1 and not fake.dtype.is_floating_point
-    return (vector, at) if known and isinstance(at, (int, fx.Node)) and isinstance(vector, fx.Node) else None
+def _missing_from(vector: fx.Node) -> sympy.Symbol:
+    """What stands for the entry of a vector that is not there."""
+    return sympy.Symbol(f"{vector.name}[]")

@@ -101,15 +101,21 @@ def read_from(node: Any) -> Any:
 def entry_of(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None:
     """``(name, ahead)`` of the vector, the same for all documents, of which ``read`` is the entry at the index plus
     ``ahead``."""
+    found = place_of(read)
+    ahead = None if found is None else _ahead(found[1], index)
+    if found is None or ahead is None or not is_constant(found[0], begin):
+        return None
+    return found[0].name, ahead
+
+
+def place_of(read: Any) -> tuple[fx.Node, Any] | None:
+    """``(vector, place)`` of an entry of a vector of integers, as it is read."""
     if not isinstance(read, fx.Node) or read.target not in (torch.select, operator.getitem) or read.kwargs:
         return None
     tensor, *at = read.args
     if read.target is torch.select:
         at = at[1:] if at[0] == 0 else []
-    ahead = _ahead(at[0], index) if len(at) == 1 else None
-    if ahead is None or not isinstance(tensor, fx.Node) or not _is_vector(tensor) or not is_constant(tensor, begin):
-        return None
-    return tensor.name, ahead
+    return (tensor, at[0]) if len(at) == 1 and isinstance(tensor, fx.Node) and _is_vector(tensor) else None
 
 
 def _column(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None:

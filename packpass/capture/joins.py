@@ -27,7 +27,7 @@ from packpass.capture.dynamo import (
     example,
 )
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
-from packpass.capture.merges import among, cat_of, every_document, has_others, present_of, stack_of
+from packpass.capture.merges import cat_of, every_document, present_of, stack_of, stack_of_all
 from packpass.capture.sequences import collect, is_once
 from packpass.capture.state import active, location_of, refuse
 from packpass.capture.watch import is_unknown
@@ -61,7 +61,7 @@ def stack(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
         return None
     dim = kwargs.get("axis", dim)
     at = 0 if dim is None else dim.realize().as_python_constant()
-    return among(tx, items, stack_of(tx, items.alone(), at, some=not has_others(items)), at, stacked=True)
+    return stack_of_all(tx, items, at)
 
 
 def tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
@@ -88,8 +88,7 @@ def _single_numbers(tx: Any, items: CollectedItems) -> Any:
     entries = [value.realize() for values in items.values for value in values]
     if not entries or not all(isinstance(v, TensorVariable) and example(v).dim() == 0 for v in entries):
         return None
-    stacked = among(tx, items, stack_of(tx, items.alone(), 0, some=not has_others(items)), 0, stacked=True)
-    return stacked.call_method(tx, "detach", [], {})
+    return stack_of_all(tx, items, 0).call_method(tx, "detach", [], {})
 
 
 def hstack(tx: Any, tensors: Any = None) -> Any:

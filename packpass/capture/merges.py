@@ -32,10 +32,10 @@ def among(tx: Any, items: CollectedItems, made: Any, at: int, stacked: bool = Fa
 
 def cat_of(tx: Any, items: CollectedItems, at: int) -> Any:
     """``torch.cat`` of the entries."""
-    return among(tx, items, _documents_cat(tx, items.alone(), at, has_others(items)), at)
+    return among(tx, items, _documents_cat(tx, items.alone(), at, _has_others(items)), at)
 
 
-def has_others(items: CollectedItems) -> bool:
+def _has_others(items: CollectedItems) -> bool:
     """Has the list entries of the program's own, so that it is not empty where no document appends?"""
     return bool(items.before or items.after)
 
@@ -65,6 +65,11 @@ def stack_of(tx: Any, items: CollectedItems, at: int, present: bool = True, some
     op = markers.LIST_STACK if items.each == 1 else markers.LIST_JOIN
     made = emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy())
     return present_of(tx, items, made, at, some) if present else made
+
+
+def stack_of_all(tx: Any, items: CollectedItems, at: int) -> Any:
+    """``torch.stack`` of the entries."""
+    return among(tx, items, stack_of(tx, items.alone(), at, some=not _has_others(items)), at, stacked=True)
 
 
 def every_document(items: CollectedItems) -> None:

@@ -223,8 +223,12 @@ class Region:
     def note_skip(self, by_content: bool) -> None:
         """Some documents skip the rest of the body; ``by_content``: because of what they hold."""
         self.skips, self.skips_by_content = True, self.skips_by_content or by_content
-        if active.frame is not None and any(items.holds(self.iteration) for items in self.lists):
+        if active.frame is not None and self.has_listed():
             active.frame.not_replayable = "a list is appended to before documents are skipped"
+
+    def has_listed(self) -> bool:
+        """Has the iteration appended to a list?"""
+        return any(items.holds(self.iteration) for items in self.lists)
 
     def without_slots(self, iteration: int) -> list[Any]:
         """Lengths that are 0 in a traced iteration, as the branch says that it follows."""

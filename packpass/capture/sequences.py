@@ -173,12 +173,17 @@ def step(user: Any, iterator: Any, location: str) -> Value:
             raise refuse("early-exit", "an inner loop was left by break or return", location)
         region.end_iteration()
         if not region.goes_on():
-            edges.check(region)
-            active.regions.pop()
-            region.close()
+            _end(region)
             return constant(None)
     region.begin_iteration()
     return region.index
+
+
+def _end(region: Region) -> None:
+    """All iterations of the innermost loop are traced."""
+    edges.check(region)
+    active.regions.pop()
+    region.close()
 
 
 def _in_range(key: Any, length: Value) -> bool:
@@ -304,9 +309,7 @@ def collect(tx: Translator, documents: Any) -> Any:
         region.begin_iteration()
         items.append(call(tx, attribute(tx, documents, "get"), region.index))
         region.end_iteration()
-    edges.check(region)
-    active.regions.pop()
-    region.close()
+    _end(region)
     out = ListVariable([], mutation_type=ValueMutationNew())
     out.items = items
     return out
