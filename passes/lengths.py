@@ -30,6 +30,7 @@ from passes.kept import with_kept_rows
 from passes.loops import LoopFound, find
 from passes.masked_rows import with_whole_masks
 from passes.numbered import with_sorted_rows
+from passes.picked import with_picked_in_order
 from passes.prune import prune
 from passes.single_parts import without_single_parts
 
@@ -47,6 +48,7 @@ def prepare_lengths(graph: fx.Graph) -> None:
     with_explicit_casts(graph)
     without_grad_modes(graph)
     with_sorted_rows(graph)
+    with_picked_in_order(graph)
     with_kept_rows(graph)
     with_whole_masks(graph)
     unify_lengths(graph)

@@ -23,9 +23,10 @@ import torch
 from torch import fx
 
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit
-from packpass.capture.entries import entries_ahead, entry_of, node_called, read_from
+from packpass.capture.entries import entries_ahead, entry_of, node_called
 from packpass.capture.tallies import number
 from packpass.capture.watch import ROWS
+from packpass.markers.entries import read_from
 from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:

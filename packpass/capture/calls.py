@@ -25,6 +25,7 @@ from packpass.capture import (
     masked,
     plain,
     plain_numbers,
+    plain_parts,
     running,
     shadows,
     subscripts,
@@ -145,14 +146,16 @@ _PLAIN = {plain_numbers.largest: builtins.max, plain_numbers.smallest: builtins.
 
 def _call_split(tx: Any, tensor: Any = None, split_size_or_sections: Any = None, dim: Any = None, **kwargs: Any) -> Any:
     sizes = split_size_or_sections or kwargs.get("split_size") or kwargs.get("split_sizes")
-    return _split(tx, plain.of_split, tensor, sizes, dim)
+    return _split(tx, plain_parts.of_split, tensor, sizes, dim)
 
 
 def _call_tensor_split(tx: Any, tensor: Any = None, indices: Any = None, dim: Any = None, **kwargs: Any) -> Any:
     places = places_of_split(tx, [] if indices is None else [indices], kwargs)
     if isinstance(places, TensorVariable):
         return None
-    return _split(tx, plain.of_tensor_split, tensor, places, dim)
+    if places is not None and tensor is not None and places.is_python_constant():
+        return divisible.sections(tx, tensor, places, *([] if dim is None else [dim]))
+    return _split(tx, plain_parts.of_tensor_split, tensor, places, dim)
 
 
 def watch(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -180,7 +183,7 @@ def _split(tx: Any, function: Any, tensor: Any, numbers: Any, dim: Any) -> Any:
     if numbers is None or tensor is None:
         return None
     numbers = numbers.realize()
-    if function is plain.of_split and (parts := divisible.split(tx, tensor, numbers, dim)) is not None:
+    if function is plain_parts.of_split and (parts := divisible.split(tx, tensor, numbers, dim)) is not None:
         return parts
     known = numbers_of(numbers)
     numbers = numbers if known is None else known

@@ -90,6 +90,14 @@ def split(tx: Any, tensor: Any, size: Any, dim: Any = None) -> Any:
     return parts
 
 
+def sections(tx: Any, tensor: Any, count: Any, dim: Any = None) -> Any:
+    """``torch.tensor_split(document, k)`` into k equal parts; None if it is something else."""
+    parts = call(tx, "chunk", tensor, count, *([] if dim is None else [dim]))
+    if parts is not None:
+        active.trace.chunks[parts] = None  # as above
+    return parts
+
+
 def _times(whole: Any, part: Any) -> int | None:
     """How often ``part`` goes into ``whole``, where it does: the same number for every length but 0; None otherwise."""
     length, size = whole.node.expr, part.node.expr

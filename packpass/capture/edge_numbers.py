@@ -17,7 +17,8 @@ from torch import fx
 
 from packpass._compat import free_unbacked_symbols
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, emit, example
-from packpass.capture.entries import is_constant, place_of, read_from
+from packpass.capture.entries import is_constant
+from packpass.markers.entries import place_of, read_from
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region

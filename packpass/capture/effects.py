@@ -11,7 +11,7 @@ import itertools
 import re
 from typing import Any
 
-from packpass.capture import expansions, joins, plain
+from packpass.capture import expansions, joins, plain_messages
 from packpass.capture.dynamo import (
     AutogradFunctionContextVariable,
     CellVariable,
@@ -298,8 +298,8 @@ def _is_read(frame: Any, name: str) -> bool:
 def _check_survivor(tx: Any, value: Any) -> None:
     if isinstance(value, Poison):
         raise value.refuse()
-    if isinstance(value, UserDefinedObjectVariable) and issubclass(value.python_type(), plain.OURS):
-        if issubclass(value.python_type(), (plain.Request, plain.Message)):
+    if isinstance(value, UserDefinedObjectVariable) and issubclass(value.python_type(), plain_messages.OURS):
+        if issubclass(value.python_type(), (plain_messages.Request, plain_messages.Message)):
             reason = "a graph break, or a return, that keeps hold of a point-to-point request"
             raise refuse("message-wait", reason, location_of(tx))
         reason = "a graph break or a return that keeps a sequence over documents needs their number to be a constant"

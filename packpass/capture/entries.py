@@ -20,6 +20,7 @@ from torch import fx
 
 from packpass._compat import free_unbacked_symbols
 from packpass.capture.dynamo import SymNodeVariable, emit
+from packpass.markers.entries import is_vector, place_of, read_from
 from packpass.markers.lengths import Steps, length_of
 from packpass.semantics import storage
 from packpass.semantics.effects import written_inputs
@@ -49,7 +50,7 @@ def list_of(region: Region, values: list[Any]) -> Any:
 def numbers_made(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
     """The proxy of the numbers of ``length`` documents, made in that way; None if they are not found, or all the
     same."""
-    vector = _emit(tx, made, length)
+    vector = _emit(tx, made, length) if _bits(made) < 64 else None
     return vector if vector is not None and _is_tensor(vector) else None
 
 
@@ -90,14 +91,6 @@ def made_of_tensor(read: Any, index: fx.Node, begin: fx.Node) -> Any:
     return None if entry is None else ("entry", *entry)
 
 
-def read_from(node: Any) -> Any:
-    """The node of the tensor of one integer that a number is read from, by ``item()`` or by ``int()``; None if it is
-    made in another way."""
-    while isinstance(node, fx.Node) and node.target is torch.sym_int:
-        node = node.args[0]
-    return node.args[0] if isinstance(node, fx.Node) and node.target == "item" else None
-
-
 def entry_of(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None:
     """``(name, ahead)`` of the vector, the same for all documents, of which ``read`` is the entry at the index plus
     ``ahead``."""
@@ -106,16 +99,6 @@ def entry_of(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | Non
     if found is None or ahead is None or not is_constant(found[0], begin):
         return None
     return found[0].name, ahead
-
-
-def place_of(read: Any) -> tuple[fx.Node, Any] | None:
-    """``(vector, place)`` of an entry of a vector of integers, as it is read."""
-    if not isinstance(read, fx.Node) or read.target not in (torch.select, operator.getitem) or read.kwargs:
-        return None
-    tensor, *at = read.args
-    if read.target is torch.select:
-        at = at[1:] if at[0] == 0 else []
-    return (tensor, at[0]) if len(at) == 1 and isinstance(tensor, fx.Node) and _is_vector(tensor) else None
 
 
 def _column(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None:
@@ -127,7 +110,7 @@ def _column(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None
         return None
     matrix: Any = row.args[0]
     column: Any = read.args[1]
-    known = isinstance(matrix, fx.Node) and _is_vector(matrix, rank=2) and is_constant(matrix, begin)
+    known = isinstance(matrix, fx.Node) and is_vector(matrix, rank=2) and is_constant(matrix, begin)
     return (matrix.name, column) if known else None
 
 
@@ -140,11 +123,6 @@ def _ahead(at: Any, index: fx.Node) -> int | None:
     first, second = at.args
     number = second if first is index else first if second is index else None
     return number if type(number) is int else None
-
-
-def _is_vector(tensor: fx.Node, rank: int = 1) -> bool:
-    fake = tensor.meta.get("example_value")
-    return isinstance(fake, torch.Tensor) and fake.dim() == rank and not fake.dtype.is_floating_point
 
 
 def is_constant(tensor: fx.Node, begin: fx.Node) -> bool:
@@ -161,7 +139,9 @@ def is_constant(tensor: fx.Node, begin: fx.Node) -> bool:
 def vector_of(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
     """The proxy of the numbers of ``length`` documents, made in that way; None if they are not found, or all the
     same."""
-    vector = None if isinstance(made, int) else _emit(tx, made, length if holds_entries(made) else None)
+    vector = (
+        None if isinstance(made, int) or _bits(made) > 63 else _emit(tx, made, length if holds_entries(made) else None)
+    )
     return vector if vector is not None and _is_tensor(vector) else None
 
 
@@ -192,7 +172,39 @@ def _emit(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
     parts = [_emit(tx, part, length) for part in (first, second)]
     if any(part is None for part in parts) or not any(_is_tensor(part) for part in parts):
         return None
-    return emit(tx, what, *parts).as_proxy()
+    return _computed(tx, what, *parts)
+
+
+_ROW, _SIDE = 24, 16
+"""So many bits hold what products are made of: documents of no more than 16 million tokens, images whose sides have no
+more than 65,536 patches each."""
+
+
+def _bits(made: Any) -> int:
+    """How many bits hold such a number: those of Python have no end."""
+    if isinstance(made, int):
+        return made.bit_length()
+    what, first, second = made
+    if what == "lengths":
+        return _ROW + sum(by.bit_length() for op, by in second if op is operator.mul)
+    if isinstance(what, str):
+        return _SIDE if what == "column" else _ROW
+    one, other = _bits(first), _bits(second)
+    return one + other if what is operator.mul else max(one, other) + (what in _OF_TENSORS)
+
+
+SMALL = 1 << 8
+"""By numbers up to it, what boundaries of 32 bits hold may be multiplied in 32 bits: rows are not as long."""
+
+
+def _computed(tx: InstructionTranslatorBase, function: Any, *parts: Any) -> Any:
+    """The proxy of what a function makes of numbers of all documents, in 64 bits where 32 may be too few for what
+    Python's numbers hold."""
+    numbers = [part for part in parts if isinstance(part, int)]
+    product = function is operator.mul and not numbers
+    if product or any(abs(number) > SMALL for number in numbers):
+        parts = tuple(emit(tx, "long", p, method=True).as_proxy() if _is_tensor(p) else p for p in parts)
+    return emit(tx, function, *parts).as_proxy()
 
 
 def _is_tensor(part: Any) -> bool:
@@ -247,7 +259,7 @@ def _cut(
         return None
     vector = emit(tx, "long", tx.output.current_tracer.proxy(tensor), method=True).as_proxy()
     if step is not None:
-        vector = emit(tx, step[0], vector, step[1]).as_proxy()
+        vector = _computed(tx, step[0], vector, step[1])
     if ahead == 0 and stop == 0:
         return vector
     return emit(tx, operator.getitem, vector, slice(ahead or None, int(stop) or None)).as_proxy()
@@ -259,7 +271,7 @@ def stepped(tx: InstructionTranslatorBase, lengths: str, steps: Steps) -> Any:
     if vector is None or vector.node.target != "clone":
         return None
     for op, by in steps:
-        vector = emit(tx, op, vector, by).as_proxy()
+        vector = _computed(tx, op, vector, by)
     return vector
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from packpass._compat import statically_known_true
-from packpass.capture import plain
+from packpass.capture import plain_messages
 from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, call, constant, example
 from packpass.capture.state import active
 
@@ -88,7 +88,7 @@ def _returns_handle(async_op: Any) -> bool:
 
 def _all_to_all_single_done(output: Any, input: Any, received: Any, sent: Any, group: Any) -> Any:
     torch.distributed.all_to_all_single(output, input, received, sent, group)
-    return plain.Done()
+    return plain_messages.Done()
 
 
 # === Lists ===================================================================================================
@@ -103,7 +103,7 @@ def _between_lists(tx: Any, outputs: Any, inputs: Any, group: Any, async_op: Any
     if alike is None:
         return None
     made = call(tx, _all_to_all if alike else _all_to_all_uneven, outputs, inputs, group)
-    return call(tx, plain.Done) if handle else made
+    return call(tx, plain_messages.Done) if handle else made
 
 
 def _between_lists_with_gradient(tx: Any, outputs: Any, inputs: Any, group: Any) -> Any:

@@ -6,7 +6,7 @@ exchange; no marker ever executes or reaches the inner backend. A frame in which
 torch would, messages between graphs included.
 
 
-The request itself is plain Python (`packpass.capture.plain.Request`).
+The request itself is plain Python (`packpass.capture.plain_messages.Request`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from packpass.capture import plain
+from packpass.capture import plain_messages
 from packpass.capture.dynamo import (
     GuardBuilder,
     ListVariable,
@@ -41,7 +41,7 @@ def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any
         return None
     arguments = _bound(function, args, kwargs)
     if function is dist.P2POp:
-        message = call(tx, plain.message, constant(len(active.trace.messages)))
+        message = call(tx, plain_messages.message, constant(len(active.trace.messages)))
         active.trace.messages[message] = arguments
         return message
     if function is not dist.batch_isend_irecv:
@@ -67,7 +67,7 @@ def _functions() -> tuple[Any, ...]:
 
 
 def _wait(tx: Any, request: UserDefinedObjectVariable) -> VariableTracker:
-    """`plain.wait`."""
+    """`plain_messages.wait`."""
     region, iteration, number = active.trace.requests[request]
     if not active.regions or active.regions[-1] is not region or region.iteration != iteration:
         raise refuse_request(tx, "a wait outside of the iteration")
@@ -84,8 +84,8 @@ def _refuse_request(tx: Any, what: Any) -> VariableTracker:
     raise refuse_request(tx, str(what.as_python_constant()))
 
 
-QUESTIONS: dict[Any, Callable[..., Any]] = {plain.wait: _wait, plain.refuse_request: _refuse_request}
-"""Function of `plain` -> ``answer(tx, *arguments)``."""
+QUESTIONS: dict[Any, Callable[..., Any]] = {plain_messages.wait: _wait, plain_messages.refuse_request: _refuse_request}
+"""Function of `plain_messages` -> ``answer(tx, *arguments)``."""
 
 
 def _bound(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _message(tx: Any, function: Any, given: dict[str, Any], peer: str, peer_in_g
     frame.message_groups.setdefault(group.group_name, (location_of(tx), set()))[1].add(rank or 0)
     marker = SEND if function is dist.isend else RECV
     tx.output.create_proxy("call_function", marker, (tensor.as_proxy(), rank, tag or 0, group.group_name, number), {})
-    request: VariableTracker = call(tx, plain.request, constant(number))
+    request: VariableTracker = call(tx, plain_messages.request, constant(number))
     active.trace.requests[request] = (region, region.iteration, number)
     return request
 

@@ -43,7 +43,13 @@ def kept(made: Any) -> Any:
 
 
 def position(documents: Any, key: Any) -> Any:
-    """The index that a subscript means, if every batch has such an entry; refuses the loop otherwise."""
+    """The index that a subscript means, if every batch has such an entry; None for a number that is data, of a sequence
+    that can be picked from; refuses the loop otherwise."""
+    _never(documents, key)
+
+
+def steps(documents: Any, key: Any) -> Any:
+    """Has a slice a step, of a sequence of which entries can be picked?"""
     _never(documents, key)
 
 
@@ -68,16 +74,6 @@ def grow(documents: Any, more: Any, front: Any) -> Any:
     _never(documents, more, front)
 
 
-def wait(request: Any) -> Any:
-    """Wait for a point-to-point request."""
-    _never(request)
-
-
-def refuse_request(what: Any) -> Any:
-    """Refuse the loop: a point-to-point request is used for something else than one wait."""
-    _never(what)
-
-
 # === Sequences ===============================================================================================
 
 
@@ -90,6 +86,7 @@ class Documents:
         self.kind = kind  # the type it stands for
         self.calls = calls  # does making an entry call code of the user?
         self.origin = origin  # the tensor whose tolist() this is
+        self.pick: Any = None  # makes an entry from any number, as a subscript of a list does
         self.cut: Any = None  # for a slice of such a list: that tensor, and how many entries are left out at its ends
 
     def __iter__(self) -> Any:
@@ -100,6 +97,8 @@ class Documents:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
+            if steps(self, key):
+                return every(self, key)
             first, last = bounds(self, key)
             get = self.get
             part = Documents(
@@ -107,7 +106,10 @@ class Documents:
             )
             part.cut = None if self.cut or self.origin is None else (self.origin, first, last)
             return part
-        return self.get(position(self, key))
+        if isinstance(key, torch.Tensor):
+            key = key.item()
+        at = position(self, key)
+        return self.pick(key) if at is None else self.get(at)
 
     def __getattr__(self, name: Any) -> Any:
         return refuse_use(name)
@@ -203,6 +205,32 @@ def of_count(stop: Any) -> Any:
     return Documents(stop, identity, range)
 
 
+def of_steps(length: Any, start: Any, step: Any) -> Any:
+    """``range(start, stop, step)``, which has so many entries."""
+    return Documents(length, lambda i: start + i * step, range)
+
+
+def every(documents: Any, key: Any) -> Any:
+    """``documents[start::step]``."""
+    start, step, pick = key.start or 0, key.step, documents.pick
+    if step == -1:
+        return backwards(documents)
+    return pickable((documents.length - start + step - 1) // step, lambda i: pick(start + i * step), documents.kind)
+
+
+def backwards(documents: Any) -> Any:
+    """``reversed(documents)`` of a sequence."""
+    get, last = documents.pick or documents.get, documents.length - 1
+    return pickable(documents.length, lambda i: get(last - i), documents.kind)
+
+
+def pickable(length: Any, get: Any, kind: Any, origin: Any = None) -> Any:
+    """A sequence whose entries are read from tensors by their place, so that any number may pick them."""
+    made = Documents(length, get, kind, False, origin)
+    made.pick = get
+    return made
+
+
 def of_range(start: Any, stop: Any) -> Any:
     """``range(start, stop)``."""
     return Documents(stop - start, lambda i: i + start, range)
@@ -210,7 +238,7 @@ def of_range(start: Any, stop: Any) -> Any:
 
 def of_tensor(x: Any) -> Any:
     """The 0-d entries of a 1-D tensor, as ``for t in x`` yields them."""
-    return Documents(x.size(0), lambda i: x[i], list)
+    return pickable(x.size(0), lambda i: x[i], list)
 
 
 def of_tolist(x: Any) -> Any:
@@ -219,7 +247,7 @@ def of_tolist(x: Any) -> Any:
     The list keeps its numbers when the tensor changes; the passes see through a copy of one that does not.
     """
     numbers = x.clone()
-    return Documents(x.size(0), lambda i: numbers[i].item(), list, False, numbers)
+    return pickable(x.size(0), lambda i: numbers[i].item(), list, numbers)
 
 
 def of_rows(x: Any, columns: Any) -> Any:
@@ -253,22 +281,6 @@ def collected(iterator: Any) -> Any:
     for entry in iterator:
         out.append(entry)
     return out
-
-
-def of_split(x: Any, lengths: Any, dim: Any) -> Any:
-    """``torch.split(x, lengths, dim)``, where ``lengths`` is the ``tolist()`` of a tensor."""
-    origin = lengths.origin
-    return Documents(lengths.length, lambda i: markers.SPLIT_GET(x, origin, i, dim), tuple)
-
-
-def of_tensor_split(x: Any, places: Any, dim: Any) -> Any:
-    """``torch.tensor_split(x, places, dim)``, where ``places`` is the ``tolist()`` of a tensor: the first document
-    begins with the tensor, and the last ends with it. Each is what a slice is, for places that fall and negative ones,
-    too."""
-    inner = places.origin.long()
-    ends = of_tolist(torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), x.shape[dim]))))
-    before = (slice(None),) * (dim % x.dim())
-    return Documents(places.length + 1, lambda i: x[(*before, slice(ends.get(i), ends.get(i + 1)))], tuple)
 
 
 def of_tuples(kind: Any, columns: Any) -> Any:
@@ -335,56 +347,3 @@ def of_enumerate(items: Any) -> Any:
 def of_enumerate_from(items: Any, start: Any) -> Any:
     """``enumerate(items, start)``."""
     return Once(items.length, lambda i: (i + start, items.get(i)), enumerate, items.calls)
-
-
-# === Messages ================================================================================================
-
-
-class Request:
-    """What ``isend`` and ``irecv`` return: good for one ``wait()`` in its own iteration."""
-
-    def __init__(self, number: Any) -> None:
-        self.number = number
-
-    def wait(self, *args: Any, **kwargs: Any) -> Any:
-        if args or kwargs:
-            return refuse_request("a wait with a time-out")
-        return wait(self)
-
-    def __getattr__(self, name: Any) -> Any:
-        return refuse_request(name)
-
-
-class Done:
-    """What a collective with ``async_op=True`` returns in a loop over documents, where it is complete at once."""
-
-    def wait(self, *args: Any, **kwargs: Any) -> Any:
-        return True
-
-    def is_completed(self) -> Any:
-        return True
-
-    def __getattr__(self, name: Any) -> Any:
-        return refuse_request(name)
-
-
-class Message:
-    """A ``dist.P2POp``: goes into the list of ``batch_isend_irecv``, nowhere else."""
-
-    def __init__(self, number: Any) -> None:
-        self.number = number
-
-    def __getattr__(self, name: Any) -> Any:
-        return refuse_request(name)
-
-
-def request(number: Any) -> Any:
-    return Request(number)
-
-
-def message(number: Any) -> Any:
-    return Message(number)
-
-
-OURS = (Documents, Entries, Request, Done, Message)
-"""Nothing of these may outlive the graph."""

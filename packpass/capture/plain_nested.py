@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from packpass.capture.plain import of_split, of_tolist
+from packpass.capture.plain import of_tolist
+from packpass.capture.plain_parts import of_split
 
 
 def jagged(row: Any, offsets: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import itertools
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,8 @@ import sympy
 import torch
 
 from packpass import markers
-from packpass._compat import hint_of
-from packpass.capture import joins, lone, one_by_one, plain, plain_numbers, ranges, watch
+from packpass._compat import free_unbacked_symbols, hint_of
+from packpass.capture import joins, lone, one_by_one, plain, plain_messages, plain_numbers, ranges, watch
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -29,6 +30,7 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of
 from packpass.capture.sequences import (
+    can_be_picked,
     collect,
     documents_of,
     expression,
@@ -62,12 +64,13 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     backwards = len(args) == 3 and number_of(args[2]) == -1
     if own is None and (len(args) < 3 or backwards):
         ranges.refuse_tokens(tx, args[:2])
-    if own is not None or (len(args) == 3 and number_of(args[2]) != 1 and not backwards):
-        current_frame().stepped.add(location_of(tx))
+    if own is not None:
         return own
-    start, stop = (constant(0), args[0]) if len(args) == 1 else args[1::-1] if backwards else args[:2]
+    if len(args) == 3 and number_of(args[2]) != 1:
+        return _steps(tx, *args)
+    start, stop = (constant(0), args[0]) if len(args) == 1 else args[:2]
     if all(a.is_python_constant() for a in (start, stop)):
-        n = stop.as_python_constant() + backwards
+        n = stop.as_python_constant()
         if isinstance(n, int) and n >= 1:
             watch.enter_loop_mode(tx, watch.static_sizes(n))
         return call(tx, plain.of_count, stop) if number_of(start) == 0 and lone.is_lone_range(tx, n) else None
@@ -76,12 +79,54 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     # Only the difference counts: range(1, n) runs as often as range(n - 1).
     if not watch.loop_mode_for_symint(tx, expression(stop) - expression(start)):
         return None
-    if backwards:
-        raise refuse_use(tx, "range() from the last document to the first")
     if watch.is_largest_number(tx, expression(stop)):
         # It may be less than nothing, which is as many as nothing.
         stop = call(tx, torch.sym_max, stop, start)
     return call(tx, plain.of_count, stop) if number_of(start) == 0 else call(tx, plain.of_range, start, stop)
+
+
+def _steps(tx: Translator, start: Any, stop: Any, step: Any) -> Any:
+    """``range(start, stop, step)``, of documents in another order or some of them; None if it is what it seems."""
+    by = number_of(step)
+    if by is None or by == 0:
+        current_frame().stepped.add(location_of(tx))
+        return None
+    ends = (start, stop) if by > 0 else (stop, start)
+    if all(a.is_python_constant() for a in ends):
+        n = number_of(ends[1])
+        if n is not None and n >= 1:
+            watch.enter_loop_mode(tx, watch.static_sizes(n + (by < 0)))
+        current_frame().stepped.add(location_of(tx))
+        return None
+    known = all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in ends)
+    if not known or not watch.loop_mode_for_symint(tx, expression(ends[1]) - expression(ends[0])):
+        current_frame().stepped.add(location_of(tx))
+        return None
+    span = call(tx, operator.sub, ends[1], ends[0])
+    if abs(by) > 1:  # rounded up
+        span = call(tx, operator.floordiv, call(tx, operator.add, span, constant(abs(by) - 1)), constant(abs(by)))
+    return call(tx, plain.of_steps, span, start, step)
+
+
+def _reversed(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    found = documents_of(tx, args[0]) if len(args) == 1 and not kwargs else None
+    if found is None or is_once(found):
+        return None
+    counted = attribute(tx, found, "kind").as_python_constant() is range
+    return call(tx, plain.backwards, found) if counted or can_be_picked(tx, found) else None
+
+
+def _settled(one: Any, other: Any, difference: Any) -> Any:
+    """The difference of two lengths; for halves of one number, which of them is longer is asked."""
+    sizes = [value.sym_num for value in (one, other) if isinstance(value, SymNodeVariable)]
+    halves = any(type(part).__name__ == "FloorDiv" for part in difference.atoms(sympy.Function))
+    if not halves or len(sizes) < 2 or any(free_unbacked_symbols(size) for size in sizes):
+        return difference
+    one_hint, other_hint = (hint_of(size) for size in sizes)
+    if one_hint is None or other_hint is None:
+        return difference
+    apart = one_hint - other_hint
+    return sympy.Integer(apart) if sizes[0] - sizes[1] == apart else difference
 
 
 def _shortest(tx: Translator, items: list[Any], what: str, strict: bool) -> Any:
@@ -90,7 +135,7 @@ def _shortest(tx: Translator, items: list[Any], what: str, strict: bool) -> Any:
     for item in items[1:]:
         length = length_of(tx, item)
         watch.settle(length, shortest)
-        difference = sympy.sympify(expression(length) - expression(shortest))
+        difference = _settled(length, shortest, sympy.sympify(expression(length) - expression(shortest)))
         if not difference.is_Integer or (strict and difference != 0):
             lengths = f"{expression(shortest)} and {expression(length)}"
             reason = f"{what} of sequences whose lengths are not provably equal ({lengths})"
@@ -263,7 +308,7 @@ def _isinstance(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 2 or not is_documents(args[0]) or is_ours(tx):
         return None
     wanted = args[1]
-    if wanted.is_python_constant() and wanted.as_python_constant() in (*plain.OURS, plain.Once):
+    if wanted.is_python_constant() and wanted.as_python_constant() in (*plain_messages.OURS, plain.Once):
         return None  # while one is being made
     kind = attribute(tx, args[0], "kind")
     if not kind.is_python_constant() or not wanted.is_python_constant():
@@ -284,6 +329,7 @@ FUNCTIONS: dict[Any, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     itertools.pairwise: _pairwise,
     itertools.starmap: _starmap,
     itertools.accumulate: _accumulate,
+    builtins.reversed: _reversed,
     builtins.list: listed,
     builtins.tuple: _tuple,
     builtins.iter: _iter,

@@ -10,9 +10,10 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 
-from packpass.capture import edges, lone, plain, plain_nested, watch
+from packpass.capture import edges, lone, plain, plain_nested, plain_parts, watch
 from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -27,6 +28,7 @@ from packpass.capture.dynamo import (
     call,
     constant,
     current_scope_id,
+    emit,
     example,
     variable,
 )
@@ -218,6 +220,8 @@ def _position(tx: Translator, documents: Value, key: Value) -> Value:
         # A negative number counts from the end, one too large raises: neither is what the entry of it would be.
         if _in_range(expression(key), length) or edges.is_neighbour(expression(key)):
             return key
+        if active.regions and can_be_picked(tx, documents):
+            return constant(None)
         raise refuse_use(tx, f"entry [{key.sym_num}] of a sequence with one entry per document")
     raise refuse_use(tx, "this subscript")
 
@@ -233,6 +237,50 @@ def _bounds(tx: Translator, documents: Value, key: Value) -> Value:
     if (first, last) not in ((0, 0), (1, 0), (0, -1)):
         raise refuse_use(tx, "a slice other than [1:] or [:-1]")
     return TupleVariable([constant(first), constant(-1 * last if last else 0)], mutation_type=ValueMutationNew())
+
+
+def can_be_picked(tx: Translator, documents: Value) -> bool:
+    pick = attribute(tx, documents, "pick")
+    return not (pick.is_python_constant() and pick.as_python_constant() is None)
+
+
+def _steps(tx: Translator, documents: Value, key: Value) -> Value:
+    """`plain.steps`."""
+    key = key.realize()
+    assert isinstance(key, SliceVariable)
+    known = [v.as_python_constant() if v.is_python_constant() else v for v in key.items]
+    start, stop, step = known
+    whole = stop is None and can_be_picked(tx, documents)
+    forward = type(step) is int and step > 1 and (start is None or (type(start) is int and 0 <= start < step))
+    return constant(whole and (forward or (step == -1 and start is None)))
+
+
+def _ends_of_part(tx: Translator, lengths: Value, x: Value, dim: Value, i: Value) -> Value:
+    """`plain_parts.ends_of_part`; torch splits a tensor only where the lengths add up to its size."""
+    region, node = active.regions[-1], lengths.as_proxy().node
+
+    def made() -> Any:
+        ends = emit(tx, torch.cumsum, lengths.as_proxy(), 0)
+        size = x.call_method(tx, "size", [dim], {})
+        fits = emit(tx, operator.eq, emit(tx, torch.sum, lengths.as_proxy()).as_proxy(), size.as_proxy())
+        tx.output.create_proxy("call_function", torch._assert_async, (fits.as_proxy(), NOT_SPLIT), {})
+        return ends
+
+    ends = region.in_front(("ends", node, x.as_proxy().node, dim.as_python_constant()), made)
+    if not _counts_up(sympy.sympify(expression(i)), expression(region.index)):
+        return call(tx, plain_parts.part_by_length, ends, lengths, i)
+    pad = torch.nn.functional.pad
+    boundaries = region.in_front(("boundaries", node), lambda: emit(tx, pad, ends.as_proxy(), (1, 0)))
+    return call(tx, plain_parts.part_by_boundaries, boundaries, i)
+
+
+def _counts_up(number: Any, index: Any) -> bool:
+    """Is a number made of the loop's index, and of constants that are not negative?"""
+    coefficients = sympy.Poly(number, index).all_coeffs() if number.is_polynomial(index) else [None]
+    return all(c is not None and c.is_Integer and c >= 0 for c in coefficients)
+
+
+NOT_SPLIT = "packpass: the lengths that a tensor is split by do not add up to its size"
 
 
 def take(tx: Translator, documents: Any) -> Value:
@@ -280,6 +328,8 @@ QUESTIONS: dict[Any, Callable[..., Any]] = {
     plain.advance: _advance,
     plain.position: _position,
     plain.bounds: _bounds,
+    plain.steps: _steps,
+    plain_parts.ends_of_part: _ends_of_part,
     plain.take: take,
     plain.refuse_use: _refuse_use,
 }

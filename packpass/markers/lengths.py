@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from packpass.markers.loops import SPLIT_GET
+from packpass.semantics.effects import mutated_after
 
 STEPS = (operator.floordiv, operator.mul)
 Steps = tuple[tuple[Any, int], ...]
@@ -33,8 +34,10 @@ def length_of(node: fx.Node, index: fx.Node) -> tuple[str, Steps] | None:
     """``(node name of the lengths, steps)`` if a number was made from entry ``index`` of a list of lengths."""
     entry, steps = unstepped(node)
     lengths = _lengths_read(entry, index)
-    # The numbers of a tolist(): a copy that nobody can change.
-    return (lengths.name, steps) if lengths is not None and lengths.target == "clone" else None
+    # The numbers of a tolist(): a copy that nobody changes.
+    if lengths is None or lengths.target != "clone" or mutated_after(lengths.graph, lengths, lengths.next):
+        return None
+    return lengths.name, steps
 
 
 def _lengths_read(node: fx.Node, index: fx.Node) -> Any:

@@ -22,8 +22,8 @@ from passes.document_loops.machine import (
     Number,
     Segment,
     Slot,
-    common_window,
 )
+from passes.document_loops.moved import common_window
 from passes.document_loops.op_names import label
 from passes.document_loops.rules import bound_arguments, minds_unread, only_documented
 from passes.document_loops.terms import (
@@ -100,17 +100,18 @@ def _slot(machine: Machine, slot: Slot, node: fx.Node) -> Term:
 
 
 def length(machine: Machine, window: Window) -> Affine:
-    """Slots of the document between the front and the back of a plain window (negative if they overlap)."""
+    """Slots of the document between the front and the back of a plain window (negative if they overlap), or between
+    two numbers of the document."""
+    if window.between is not None:
+        return window.between[1].plus(window.between[0], -1)
     of, k = machine.boundaries
     return Affine.of(Bound(of, k + 1)).plus(Affine.of(Bound(of, k)), -1).plus(Affine.of(window.front + window.back), -1)
 
 
 def require_slots(machine: Machine, window: Window, count: int, message: str) -> None:
     """Eager raises for a document with fewer slots in the window."""
-    plain = window if window.plain else Window()
-    check = Check(length(machine, plain), "ge", Affine.of(count), f"packpass: {message}", machine.least)
-    if check not in machine.checks:
-        machine.checks.append(check)
+    plain = window if window.plain or window.between is not None else Window()
+    machine.require(length(machine, plain), "ge", Affine.of(count), f"packpass: {message}")
 
 
 def cast(machine: Machine, term: Term, have: torch.dtype, want: torch.dtype) -> Term:
@@ -195,7 +196,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
     for key, v in bound_arguments(node).items():
         if isinstance(v, fx.Node) and is_per_document(machine.value(v)) and not broadcasts(op_of(node), key):
             raise Refused("no-rule", f"{label(node)} with a per-document {key} has no rule", node)
-    window = common_window(segments) if segments else Window()
+    window = common_window(machine, segments) if segments else Window()
     dim = segments[0].dim if segments else 0
     if any(s.dim != dim for s in segments):
         raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
@@ -307,7 +308,9 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
         return OPAQUE
     if not any(is_per_document(a) for a in args):
         return OPAQUE
-    want = as_tensor_dtype(example(node))
+    want, bits = as_tensor_dtype(example(node)), _bits(name, args)
+    if want is torch.int64 and bits > 63:
+        return OPAQUE
     if name in DIVIDING:
         if isinstance(args[1], Affine) and not args[1].is_const:
             message = "packpass: division by zero in a loop over documents"
@@ -338,7 +341,21 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
         parts[0] = machine.intern(Apply(torch.mul, False, (parts[0], scale), (), 0))
     if name in ("maximum", "minimum") and not isinstance(parts[1], Term):
         limit = (("min" if name == "maximum" else "max", parts[1]),)
-        return Number(machine.intern(Apply(torch.clamp, False, (parts[0],), limit, 0)))
+        return Number(machine.intern(Apply(torch.clamp, False, (parts[0],), limit, 0)), bits)
     if name == "sym_float":
         return Number(parts[0])
-    return Number(machine.intern(Apply(getattr(torch, name), False, tuple(parts), (), 0)))
+    return Number(machine.intern(Apply(getattr(torch, name), False, tuple(parts), (), 0)), bits)
+
+
+_ROW = 24
+"""So many bits hold what products are made of: documents of no more than 16 million tokens."""
+
+
+def _bits(name: str, args: list[Any]) -> int:
+    """How many bits hold what arithmetic makes of integers: those of Python have no end."""
+    each = [
+        arg.bits if isinstance(arg, Number) else arg.bit_length() if type(arg) is int
+        else _ROW + max((abs(c).bit_length() for _, c in arg.atoms), default=0) if isinstance(arg, Affine) else 0
+        for arg in args
+    ]  # fmt: skip
+    return sum(each) if name in ("mul", "pow") else max(each) + (name in ("add", "sub"))

@@ -22,9 +22,21 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import example
 from passes.document_loops.boundaries import taken_apart
+from passes.document_loops.emit_documents import vector_of
 from passes.document_loops.inequalities import counts_from_the_start
-from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived, Index, Invariant, place
+from passes.document_loops.integers import (
+    FULL,
+    Affine,
+    Bound,
+    Boundaries,
+    Derived,
+    Index,
+    Invariant,
+    Window,
+    place,
+)
 from passes.document_loops.machine import Machine, Segment, Store, selection
+from passes.document_loops.moved import first_slots
 from passes.document_loops.terms import Term
 
 if TYPE_CHECKING:
@@ -51,6 +63,8 @@ class Elsewhere(Term):
     per_row: int | None
     at_end: bool
     least: int
+    window: Window
+    """The slots of the document that are there, if not all: its first ones, up to a number of its own."""
 
     def emit(self, emitter: Emitter) -> fx.Node:
         """The slots, moved to where the row has those documents."""
@@ -86,7 +100,10 @@ class Elsewhere(Term):
         if self.per_row is not None:
             rows = emitter.call(operator.mul, emitter.entries(), extent)
             begins = emitter.call(torch.add, begins, rows)
-        return emitter.call(_ops.segment_places.default, emitter.cu, begins, emitter.total)
+        places = emitter.call(_ops.segment_places.default, emitter.cu, begins, emitter.total)
+        if self.window == FULL:
+            return places
+        return emitter.call(torch.where, emitter.mask(self.window), places, -1)
 
     def _checked(self, emitter: Emitter, extent: Any) -> fx.Node:
         """Where the documents begin, all of which must lie within the tensor."""
@@ -95,11 +112,16 @@ class Elsewhere(Term):
             begins = emitter.call(torch.full_like, emitter.given, begins, dtype=torch.int64)
         if self.at_end:
             begins = emitter.call(torch.add, begins, extent)
-        ends = emitter.call(torch.add, begins, emitter.lengths())
+        slots = (
+            emitter.lengths()
+            if self.window.between is None
+            else vector_of(emitter, self.window.between[1], torch.int64)
+        )
+        ends = emitter.call(torch.add, begins, slots)
         inside = emitter.call(
             torch.logical_and, emitter.call(operator.ge, begins, 0), emitter.call(operator.le, ends, extent)
         )
-        empty = emitter.call(operator.eq, emitter.lengths(), 0)
+        empty = emitter.call(operator.eq, slots, 0)
         allowed = emitter.call(torch.logical_and, inside, emitter.call(torch.logical_not, empty))
         fits = allowed if self.at_end else emitter.call(torch.logical_or, inside, empty)
         message = "packpass: a document is longer than the part of another tensor that it is read from or written to"
@@ -161,6 +183,9 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
     if length.length_of() is None:
         length = taken_apart(machine, length, machine.here or base)
     documents = own_documents(length)
+    few = None if at_end or machine.boundaries in (None, (documents, 0)) else first_slots(machine, length)
+    if few is not None and not _is_beside(begin, machine.boundaries[0]) and counts_from_the_start(begin):
+        return _segment(machine, base, entries, cut, row, begin, at_end, few)
     if documents is None:
         return None
     if documents.made is not None and (at_end or not all(map(counts_from_the_start, (begin, end)))):
@@ -296,14 +321,21 @@ def _is_beside(begin: Affine, boundaries: Any) -> bool:
 
 
 def _segment(
-    machine: Machine, base: fx.Node, entries: list[Any], cut: int, row: int | None, begin: Affine, at_end: bool
+    machine: Machine,
+    base: fx.Node,
+    entries: list[Any],
+    cut: int,
+    row: int | None,
+    begin: Affine,
+    at_end: bool,
+    window: Window = FULL,
 ) -> Segment:
     index, (dim, *rows), rank = selection(entries, *(d for d in (cut, row) if d is not None))
     rank -= len(rows)
     per_row = rows[0] if rows else None
-    key = (base, index, dim, begin, per_row, at_end, machine.least)
+    key = (base, index, dim, begin, per_row, at_end, machine.least, window)
     store = machine.outer.get(key)
     if store is None:
-        term = machine.intern(Elsewhere(base, index, dim, rank, begin, per_row, at_end, machine.least))
+        term = machine.intern(Elsewhere(base, index, dim, rank, begin, per_row, at_end, machine.least, window))
         store = machine.outer[key] = Store(term, outer=term)
-    return Segment(store, FULL, rank)
+    return Segment(store, window, rank)

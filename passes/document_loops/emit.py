@@ -15,7 +15,7 @@ from packpass.semantics.build import Builder, NotBuilt
 from passes.document_loops import emit_documents
 from passes.document_loops.boundaries import summed
 from passes.document_loops.emit_shifts import as_roll, stored
-from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived, Invariant, Window, place
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived, Invariant, Window, broadcast, place
 from passes.document_loops.terms import (
     ANY,
     LENGTH,
@@ -37,6 +37,10 @@ from passes.nodes import snapshot_of
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
+
+
+_SMALL, _LARGEST = 1 << 8, 1 << 31
+"""Products with smaller numbers fit into the 32 bits of boundaries, as rows do; with larger ones maybe not into 64."""
 
 
 class Emitter:
@@ -65,7 +69,11 @@ class Emitter:
         self.boundaries = boundaries
         self.begins: fx.Node | None = None
         """Where the documents begin in the tensors that they are cut from (`passes.document_loops.fitting`)."""
-        self.cu = self.given = self._boundary_node(boundaries, fit)
+        try:
+            self.cu = self.given = self._boundary_node(boundaries, fit)
+        except Refused:
+            self.abandon()
+            raise
         self._first: fx.Node | None = None
         """Where the documents begin, if slots are counted from there."""
 
@@ -141,8 +149,10 @@ class Emitter:
         return self.total
 
     def mask(self, window: Window) -> fx.Node:
-        """bool [total]: True on the slots of a plain window of every document."""
-        if window not in self._masks:
+        """bool [total]: True on the slots of a plain window, or one between two numbers, of every document."""
+        if window not in self._masks and window.between is not None:
+            self._masks[window] = emit_documents.mask_between(self, *window.between)
+        elif window not in self._masks:
             self._masks[window] = self.call(_ops.window_mask.default, self.cu, self.total, window.front, window.back)
         return self._masks[window]
 
@@ -157,7 +167,7 @@ class Emitter:
 
     def choose(self, window: Window, inside: Any, outside: Any, dim: int) -> fx.Node:
         """``inside`` on the slots of ``window``, ``outside`` on the document's other slots (the tail is free)."""
-        if not window.plain:
+        if not window.plain and window.between is None:
             window = Window(back=window.last) if window.last is not None else Window(front=window.first or 0)
             inside, outside = outside, inside
         mask = self._mask_for(window, dim)
@@ -286,22 +296,27 @@ class Emitter:
         return self._total(value, entries)
 
     def _total(self, value: Affine, entries: Callable[[Any], Any]) -> Any:
-        """The sum that a number is; ``entries`` makes those of a vector."""
+        """The sum that a number is; ``entries`` makes those of a vector. Numbers of Python have more than 32 bits."""
         total: Any = value.const
+        large = abs(total) > _SMALL or any(abs(c) > _SMALL for _, c in value.atoms)
+        if any(abs(c) >= _LARGEST for _, c in value.atoms) or abs(total) >= 1 << 62:
+            raise Refused("index-as-number", "a number of a document is more than 64 bits hold", self.before)
         for atom, c in sorted(value.atoms, key=repr):
             part: Any
             if isinstance(atom, Derived):
                 part = self._derived(atom.function, [self._total(arg, entries) for arg in atom.args])
             else:
                 part = atom.node if isinstance(atom, Invariant) else entries(atom)
+            if large and _is_tensor(part) and example(part).dtype is torch.int32:
+                part = self.call("long", part, method=True)
             part = self.call(operator.mul, part, c) if c != 1 else part
             total = self.call(operator.add, part, total) if isinstance(total, fx.Node) or total else part
         return total
 
     def _derived(self, function: Any, args: list[Any]) -> fx.Node:
         """A quotient or remainder, the smaller or larger of two numbers, or a place of every document."""
-        if function is place:
-            return emit_documents.place_of(self, *args)
+        if function in (place, broadcast):
+            return emit_documents.OF_NUMBERS[function](self, *args)
         if function not in (min, max):
             return self.call(function, *args)
         args.sort(key=lambda arg: not (isinstance(arg, fx.Node) and isinstance(example(arg), torch.Tensor)))
@@ -328,6 +343,8 @@ class Emitter:
             return self.lengths()
         if atom.of == boundaries or atom.k < 0:
             raise Refused("index-as-number", "the boundaries of another document are used as a value", atom.of.node)
+        if atom.of.lengths:
+            return self.on(emit_documents.summed_up(self, atom), self.device)
         return self.on(self.node(DocRow(atom.of.node, (), -1, atom.k)), self.device)
 
     def following(self) -> fx.Node:

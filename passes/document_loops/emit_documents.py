@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example
-from passes.document_loops.integers import Affine, place
+from passes.document_loops.integers import FULL, Affine, Bound, broadcast, place
 from passes.document_loops.terms import (
     ArgReduce,
     Attention,
@@ -28,6 +28,7 @@ from passes.document_loops.terms import (
     Take,
     Term,
 )
+from passes.refused import Refused
 
 if TYPE_CHECKING:
     from passes.document_loops.emit import Emitter
@@ -103,12 +104,49 @@ def place_of(emitter: Emitter, bound: Any, extent: Any) -> Any:
     if not isinstance(bound, fx.Node):  # a constant
         if not isinstance(extent, fx.Node):
             return place(bound, extent)
+        if isinstance(example(extent), torch.Tensor):
+            if bound >= 0:
+                return emitter.call(torch.clamp, extent, max=bound)
+            return emitter.call(torch.clamp, emitter.call(operator.add, extent, bound), min=0)
         if bound >= 0:
             return emitter.call(torch.sym_min, extent, bound)
         return emitter.call(torch.sym_max, emitter.call(operator.add, extent, bound), 0)
     wrapped = emitter.call(operator.add, bound, extent)
     bound = emitter.call(torch.where, emitter.call(operator.lt, bound, 0), wrapped, bound)
+    if isinstance(extent, fx.Node) and isinstance(example(extent), torch.Tensor):
+        return emitter.call(torch.minimum, emitter.call(torch.clamp, bound, min=0), extent)
     return emitter.call(torch.clamp, bound, 0, extent)
+
+
+def _broadcast_of(emitter: Emitter, one: Any, other: Any) -> fx.Node:
+    """How many slots two lengths make together, of every document."""
+    return emitter.call(torch.where, emitter.call(operator.eq, one, 1), other, one)
+
+
+OF_NUMBERS = {place: place_of, broadcast: _broadcast_of}
+"""Function of numbers of a document -> what makes it of all documents' numbers."""
+
+
+def summed_up(emitter: Emitter, bound: Bound) -> fx.Node:
+    """Where documents begin (end) that are cut by lengths, of which the loop looks at parts."""
+    if bound.of.made is not None or bound.k not in (0, 1):
+        raise Refused("index-as-number", "the boundaries of another document are used as a value", bound.of.node)
+    lengths = emitter.node(DocRow(bound.of.node, (), -1, 0))
+    ends = emitter.call(torch.cumsum, lengths, 0)
+    return ends if bound.k else emitter.call(torch.sub, ends, lengths)
+
+
+def mask_between(emitter: Emitter, start: Affine, stop: Affine) -> fx.Node:
+    """bool [total]: slots of documents between two numbers of theirs, counted from where they begin."""
+    here = emitter.call(_ops.position_ids.default, emitter.cu, emitter.total)
+    mask = emitter.mask(FULL)
+    for number, compare in ((start, operator.ge), (stop, operator.lt)):
+        if number != Affine():
+            end = emitter.call(
+                _ops.segment_spread.default, vector_of(emitter, number, torch.int64), emitter.cu, emitter.total
+            )
+            mask = emitter.call(torch.logical_and, mask, emitter.call(compare, here, end))
+    return mask
 
 
 def only_documents(emitter: Emitter, whole: fx.Node) -> fx.Node:

@@ -82,6 +82,10 @@ class Decided:
     row_node: fx.Node | None
     """A tensor with the packed dimension, at ``row_dim``; None if the loop only makes lists (of positions, say)."""
     row_dim: int
+    filled: tuple[tuple[fx.Node, fx.Node, int], ...] = ()
+    """Rows that are split by other lengths than those of the documents, which must fill them."""
+    ordered: tuple[Term, ...] = ()
+    """What is worked out first, in this order, as other ranks see it."""
     fit: Fit | None = None
     """What the documents are, where the numbers that cut them do not fit."""
 
@@ -121,10 +125,12 @@ def interpret(
             step(machine, node)
         _count_from_the_start(machine, loop)
         machine.finish()
-    except Refused:
-        if machine.instead is not None:
-            raise machine.instead from None
-        raise
+    except OtherDocuments as refused:
+        raise OtherDocuments(machine.instead or refused, refused.documents, refused.parts) from None
+    except Refused as refused:
+        if machine.instead is None and machine.part is not None:
+            raise OtherDocuments(refused, machine.part) from None
+        raise (machine.instead or refused) from None
     appended: dict[fx.Node, Any] = {}
     for collect in loop.collects:
         source = markers.collected_in(collect, which)
@@ -238,7 +244,7 @@ def conclude(
         appends.append((collect, value))
     found = Decided(
         loop, boundaries, writes, doc_rows, tuple(appends), tuple(first.checks), bool(first.split_of), hoisted, sizes,
-        None, 0,
+        None, 0, tuple(first.filled),
     )  # fmt: skip
     rows: list[Row | Block] = list(_rows(found, first))
     no_aliasing(found, [row for row in rows if isinstance(row, Row)], first)
@@ -280,7 +286,7 @@ def _same_effects(first: Machine, appended: dict[Any, Any], second: Machine, aga
         or first.skips_empty != second.skips_empty
     ):
         raise differs
-    if list(first.outer) != list(second.outer) or first.split_of != second.split_of:
+    if list(first.outer) != list(second.outer) or (first.split_of, first.filled) != (second.split_of, second.filled):
         raise differs
     for key, store in first.outer.items():
         other = second.outer[key]

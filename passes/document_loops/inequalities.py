@@ -25,12 +25,28 @@ def length_in(value: Affine) -> Affine | None:
 
 def at_most(low: Affine, high: Affine, length: Affine) -> bool:
     """Is ``low <= high`` for every document of such a length? False if it is not certain."""
-    return any(_not_negative(linear, length) for linear in _below(high.plus(low, -1), length))
+    rest = high.plus(low, -1)
+    cases = _cases(rest)
+    if cases is not None:
+        return all(at_most(Affine(), case, length) for case in cases)
+    return any(_not_negative(linear, length) for linear in _below(rest, length))
+
+
+def _cases(value: Affine) -> list[Affine] | None:
+    """Numbers of which none is negative, if one with the smaller (larger) of two in it is not; None for others."""
+    for atom, count in value.atoms:
+        if isinstance(atom, Derived) and atom.function is (min if count > 0 else max):
+            others = Affine(value.atoms - {(atom, count)}, value.const)
+            return [others.plus(arg.times(count)) for arg in atom.args]
+    return None
 
 
 def counts_from_the_start(value: Affine) -> bool:
     """Is a number not negative, where boundaries and lengths are not, and boundaries do not fall? Python counts a
     negative one from the end."""
+    cases = _cases(value)
+    if cases is not None:
+        return all(map(counts_from_the_start, cases))
     for atoms, const in _below(value, Affine()):
         entries = sorted(((atom, count) for atom, count in atoms.items() if isinstance(atom, Bound)), key=_place)
         if const < 0 or any(not isinstance(atom, (Bound, Index)) and count for atom, count in atoms.items()):
@@ -62,7 +78,8 @@ def _not_negative(linear: Linear, length: Affine) -> bool:
     others = [atom for atom, count in atoms.items() if count and not any(atom == known for known, _ in length.atoms)]
     if others or (share or 0) < 0:
         return False
-    return const - (share or 0) * length.const >= 0
+    # What is bounded is an integer.
+    return const - (share or 0) * length.const > -1
 
 
 def _below(value: Affine, length: Affine) -> Iterator[Linear]:
@@ -105,7 +122,7 @@ def _of_derived(atom: Derived, count: Fraction, length: Affine) -> Iterator[Line
         else:
             yield {}, Fraction(0)
         return
-    if (atom.function is min) == (count < 0):
+    if atom.function in (min, max) and (atom.function is min) == (count < 0):
         for arg in atom.args:
             side = _above(arg, length) if count < 0 else _below(arg, length)
             yield from (_scaled(linear, count) for linear in side)

@@ -45,10 +45,15 @@ def place(bound: int, extent: int) -> int:
     return min(max(bound + extent if bound < 0 else bound, 0), extent)
 
 
+def broadcast(one: int, other: int) -> int:
+    """How many slots a call has whose operands have so many each, if they fit."""
+    return other if one == 1 else one
+
+
 @dataclasses.dataclass(frozen=True)
 class Derived:
     """``function(*args)`` of integers of the document: a quotient or remainder by a positive constant, the smaller or
-    larger of two, the place that a bound of a slice stands for."""
+    larger of two, the place that a bound of a slice stands for, the slots that two lengths make."""
 
     function: Any
     args: tuple[Affine, ...]
@@ -140,12 +145,15 @@ class Window:
     """Slots of a document ``[s, e)``: from ``s + front`` to ``e - back``; or only the first / last ``k`` of them.
 
     ``first=k`` is ``[s, min(s + k, e))``, ``last=k`` is ``[max(e - k, s), e)``; both exclude front and back.
+    ``between`` are two numbers of the document, counted from ``s``, the second at least the first; nothing else goes
+    with them.
     """
 
     front: int = 0
     back: int = 0
     first: int | None = None
     last: int | None = None
+    between: tuple[Affine, Affine] | None = None
 
     @property
     def full(self) -> bool:
@@ -153,7 +161,16 @@ class Window:
 
     @property
     def plain(self) -> bool:
-        return self.first is None and self.last is None
+        return self.first is None and self.last is None and self.between is None
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        if self.between is not None:
+            return "the slots between two numbers"
+        if self.plain:
+            return f"all but {self.front} slots in front and {self.back} behind" if self != FULL else "all slots"
+        return f"the first {self.first}" if self.first is not None else f"the last {self.last}"
 
     @property
     def single(self) -> bool:

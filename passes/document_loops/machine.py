@@ -16,7 +16,8 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
-from passes.document_loops.integers import FULL, Affine, Invariant, Window
+from passes.document_loops.integers import FULL, Affine, Boundaries, Invariant, Window
+from passes.document_loops.moved import meets, onto
 from passes.document_loops.terms import (
     ANY,
     Apply,
@@ -121,9 +122,12 @@ class Document:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Number:
-    """One Python number per document: does not promote tensors. ``term`` is int64 or float64 of shape [N + 1]."""
+    """One Python number per document: does not promote tensors. ``term`` is int64 or float64 of shape [N + 1].
+
+    ``bits``: so many hold it, if it is an integer, where 31 hold lengths and boundaries."""
 
     term: Term
+    bits: int = 63
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,6 +180,8 @@ class Machine:
         """The call of the body that is being interpreted."""
         self.parts_of_documents = False
         """Are the slots that the body works on parts of other documents, which it cuts first?"""
+        self.part: Boundaries | None = None
+        """The documents that slots between two numbers of a document are, if the loop cuts such."""
         self.least = 0
         """Slots that a document must have to get as far as this point of the body."""
         self.arms = False
@@ -190,6 +196,8 @@ class Machine:
         self.behind_end: tuple[int, int] = (0, 0)
         """By how much slices of outer tensors end before a boundary, and slots of the documents that get there."""
         self.split_of: list[fx.Node] = []
+        self.filled: list[tuple[fx.Node, fx.Node, int]] = []
+        """Rows, lengths that they are split by and where, if the loop goes by parts of the documents."""
         self.taken_apart: list[Any] = []
         """What the calls that are being taken apart (`taken_apart`), one within the other, are calls of."""
         self.defined = 0
@@ -280,10 +288,12 @@ class Machine:
             slot = self.intern(Take(term, 0 if have.first else -1, term.dim))
             slot = self.intern(Apply(torch.unsqueeze, False, (slot, term.dim), (), 0))
             return self.intern(Spread(slot, segment.rank, term.dim))
+        if broadcast and meets(self, (segment, Segment(segment.store, window, segment.rank))):
+            return onto(self, segment, term, window)
         if not (have.plain and window.plain) or have.front + have.back != window.front + window.back:
             raise Refused(
                 "length-mismatch",
-                f"parts of a document with different lengths are combined ({have} and {window})",
+                f"parts of a document with different lengths are combined ({have.said} and {window.said})",
                 node,
             )
         return self.intern(Roll(term, window.front - have.front, ANY, term.dim))
@@ -335,6 +345,12 @@ class Machine:
                 refuse_mixing(store.term, length)
                 store.term = self.intern(LongEnough(length, store.term, old, store.term.dim))
 
+    def require(self, left: Affine, op: str, right: Affine, message: str) -> None:
+        """What must hold for every document that gets to this point of the body."""
+        check = Check(left, op, right, message, self.least)
+        if check not in self.checks:
+            self.checks.append(check)
+
     def broadcasts(self, value: Outside, dim: int, node: fx.Node) -> None:
         """A tensor from outside may meet a segment only if it has one entry, or none, along the packed dimension."""
         fake = self.fake(value)
@@ -351,11 +367,6 @@ class Machine:
         value: Outside = self.intern(Outside(None, call))
         self.fakes.setdefault(id(value), fake)
         return value
-
-
-def common_window(segments: list[Segment]) -> Window:
-    """The slots on which the result of a call slot by slot stands: those of an operand that is no single slot."""
-    return next((s.window for s in segments if s.window.plain), segments[0].window)
 
 
 def refuse_mixing(term: Term, least: int) -> None:

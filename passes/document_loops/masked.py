@@ -67,7 +67,7 @@ def _segment(machine: Machine, node: fx.Node, exactly: bool) -> Segment:
         if not own and not exactly and not _only_put(node):
             reason = "slots picked by two masks, of which nothing says that they are as many"
             raise Refused("two-boundaries", reason, node)
-        term = MaskedRow(outer.node, (), dim, -dim, Affine(), dim - 1, False, machine.least, mask, own)
+        term = MaskedRow(outer.node, (), dim, -dim, Affine(), dim - 1, False, machine.least, FULL, mask, own)
         interned = machine.intern(term)
         store = machine.outer[key] = Store(interned, outer=interned)
     if exactly and not store.outer.exactly:  # type: ignore[union-attr]

@@ -20,9 +20,10 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
+from passes.document_loops import moved
 from passes.document_loops.elsewhere import moved_segment, own_documents
 from passes.document_loops.inequalities import at_most
-from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived, Window, place
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.terms import Outside, Row, Term
 from passes.refused import Refused
@@ -77,12 +78,15 @@ def cut(machine: Machine, base: fx.Node, entries: list[Any]) -> Cut | None:
     return Cut(value.node, tuple(entries), at, begin, length)
 
 
+def split_apart(node: fx.Node, rank: int, at: int, documents: tuple[Boundaries, int]) -> Cut:
+    """A document of a tensor that is split by other lengths than those of the parts that the loop goes by."""
+    begin = Affine.of(Bound(*documents))
+    return Cut(node, (slice(None),) * rank, at, begin, moved.own_length(documents))
+
+
 def own_length(machine: Machine) -> Affine:
     """Slots of the iteration's document."""
-    of, k = machine.boundaries
-    if of.lengths and of.made is None:
-        return Affine.of(Bound(Boundaries(of.node), k))
-    return Affine.of(Bound(of, k + 1)).plus(Affine.of(Bound(of, k)), -1)
+    return moved.own_length(machine.boundaries)
 
 
 def chunks_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int) -> tuple[Segment, ...]:
@@ -170,41 +174,47 @@ def part_of(machine: Machine, document: Cut, entries: list[Any], node: fx.Node) 
     inner = entries[document.at]
     if not isinstance(inner, slice) or inner.step not in (None, 1) or any(e != slice(None) for e in others):
         return None
-    low, high = _ends(machine, document, inner)
-    if low is None or high is None or not _within(document, low, high):
+    ends = counted(machine, inner, document.length)
+    documents = None if ends is None else own_documents(ends[1].plus(ends[0], -1))
+    if ends is None or documents is None:
         return None
-    begin = document.begin.plus(low)
-    documents = own_documents(high.plus(low, -1))
-    if documents is None:
-        return None
+    begin = document.begin.plus(ends[0])
     if machine.boundaries != (documents, 0):
         raise Refused("two-boundaries", "parts of documents of several lengths are cut in one loop", node)
     return moved_segment(machine, document.node, list(document.entries), document.at, begin)
 
 
-def _ends(machine: Machine, document: Cut, inner: slice) -> tuple[Affine | None, Affine | None]:
-    low = machine.affine(inner.start) if inner.start is not None else Affine()
-    high = machine.affine(inner.stop) if inner.stop is not None else document.length
-    return low, high
+def counted(machine: Machine, cut: slice, length: Affine) -> tuple[Affine, Affine] | None:
+    """Where a slice of ``length`` slots begins and ends, as Python counts; None for numbers that are not the document's
+    own. What ends before it begins has no slots."""
+    ends = []
+    for bound, otherwise in ((cut.start, Affine()), (cut.stop, length)):
+        end = otherwise if bound is None else machine.affine(bound)
+        if end is None or (end.is_shared and not end.is_const):
+            return None
+        inside = at_most(Affine(), end, length) and at_most(end, length, length)
+        ends.append(end if inside else Affine.of(Derived(place, (end, length))))
+    return ends[0], ends[1]
 
 
-def _within(document: Cut, low: Affine, high: Affine) -> bool:
-    """Does Python take both for what they are: neither from the end, nor beyond it?"""
-    length = document.length
-    return all(at_most(*pair, length) for pair in ((Affine(), low), (Affine(), high), (low, length), (high, length)))
+def between(machine: Machine, segment: Segment, cut: Any) -> Window | None:
+    """A slice of a document, or of slots of it, by two numbers of the document; None for other slices.
 
-
-def wanted(machine: Machine, segment: Segment, entry: Any, refused: Refused) -> Refused:
-    """What is to be done about a part of a document that has no window: the loop may go by such parts."""
+    If something is done to it that has no rule, the loop may go by the lengths of such parts (`OtherDocuments`)."""
+    window = segment.window
+    if machine.boundaries is None or not isinstance(cut, slice) or not segment.store.exact:
+        return None
+    whole = moved.ends_of(machine.boundaries, window)
+    ends = counted(machine, cut, whole[1].plus(whole[0], -1))
+    if ends is None:
+        return None
     document = as_cut(segment)
-    if document is None or machine.parts_of_documents or not isinstance(entry, slice) or machine.boundaries is None:
-        return refused
-    document = dataclasses.replace(document, length=own_length(machine))
-    low, high = _ends(machine, document, entry)
-    if low is None or high is None or not _within(document, low, high):
-        return refused
-    documents = own_documents(high.plus(low, -1))
-    return refused if documents is None else OtherDocuments(refused, documents)
+    if machine.part is None and document is not None and not machine.parts_of_documents:
+        machine.part = own_documents(ends[1].plus(ends[0], -1))
+    start, stop = (whole[0].plus(end) for end in ends)
+    if cut.start is not None and cut.stop is not None:
+        stop = Affine.of(Derived(max, (start, stop)))
+    return Window(between=(start, stop))
 
 
 def sizes_of(document: Cut, dim: int) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass._compat import free_unbacked_symbols, statically_known_true
+from packpass._compat import free_unbacked_symbols
 from packpass.decisions.records import Claims
 from packpass.semantics import blank, contents_of, example, op_name, storage
 from packpass.semantics.effects import grad_mode_changes, mutated_after
@@ -22,6 +22,7 @@ from passes.document_loops.blocks import Block
 from passes.document_loops.dense_masks import Squares, attend_within_documents
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.emit import Emitter
+from passes.document_loops.emit_checks import emit_checks, joined_lists
 from passes.document_loops.find import Decided, content
 from passes.document_loops.integers import FULL
 from passes.document_loops.lists import MADE_OF_LISTS
@@ -132,7 +133,9 @@ def _emitted(graph: fx.Graph, decided: Decided, rule: str) -> _Emitted:
             emitter = Emitter(graph, decided.boundaries, total, like, rule, begin, keep, decided.fit)
             if decided.row_node is None:
                 total = emitter.only_documents()
-            _emit_checks(emitter, decided, total)
+            emit_checks(emitter, decided, total)
+            for term in decided.ordered:
+                emitter.node(term)
             filled = [(row, emitter.node(term)) for row, term in decided.rows]
             news = list(_contents(emitter, graph, decided).items())
             # The lists are laid out last: every read of an outer tensor comes before the first write.
@@ -209,7 +212,7 @@ def _total(graph: fx.Graph, before: fx.Node, decided: Decided) -> Any:
     if decided.row_node is not None:
         size = example(decided.row_node).shape[decided.row_dim]
     else:
-        sizes = [example(cat).shape[int(str(cat.args[1]))] for cat in _cats(decided)]
+        sizes = [example(cat).shape[int(str(cat.args[1]))] for cat in joined_lists(decided)]
         size = next((s for s in sizes if not free_unbacked_symbols(s)), None)
     if not isinstance(size, torch.SymInt):
         return size
@@ -222,10 +225,6 @@ def _total(graph: fx.Graph, before: fx.Node, decided: Decided) -> Any:
         out = graph.call_function(torch.ops.aten.sym_size.int, (decided.row_node, decided.row_dim))
     out.meta["example_value"] = size
     return out
-
-
-def _cats(decided: Decided) -> list[fx.Node]:
-    return [user for collect, _ in decided.appended for user in collect.users if user.target is markers.RAGGED_CAT]
 
 
 # === What the loop leaves in its tensors =====================================================================
@@ -363,37 +362,3 @@ def _may_replace(graph: fx.Graph, decided: Decided, row: Outer, new: fx.Node) ->
     return new.meta.get("packpass") is not None and not any(
         other is not new and storage(other) == storage(new) for other in graph.nodes
     )
-
-
-# === Checks ==================================================================================================
-
-
-def _emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
-    """Boundaries are checked once per loop, without waiting for the device; the user's own checks stay."""
-    begin, check_op = decided.loop.iterations[0][0], _ops.check_cu_seqlens.default
-    if not any(
-        n.target is check_op
-        and n.args == (emitter.cu, total)
-        and n < begin
-        and not mutated_after(emitter.graph, emitter.cu, n, begin)
-        for n in emitter.graph.nodes
-    ):
-        emitter.call(check_op, emitter.cu, total)
-    extent = example(total) if isinstance(total, fx.Node) else total
-    covers = decided.covers_row or any(
-        statically_known_true(example(cat).shape[int(str(cat.args[1]))] == extent) for cat in _cats(decided)
-    )
-    if covers:
-        cu = emitter.cu
-        span = emitter.call(operator.sub, emitter.call(operator.getitem, cu, -1), emitter.call(operator.getitem, cu, 0))
-        fills = emitter.call(operator.eq, span, total)
-        emitter.call(
-            torch._assert_async, fills, "packpass: the documents in cu_seqlens do not fill the packed dimension"
-        )
-    for check in decided.checks:
-        left, right = (emitter.vector(side, decided.boundaries) for side in (check.left, check.right))
-        holds = emitter.call(getattr(operator, check.op), left, right)
-        if isinstance(example(holds), torch.Tensor):
-            emitter.call(torch._assert_async, emitter.for_every_document(holds, check.least), check.message)
-        else:
-            emitter.call(torch._check, holds)

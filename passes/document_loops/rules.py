@@ -22,15 +22,15 @@ from packpass.semantics.names import base_name
 from packpass.semantics.pointwise import EXTREMES, slot_by_slot
 from passes.document_loops.boundaries import divided
 from passes.document_loops.inequalities import at_most, length_in
-from passes.document_loops.integers import Affine, Derived
+from passes.document_loops.integers import Affine, Derived, Window
 from passes.document_loops.machine import (
     OPAQUE,
     Machine,
     Rule,
     Segment,
-    common_window,
     frozen_args,
 )
+from passes.document_loops.moved import common_window, meets
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.terms import Apply, Guard, Outside, map_args
 from passes.refused import Refused
@@ -228,7 +228,13 @@ def minds_unread(node: fx.Node) -> bool:
 
 
 def _apply(
-    machine: Machine, node: fx.Node, segments: list[Segment], target: Any, method: bool, alias: bool = False
+    machine: Machine,
+    node: fx.Node,
+    segments: list[Segment],
+    target: Any,
+    method: bool,
+    alias: bool = False,
+    window: Window | None = None,
 ) -> Segment:
     only_documented(node)
     first = segments[0]
@@ -236,7 +242,8 @@ def _apply(
         if other.dim != first.dim:
             raise Refused("dim-mismatch", f"{label(node)} combines segments along different dimensions", node)
 
-    guarded, window = minds_unread(node), common_window(segments)
+    guarded = minds_unread(node)
+    window = common_window(machine, segments) if window is None else window
 
     def convert(value: Any) -> Any:
         if isinstance(value, Segment):
@@ -270,7 +277,9 @@ def in_place(machine: Machine, node: fx.Node) -> Any:
     if any(isinstance(machine.value(a), Affine) for a in node.all_input_nodes):
         return DOCUMENTS["*"](machine, node)
     fn: Any = getattr(torch, name, None) or getattr(F, name, None)
-    value = _apply(machine, node, _segments(machine, node), fn or name, method=fn is None)
+    segments = _segments(machine, node)
+    window = target.window if meets(machine, segments) else None
+    value = _apply(machine, node, segments, fn or name, method=fn is None, window=window)
     if value.window != target.window:
         raise Refused("length-mismatch", f"{label(node)} combines parts of a document that do not match", node)
     machine.write(target, target.window, value, node)

@@ -10,8 +10,10 @@ from torch import fx
 from packpass.semantics import example, op_name
 from packpass.semantics.creation import LENT, SIZED, uniform
 from passes.document_loops.documents import as_term, document, is_per_document, require_slots, spread
-from passes.document_loops.integers import FULL, Affine, Bound, Invariant, Window
+from passes.document_loops.elsewhere import own_documents
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Invariant, Window
 from passes.document_loops.machine import Machine, Segment
+from passes.document_loops.moved import first_slots
 from passes.document_loops.op_names import label
 from passes.document_loops.padded import filler
 from passes.document_loops.rules import documents, outside_call, rule
@@ -38,11 +40,17 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
             (node.target, False, tuple(node.args), tuple(sorted(node.kwargs.items()))), example(node)
         )
     extent = stop.plus(start, -1)
-    length = extent.length_of()
+    length, few = extent.length_of(), first_slots(machine, extent)
+    if few is not None and length is None and start.is_const and step.const == 1:
+        fake = example(node)
+        return machine.fresh(Positions(True, start.const, fake.dtype, fake.device), 1, few)
+    if length is None and machine.boundaries is None and start == Affine() and step.const == 1:
+        length = _alone(machine, extent, node)
     if length is None or length[1] > 0 or (length[1] and step.const != 1):
         raise Refused("no-rule", "an arange that is no part of the document has no rule", node)
     single = start.single()
-    machine.use((length[0], first_bound(extent)), node)
+    if length[0].made is None:
+        machine.use((length[0], first_bound(extent)), node)
     per_document = start.is_const
     if not per_document and (
         single is None or not isinstance(single[0], Bound) or single[0].k != machine.boundaries[1]
@@ -54,6 +62,16 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
     window, offset = _part(machine, start.const, -length[1], per_document, node)
     counted = machine.intern(Positions(per_document, offset, fake.dtype, fake.device))
     return machine.fresh(Flip(counted, -1) if step.const == -1 else counted, 1, window)
+
+
+def _alone(machine: Machine, extent: Affine, node: fx.Node) -> tuple[Boundaries, int] | None:
+    """As many slots as a number of the document says, if nothing is known of documents: they are as long."""
+    documents = own_documents(extent)
+    if documents is None:
+        return None
+    machine.use((documents, 0), node)
+    machine.require(extent, "ge", Affine(), "packpass: an arange of fewer numbers than none")
+    return documents, 0
 
 
 def _part(machine: Machine, start: int, lacking: int, per_document: bool, node: fx.Node) -> tuple[Window, int]:
@@ -105,10 +123,11 @@ def _create(machine: Machine, node: fx.Node) -> Any:
         call = (node.target, node.op == "call_method", (*given, *tail))
         return machine.computed((*call, tuple(sorted(node.kwargs.items()))), example(node))
     fill = uniform(name, (None, *args) if lent else args, dict(node.kwargs))
-    lacking = filler(machine, node, sizes, fill)
+    few = [(size, slots) for size in sizes if (slots := first_slots(machine, machine.affine(size))) is not None]
+    lacking = None if few else filler(machine, node, sizes, fill)
     if lacking is not None:
         return lacking
-    shape, dim = shape_with_length(machine, sizes, node)
+    shape, dim = shape_with_length(machine, sizes, node, *(size for size, _ in few))
     shape = tuple(machine.intern(s) if isinstance(s, Outside) else s for s in shape)
     head: tuple[Any, ...] = ()
     if lent:
@@ -117,7 +136,7 @@ def _create(machine: Machine, node: fx.Node) -> Any:
             raise Refused("no-rule", f"this {label(node)} has no rule", node)
         head = (machine.read(base, node) if isinstance(base, Segment) else base,)
     term = Apply(node.target, node.op == "call_method", (*head, shape, *tail), tuple(sorted(node.kwargs.items())), dim)
-    return machine.fresh(term, len(shape))
+    return machine.fresh(term, len(shape), few[0][1] if few else FULL)
 
 
 def _shared_by_all(machine: Machine, sizes: Any) -> tuple[Any, ...] | None:

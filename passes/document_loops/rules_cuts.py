@@ -17,6 +17,7 @@ from passes.document_loops.machine import (
     Slot,
 )
 from passes.document_loops.op_names import label
+from passes.document_loops.parts import split_apart
 from passes.document_loops.rules import rule
 from passes.document_loops.terms import Apply, Outside
 from passes.document_loops.windows import (
@@ -128,6 +129,10 @@ def _split_get(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", "this split has no rule", node)
     rank = example(x).dim()
     documents = documents_of_lengths(machine, root, node)
+    if machine.parts_of_documents and machine.boundaries != documents:
+        if (x, root, dim) not in machine.filled:
+            machine.filled.append((x, root, dim))
+        return split_apart(value.node, rank, dim % rank, documents)
     try:
         machine.use(documents, node)
     except Refused as refused:

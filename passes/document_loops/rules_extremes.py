@@ -31,7 +31,7 @@ def _amax(machine: Machine, node: fx.Node) -> Any:
 
 def _position(found: Over, largest: bool) -> Term:
     window = found.segment.window
-    if window.front or window.last is not None:
+    if window.front or window.last is not None or window.between is not None:
         raise Refused("no-rule", f"{label(found.node)} of the end of a document has no rule", found.node)
     fill = lowest(found.dtype) if largest else highest(found.dtype)
     term: Term = found.machine.intern(ArgReduce(found.filled(fill), largest, found.segment.dim, found.others))

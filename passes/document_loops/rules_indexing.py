@@ -74,7 +74,11 @@ def _part(machine: Machine, node: fx.Node, base: fx.Node, index: Any, rank: int)
     try:
         found = locate(machine, node, base, index)
     except Refused as refused:
-        other = foreign(machine, node, base, index, refused) if refused.code == "two-boundaries" else None
+        other = (
+            foreign(machine, node, base, index, refused)
+            if refused.code in ("two-boundaries", "not-a-segment")
+            else None
+        )
         if other is None:
             raise
         return other

@@ -16,6 +16,7 @@ from passes.document_loops.documents import cast
 from passes.document_loops.emit_shifts import stored
 from passes.document_loops.integers import FULL, Affine, Window
 from passes.document_loops.machine import Machine, Padded, Segment
+from passes.document_loops.moved import ends_of, own_length
 from passes.document_loops.padded import Filler, joined_to_width, padded_to_width
 from passes.document_loops.parts import Pieces, pieces
 from passes.document_loops.rules import outside_call, rule
@@ -100,6 +101,9 @@ def _end_to_end(machine: Machine, node: fx.Node, values: list[Any], slots: tuple
         to_width = joined_to_width(machine, node, tensors, values)
         if to_width is not None:
             return to_width
+    whole = _put_together(machine, node, values)
+    if whole is not None:
+        return whole
     if segments and len(values) == 2:
         found = _cat_shift(machine, node, values, slots[1]) or _completed(machine, node, values)
         if found is not None:
@@ -115,6 +119,24 @@ def _end_to_end(machine: Machine, node: fx.Node, values: list[Any], slots: tuple
             "no-rule", "cat along a document's own dimension with something whose length nobody can tell", node
         )
     return longer
+
+
+def _put_together(machine: Machine, node: fx.Node, values: list[Any]) -> Segment | None:
+    """A whole document of neighbouring parts that numbers of it cut: ``cat((x[:n] * 0, x[n:]))``."""
+    if machine.boundaries is None or not all(isinstance(v, Segment) and v.store.exact for v in values):
+        return None
+    if all(v.window.between is None for v in values):
+        return None
+    ends = [ends_of(machine.boundaries, v.window) for v in values]
+    stops = [Affine(), *(stop for _, stop in ends)]
+    if [start for start, _ in ends] != stops[:-1] or stops[-1] != own_length(machine.boundaries):
+        return None
+    want, have = example(node).dtype, [example(t).dtype for t in argument(node, 0, "tensors")]
+    terms = [cast(machine, machine.read(v, node), own, want) for v, own in zip(values, have, strict=True)]
+    made = terms[0]
+    for value, term in zip(values[1:], terms[1:], strict=True):
+        made = machine.intern(Assign(made, value.window, term, value.dim))
+    return machine.fresh(made, values[0].rank)
 
 
 def _completed(machine: Machine, node: fx.Node, values: list[Any]) -> Segment | None:

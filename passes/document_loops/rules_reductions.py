@@ -88,10 +88,10 @@ class Over:
     def count(self) -> Term:
         """int64 [N + 1, 1, ...]: numbers that are reduced, lined up with the result of `reduce`."""
         window = self.segment.window
-        if not window.plain:
+        if not window.plain and window.between is None:
             raise Refused("no-rule", f"{label(self.node)} of the first or last slots of a document", self.node)
         term = self.machine.intern(DocVector(length(self.machine, window), torch.int64))
-        if window != Window():
+        if window.plain and window != Window():
             term = self.apply(torch.clamp, term, min=0, dim_of_term=0)
         width = 1
         for d in self.others:

@@ -10,9 +10,11 @@ from torch import fx
 
 from packpass.semantics import argument, example
 from packpass.semantics.indexing import SPLITTING
+from passes.document_loops.documents import document_view
 from passes.document_loops.machine import OPAQUE, Machine, Segment, frozen_args
-from passes.document_loops.op_names import name_of
-from passes.document_loops.rules import outside_call, tokenwise
+from passes.document_loops.op_names import label, name_of
+from passes.document_loops.rules import documents, outside_call, tokenwise
+from passes.document_loops.rules_documents import source
 from passes.document_loops.rules_lookups import first_rows, table_lookup
 from passes.document_loops.rules_tokenwise import (
     exactly,
@@ -38,6 +40,8 @@ def otherwise(machine: Machine, node: fx.Node) -> Any:
     return outside_call(machine, node) if only_outside(machine, node) and node.all_input_nodes else NotImplemented
 
 
+_SIZES = ("chunks", "split_size", "split_sizes", "split_size_or_sections", "sections", "indices_or_sections")
+
 # === Several results =========================================================================================
 
 
@@ -46,14 +50,29 @@ def _parts(machine: Machine, node: fx.Node) -> Any:
     value, name = first_input(machine, node), name_of(node)
     if not isinstance(value, Segment):
         return otherwise(machine, node)
-    sizes = ("chunks", "split_size", "split_sizes", "split_size_or_sections", "sections", "indices_or_sections")
-    known_keywords(node, "dim", *sizes)
+    known_keywords(node, "dim", *_SIZES)
     dim = argument(node, 1 if name == "unbind" else 2, "dim", 0)
     at = value.rank + value.dim
     if type(dim) is not int or dim % value.rank == at or node.all_input_nodes != [argument(node, 0, "input")]:
         return NotImplemented
     dropped = 1 if name == "unbind" and dim % value.rank > at else 0
     return whole_row(machine, node, value, value.dim + dropped, linear=True, alias=True)
+
+
+@documents(*SPLITTING)
+def _parts_of_value(machine: Machine, node: fx.Node) -> Any:
+    """Parts of a value that documents have one of each: ``shift, scale = table[i].chunk(2)``."""
+    value, term, rank = source(machine, node)
+    name = name_of(node)
+    known_keywords(node, "dim", *_SIZES)
+    given = [*node.args[1:2], *(node.kwargs[key] for key in _SIZES if key in node.kwargs)]
+    dim = argument(node, 1 if name == "unbind" else 2, "dim", 0)
+    if type(dim) is not int:
+        raise Refused("no-rule", f"this {label(node)} of a per-document value has no rule", node)
+    sizes = () if name == "unbind" else (frozen_args(given[0]),)
+    several = machine.intern(Apply(getattr(torch, name or ""), False, (term, *sizes, dim % rank + 1), (), 0))
+    parts = (Apply(operator.getitem, False, (several, i), (), 0) for i in range(len(example(node))))
+    return tuple(document_view(machine, part, value) for part in parts)
 
 
 @tokenwise("getitem")

@@ -10,6 +10,7 @@ from torch import fx
 from packpass.semantics import argument, example
 from packpass.semantics.meaning import axis_indices
 from packpass.semantics.views import TRANSPOSING, permutation_of
+from passes.document_loops.documents import length
 from passes.document_loops.integers import FULL, Affine, Bound, Invariant
 from passes.document_loops.machine import OPAQUE, Machine, Segment, frozen_args
 from passes.document_loops.op_names import label, name_of
@@ -27,6 +28,9 @@ def _size(machine: Machine, node: fx.Node) -> Any:
         if dim % value.rank == value.rank + value.dim and machine.boundaries is not None:
             of, k = machine.boundaries
             return Affine.of(Bound(of, k + 1)).plus(Affine.of(Bound(of, k)), -1)
+    if isinstance(value, Segment) and isinstance(dim, int) and value.window.between is not None:
+        if dim % value.rank == value.rank + value.dim:
+            return length(machine, value.window)
     if isinstance(value, Cut) and isinstance(dim, int) and sizes_of(value, dim) is not None:
         return sizes_of(value, dim)
     fake = example(node)
@@ -49,14 +53,14 @@ def takes_length(machine: Machine, arg: Any) -> bool:
     return bool(length[0] == machine.boundaries[0])
 
 
-def shape_with_length(machine: Machine, sizes: Any, node: fx.Node) -> tuple[tuple[Any, ...], int]:
-    """``(sizes with LENGTH in place of the document's length, position of it)``."""
+def shape_with_length(machine: Machine, sizes: Any, node: fx.Node, *others: Any) -> tuple[tuple[Any, ...], int]:
+    """``(sizes with LENGTH in place of the document's length, position of it)``; ``others`` stand for one as well."""
     out: list[Any] = []
     at = None
     for d, size in enumerate(sizes):
         if isinstance(size, int):
             out.append(size)
-        elif takes_length(machine, size):
+        elif size in others or takes_length(machine, size):
             if at is not None:
                 raise Refused("no-rule", f"{label(node)} with two packed dimensions has no rule", node)
             out.append(LENGTH)

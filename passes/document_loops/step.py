@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import call_of, example
+from packpass.semantics import argument, call_of, example
+from packpass.semantics.losses import OF_CLASSES
 from packpass.semantics.names import is_in_place
 from passes.document_loops.by_meaning import by_meaning, why_not
 from passes.document_loops.foreign import refuse_foreign
 from passes.document_loops.machine import PER_DOCUMENT, Machine, Segment
+from passes.document_loops.moved import meets, onto
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import (
     DOCUMENTS,
@@ -33,6 +35,33 @@ def step(machine: Machine, node: fx.Node) -> None:
     if node.op == "get_attr":
         machine.values[node] = machine.intern(Outside(node))
         return
+    elsewhere = _beside(machine, node)
+    given = {arg: machine.values[arg] for arg in elsewhere}
+    machine.values.update(elsewhere)
+    try:
+        _interpret(machine, node)
+    finally:
+        machine.values.update(given)
+
+
+def _beside(machine: Machine, node: fx.Node) -> dict[fx.Node, Segment]:
+    """Operands of a call of which another operand says how many slots there are, to be taken for what they are on the
+    slots of that one: with these values. (What is put together slot by slot meets on a common window.)"""
+    name = name_of(node)
+    losses = name in OF_CLASSES
+    if not losses and name != "gather":
+        return {}
+    places = ((0, "input"), (1, "target")) if losses else ((2, "index"), (0, "input"))
+    like, arg = (argument(node, *place) for place in places)
+    first, second = (machine.value(a) if isinstance(a, fx.Node) else None for a in (like, arg))
+    if not isinstance(first, Segment) or not isinstance(second, Segment) or not meets(machine, (first, second)):
+        return {}
+    # As many, but of what is picked from there may be more.
+    term = onto(machine, second, machine.read(second, node), first.window, "eq" if losses else "le")
+    return {arg: machine.fresh(term, second.rank, first.window)}
+
+
+def _interpret(machine: Machine, node: fx.Node) -> None:
     before, machine.here = machine.state(), node
     try:
         machine.values[node] = _by_rule(machine, node)

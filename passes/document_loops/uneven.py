@@ -29,6 +29,7 @@ from packpass.semantics import example
 from passes.document_loops.documents import read_cell
 from passes.document_loops.integers import FULL, Affine, Boundaries, Derived
 from passes.document_loops.machine import Document, Machine, Padded, Segment
+from passes.document_loops.moved import ends_of
 from passes.document_loops.padded import Filler
 from passes.document_loops.parts import Joined, Pieces, own_length
 from passes.document_loops.terms import Outside, Term
@@ -201,17 +202,7 @@ def _window(machine: Machine, node: fx.Node, segment: Segment) -> list[tuple[Any
         if made is None or store.version or window != FULL:
             return None
         return list(zip(made.term.of, made.term.parts, strict=True))
-    term, length = machine.read(segment, node), own_length(machine)
-    if window == FULL:
-        return [(term, Part(Affine(), length))]
-    if window.plain:
-        rest = length.plus(Affine.of(window.front + window.back), -1)
-        start = Affine.of(window.front)
-        return [(term, Part(start, start.plus(Affine.of(Derived(max, (Affine(), rest))))))]
-    count = window.first if window.first is not None else window.last
-    shorter = Affine.of(Derived(min, (Affine.of(count or 0), length)))
-    start = Affine() if window.first is not None else length.plus(shorter, -1)
-    return [(term, Part(start, start.plus(shorter)))]
+    return [(machine.read(segment, node), Part(*ends_of(machine.boundaries, window)))]
 
 
 def of_long(machine: Machine, loop: LoopFound, collect: fx.Node, value: Any) -> Pieces:

@@ -189,10 +189,12 @@ class Uneven(Term):
         """Slots of a part of every document: [N + 1], the last entry 0."""
         if part.lengths is not None:
             return _lengths(emitter, part.lengths)
-        length = emitter.vector(part.stop.plus(part.start, -1), emitter.boundaries)
+        slots = part.stop.plus(part.start, -1)
+        length = emitter.vector(slots, emitter.boundaries)
         if (
             self.least <= 1
             and part.each is Each.SLOTS
+            and all(bound.of == emitter.boundaries for bound in slots.bounds())  # 0 in the last entry
             and isinstance(length, fx.Node)
             and isinstance(example(length), torch.Tensor)
         ):

@@ -11,6 +11,7 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.boundaries import element
 from passes.document_loops.elsewhere import anywhere, elsewhere
+from passes.document_loops.inner import inner, other_documents
 from passes.document_loops.integers import FULL, Affine, Bound, Index, Invariant, Window
 from passes.document_loops.machine import (
     Cell,
@@ -23,7 +24,7 @@ from passes.document_loops.machine import (
     selection,
 )
 from passes.document_loops.op_names import label
-from passes.document_loops.parts import wanted
+from passes.document_loops.parts import between
 from passes.document_loops.terms import DocRow, Outside, Roll, Slice
 from passes.refused import Refused
 
@@ -161,6 +162,9 @@ def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
 
 def _of_outside(machine: Machine, outer: fx.Node, entries: list[Any], node: fx.Node) -> Any:
     """What an index into a tensor from outside the loop refers to; None if all documents mean the same."""
+    one_of_several = inner(machine, outer, entries, between=True)
+    if one_of_several is not None:
+        return one_of_several
     moved = elsewhere(machine, outer, entries)
     if moved is not None:
         return moved, FULL
@@ -169,9 +173,12 @@ def _of_outside(machine: Machine, outer: fx.Node, entries: list[Any], node: fx.N
         return _of_row(machine, outer, entries, node)
     except Refused as refused:
         machine.restore(before)
+        part = inner(machine, outer, entries, between=False)
+        if part is not None:
+            return part
         moved = anywhere(machine, outer, entries)
         if moved is None:
-            raise
+            raise other_documents(machine, entries, refused) from None
         machine.instead = machine.instead or refused
         return moved, FULL
 
@@ -186,8 +193,11 @@ def _of_segment(machine: Machine, value: Segment, entries: list[Any], node: fx.N
         whole = packed == slice(None)
         try:
             window = value.window if whole else sub_window(machine, value, packed.start, packed.stop, node)
-        except Refused as refused:
-            raise wanted(machine, value, packed, refused) from None
+        except Refused:
+            numbers = between(machine, value, packed)
+            if numbers is None:
+                raise
+            window = numbers
     else:
         window = point(machine, value, packed, node)
     if any(e != slice(None) for d, e in enumerate(entries) if d != at):

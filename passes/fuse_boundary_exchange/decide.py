@@ -238,4 +238,7 @@ def _conclude(
     decided = conclude(graph, loop, machine, appended, boundaries, hoisted)
     if separate_inputs(graph, decided):
         raise Refused("aliasing", SHARED)
+    # A rank that only sends, or only receives, does not see in which order its neighbour asks for the messages. They
+    # pair up in that order, whatever tensors they are of, and so must the exchanges.
+    decided = dataclasses.replace(decided, ordered=tuple(terms[field] for field in outcome.fields))
     return Decided(decided, cu, scale == 1, group, zigzag, outcome.fields)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 
@@ -64,6 +65,9 @@ def _run(machine: Machine, pieces: Pieces, step: Step) -> list[Term]:
             pairs = list(zip(fake.shape, term.dims, strict=True))
         else:
             pairs = [(fake, outer(value))]
+            if not all(part.as_coeff_Mul()[0] >= 0 for part in sympy.Add.make_args(sympy.expand(pairs[0][1]))):
+                # Torch takes numbers apart for sizes; as the bound of a slice, a negative one counts from the end.
+                raise Refused("no-rule", "a number of a document may be negative", given)
         for new, known in pairs:
             # Names are of an environment of their own, and stand for nothing yet.
             if isinstance(new, torch.SymInt) and new.node.expr.is_Symbol and not inner.bind(new, known):

@@ -9,16 +9,6 @@ from torch import Tensor
 from .harness import leave
 
 
-@leave("f[T,3] cu", must_refuse=True, min_len=2, why="two slots of a document that may have one")
-def last_two_behind_a_test_for_one(x: Tensor, cu: Tensor) -> Tensor:
-    parts = [x[:0]]
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        if e - s < 1:
-            continue
-        parts.append(x[e - 2 : e])
-    return torch.cat(parts)
-
-
 @leave("f[T,3] cu", must_refuse=True, min_len=1, why="numbers that count down past the document's first slot")
 def backwards_beyond_the_document(x: Tensor, cu: Tensor) -> Tensor:
     parts = [x[torch.arange(e - 1, s - 2, -1).clamp(min=0)] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]

@@ -22,6 +22,7 @@ from . import (
     leave_grown,
     leave_images,
     leave_index,
+    leave_inner,
     leave_iteration,
     leave_kept,
     leave_lengths,
@@ -32,6 +33,7 @@ from . import (
     leave_numbered,
     leave_numbers,
     leave_offsets,
+    leave_ordered,
     leave_places,
     leave_pooled,
     leave_pooling,
@@ -43,6 +45,7 @@ from . import (
     leave_totals,
     leave_ways,
     leave_whiles,
+    leave_wide,
     leave_windows,
 )
 from .harness import LEAVE, Program
@@ -52,8 +55,8 @@ __all__ = [
     "PROGRAMS", "leave_attention", "leave_beside", "leave_blocks", "leave_branches", "leave_by_hand", "leave_carried",
     "leave_chosen", "leave_convolution", "leave_counts", "leave_defaults", "leave_edges", "leave_elsewhere",
     "leave_ends", "leave_filled", "leave_filtered", "leave_grids", "leave_grown", "leave_images", "leave_index",
-    "leave_iteration", "leave_kept", "leave_lengths", "leave_lists", "leave_memory", "leave_modes", "leave_neighbours",
-    "leave_numbered", "leave_numbers", "leave_offsets", "leave_places", "leave_pooled", "leave_pooling", "leave_python",
-    "leave_rows", "leave_sequences", "leave_slices", "leave_state", "leave_totals", "leave_ways", "leave_whiles",
-    "leave_windows",
+    "leave_inner", "leave_iteration", "leave_kept", "leave_lengths", "leave_lists", "leave_memory", "leave_modes",
+    "leave_neighbours", "leave_numbered", "leave_numbers", "leave_offsets", "leave_ordered", "leave_places",
+    "leave_pooled", "leave_pooling", "leave_python", "leave_rows", "leave_sequences", "leave_slices", "leave_state",
+    "leave_totals", "leave_ways", "leave_whiles", "leave_wide", "leave_windows",
 ]  # fmt: skip

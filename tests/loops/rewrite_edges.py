@@ -120,3 +120,13 @@ def steps_within_documents(x: Tensor, cu: Tensor) -> Tensor:
         behind = torch.arange(s + 1, e)
         parts.append(x[behind] - x[behind - 1])
     return torch.cat(parts)
+
+
+@program("f[T,3] cu", min_len=2, tail=False)
+def last_two_behind_a_test_for_one(x: Tensor, cu: Tensor) -> Tensor:
+    parts = [x[:0]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s < 1:
+            continue
+        parts.append(x[e - 2 : e])
+    return torch.cat(parts)

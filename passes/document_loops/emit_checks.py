@@ -1,0 +1,57 @@
+"""What must hold of boundaries and of numbers of documents, checked in front of the whole-row form of a loop."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass._compat import statically_known_true
+from packpass.semantics import example
+from packpass.semantics.effects import mutated_after
+from passes.document_loops.boundaries import check_split
+from passes.document_loops.emit import Emitter
+from passes.document_loops.find import Decided
+
+_ops = torch.ops.packpass
+
+
+def joined_lists(decided: Decided) -> list[fx.Node]:
+    """Rows that the lists of a loop are joined to."""
+    return [user for collect, _ in decided.appended for user in collect.users if user.target is markers.RAGGED_CAT]
+
+
+def emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
+    """Boundaries are checked once per loop, without waiting for the device; the user's own checks stay."""
+    begin, check_op = decided.loop.iterations[0][0], _ops.check_cu_seqlens.default
+    if not any(
+        n.target is check_op
+        and n.args == (emitter.cu, total)
+        and n < begin
+        and not mutated_after(emitter.graph, emitter.cu, n, begin)
+        for n in emitter.graph.nodes
+    ):
+        emitter.call(check_op, emitter.cu, total)
+    extent = example(total) if isinstance(total, fx.Node) else total
+    covers = decided.covers_row or any(
+        statically_known_true(example(cat).shape[int(str(cat.args[1]))] == extent) for cat in joined_lists(decided)
+    )
+    if covers:
+        cu = emitter.cu
+        span = emitter.call(operator.sub, emitter.call(operator.getitem, cu, -1), emitter.call(operator.getitem, cu, 0))
+        fills = emitter.call(operator.eq, span, total)
+        emitter.call(
+            torch._assert_async, fills, "packpass: the documents in cu_seqlens do not fill the packed dimension"
+        )
+    for row, lengths, dim in decided.filled:
+        check_split(emitter.call, row, lengths, dim)
+    for check in decided.checks:
+        left, right = (emitter.vector(side, decided.boundaries) for side in (check.left, check.right))
+        holds = emitter.call(getattr(operator, check.op), left, right)
+        if isinstance(example(holds), torch.Tensor):
+            emitter.call(torch._assert_async, emitter.for_every_document(holds, check.least), check.message)
+        else:
+            emitter.call(torch._check, holds)

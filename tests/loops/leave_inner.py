@@ -1,0 +1,103 @@
+"""Loops beside those of `rewrite_inner`: what numbers of a document cut, where it means something else."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+from .rewrite_inner import EVEN, any_numbers, pairs, small_numbers
+
+
+@leave("f[T,3] i[N] cu", wrap=any_numbers, mutates=True)
+def a_part_written_before_it_is_read(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        head = part[: numbers[i]]
+        part.mul_(2)
+        out.append(head.sum(0))
+    return torch.stack([x.new_zeros(3), *out])
+
+
+@leave("f[T,3] i[N] cu", wrap=any_numbers, mutates=True)
+def a_part_written_through(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    for i in range(len(cu) - 1):
+        head = x[cu[i] : cu[i + 1]][: numbers[i]]
+        column = head[:, 0]
+        column += 1
+        head[:, 1].mul_(2)
+    return x
+
+
+@leave("f[T,3] i[N] cu", wrap=small_numbers, tail=False)
+def numbers_that_the_loop_changes(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    numbers, out = numbers.clone(), []
+    for i in range(len(cu) - 1):
+        numbers[i] = numbers[i] + 1
+        out.append(x[cu[i] : cu[i + 1]][: numbers[i]].sum(0))
+    return torch.stack(out)
+
+
+@leave("f[T] i[N] cu", wrap=small_numbers, tail=False)
+def lengths_that_the_loop_changes(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    lengths, start, out = (cu[1:] - cu[:-1]).clone(), 0, []
+    for i in range(len(lengths)):
+        lengths[i] = lengths[i] - 1
+        n = lengths[i].item()
+        out.append(x[start : start + n].sum())
+        start += n
+    return torch.stack(out)
+
+
+@leave("f[T,3] i[N] cu", wrap=any_numbers, tail=False)
+def slots_in_steps(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[cu[i] : cu[i + 1]][numbers[i] :: 2] for i in range(len(cu) - 1)])
+
+
+@leave("f[T,3] i[N] cu", wrap=small_numbers, tail=False)
+def beyond_the_document(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e, n in zip(cu[:-1].tolist(), cu[1:].tolist(), numbers.tolist(), strict=True):
+        out.append(x[s : e + n].sum(0))
+    return torch.stack(out)
+
+
+@leave("f[T,3] i[N] cu", wrap=small_numbers, tail=False)
+def counted_in_the_row(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    """A number of the row, and not of the document, is what is left out."""
+    out = []
+    for s, e, n in zip(cu[:-1].tolist(), cu[1:].tolist(), numbers.tolist(), strict=True):
+        out.append(x[max(s - n, 0) : e].sum(0))
+    return torch.stack(out)
+
+
+@leave("f[T] cu", tail=False)
+def as_many_as_are_too_many(x: Tensor, cu: Tensor) -> Tensor:
+    """A negative number, behind a branch that asks for its sign: it counts from the end."""
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part, over = x[s:e], e - s - 3
+        if over > 0:
+            part = part[:-over]
+        out.append(part)
+    return torch.cat(out)
+
+
+@leave("f[T] cu", tail=False)
+def a_remainder_that_may_be_nothing(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        rest = (e - s) % 4
+        part = x[s:e][:-rest] if rest else x[s:e]
+        out.append(part.sum())
+    return torch.stack(out)
+
+
+@leave("f[T,3] cu", wrap=pairs, tail=False, shapes=EVEN)
+def neighbours_of_every_second(x: Tensor, cu: Tensor) -> Tensor:
+    """Three documents of four: what is behind the pair is another document's."""
+    out = []
+    for i in range(0, len(cu) - 3, 2):
+        out.append(x[cu[i] : cu[i + 1]].sum(0) + x[cu[i + 2] : cu[i + 3]].sum(0) * 2)
+    return torch.stack([x.new_zeros(3), *out])
