@@ -384,6 +384,7 @@ REWRITTEN = {
         Hard(pieces.pieces_to_heads, parts=1),
         Hard(pieces.pieces_of_own_boundaries, parts=1),
         Hard(pieces.pieces_to_tokens, sharded=False, parts=1),
+        Hard(pieces.pieces_by_sections, sharded=False, tails=False, parts=1),
         Hard(pieces.pieces_into_the_shard, sharded=False, parts=1),
         Hard(pieces.pieces_there_and_back, exchanges=2, tails=False, parts=1),
         Hard(pieces.pieces_in_one_loop, exchanges=2, tails=False, parts=1),

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.dist.a2a_moves import size_of
-from tests.dist.a2a_spelled_programs import documents, exchange
+from tests.dist.a2a_spelled_programs import Lists, documents, exchange
 from tests.dist.naive import AllToAll
 
 # === Rewritten ==================================================================================================
@@ -111,3 +111,8 @@ def pieces_of_heads_from_the_end(x: Tensor, cu: Tensor, group: Any) -> Tensor:
         dist.all_to_all_single(out, send, group=group)
         rows.append(out.flatten(0, 1))
     return torch.cat(rows)
+
+
+def pieces_by_sections(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """``tensor_split`` of a document's tokens, one part for each rank."""
+    return torch.cat([Lists.apply(x[s:e], 0, 1, group) for s, e in documents(cu)])

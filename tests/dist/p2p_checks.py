@@ -261,6 +261,19 @@ def pieces_left(cp: int, names: list[str]) -> None:
         check(not report.rewrites, name, report.rewrites)
 
 
+def other_orders(cp: int, name: str) -> None:
+    """A program of `p2p_pieces.ORDERS` gives what eager gives, rewritten or not."""
+    torch._dynamo.reset()
+    group, program = group_of(cp), p2p_pieces.ORDERS[name]
+    compiled = torch.compile(program, backend=packpass.backend, options=OPTIONS)
+    for seed, lengths in enumerate(([1, 3, 2], [4], [1, 1, 5, 1, 2])):
+        cu = torch.tensor([0, *(cp * n for n in lengths)]).cumsum(0)
+        whole = whole_row((int(cu[-1]),), torch.int64, seed)
+        x = naive.shard(whole, cu.tolist(), cp, dist.get_rank(group), zigzag=False)
+        for a, b in zip(compiled(x, cu, group), program(x, cu, group), strict=True):
+            check(torch.equal(a, b), name, lengths)
+
+
 def through_functions(cp: int, name: str, left: bool, inner: str) -> list[tuple[int, int]]:
     """A program of `p2p_functions`: exchanges forward and backward for 3, 1 and 4 documents, values and gradients as
     eager's."""

@@ -119,6 +119,46 @@ PIECES: dict[str, Callable[..., list[Tensor]]] = {
 }
 
 
+# === Messages in another order ==================================================================================
+
+
+def crossed(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """Two tensors are sent, and asked for in the other order: messages pair up as they come."""
+    rank, cp, before, behind = neighbours(group)
+    outs: list[list[Tensor]] = [[], []]
+    for part in shards(cu, group):
+        one, other = x[part], x[part] * 2 + 1
+        ends = [torch.zeros_like(document[:1]) for document in (one, other)]
+        works: list[Any] = []
+        if rank:
+            works += [dist.isend(document[:1].contiguous(), before, group) for document in (one, other)]
+        if rank < cp - 1:
+            works += [dist.irecv(end, behind, group) for end in ends[::-1]]
+        for work in works:
+            work.wait()
+        for out, document, end in zip(outs, (one, other), ends, strict=True):
+            out.append(torch.cat([document[1:], end]))
+    return [torch.cat(out) for out in outs]
+
+
+def turned(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """The same, where every other rank goes through its tensors from the last one on."""
+    rank, _, _, _ = neighbours(group)
+    outs: list[list[Tensor]] = [[], []]
+    for part in shards(cu, group):
+        documents = (x[part], x[part] * 2 + 1)
+        rolled: list[Any] = [None, None]
+        for k in (1, 0) if rank % 2 else (0, 1):
+            rolled[k] = roll(documents[k], group)
+        for out, document in zip(outs, rolled, strict=True):
+            out.append(document)
+    return [torch.cat(out) for out in outs]
+
+
+ORDERS: dict[str, Callable[..., list[Tensor]]] = {program.__name__: program for program in (crossed, turned)}
+"""Programs of two tensors whose messages do not pair up as the tensors do."""
+
+
 # === Left as they are ===========================================================================================
 
 

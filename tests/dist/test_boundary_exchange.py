@@ -59,6 +59,13 @@ def test_shards_of_one_piece(ranks: Ranks, name: str, cp: int) -> None:
 
 
 @pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", p2p_pieces.ORDERS)
+def test_messages_pair_up_in_their_order(ranks: Ranks, name: str, cp: int) -> None:
+    """A rank that only sends, or only receives, does not see in which order its neighbour does."""
+    ranks.call(p2p_checks.other_orders, cp, name, timeout_s=120)
+
+
+@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_no_roll_of_shards_of_one_piece(ranks: Ranks, cp: int) -> None:
     """What only some of the ranks take for a roll is none."""
     ranks.call(p2p_checks.pieces_left, cp, list(p2p_pieces.LEFT), timeout_s=200)

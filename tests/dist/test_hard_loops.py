@@ -17,6 +17,7 @@ TYPICAL = (
     "handles",
     "copied_into",
     "pieces_in_one_loop",
+    "pieces_by_sections",
     "copied_beside",
     "filled_by_ranks",
 )
