@@ -33,7 +33,7 @@ def filled_up(loop: LoopFound, both: list[Interpreted]) -> Interpreted | None:
         return None  # which way these go is not known of every document
     for this, that in ((0, 1), (1, 0)):
         (machine, appended), (other, without) = both[this], both[that]
-        if not _alike(machine, other):
+        if not alike(machine, other):
             continue
         nothing = _nothing(loop.iterations[that][1], other)
         if all(_same(machine, collect, value, without[collect], nothing) for collect, value in appended.items()):
@@ -41,11 +41,11 @@ def filled_up(loop: LoopFound, both: list[Interpreted]) -> Interpreted | None:
     return None
 
 
-def _alike(one: Machine, other: Machine) -> bool:
-    """Do two iterations do the same, but for what they append?"""
+def alike(one: Machine, other: Machine, reach: bool = True) -> bool:
+    """Do two iterations do the same, but for what they append? ``reach``: and are they ones of the same documents?"""
     stores = [[(key, s.term, s.version, s.point_fills) for key, s in m.outer.items()] for m in (one, other)]
     cells = [[(key, c.term, c.version) for key, c in m.rows.items()] for m in (one, other)]
-    rest = [(m.boundaries, m.checks, m.skips_empty, m.skip, m.split_of, m.least) for m in (one, other)]
+    rest = [(m.boundaries, m.checks, m.skips_empty, m.skip, m.split_of, reach and m.least) for m in (one, other)]
     return stores[0] == stores[1] and cells[0] == cells[1] and rest[0] == rest[1]
 
 

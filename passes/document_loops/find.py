@@ -42,6 +42,7 @@ from passes.document_loops.appended import appended_value
 from passes.document_loops.arms import joined
 from passes.document_loops.blocks import Block, Diagonal
 from passes.document_loops.check_lists import check_document, check_pieces, check_segment
+from passes.document_loops.cut_off import cut_off
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.filled_up import filled_up
 from passes.document_loops.fitting import Fit, fit_of
@@ -189,7 +190,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
         try:
             interner, made = Interner(), {}  # type: Interner, dict[int, Any]
             both = [interpret(loop, i, interner, made, arms=True) for i in (0, 1)]
-            first, appended = filled_up(loop, both) or joined(graph, loop, both)
+            first, appended = filled_up(loop, both) or cut_off(loop, both) or joined(graph, loop, both)
         except Refused as again:
             raise refused if again.code == "not-generic" else again from None
     try:

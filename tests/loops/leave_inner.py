@@ -73,18 +73,6 @@ def counted_in_the_row(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
 
 
 @leave("f[T] cu", tail=False)
-def as_many_as_are_too_many(x: Tensor, cu: Tensor) -> Tensor:
-    """A negative number, behind a branch that asks for its sign: it counts from the end."""
-    out = []
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        part, over = x[s:e], e - s - 3
-        if over > 0:
-            part = part[:-over]
-        out.append(part)
-    return torch.cat(out)
-
-
-@leave("f[T] cu", tail=False)
 def a_remainder_that_may_be_nothing(x: Tensor, cu: Tensor) -> Tensor:
     out = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -101,3 +89,37 @@ def neighbours_of_every_second(x: Tensor, cu: Tensor) -> Tensor:
     for i in range(0, len(cu) - 3, 2):
         out.append(x[cu[i] : cu[i + 1]].sum(0) + x[cu[i + 2] : cu[i + 3]].sum(0) * 2)
     return torch.stack([x.new_zeros(3), *out])
+
+
+@leave("f[T] cu", tail=False)
+def cut_where_there_is_nothing_to_cut(x: Tensor, cu: Tensor) -> Tensor:
+    """Without the branch's number, ``part[:-0]`` is nothing at all."""
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part, over = x[s:e], e - s - 3
+        if over >= 0:
+            part = part[:-over]
+        out.append(part)
+    return torch.cat(out)
+
+
+@leave("f[T] cu", tail=False)
+def cut_by_another_number(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part, over = x[s:e], e - s - 3
+        if over > 0:
+            part = part[over + 1 :]
+        out.append(part)
+    return torch.cat(out)
+
+
+@leave("f[T] i[N] cu", wrap=any_numbers, tail=False)
+def cut_by_a_number_that_may_be_negative(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e, n in zip(cu[:-1].tolist(), cu[1:].tolist(), numbers.tolist(), strict=True):
+        part = x[s:e]
+        if n != 0:
+            part = part[n:]
+        out.append(part)
+    return torch.cat(out)

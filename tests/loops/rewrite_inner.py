@@ -201,3 +201,34 @@ def modulated(x: Tensor, table: Tensor, cu: Tensor) -> Tensor:
         first, rest = table[i].split([2, 4])
         out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]] * (1 + scale) + shift + first.sum() - rest.sum()
     return out
+
+
+@program("f[T,3] cu", tail=False)
+def no_more_than_some(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part, over = x[s:e], e - s - 3
+        if over > 0:
+            part = part[:-over]
+        out.append(part)
+    return torch.cat(out)
+
+
+@program("f[T,3] cu", tail=False)
+def the_last_ones(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part = x[s:e] * 2
+        if e - s > 3:
+            part = part[e - s - 3 :]
+        out.append(part)
+    return torch.cat(out)
+
+
+@program("f[T,3] cu", tail=False)
+def whole_groups(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        rest = (e - s) % 4
+        out.append(x[s:e][:-rest] if rest else x[s:e])
+    return torch.cat(out)
