@@ -81,8 +81,8 @@ def _joined(machine: Machine, collect: fx.Node, values: tuple[Any, Any], short: 
 
 def _cut_by(part: Part, number: Affine, by: Affine, length: Affine) -> Part:
     """A part that a number cuts, cut by another one, which is not negative."""
-    ends = (_instead(end, number, by, length) for end in (part.start, part.stop))
-    return dataclasses.replace(part, **dict(zip(("start", "stop"), ends, strict=True)))
+    start, stop = (_instead(end, number, by, length) for end in (part.start, part.stop))
+    return dataclasses.replace(part, start=start, stop=stop)
 
 
 def _instead(value: Affine, number: Affine, by: Affine, length: Affine) -> Affine:
