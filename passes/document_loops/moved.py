@@ -124,14 +124,14 @@ def common_window(machine: Machine, segments: Sequence[Segment]) -> Window:
     return Window(between=(Affine(), functools.reduce(together, counts)))
 
 
-def onto(machine: Machine, segment: Segment, term: Term, window: Window, op: str = "eq") -> Term:
-    """``term``, the content of the segment, on the slots of ``window``: of which there must be as many, where it is no
-    slot alone (``op``: "eq"), or no more (``"le"``)."""
+def onto(machine: Machine, segment: Segment, term: Term, window: Window, op: str | None = None) -> Term:
+    """``term``, the content of the segment, on the slots of ``window``: of which there must be as many (``op``: "eq"),
+    or no more ("le"); else as many, where it is no slot alone."""
     source, target = (ends_of(machine.boundaries, w) for w in (segment.window, window))
     have, want = _count(source), _count(target)
     if have != want:
         message = "packpass: parts of a document that are combined have different lengths"
-        reached = Affine.of(Derived(broadcast, (have, want))) if op == "eq" else have
-        machine.require(want, op, reached, message)
+        reached = have if op is not None else Affine.of(Derived(broadcast, (have, want)))
+        machine.require(want, op or "eq", reached, message)
     moved: Term = machine.intern(Moved(term, source, target, term.dim))
     return moved

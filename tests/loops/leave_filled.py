@@ -43,15 +43,6 @@ def joined_to_a_row_that_is_written(text: Tensor, image: Tensor, cu: Tensor, end
     return torch.cat(outs)
 
 
-@leave("f[T,2] f[2*T,2] cu", wrap=_twice, tail=False, must_refuse=True, why="the image of the document before")
-def joined_to_the_one_before(text: Tensor, image: Tensor, cu: Tensor, ends: Tensor) -> Tensor:
-    outs = []
-    ends = torch.cat((ends[:1], ends))
-    for i in range(len(cu) - 1):
-        outs.append(torch.cat([text[cu[i] : cu[i + 1]], image[ends[i] : ends[i + 2]]]))
-    return torch.cat(outs)
-
-
 @leave("f[T,2] cu", tail=False, must_refuse=True, why="the numbers of slots are changed behind the list")
 def filled_up_by_numbers_that_change(x: Tensor, cu: Tensor) -> Any:
     missing = (cu.diff() + 3) // 4 * 4 - cu.diff()

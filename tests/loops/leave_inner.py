@@ -123,3 +123,15 @@ def cut_by_a_number_that_may_be_negative(x: Tensor, numbers: Tensor, cu: Tensor)
             part = part[n:]
         out.append(part)
     return torch.cat(out)
+
+
+@leave("f[T,5] i[N] cu", wrap=small_numbers, tail=False, min_len=3, exact=False)
+def a_loss_of_as_many(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    """Scores of one slot more than there are classes wanted, but for documents that say nothing: eager raises."""
+    total = x.new_zeros(())
+    for i in range(len(cu) - 1):
+        scores = x[cu[i] : cu[i + 1]]
+        wanted = (scores[:, 0] * 8).long().remainder(5)
+        n = numbers[i] * 0 + 1
+        total = total + torch.nn.functional.cross_entropy(scores[n:], wanted[:-n], reduction="sum")
+    return total

@@ -194,3 +194,12 @@ def padded_before_the_document_changes(x: Tensor, cu: Tensor) -> Tensor:
         own = own.add(1)
         parts.append(padded[:-1] + own)
     return torch.cat(parts)
+
+
+@program("f[T,2] f[2*T,2] cu", wrap=_twice, tail=False)
+def joined_to_the_one_before(text: Tensor, image: Tensor, cu: Tensor, ends: Tensor) -> Tensor:
+    outs = []
+    ends = torch.cat((ends[:1], ends))
+    for i in range(len(cu) - 1):
+        outs.append(torch.cat([text[cu[i] : cu[i + 1]], image[ends[i] : ends[i + 2]]]))
+    return torch.cat(outs)
