@@ -39,8 +39,8 @@ from passes.refused import Refused
 _ops = torch.ops.packpass
 
 
-_SMALL, _LARGEST = 1 << 8, 1 << 31
-"""Products with smaller numbers fit into the 32 bits of boundaries, as rows do; with larger ones maybe not into 64."""
+_LARGEST = 1 << 31
+"""Products with larger numbers may not fit into 64 bits."""
 
 
 class Emitter:
@@ -298,7 +298,7 @@ class Emitter:
     def _total(self, value: Affine, entries: Callable[[Any], Any]) -> Any:
         """The sum that a number is; ``entries`` makes those of a vector. Numbers of Python have more than 32 bits."""
         total: Any = value.const
-        large = abs(total) > _SMALL or any(abs(c) > _SMALL for _, c in value.atoms)
+        large = value.is_large
         if any(abs(c) >= _LARGEST for _, c in value.atoms) or abs(total) >= 1 << 62:
             raise Refused("index-as-number", "a number of a document is more than 64 bits hold", self.before)
         for atom, c in sorted(value.atoms, key=repr):

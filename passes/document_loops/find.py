@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass._compat import hint_of, statically_known_true
+from packpass._compat import free_unbacked_symbols, hint_of, statically_known_true
 from packpass.semantics import example
 from packpass.semantics.effects import effects_of
 from packpass.semantics.registry import family_of
@@ -60,7 +60,7 @@ from passes.document_loops.row_slots import RowSlot
 from passes.document_loops.step import step
 from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
 from passes.document_loops.uneven import of_long
-from passes.loops import LoopFound, hoistable, list_sizes, no_escape
+from passes.loops import LoopFound, asserted_alone, hoistable, list_sizes, no_escape
 from passes.refused import Refused
 
 
@@ -124,6 +124,7 @@ def interpret(
     try:
         for node in _seen(body):
             step(machine, node)
+        _sizes_are_known(machine, body)
         _count_from_the_start(machine, loop)
         machine.finish()
     except OtherDocuments as refused:
@@ -147,14 +148,47 @@ def interpret(
 def _seen(body: tuple[fx.Node, ...]) -> list[fx.Node]:
     """The nodes of an iteration without those whose results nobody looks at, as the weights of attention often are.
 
-    Of these, none whose rank is a matter of sizes: Python may have asked for that (``x.squeeze(0).dim()``).
+    Of these, none whose rank is a matter of sizes: Python may have asked for that (``x.squeeze(0).dim()``), or for the
+    size of what parts of different sizes make.
     """
     inside, seen = set(body), set[fx.Node]()
     for node in reversed(body):
         numbers_alone = effects_of(node).repeatable and family_of(node) in ("pointwise", "reductions")
-        if not numbers_alone or any(user in seen or user not in inside for user in node.users):
+        if (
+            not numbers_alone
+            or _of_several_sizes(node)
+            or any(user in seen or user not in inside for user in node.users)
+        ):
             seen.add(node)
     return [node for node in body if node in seen]
+
+
+def _of_several_sizes(node: fx.Node) -> bool:
+    fakes = [fake for arg in node.all_input_nodes if isinstance(fake := example(arg), torch.Tensor)]
+    sizes = {size.node.expr for fake in fakes for size in fake.shape if isinstance(size, torch.SymInt)}
+    return sum(bool(free_unbacked_symbols(expression)) for expression in sizes) > 1
+
+
+def _sizes_are_known(machine: Machine, body: tuple[fx.Node, ...]) -> None:
+    """Where sizes are data, torch takes those of operands for the same, and one of them for that of the result. If one
+    slot met several, that may be the wrong one: nobody may ask for it."""
+    asked = [
+        (node, value.node.expr)
+        for node in body
+        if isinstance(value := example(node), (torch.SymInt, torch.SymFloat)) and not asserted_alone(node)
+    ]
+    for call, window in machine.met:
+        operands = [arg for arg in call.all_input_nodes if isinstance(machine.values.get(arg), Segment)]
+        alike = [arg for arg in operands if machine.values[arg].window == window]
+        known = {size.node.expr for arg in alike for size in example(arg).shape if isinstance(size, torch.SymInt)}
+        made = example(call)
+        sizes = made.shape if isinstance(made, torch.Tensor) else ()
+        for size in sizes:
+            if isinstance(size, torch.SymInt) and free_unbacked_symbols(size) and size.node.expr not in known:
+                wrong = next((node for node, number in asked if number.has(size.node.expr)), None)
+                if wrong is not None:
+                    what = "the length of a part is asked for, where one slot may meet several"
+                    raise Refused("length-mismatch", what, wrong)
 
 
 def _count_from_the_start(machine: Machine, loop: LoopFound) -> None:

@@ -40,6 +40,10 @@ class Invariant:
     node: fx.Node
 
 
+SMALL = 1 << 8
+"""Products with smaller numbers fit into the 32 bits of boundaries, as rows do."""
+
+
 def place(bound: int, extent: int) -> int:
     """Where a slice of ``extent`` slots begins or ends that is written with ``bound``, as Python counts."""
     return min(max(bound + extent if bound < 0 else bound, 0), extent)
@@ -112,6 +116,13 @@ class Affine:
     def number(self) -> int | None:
         """The constant that this is."""
         return None if self.atoms else self.const
+
+    @property
+    def is_large(self) -> bool:
+        """May it be too large for 32 bits, where what it is made of is not?"""
+        parts = [arg for atom, _ in self.atoms if isinstance(atom, Derived) for arg in atom.args]
+        factors = [abs(count) for _, count in self.atoms]
+        return max((abs(self.const), *factors)) > SMALL or any(part.is_large for part in parts)
 
     def single(self) -> tuple[Atom, int] | None:
         """``(atom, const)`` if this is ``atom + const``."""

@@ -182,6 +182,8 @@ class Machine:
         """Are the slots that the body works on parts of other documents, which it cuts first?"""
         self.part: Boundaries | None = None
         """The documents that slots between two numbers of a document are, if the loop cuts such."""
+        self.met: list[tuple[fx.Node, Window]] = []
+        """Calls in which one slot may meet several, and the slots that their results have."""
         self.least = 0
         """Slots that a document must have to get as far as this point of the body."""
         self.arms = False
@@ -284,6 +286,8 @@ class Machine:
         have = segment.window
         if have == window:
             return term
+        if broadcast and segment.store.exact and (have.single or self.boundaries is not None):
+            self.met.append((node, window))
         if broadcast and window.plain and have.single and segment.store.exact:
             slot = self.intern(Take(term, 0 if have.first else -1, term.dim))
             slot = self.intern(Apply(torch.unsqueeze, False, (slot, term.dim), (), 0))

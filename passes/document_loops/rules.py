@@ -122,8 +122,10 @@ def _sym_sum(machine: Machine, node: fx.Node) -> Any:
 @rule(*AS_NUMBERS)
 def shared_number(machine: Machine, node: fx.Node) -> Any:
     """A boundary, or a number that all documents share, as the host reads it."""
-    value = machine.value(node.args[0])
+    value, fake = machine.value(node.args[0]), example(node.args[0])
     if isinstance(value, Affine):
+        if isinstance(fake, torch.Tensor) and fake.dtype is not torch.int64 and value.is_large:
+            raise Refused("index-as-number", "a number that its tensor may have no room for is read on the host", node)
         return value
     if isinstance(value, Outside):
         return OPAQUE

@@ -167,7 +167,7 @@ def _of_outside(machine: Machine, outer: fx.Node, entries: list[Any], node: fx.N
         return one_of_several
     moved = elsewhere(machine, outer, entries)
     if moved is not None:
-        return moved, FULL
+        return moved, moved.window
     before = machine.state()
     try:
         return _of_row(machine, outer, entries, node)
@@ -180,7 +180,7 @@ def _of_outside(machine: Machine, outer: fx.Node, entries: list[Any], node: fx.N
         if moved is None:
             raise other_documents(machine, entries, refused) from None
         machine.instead = machine.instead or refused
-        return moved, FULL
+        return moved, moved.window
 
 
 def _of_segment(machine: Machine, value: Segment, entries: list[Any], node: fx.Node) -> Any:

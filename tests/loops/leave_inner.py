@@ -135,3 +135,24 @@ def a_loss_of_as_many(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
         n = numbers[i] * 0 + 1
         total = total + torch.nn.functional.cross_entropy(scores[n:], wanted[:-n], reduction="sum")
     return total
+
+
+@leave("f[T,3] cu", tail=False, min_len=1)
+def as_long_as_one_slot_and_others(x: Tensor, cu: Tensor) -> Tensor:
+    """Torch takes the size of one slot for that of what it and all others make."""
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part = x[s:e]
+        made = part[:1] * part
+        out.append(made.sum() + len(made))
+    return torch.stack(out)
+
+
+@leave("f[T,3] i[N] cu", wrap=small_numbers, tail=False, min_len=3)
+def as_long_as_nobody_looks(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    lengths = []
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        made = part[:1] * part[numbers[i] :]
+        lengths.append(made.shape[0])
+    return torch.tensor(lengths)

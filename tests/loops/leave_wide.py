@@ -44,3 +44,12 @@ def lengths_of_32_bits(ids: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
         out.append(ids[start : start + n] + start * MANY)
         start += n
     return torch.cat(out)
+
+
+@leave("i[T] cu", tail=False)
+def wrapped_before_it_is_a_number(ids: Tensor, cu: Tensor) -> Tensor:
+    """A tensor of 32 bits wraps around, and is read then."""
+    out = []
+    for i in range(len(cu) - 1):
+        out.append(ids[cu[i] : cu[i + 1]] + int((cu[i + 1] - cu[i]) * MANY))
+    return torch.cat(out)

@@ -232,3 +232,14 @@ def whole_groups(x: Tensor, cu: Tensor) -> Tensor:
         rest = (e - s) % 4
         out.append(x[s:e][:-rest] if rest else x[s:e])
     return torch.cat(out)
+
+
+@program("f[T,3] cu", tail=False, exact=False)
+def the_second_half_of_what_was_cut(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    firsts, seconds, lengths = [], [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        middle = (s + e) // 2
+        firsts.append(x[s:middle].sum(0))
+        seconds.append(x[middle:e].exp())
+        lengths.append(len(x[middle:e]))
+    return torch.stack(firsts), torch.cat(seconds), torch.tensor(lengths)
