@@ -154,19 +154,16 @@ def _seen(body: tuple[fx.Node, ...]) -> list[fx.Node]:
     inside, seen = set(body), set[fx.Node]()
     for node in reversed(body):
         numbers_alone = effects_of(node).repeatable and family_of(node) in ("pointwise", "reductions")
-        if (
-            not numbers_alone
-            or _of_several_sizes(node)
-            or any(user in seen or user not in inside for user in node.users)
-        ):
+        numbers_alone = numbers_alone and not _of_several_sizes(node)
+        if not numbers_alone or any(user in seen or user not in inside for user in node.users):
             seen.add(node)
     return [node for node in body if node in seen]
 
 
 def _of_several_sizes(node: fx.Node) -> bool:
     fakes = [fake for arg in node.all_input_nodes if isinstance(fake := example(arg), torch.Tensor)]
-    sizes = {size.node.expr for fake in fakes for size in fake.shape if isinstance(size, torch.SymInt)}
-    return sum(bool(free_unbacked_symbols(expression)) for expression in sizes) > 1
+    sizes = [size for fake in fakes for size in fake.shape if isinstance(size, torch.SymInt)]
+    return len({str(size) for size in sizes if free_unbacked_symbols(size)}) > 1
 
 
 def _sizes_are_known(machine: Machine, body: tuple[fx.Node, ...]) -> None:
