@@ -220,7 +220,7 @@ def every(documents: Any, key: Any) -> Any:
 
 def backwards(documents: Any) -> Any:
     """``reversed(documents)`` of a sequence."""
-    get, last = documents.pick or documents.get, documents.length - 1
+    get, last = documents.get if documents.pick is None else documents.pick, documents.length - 1
     return pickable(documents.length, lambda i: get(last - i), documents.kind)
 
 
