@@ -226,26 +226,35 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
             raise refused if again.code == "not-generic" else again from None
     try:
         found = conclude(graph, loop, first, appended, all_documents(first, loop), hoisted)
-    except Refused:
-        if first.instead is not None:
-            raise first.instead from None
-        raise
+    except Refused as refused:
+        wanted = first.instead or refused
+        if first.part is None:
+            raise wanted from None
+        try:  # as a loop over parts of the documents
+            first, appended = _of_documents(loop, OtherDocuments(wanted, first.part))
+            found = conclude(graph, loop, first, appended, all_documents(first, loop), hoisted)
+        except Refused:
+            raise wanted from None
     return dataclasses.replace(found, fit=fit_of(first, loop.iterations[0][1], found.row_node is not None))
 
 
 def _generic(loop: LoopFound) -> tuple[Machine, dict[fx.Node, Any]]:
     """What each iteration leaves, if those that were traced leave the same."""
-    intern, fakes = Interner(), {}  # type: Interner, dict[int, Any]
     try:
-        each = [interpret(loop, i, intern, fakes) for i in range(len(loop.iterations))]
+        return _of_documents(loop)
     except OtherDocuments as refused:
-        intern, fakes = Interner(), {}
         try:
-            numbers = range(len(loop.iterations))
-            each = [interpret(loop, i, intern, fakes, refused.documents, parts=refused.parts) for i in numbers]
-        except Refused:
-            raise refused from None
-    (first, appended), *others = each
+            return _of_documents(loop, refused)
+        except Refused as again:
+            raise (again if again.code == "not-generic" else refused) from None
+
+
+def _of_documents(loop: LoopFound, others_wanted: OtherDocuments | None = None) -> tuple[Machine, dict[fx.Node, Any]]:
+    """The same, of a loop that is known to go by other documents than those that it cuts first."""
+    intern, fakes = Interner(), {}  # type: Interner, dict[int, Any]
+    known, parts = (None, True) if others_wanted is None else (others_wanted.documents, others_wanted.parts)
+    numbers = range(len(loop.iterations))
+    (first, appended), *others = [interpret(loop, i, intern, fakes, known, parts=parts) for i in numbers]
     for other, appended_again in others:
         _same_effects(first, appended, other, appended_again)
     return first, appended
