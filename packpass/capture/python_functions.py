@@ -103,9 +103,16 @@ def _steps(tx: Translator, start: Any, stop: Any, step: Any) -> Any:
         current_frame().stepped.add(location_of(tx))
         return None
     span = call(tx, operator.sub, ends[1], ends[0])
+    _may_be_tokens()
     if abs(by) > 1:  # rounded up
         span = call(tx, operator.floordiv, call(tx, operator.add, span, constant(abs(by) - 1)), constant(abs(by)))
     return call(tx, plain.of_steps, span, start, step)
+
+
+def _may_be_tokens() -> None:
+    """Steps of a recurrence, or chunks of tokens, look the same until the body is seen; stock torch unrolls them."""
+    frame = current_frame()
+    frame.not_replayable = frame.not_replayable or "a loop over range() in steps, or from the last on"
 
 
 def _reversed(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -113,6 +120,8 @@ def _reversed(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if found is None or is_once(found):
         return None
     counted = attribute(tx, found, "kind").as_python_constant() is range
+    if counted:
+        _may_be_tokens()
     return call(tx, plain.backwards, found) if counted or can_be_picked(tx, found) else None
 
 
