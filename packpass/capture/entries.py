@@ -24,6 +24,7 @@ from packpass.markers.entries import is_vector, place_of, read_from
 from packpass.markers.lengths import Steps, length_of
 from packpass.semantics import storage
 from packpass.semantics.effects import written_inputs
+from packpass.semantics.integers import ROW_BITS, SIDE_BITS, SMALL
 
 if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase
@@ -175,26 +176,17 @@ def _emit(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
     return _computed(tx, what, *parts)
 
 
-_ROW, _SIDE = 24, 16
-"""So many bits hold what products are made of: documents of no more than 16 million tokens, images whose sides have no
-more than 65,536 patches each."""
-
-
 def _bits(made: Any) -> int:
     """How many bits hold such a number: those of Python have no end."""
     if isinstance(made, int):
         return made.bit_length()
     what, first, second = made
     if what == "lengths":
-        return _ROW + sum(by.bit_length() for op, by in second if op is operator.mul)
+        return ROW_BITS + sum(by.bit_length() for op, by in second if op is operator.mul)
     if isinstance(what, str):
-        return _SIDE if what == "column" else _ROW
+        return SIDE_BITS if what == "column" else ROW_BITS
     one, other = _bits(first), _bits(second)
     return one + other if what is operator.mul else max(one, other) + (what in _OF_TENSORS)
-
-
-SMALL = 1 << 8
-"""By numbers up to it, what boundaries of 32 bits hold may be multiplied in 32 bits: rows are not as long."""
 
 
 def _computed(tx: InstructionTranslatorBase, function: Any, *parts: Any) -> Any:

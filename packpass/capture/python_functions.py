@@ -88,18 +88,8 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _steps(tx: Translator, start: Any, stop: Any, step: Any) -> Any:
     """``range(start, stop, step)``, of documents in another order or some of them; None if it is what it seems."""
     by = number_of(step)
-    if by is None or by == 0:
-        current_frame().stepped.add(location_of(tx))
-        return None
-    ends = (start, stop) if by > 0 else (stop, start)
-    if all(a.is_python_constant() for a in ends):
-        n = number_of(ends[1])
-        if n is not None and n >= 1:
-            watch.enter_loop_mode(tx, watch.static_sizes(n + (by < 0)))
-        current_frame().stepped.add(location_of(tx))
-        return None
-    known = all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in ends)
-    if not known or not watch.loop_mode_for_symint(tx, expression(ends[1]) - expression(ends[0])):
+    ends = (start, stop) if by is None or by > 0 else (stop, start)
+    if not by or not _counts_documents(tx, *ends, backwards=by < 0):
         current_frame().stepped.add(location_of(tx))
         return None
     span = call(tx, operator.sub, ends[1], ends[0])
@@ -107,6 +97,17 @@ def _steps(tx: Translator, start: Any, stop: Any, step: Any) -> Any:
     if abs(by) > 1:  # rounded up
         span = call(tx, operator.floordiv, call(tx, operator.add, span, constant(abs(by) - 1)), constant(abs(by)))
     return call(tx, plain.of_steps, span, start, step)
+
+
+def _counts_documents(tx: Translator, first: Any, last: Any, backwards: bool) -> bool:
+    """Are there as many numbers between two as documents, in steps perhaps? Enters symbolic mode if that is new."""
+    if all(a.is_python_constant() for a in (first, last)):
+        n = number_of(last)
+        if n is not None and n >= 1:
+            watch.enter_loop_mode(tx, watch.static_sizes(n + backwards))
+        return False
+    known = all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in (first, last))
+    return known and watch.loop_mode_for_symint(tx, expression(last) - expression(first))
 
 
 def _may_be_tokens() -> None:

@@ -19,6 +19,12 @@ from packpass.semantics.memory import copied
 from packpass.semantics.names import base_name, op_name
 from packpass.semantics.pointwise import COMPARISONS, whole_divisor
 
+SMALL = 1 << 8
+"""By numbers up to it, what boundaries of 32 bits hold may be multiplied in 32 bits: rows are not as long."""
+ROW_BITS, SIDE_BITS = 24, 16
+"""So many bits hold what products are made of: documents of no more than 16 million tokens, images whose sides have no
+more than 65,536 patches each."""
+
 
 class Sum(Protocol):
     """Of things counted and a constant."""

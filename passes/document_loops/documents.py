@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import call_of, example, op_of
+from packpass.semantics.integers import ROW_BITS
 from packpass.semantics.memory import aliases_of
 from packpass.semantics.names import base_name, is_in_place
 from packpass.semantics.pointwise import ARITHMETIC, DIVIDING, PROMOTING, broadcasts
@@ -347,15 +348,11 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
     return Number(machine.intern(Apply(getattr(torch, name), False, tuple(parts), (), 0)), bits)
 
 
-_ROW = 24
-"""So many bits hold what products are made of: documents of no more than 16 million tokens."""
-
-
 def _bits(name: str, args: list[Any]) -> int:
     """How many bits hold what arithmetic makes of integers: those of Python have no end."""
     each = [
         arg.bits if isinstance(arg, Number) else arg.bit_length() if type(arg) is int
-        else _ROW + max((abs(c).bit_length() for _, c in arg.atoms), default=0) if isinstance(arg, Affine) else 0
+        else ROW_BITS + max((abs(c).bit_length() for _, c in arg.atoms), default=0) if isinstance(arg, Affine) else 0
         for arg in args
     ]  # fmt: skip
     return sum(each) if name in ("mul", "pow") else max(each) + (name in ("add", "sub"))

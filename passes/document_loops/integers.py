@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import fx
 
+from packpass.semantics.integers import SMALL
+
 
 @dataclasses.dataclass(frozen=True)
 class Boundaries:
@@ -38,10 +40,6 @@ class Invariant:
     """An integer that is the same for every document."""
 
     node: fx.Node
-
-
-SMALL = 1 << 8
-"""Products with smaller numbers fit into the 32 bits of boundaries, as rows do."""
 
 
 def place(bound: int, extent: int) -> int:

@@ -24,12 +24,9 @@ from passes.refused import Refused
 @rule("size", "sym_size")
 def _size(machine: Machine, node: fx.Node) -> Any:
     value, dim = machine.value(node.args[0]), argument(node, 1, "dim")
-    if isinstance(value, Segment) and isinstance(dim, int) and value.window == FULL and value.store.exact:
-        if dim % value.rank == value.rank + value.dim and machine.boundaries is not None:
-            of, k = machine.boundaries
-            return Affine.of(Bound(of, k + 1)).plus(Affine.of(Bound(of, k)), -1)
-    if isinstance(value, Segment) and isinstance(dim, int) and value.window.between is not None:
-        if dim % value.rank == value.rank + value.dim:
+    if isinstance(value, Segment) and isinstance(dim, int) and dim % value.rank == value.rank + value.dim:
+        whole = value.window == FULL and value.store.exact and machine.boundaries is not None
+        if whole or value.window.between is not None:
             return length(machine, value.window)
     if isinstance(value, Cut) and isinstance(dim, int) and sizes_of(value, dim) is not None:
         return sizes_of(value, dim)
