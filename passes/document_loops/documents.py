@@ -8,10 +8,10 @@ import torch
 from torch import fx
 
 from packpass.semantics import call_of, example, op_of
-from packpass.semantics.integers import ROW_BITS
 from packpass.semantics.memory import aliases_of
 from packpass.semantics.names import base_name, is_in_place
 from packpass.semantics.pointwise import ARITHMETIC, DIVIDING, PROMOTING, broadcasts
+from passes.document_loops.bits import MOST, of_affine, of_arithmetic
 from passes.document_loops.integers import Affine, Bound, Window
 from passes.document_loops.machine import (
     OPAQUE,
@@ -291,6 +291,12 @@ def reinterpreted(machine: Machine, node: fx.Node) -> Document:
 # === Python numbers ==========================================================================================
 
 
+def _bits(value: Any) -> int:
+    if isinstance(value, Number):
+        return value.bits
+    return of_affine(value) if isinstance(value, Affine) else value.bit_length() if type(value) is int else 0
+
+
 def as_tensor_dtype(fake: Any) -> torch.dtype:
     """The dtype in which numbers of Python are kept, one per document."""
     return torch.float64 if isinstance(fake, (float, torch.SymFloat)) else torch.int64
@@ -309,8 +315,8 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
         return OPAQUE
     if not any(is_per_document(a) for a in args):
         return OPAQUE
-    want, bits = as_tensor_dtype(example(node)), _bits(name, args)
-    if want is torch.int64 and bits > 63:
+    want, bits = as_tensor_dtype(example(node)), of_arithmetic(name, [_bits(arg) for arg in args])
+    if want is torch.int64 and bits > MOST:
         return OPAQUE
     if name in DIVIDING:
         if isinstance(args[1], Affine) and not args[1].is_const:
@@ -346,13 +352,3 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
     if name == "sym_float":
         return Number(parts[0])
     return Number(machine.intern(Apply(getattr(torch, name), False, tuple(parts), (), 0)), bits)
-
-
-def _bits(name: str, args: list[Any]) -> int:
-    """How many bits hold what arithmetic makes of integers: those of Python have no end."""
-    each = [
-        arg.bits if isinstance(arg, Number) else arg.bit_length() if type(arg) is int
-        else ROW_BITS + max((abs(c).bit_length() for _, c in arg.atoms), default=0) if isinstance(arg, Affine) else 0
-        for arg in args
-    ]  # fmt: skip
-    return sum(each) if name in ("mul", "pow") else max(each) + (name in ("add", "sub"))

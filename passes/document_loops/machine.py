@@ -124,7 +124,7 @@ class Document:
 class Number:
     """One Python number per document: does not promote tensors. ``term`` is int64 or float64 of shape [N + 1].
 
-    ``bits``: so many hold it, if it is an integer, where 31 hold lengths and boundaries."""
+    ``bits``: so many hold it, if it is an integer (`bits`)."""
 
     term: Term
     bits: int = 63

@@ -26,6 +26,7 @@ from torch import fx
 
 from packpass.semantics import argument, example
 from packpass.semantics.effects import AS_NUMBERS
+from passes.document_loops.bits import of_tensor
 from passes.document_loops.documents import as_term, cast, document_view, length
 from passes.document_loops.emit_documents import check_number, vector_of
 from passes.document_loops.integers import FULL, Affine
@@ -76,7 +77,7 @@ def _number(machine: Machine, node: fx.Node) -> Any:
         return shared_number(machine, node)
     if fake.dim():
         term = machine.intern(Apply("reshape", True, (term, -1), (), 0))
-    return Number(cast(machine, term, fake.dtype, torch.int64))
+    return Number(cast(machine, term, fake.dtype, torch.int64), of_tensor(term, fake.dtype))
 
 
 @documents("select")

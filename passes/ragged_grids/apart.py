@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import sympy
 import torch
 from torch import fx
 
 from packpass.semantics import example
 from packpass.semantics.effects import open_autocasts
 from packpass.semantics.expand import Pieces, expand, mark_gradients, requires_gradient, several
+from passes.ragged_grids.asked import never_negative
 from passes.ragged_grids.machine import Machine
 from passes.ragged_grids.sizes import Reader
 from passes.ragged_grids.terms import Term
@@ -65,7 +65,7 @@ def _run(machine: Machine, pieces: Pieces, step: Step) -> list[Term]:
             pairs = list(zip(fake.shape, term.dims, strict=True))
         else:
             pairs = [(fake, outer(value))]
-            if not all(part.as_coeff_Mul()[0] >= 0 for part in sympy.Add.make_args(sympy.expand(pairs[0][1]))):
+            if not never_negative(machine, pairs[0][1]):
                 # Torch takes numbers apart for sizes; as the bound of a slice, a negative one counts from the end.
                 raise Refused("no-rule", "a number of a document may be negative", given)
         for new, known in pairs:

@@ -17,9 +17,10 @@ from typing import Any
 
 import sympy
 
+from passes.ragged_grids.asked import asked_of
 from passes.ragged_grids.machine import Check, Machine, compared, only_branch
 from passes.ragged_grids.sizes import Quotient, Remainder, coordinates
-from passes.ragged_grids.steps import asked_of, entry
+from passes.ragged_grids.steps import entry
 from passes.ragged_grids.terms import Numbers, Term
 from passes.refused import Refused
 

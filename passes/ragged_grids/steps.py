@@ -14,6 +14,7 @@ from packpass._compat import least_of
 from packpass.semantics import Call, call_of, effects, example
 from packpass.semantics.pointwise import DIVIDING
 from passes.ragged_grids.apart import taken_apart
+from passes.ragged_grids.asked import asked_of
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.rules import apply
 from passes.ragged_grids.sizes import DOCUMENT, LAST, Quotient, Remainder, Unknown, placed
@@ -257,16 +258,6 @@ def _checked(machine: Machine, node: fx.Node) -> None:
         raise Refused("check", "a check in a loop over rows of sizes that is none of sizes alone has no rule", node)
     machine.check(asked[0], asked[1], sympy.Integer(0), node, str(node.args[1]))
     machine.asserted.add(asked)
-
-
-def asked_of(holds: Any) -> tuple[Any, str] | None:
-    """``(number, op)`` if it is asked how a number compares with 0."""
-    if isinstance(holds, (sympy.Eq, sympy.Ne)):
-        return sympy.expand(holds.lhs - holds.rhs), "==" if isinstance(holds, sympy.Eq) else "!="
-    if isinstance(holds, (sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)):
-        strict = 1 if isinstance(holds, (sympy.Gt, sympy.Lt)) else 0
-        return sympy.expand(holds.gts - holds.lts - strict), ">="
-    return None
 
 
 def _at_least(holds: Any) -> tuple[Any, Any]:

@@ -19,9 +19,9 @@ from typing import Any
 
 import sympy
 
+from passes.ragged_grids.asked import asked_of, follows
 from passes.ragged_grids.machine import Check, Machine
 from passes.ragged_grids.sizes import coordinates
-from passes.ragged_grids.steps import asked_of
 from passes.ragged_grids.terms import Input, Kept, Piece, Selected, Term, walk
 from passes.refused import Refused
 
@@ -136,21 +136,4 @@ def _is_denied(holds: Any, path: list[Any], machines: list[Machine]) -> bool:
     checked = [c for c in machines[0].checks if c.right == 0 and all(c in machine.checks for machine in machines)]
     known = [(check.left, check.op) for check in checked] + [asked_of(other) for other in path]
     opposite = sympy.Not(holds)
-    return opposite in path or any(_follows(asked_of(opposite), other) for other in known)
-
-
-def _follows(asked: tuple[Any, str] | None, known: tuple[Any, str] | None) -> bool:
-    """Does a number compare so with 0 where another one is known to compare so?"""
-    if asked is None or known is None:
-        return False
-    for sign in (1, -1):
-        spare = sympy.expand(asked[0] - sign * known[0])  # asked[0] is sign * known[0] + spare
-        if not spare.is_Integer:
-            continue
-        if known[1] == "==" and {"==": spare == 0, ">=": spare >= 0, "!=": spare != 0}[asked[1]]:
-            return True
-        if known[1] == "!=" and asked[1] == "!=" and spare == 0:
-            return True
-        if known[1] == ">=" and {">=": sign == 1 and spare >= 0, "!=": sign * spare > 0, "==": False}[asked[1]]:
-            return True
-    return False
+    return opposite in path or any(follows(asked_of(opposite), other) for other in known)

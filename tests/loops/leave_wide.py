@@ -53,3 +53,21 @@ def wrapped_before_it_is_a_number(ids: Tensor, cu: Tensor) -> Tensor:
     for i in range(len(cu) - 1):
         out.append(ids[cu[i] : cu[i + 1]] + int((cu[i + 1] - cu[i]) * MANY))
     return torch.cat(out)
+
+
+@leave("i[T] cu64", tail=False, must_refuse=True, why="a sum that fills 64 bits goes on as a number of Python")
+def hashes_that_go_on(ids: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = (ids[s:e] * 6364136223846793005).sum().item()
+        out.append(ids[s:e] + (total + e * 3) % 97)
+    return torch.cat(out)
+
+
+@leave("i[T] cu64", tail=False, must_refuse=True, why="nothing is known of the largest of numbers with 64 bits")
+def behind_the_largest(ids: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        largest = (ids[s:e] * 2305843009213693952 * 3).max().item() if e > s else 0
+        out.append(ids[s:e] + (largest + s + 5) % 97)
+    return torch.cat(out)

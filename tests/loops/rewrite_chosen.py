@@ -39,6 +39,17 @@ def score_at_a_place_in_the_row(x: Tensor, ids: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(scores)
 
 
+@program("f[T,3] i[T] cu64", tail=False, min_len=1)
+def score_behind_as_many_as_hold(x: Tensor, ids: Tensor, cu: Tensor) -> Tensor:
+    """How many there are is no larger than the document is long, whatever the numbers themselves are."""
+    scores = []
+    for i in range(len(cu) - 1):
+        s, e = cu[i].item(), cu[i + 1].item()
+        count = (ids[s:e] > 9).sum().item()
+        scores.append(x[s + count - 1, 0])
+    return torch.stack(scores)
+
+
 @program("f[T] i[T] cu", tail=False, min_len=1)
 def places_counted_from_the_end(x: Tensor, ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     out, places = [], []

@@ -1,0 +1,45 @@
+"""What branches and checks ask of a document's sizes: how a number compares with 0, and what follows from that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+from passes.ragged_grids.machine import Machine
+
+
+def asked_of(holds: Any) -> tuple[Any, str] | None:
+    """``(number, op)`` if it is asked how a number compares with 0."""
+    if isinstance(holds, (sympy.Eq, sympy.Ne)):
+        return sympy.expand(holds.lhs - holds.rhs), "==" if isinstance(holds, sympy.Eq) else "!="
+    if isinstance(holds, (sympy.Ge, sympy.Gt, sympy.Le, sympy.Lt)):
+        strict = 1 if isinstance(holds, (sympy.Gt, sympy.Lt)) else 0
+        return sympy.expand(holds.gts - holds.lts - strict), ">="
+    return None
+
+
+def follows(asked: tuple[Any, str] | None, known: tuple[Any, str] | None) -> bool:
+    """Does a number compare so with 0 where another one is known to compare so?"""
+    if asked is None or known is None:
+        return False
+    for sign in (1, -1):
+        spare = sympy.expand(asked[0] - sign * known[0])  # asked[0] is sign * known[0] + spare
+        if not spare.is_Integer:
+            continue
+        if known[1] == "==" and {"==": spare == 0, ">=": spare >= 0, "!=": spare != 0}[asked[1]]:
+            return True
+        if known[1] == "!=" and asked[1] == "!=" and spare == 0:
+            return True
+        if known[1] == ">=" and {">=": sign == 1 and spare >= 0, "!=": sign * spare > 0, "==": False}[asked[1]]:
+            return True
+    return False
+
+
+def never_negative(machine: Machine, number: Any) -> bool:
+    """Is a number at least 0 for every document that gets here, by what it is made of or by the branches so far?"""
+    if all(part.as_coeff_Mul()[0] >= 0 for part in sympy.Add.make_args(sympy.expand(number))):
+        return True
+    asked = (sympy.expand(number), ">=")
+    ways = [sympy.sympify(holds if outcome else sympy.Not(holds)) for holds, outcome in filter(None, machine.branches)]
+    return any(follows(asked, asked_of(way)) for way in ways)
