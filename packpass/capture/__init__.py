@@ -159,6 +159,7 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     if frame is not None:
         client.frame_starts(self, frame)
         effects.watch_breaks(self)
+        exchanges.leave_refused(frame)
         frame.not_replayable = ""
     if frame is None or frame.mode is Mode.STOCK:
         active.frame = None

@@ -8,7 +8,9 @@
 * Either with ``async_op=True``, inside a loop over documents: nobody may look at the result before the wait, so that it
   may as well be there at once. One exchange of all documents has nothing to overlap with.
 
-Each would break the graph, and with it every loop around it.
+Each would break the graph, and with it every loop around it. Where the loop is refused all the same, its exchanges are
+left to stock torch: the pieces between its breaks are compiled once for all documents, the loop in one piece anew for
+every number of them.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import torch
 from packpass._compat import statically_known_true
 from packpass.capture import plain_messages
 from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, call, constant, example
-from packpass.capture.state import active
+from packpass.capture.state import FrameState, Mode, active, caller_of, current_frame
 
 _ASYNC = "async_op"
 _SINGLE = ("output", "input", "output_split_sizes", "input_split_sizes", "group")
@@ -33,7 +35,7 @@ _LISTS = ("output_tensor_list", "input_tensor_list", "group", _ASYNC)
 def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The call in words that are traced; None if it is something else, or a call that raises in eager as well."""
     traced = _functions().get(function)
-    if traced is None:
+    if traced is None or _is_left(tx):
         return None
     names, replacement = traced
     if len(args) > len(names) or set(kwargs) - set(names[len(args) :]):
@@ -41,7 +43,36 @@ def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any
     given = dict(zip(names, args, strict=False)) | kwargs
     if not set(names[:2]) <= set(given):
         return None
-    return replacement(tx, *(given.get(name, constant(None)) for name in names))
+    out = replacement(tx, *(given.get(name, constant(None)) for name in names))
+    if out is not None:
+        for region in active.regions:
+            current_frame().exchanging.setdefault(region.key, set()).add(_line(region.tx))
+    return out
+
+
+_left: set[tuple[str, int]] = set()
+"""Lines of loops that were refused, from which exchanges are called."""
+
+
+def leave_refused(frame: FrameState) -> None:
+    """A frame is traced again: the exchanges of its loops that are not captured any more are left to stock torch, also
+    in what Dynamo makes of the code behind a graph break."""
+    for key, lines in frame.exchanging.items():
+        if frame.mode is Mode.STOCK or key in frame.left:
+            _left.update(lines)
+
+
+def _is_left(tx: Any) -> bool:
+    """Is an exchange called from a loop that was refused?"""
+    if active.regions or not _left:
+        return False
+    while tx is not None and _line(tx) not in _left:
+        tx = caller_of(tx)
+    return tx is not None
+
+
+def _line(tx: Any) -> tuple[str, int]:
+    return tx.f_code.co_filename, tx.lineno
 
 
 @functools.cache

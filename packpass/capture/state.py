@@ -143,6 +143,8 @@ class FrameState:
     """Loop -> which of its live frames has a list of numbers under which name, see `packpass.capture.running`."""
     defaults: dict[Any, list[tuple[int, str, Any]]] = dataclasses.field(default_factory=dict)
     """Loop -> the entries of ``defaultdict`` that are made in front of it: the live frame, its local, and the key."""
+    exchanging: dict[Any, set[tuple[str, int]]] = dataclasses.field(default_factory=dict)
+    """Loop -> the lines of its body from which exchanges are called that stock torch does not trace."""
     messages: int = 0
     """Point-to-point requests captured so far: each gets a number."""
     message_groups: dict[str, tuple[str, set[int]]] = dataclasses.field(default_factory=dict)
