@@ -15,13 +15,16 @@ from packpass.semantics.effects import mutated_after
 from passes.document_loops.boundaries import check_split
 from passes.document_loops.emit import Emitter
 from passes.document_loops.find import Decided
+from passes.document_loops.integers import FULL
+from passes.document_loops.machine import Segment
 
 _ops = torch.ops.packpass
 
 
 def joined_lists(decided: Decided) -> list[fx.Node]:
-    """Rows that the lists of a loop are joined to."""
-    return [user for collect, _ in decided.appended for user in collect.users if user.target is markers.RAGGED_CAT]
+    """Rows that lists of whole documents are joined to: all other rows have other lengths than the documents'."""
+    lists = [c for c, v in decided.appended if isinstance(v, Segment) and v.window == FULL and v.store.exact]
+    return [user for collect in lists for user in collect.users if user.target is markers.RAGGED_CAT]
 
 
 def emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:

@@ -225,3 +225,18 @@ def without_the_last_token(x: Tensor, cu: Tensor) -> Tensor:
 def sums_without_the_last_token(x: Tensor, cu: Tensor) -> Tensor:
     """Of an empty document in front of all others Python takes nearly the whole row."""
     return torch.stack([x[s : e - 1].sum() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+def without_last_slots(scores: Tensor, prompt: Tensor, cu: Tensor) -> tuple[Tensor, ...]:
+    """Scores of all slots but each document's last."""
+    return scores[: len(scores) - len(cu) + 1], prompt, cu
+
+
+@program("f[T] m[T] cu", wrap=without_last_slots, tail=False, min_len=1, graphs=3)
+def row_beside_a_shorter_one(scores: Tensor, prompt: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    """What the loop makes is as long as another row of the frame, which is not that of the documents."""
+    numbers = torch.cat([torch.arange(cu[i] + 1, cu[i + 1]) for i in range(len(cu) - 1)])
+    prompt = prompt[numbers]
+    with torch.no_grad():
+        weights = torch.ones(3)
+    return torch.where(prompt, 0, scores), weights
