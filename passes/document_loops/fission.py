@@ -129,14 +129,21 @@ def divide_before(graph: fx.Graph, divided: dict[tuple[fx.Node, int], fx.Node], 
 
 
 def divided_by(graph: fx.Graph, cu: fx.Node, by: int, reader: fx.Node) -> fx.Node:
-    """``cu // by`` in front of all loops over it, once for all copies of these boundaries that ``reader`` may read."""
+    """``cu // by`` in front of all loops over it, once for all copies of these boundaries that ``reader`` may read; of a
+    slice of boundaries, the slice of all, so that those of two slices are known to be one set."""
     source = copied(cu)
     while source is not None and unchanged(source, cu) and unchanged(cu, cu.next):
         cu, source = source, copied(source)
-    first = next(n for n in graph.nodes if n.target is markers.LOOP_BEGIN and cu < n)
-    known = [n for n in cu.users if n.target is operator.floordiv and n.args == (cu, by) and n < first]
+    begins = (n for n in graph.nodes if n.target is markers.LOOP_BEGIN and cu < n)
+    first = next(n for n in begins if not mutated_after(graph, cu, n, reader))
+    operation: Any = operator.floordiv
+    given: tuple[fx.Node, Any] = (cu, by)
+    whole = cu.args[0] if cu.target is operator.getitem and isinstance(cu.args[1], slice) else None
+    if isinstance(whole, fx.Node) and example(whole).dim() == 1:
+        operation, given = operator.getitem, (divided_by(graph, whole, by, reader), cu.args[1])
+    known = [n for n in given[0].users if n.target is operation and n.args == given and n < first]
     known = [n for n in known if not any(mutated_after(graph, m, n, reader) for m in (cu, n))]
-    return known[0] if known else Builder(graph, first, cu).call(operator.floordiv, cu, by)
+    return known[0] if known else Builder(graph, first, cu).call(operation, *given)
 
 
 def _marker(graph: fx.Graph, like: fx.Node, args: tuple[Any, ...]) -> fx.Node:

@@ -86,6 +86,7 @@ def _first(loop: LoopFound, body: Body, nodes: tuple[fx.Node, ...]) -> First | N
     # What is cut and moved before the exchange may well be made twice.
     buffers = {n for n in moved if isinstance(body.values.get(n), Buffer)}
     parts = {n for n in moved if n in body.exchanged and _is_tensor(n) and n not in results} | buffers
+    parts |= {n for n in moved if _is_only_counted(body, n, set(moved))}
     beside = _beside(body, nodes, set(moved), parts)
     if any(user not in moved and user not in beside for node in parts for user in node.users):
         return None
@@ -103,6 +104,14 @@ def _first(loop: LoopFound, body: Body, nodes: tuple[fx.Node, ...]) -> First | N
     dim = next(d for d, factors in enumerate(dims) if TOKENS in factors)
     measure = (dim, size_of(dims[dim]).count)
     return First(Prefix(tuple(results), tuple(moved)), tuple(recounts), tuple(beside), measure)
+
+
+def _is_only_counted(body: Body, node: fx.Node, moved: set[fx.Node]) -> bool:
+    """Is a tensor that is cut before the exchange looked at by the rest for its sizes alone?"""
+    others = [user for user in node.users if user not in moved]
+    others += [u for user in node.users if user in moved and not _is_tensor(user) for u in user.users if u not in moved]
+    counted = isinstance(body.values.get(node), Blocks) and bool(others) and node not in body.exchanged
+    return counted and not any(_is_tensor(user) for user in node.users if user not in moved)
 
 
 def _beside(body: Body, nodes: tuple[fx.Node, ...], moved: set[fx.Node], parts: set[fx.Node]) -> dict[fx.Node, None]:
