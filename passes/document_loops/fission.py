@@ -129,8 +129,10 @@ def divide_before(graph: fx.Graph, divided: dict[tuple[fx.Node, int], fx.Node], 
 
 
 def divided_by(graph: fx.Graph, cu: fx.Node, by: int, reader: fx.Node) -> fx.Node:
-    """``cu // by`` in front of all loops over it, once for all copies of these boundaries that ``reader`` may read; of a
-    slice of boundaries, the slice of all, so that those of two slices are known to be one set."""
+    """``cu // by`` in front of all loops over it, once for all copies of these boundaries that ``reader`` may read.
+
+    Of a slice of boundaries, a slice of all of them divided: those of two slices are known to be one set then.
+    """
     source = copied(cu)
     while source is not None and unchanged(source, cu) and unchanged(cu, cu.next):
         cu, source = source, copied(source)

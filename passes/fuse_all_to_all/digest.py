@@ -27,7 +27,7 @@ def _is_integer(node: fx.Node) -> bool:
 def program(gm: fx.GraphModule, begin: fx.Node | None, nodes: Sequence[fx.Node]) -> str:
     """A digest of the steps, their constants and how they depend on each other; no names, no sizes."""
     number: dict[fx.Node, str] = {} if begin is None else {begin: "index"}
-    outside: dict[fx.Node, str] = {}
+    outside: dict[Any, str] = {}
     inside = set(nodes)
     lines = []
 
@@ -36,7 +36,10 @@ def program(gm: fx.GraphModule, begin: fx.Node | None, nodes: Sequence[fx.Node])
             return arg
         if arg not in number and arg in inside and _is_integer(arg):
             number[arg] = text(arg)
-        return number.get(arg) or outside.setdefault(arg, f"outside {len(outside)}")
+        # Two sizes of rows that torch has found to be equal since are one number.
+        size = example(arg)
+        key = size.node.expr if isinstance(size, torch.SymInt) else arg
+        return number.get(arg) or outside.setdefault(key, f"outside {len(outside)}")
 
     def text(node: fx.Node) -> str:
         # The last arguments of these markers number the loop and the iteration.

@@ -92,9 +92,9 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     for number in [loop.id for loop in find(gm.graph)]:
         loop = numbered(gm.graph, number)
         size = _group_size(gm, loop)
-        if size is not None:
-            results += _rewritten(gm, number, size, context)
-        elif helped and _feeds_exchange(gm, loop):
+        done = [] if size is None else _rewritten(gm, number, size, context)
+        results += done
+        if helped and len(_all_done(done)) == len(done) and _feeds_exchange(gm, numbered(gm.graph, number)):
             results.append(run_loop(gm.graph, number, context))
     if any(isinstance(r, Rewrite) for r in results):
         gm.delete_all_unused_submodules()
@@ -210,9 +210,11 @@ def _separate_inputs(gm: fx.GraphModule, decided: Decided) -> list[str]:
 
 
 def _feeds_exchange(gm: fx.GraphModule, loop: LoopFound) -> bool:
-    """Does a later loop exchange the documents that this one puts in a list?"""
+    """Does a later loop exchange the documents that this one puts in a list, or put them in a list that another one
+    exchanges?"""
     taken = {user for collect in loop.collects for user in collect.users if user.target is markers.LIST_GET}
-    return any(taken & other.nodes and _group_size(gm, other) is not None for other in find(gm.graph))
+    users = [other for other in find(gm.graph) if other.id != loop.id and taken & other.nodes]
+    return any(_group_size(gm, other) is not None or _feeds_exchange(gm, other) for other in users)
 
 
 def _collectives(gm: fx.GraphModule, nodes: Any) -> list[fx.Node]:

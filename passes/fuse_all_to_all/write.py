@@ -12,7 +12,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import example
-from packpass.semantics.effects import CHECKS
+from packpass.semantics.effects import CHECKS, mutated_after
 from passes.building import Builder
 from passes.document_loops.boundaries import summed
 from passes.document_loops.op_names import is_size_check, name_of
@@ -177,11 +177,12 @@ def _fills(build: Builder, decided: Decided, bounds: dict[bool, fx.Node]) -> Non
 
 
 def _made(build: Builder, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-    """The same call once."""
+    """The same call once, also for the loops that follow: their documents have boundaries in common then."""
     keywords = {k: v for k, v in kwargs.items() if k != "method"}
-    for node in build.made:
-        if node.target == target and node.args == args and node.kwargs == keywords:
-            return node
+    for node in (*build.made, *args[0].users):
+        if (node.target, node.args, node.kwargs) == (target, args, keywords) and node < build.before:
+            if not mutated_after(node.graph, node, node):
+                return node
     return build.call(target, *args, **kwargs)
 
 

@@ -116,3 +116,20 @@ def pieces_of_heads_from_the_end(x: Tensor, cu: Tensor, group: Any) -> Tensor:
 def pieces_by_sections(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """``tensor_split`` of a document's tokens, one part for each rank."""
     return torch.cat([Lists.apply(x[s:e], 0, 1, group) for s, e in documents(cu)])
+
+
+def pieces_in_lists(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Two lists of all documents, one of what is made of both, and one of what goes back."""
+    cp = size_of(group)
+
+    def there(part: Tensor) -> Tensor:
+        return AllToAll.apply(part.unflatten(-1, (cp, -1)).transpose(0, 1).contiguous(), group).flatten(0, 1)
+
+    def back(part: Tensor) -> Tensor:
+        return AllToAll.apply(part.unflatten(0, (cp, -1)).contiguous(), group).permute(1, 0, 2).flatten(1)
+
+    lengths = (torch.diff(cu) // cp).tolist()
+    queries = [there(part) for part in x.split(lengths)]
+    keys = [there(part) for part in x.split(lengths)]
+    mixed = [one * two + 1 for one, two in zip(queries, keys, strict=True)]
+    return torch.cat([back(part) for part in mixed])

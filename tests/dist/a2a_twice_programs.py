@@ -120,3 +120,38 @@ def back_in_order(x: Tensor, cu: Tensor, group: Any) -> Tensor:
 def function_that_forgets(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     cp = size_of(group)
     return torch.cat([DocumentsInOrder.apply(x[s // cp : e // cp], group) for s, e in pairwise(cu.tolist())])
+
+
+def attention_between(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Boundaries as two lists, cut for shards; heads are repeated by sizes that are read from what came."""
+    cp, out = size_of(group), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist(), strict=True):
+        part = x[s // cp : e // cp]
+        queries, keys = gathered(part, group), gathered(part * 2, group)
+        length, width = keys.shape
+        keys = keys.view(length, 1, width)[:, :, None].expand(length, 1, 2, width).reshape(length, 2, width)
+        q, k = torch.stack([queries, queries - 1], 1).transpose(0, 1)[None], keys.transpose(0, 1)[None]
+        found = F.scaled_dot_product_attention(q, k, k, is_causal=True)[0].sum(0)
+        out.append(scattered(found, group))
+    return torch.cat(out)
+
+
+def sizes_of_the_shard(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """How long the document is between the exchanges is counted on the rank's own part of it."""
+    cp, out = size_of(group), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist(), strict=True):
+        part = x[s // cp : e // cp]
+        heads = gathered(part, group)
+        places = torch.arange(part.shape[0] * cp).to(x.dtype)
+        out.append(scattered(heads * places[:, None], group))
+    return torch.cat(out)
+
+
+def one_more_than_the_shard(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp, out = size_of(group), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist(), strict=True):
+        part = x[s // cp : e // cp]
+        heads = gathered(part, group)
+        places = torch.arange(part.shape[0] + 1).to(x.dtype)
+        out.append(scattered(heads * places[-1], group))
+    return torch.cat(out)
