@@ -11,6 +11,7 @@ from packpass.semantics import argument, call_of, example
 from packpass.semantics.losses import OF_CLASSES
 from packpass.semantics.names import is_in_place
 from passes.document_loops.by_meaning import by_meaning, why_not
+from passes.document_loops.copied import copied
 from passes.document_loops.foreign import refuse_foreign
 from passes.document_loops.machine import PER_DOCUMENT, Machine, Segment
 from passes.document_loops.moved import meets, onto
@@ -93,9 +94,10 @@ def _by_rule(machine: Machine, node: fx.Node) -> Any:
     """The value of a node, by the first rule that knows it; `Refused` if there is none."""
     name = name_of(node)
     refuse_foreign(machine, node, joins=name == "cat")
-    like = _cast_like(machine, node)
-    if like is not NotImplemented:
-        return like
+    for look in (_cast_like, copied):
+        value = look(machine, node)
+        if value is not NotImplemented:
+            return value
     between = PAIRS["*"](machine, node)
     if between is not NotImplemented:
         return between

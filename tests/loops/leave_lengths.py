@@ -94,3 +94,32 @@ def written_back_by_a_pad(x: Tensor, cu: Tensor) -> Tensor:
 def longer_documents_added(x: Tensor, cu: Tensor) -> Tensor:
     one = x.new_ones(2)
     return torch.cat([torch.cat((one, x[s:e])) + torch.cat((x[s:e], one)) for s, e in zip(cu[:-1], cu[1:])])
+
+
+@leave("f[T,3] cu", min_len=2, tail=False, why="a copy of a part is written")
+def written_copies_of_chunks(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]].chunk(2)[1].clone()
+        part[0] = 0
+        out.append(part)
+    return torch.cat(out)
+
+
+@leave("f[T,3] cu", min_len=2, tail=False, why="a part without a gradient is the row still, which is written")
+def detached_chunks_of_what_is_written(x: Tensor, cu: Tensor) -> Tensor:
+    out, row = [], x.clone()
+    for i in range(len(cu) - 1):
+        part = row[cu[i] : cu[i + 1]].chunk(2)[1].detach()
+        row[cu[i] : cu[i + 1]] = 0
+        out.append(part)
+    return torch.cat(out)
+
+
+@leave("f[T,3] cu", min_len=2, tail=False, why="copies hold what the row held then")
+def copies_of_chunks_of_what_is_written(x: Tensor, cu: Tensor) -> Tensor:
+    out, row = [], x.clone()
+    for i in range(len(cu) - 1):
+        out.append(row[cu[i] : cu[i + 1]].chunk(2)[1].clone())
+        row[cu[i] : cu[i + 1]] *= 2
+    return torch.cat([torch.cat(out), row])

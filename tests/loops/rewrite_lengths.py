@@ -240,3 +240,32 @@ def row_beside_a_shorter_one(scores: Tensor, prompt: Tensor, cu: Tensor) -> tupl
     with torch.no_grad():
         weights = torch.ones(3)
     return torch.where(prompt, 0, scores), weights
+
+
+# ---------------------------------------------------------------- copied
+
+
+@program("f[T,3] cu", min_len=2, tail=False)
+def copies_of_chunks(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for i in range(len(cu) - 1):
+        parts = x[cu[i] : cu[i + 1]].chunk(2)
+        out.extend([parts[1].clone(), parts[0].contiguous().double().float()])
+    return torch.cat(out)
+
+
+@program("f[T,3] cu", min_len=2, tail=False)
+def chunks_without_gradient(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts = x[s:e].chunk(2)
+        out.append(torch.cat([parts[1].detach(), parts[0]]))
+    return torch.cat(out)
+
+
+@program("f[T,3] f[3] cu", tail=False)
+def longer_ones_detached(x: Tensor, start: Tensor, cu: Tensor) -> Tensor:
+    rows = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        rows.append(torch.cat([start[None], x[s:e], x[s:e].mean(0, keepdim=True)]).detach().clone())
+    return torch.cat(rows) + x.sum()
