@@ -33,6 +33,7 @@ from passes.numbered import with_sorted_rows
 from passes.picked import with_picked_in_order
 from passes.prune import prune
 from passes.single_parts import without_single_parts
+from passes.turned_in_place import with_turned_views
 
 _COUNTING = frozenset(
     {torch.select, torch.sym_sum, torch.ops.aten._assert_scalar.default, *markers.LOOP_BRANCH, *STEPS}
@@ -46,6 +47,7 @@ _Made = tuple[str, Steps]
 def prepare_lengths(graph: fx.Graph) -> None:
     """What a graph with captured loops goes through before the passes look at it."""
     with_explicit_casts(graph)
+    with_turned_views(graph)
     without_grad_modes(graph)
     with_sorted_rows(graph)
     with_picked_in_order(graph)

@@ -86,14 +86,14 @@ def list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
     return tuple(dict.fromkeys(found))
 
 
-_ASSERTIONS = (torch.ops.aten._assert_scalar.default, torch._check)
+ASSERTIONS = (torch.ops.aten._assert_scalar.default, torch._check)
 
 
 def asserted_alone(number: fx.Node) -> bool:
     """Is a number only looked at by assertions?"""
     numbers = (int, torch.SymInt, torch.SymBool)
     return all(
-        user.target in _ASSERTIONS or (isinstance(example(user), numbers) and asserted_alone(user))
+        user.target in ASSERTIONS or (isinstance(example(user), numbers) and asserted_alone(user))
         for user in number.users
     )
 
@@ -111,7 +111,7 @@ def only_asserted(tensor: fx.Node) -> list[fx.Node]:
     found: list[fx.Node] = []
 
     def only_asserts(node: fx.Node) -> bool:
-        if node.target in _ASSERTIONS:
+        if node.target in ASSERTIONS:
             found.append(node)
             return True
         if node.op != "call_function" or not isinstance(example(node), (int, torch.SymInt, torch.SymBool)):

@@ -15,8 +15,8 @@ from passes.document_loops.documents import read_cell
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.machine import Document, Machine
 from passes.document_loops.parts import Pieces
+from passes.document_loops.spaced import ROWS
 from passes.document_loops.terms import DocRow, Outside, Row, walk
-from passes.document_loops.uneven_row import Uneven
 from passes.loops import LoopFound
 from passes.refused import Refused
 
@@ -58,8 +58,10 @@ def check_segment(
             raise Refused("list-use", "the per-document tensors are concatenated along another dimension", user)
 
 
-def check_pieces(graph: fx.Graph, loop: LoopFound, collect: fx.Node, value: Pieces, sizes: tuple[fx.Node, ...]) -> None:
-    """A list of several parts of each document may be concatenated along their packed dimension."""
+def check_pieces(
+    graph: fx.Graph, loop: LoopFound, machine: Machine, collect: fx.Node, value: Pieces, sizes: tuple[fx.Node, ...]
+) -> None:
+    """A list of several parts of each document may be concatenated along their packed dimension, or looped over."""
     begin = loop.iterations[0][0]
     parts = [part.node for part in walk(value.term) if isinstance(part, (Elsewhere, Row, DocRow, Outside))]
     if any(mutated_after(graph, part, begin) for part in parts if part is not None):
@@ -68,7 +70,11 @@ def check_pieces(graph: fx.Graph, loop: LoopFound, collect: fx.Node, value: Piec
         )
     for user in collect.users:
         joins = user.target is markers.RAGGED_CAT and int(user.args[1]) % value.rank == value.rank + value.term.dim  # type: ignore[arg-type]
-        pads = user.target is markers.LIST_PAD and value.term.dim == -value.rank and isinstance(value.term, Uneven)
+        pads = user.target is markers.LIST_PAD and value.term.dim == -value.rank and isinstance(value.term, ROWS)
+        if user.target is markers.LIST_GET and isinstance(value.term, ROWS):
+            if machine.skips_empty or machine.least or value.term.least or mutated_after(graph, user, user.next):
+                raise Refused("list-use", "a list that lacks documents, or is changed, is looped over again", user)
+            continue
         if user not in sizes and not joins and not pads:
             raise Refused("list-use", "a list of parts of documents is used by something else than torch.cat", user)
 

@@ -36,9 +36,11 @@ def copied(machine: Machine, node: fx.Node) -> Any:
         return Piece(_document(machine, node, value.of, call.op, same), value.part)
     if not same:
         return NotImplemented
-    if call.op != "detach":
+    if call.op != "detach" or not want.is_floating_point():
         return value
-    return Pieces(machine.intern(_detached(machine, node, value.term)), value.rank)
+    if not isinstance(value.term, (Joined, Uneven)):
+        return NotImplemented
+    return Pieces(machine.intern(_detached(machine, value.term)), value.rank)
 
 
 def _document(machine: Machine, node: fx.Node, segment: Segment, op: str, same: bool) -> Segment:
@@ -52,7 +54,7 @@ def _document(machine: Machine, node: fx.Node, segment: Segment, op: str, same: 
     return machine.view(term, segment.rank, segment)
 
 
-def _detached(machine: Machine, node: fx.Node, term: Any) -> Any:
+def _detached(machine: Machine, term: Joined | Uneven) -> Any:
     def one(of: Any) -> Any:
         if isinstance(of, Term):
             return machine.intern(Apply("detach", True, (of,), (), of.dim))
@@ -60,4 +62,4 @@ def _detached(machine: Machine, node: fx.Node, term: Any) -> Any:
 
     if isinstance(term, Joined):
         return dataclasses.replace(term, parts=tuple(map(one, term.parts)))
-    return dataclasses.replace(term, of=tuple(map(one, term.of))) if isinstance(term, Uneven) else term
+    return dataclasses.replace(term, of=tuple(map(one, term.of)))

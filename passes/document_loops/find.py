@@ -36,6 +36,7 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
     rules_splits,
     rules_tokenwise,
     rules_views,
+    spaced,
 )
 from passes.document_loops.aliasing import Outer, no_aliasing
 from passes.document_loops.appended import appended_value
@@ -278,7 +279,7 @@ def conclude(
     sizes = list_sizes(loop)
     for collect, value in appended.items():
         if isinstance(value, Pieces):
-            check_pieces(graph, loop, collect, value, sizes)
+            check_pieces(graph, loop, first, collect, value, sizes)
             appends.append((collect, value))
             continue
         (check_segment if isinstance(value, Segment) else check_document)(graph, loop, first, collect, value, sizes)

@@ -17,9 +17,9 @@ from packpass.semantics.effects import mutated_after
 from passes.document_loops import emit_documents
 from passes.document_loops.emit import Emitter
 from passes.document_loops.find import Decided
-from passes.document_loops.machine import Segment
 from passes.document_loops.parts import Pieces
-from passes.document_loops.uneven import StridedRow
+from passes.document_loops.spaced import ROWS, Spaced
+from passes.document_loops.uneven import StridedRow, slots_of
 from passes.document_loops.uneven_row import Uneven
 
 _ops = torch.ops.packpass
@@ -32,7 +32,7 @@ def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> f
     if decided.row_node is None:
         return row  # made for the documents alone
     for collect, value in decided.appended:
-        if collect is cat.args[0] and isinstance(value, Pieces) and isinstance(value.term, (StridedRow, Uneven)):
+        if collect is cat.args[0] and isinstance(value, Pieces) and isinstance(value.term, (StridedRow, *ROWS)):
             return row
         if collect is cat.args[0] and isinstance(value, Pieces):
             times = emitter.call(operator.mul, emitter.cu, len(value.term.parts))
@@ -66,20 +66,38 @@ def _padded(emitter: Emitter, decided: Decided, whole: fx.Node, pad: fx.Node) ->
     """``pad_sequence`` of the documents."""
     _, _, batch_first, number, side = pad.args
     parts = (value.term for collect, value in decided.appended if collect is pad.args[0] and isinstance(value, Pieces))
-    cu = next((term.boundaries(emitter) for term in parts if isinstance(term, Uneven)), emitter.cu)
+    cu = next((term.boundaries(emitter) for term in parts if isinstance(term, ROWS)), emitter.cu)
     out = emitter.call(_ops.segment_pad.default, whole, cu, 0, number, side == "left")
     return out if batch_first else emitter.call(torch.transpose, out, 0, 1)
+
+
+def uneven_in(decided: Decided, collect: Any) -> Uneven | Spaced | None:
+    """What a list holds, if that is documents that have become longer or shorter."""
+    found = (value.term for other, value in decided.appended if collect is other and isinstance(value, Pieces))
+    return next((term for term in found if isinstance(term, ROWS)), None)
+
+
+def boundaries_of(emitter: Emitter, documents: Uneven | Spaced) -> fx.Node:
+    """Their boundaries in the row that they are together: made once, in front of the loop."""
+    return emitter.once(("boundaries", documents), lambda: documents.boundaries(emitter))
 
 
 def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Node) -> fx.Node:
     """A later loop takes the documents from the list: it cuts them out of the row, by the same boundaries, or takes the
     document's entry."""
-    dims = [value.dim for collect, value in decided.appended if collect is get.args[0] and isinstance(value, Segment)]
+    found = (slots_of(value) for collect, value in decided.appended if collect is get.args[0])
+    dims = [slots[1] for slots in found if slots is not None]
     if not dims:
         entry = emitter.graph.call_function(torch.select, (whole, 0, get.args[1]))
         entry.meta["example_value"] = example(get)
         return entry
     (dim,) = dims
+    uneven = uneven_in(decided, get.args[0])
+    if uneven is not None:
+        args = (whole, boundaries_of(emitter, uneven), get.args[1], dim % example(whole).dim())
+        segment = emitter.graph.call_function(markers.SEGMENT, args)
+        segment.meta["example_value"] = example(get)
+        return segment
     given = decided.boundaries
     keep = not given.lengths and decided.fit is None
     keep = keep and not mutated_after(emitter.graph, given.node, emitter.before)

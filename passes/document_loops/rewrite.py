@@ -25,7 +25,7 @@ from passes.document_loops.emit import Emitter
 from passes.document_loops.emit_checks import emit_checks, joined_lists
 from passes.document_loops.find import Decided, content
 from passes.document_loops.integers import FULL
-from passes.document_loops.lists import MADE_OF_LISTS
+from passes.document_loops.lists import MADE_OF_LISTS, boundaries_of, uneven_in
 from passes.document_loops.machine import Store
 from passes.document_loops.rules_tokenwise import adds_up
 from passes.document_loops.terms import (
@@ -140,6 +140,10 @@ def _emitted(graph: fx.Graph, decided: Decided, rule: str) -> _Emitted:
             news = list(_contents(emitter, graph, decided).items())
             # The lists are laid out last: every read of an outer tensor comes before the first write.
             rows = {collect: emitter.node(content(value)) for collect, value in decided.appended}
+            for collect in rows:
+                uneven = uneven_in(decided, collect)
+                if uneven is not None and any(user.target is markers.LIST_GET for user in collect.users):
+                    boundaries_of(emitter, uneven)
     except Refused:
         if emitter is not None:
             emitter.abandon()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
@@ -13,9 +13,12 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
 from passes.context import PassContext
 from passes.document_loops import last_boundary
+from passes.document_loops.aliasing import used_beside_written
 from passes.document_loops.find import Decided, decide
+from passes.document_loops.lengthened import made_longer, put_in_front
 from passes.document_loops.rewrite import rewrite
 from passes.loops import LoopFound, find, first_line
+from passes.nodes import copy_of
 from passes.refused import Refused
 
 NAME = "vectorize_segments"
@@ -38,6 +41,38 @@ def run_loop(graph: fx.Graph, number: int, context: PassContext) -> Rewrite | Re
         reason = f"what the loop does for a document depends on its length or its data: the branch at {where} matters"
         return Refusal(NAME, "length-branch", reason, location)
     return result
+
+
+def run_loops(gm: fx.GraphModule, number: int, context: PassContext) -> list[Rewrite | Refusal]:
+    """Rewrite one captured loop, as it is or as several; or why not, and the graph as it was."""
+    result = run_loop(gm.graph, number, context)
+    if isinstance(result, Rewrite):
+        return [result]
+    loop = numbered(gm.graph, number)
+    prefixes = made_longer(loop)
+    if not prefixes:
+        return [result]
+    graph, separate = copy_of(gm.graph), used_beside_written(gm.graph, loop)
+    before = put_in_front(gm.graph, loop, prefixes)
+    first = run_loop(gm.graph, before, at_line_of(context, before, number))
+    rest = run_loops(gm, number, context) if isinstance(first, Rewrite) else []
+    done = [one for one in (first, *rest) if isinstance(one, Rewrite)]
+    if not rest or len(done) <= len(rest):
+        gm.graph = graph
+        return [result]
+    return [*done[:-1], with_separate_inputs(done[-1], separate)]
+
+
+def at_line_of(context: PassContext, before: int, number: int) -> PassContext:
+    """The loop ``before`` was put in front of another one: both are at one place in the user's code."""
+    where = context.locations.get(number, "<unknown>")
+    return dataclasses.replace(context, locations={**context.locations, before: where})
+
+
+def with_separate_inputs(rewrite: Rewrite, separate: Sequence[str]) -> Rewrite:
+    """The rewrite, and that these inputs must not share memory, which its part of the loop does not show."""
+    names = tuple(dict.fromkeys((*rewrite.claims.separate_inputs, *separate)))
+    return dataclasses.replace(rewrite, claims=dataclasses.replace(rewrite.claims, separate_inputs=names))
 
 
 def run_one(graph: fx.Graph, decision: Callable[[], Decided], location: str) -> Rewrite | Refusal:

@@ -34,7 +34,7 @@ from passes.document_loops.integers import Boundaries
 from passes.document_loops.machine import Machine
 from passes.document_loops.op_names import is_size_check, name_of
 from passes.document_loops.run import NAME as VECTORIZE
-from passes.document_loops.run import numbered, run_loop
+from passes.document_loops.run import at_line_of, numbered, run_loop, with_separate_inputs
 from passes.fuse_all_to_all.apart import First, exchanged, recount
 from passes.fuse_all_to_all.blocks import Blocks
 from passes.fuse_all_to_all.body import Body
@@ -117,9 +117,7 @@ def _rewritten(gm: fx.GraphModule, number: int, size: int, context: PassContext)
         done = run_first(gm, number, first, size, context)
         rest = _all_done(_rewritten(gm, number, size, context)) if done else []
         if rest:
-            names = tuple(dict.fromkeys((*rest[0].claims.separate_inputs, *separate)))
-            claims = dataclasses.replace(rest[0].claims, separate_inputs=names)
-            return [*done, dataclasses.replace(rest[0], claims=claims), *rest[1:]]
+            return [*done, with_separate_inputs(rest[0], separate), *rest[1:]]
         gm.graph = graph
         break  # the other way would try the same again, and again for every exchange
     return [whole]
@@ -132,7 +130,7 @@ def _computed_before(gm: fx.GraphModule, loop: LoopFound, cp: int) -> list[Prefi
 
 def _run_computed(gm: fx.GraphModule, number: int, found: list[Prefix], cp: int, context: PassContext) -> list[Rewrite]:
     before = split(gm.graph, numbered(gm.graph, number), found)
-    return _all_done([run_loop(gm.graph, before, _at(context, before, number))])
+    return _all_done([run_loop(gm.graph, before, at_line_of(context, before, number))])
 
 
 def _exchanged_before(gm: fx.GraphModule, loop: LoopFound, cp: int) -> list[First]:
@@ -156,7 +154,7 @@ def _exchanged_before(gm: fx.GraphModule, loop: LoopFound, cp: int) -> list[Firs
 def _run_exchanged(gm: fx.GraphModule, number: int, found: list[First], cp: int, context: PassContext) -> list[Rewrite]:
     recount(gm.graph, found)
     before = split(gm.graph, numbered(gm.graph, number), [first.prefix for first in found])
-    inner = _at(context, before, number)
+    inner = at_line_of(context, before, number)
     exchange = _run_one(gm, numbered(gm.graph, before), cp, inner)
     return [] if isinstance(exchange, Refusal) else _all_done([exchange, run_loop(gm.graph, before, inner)])
 
@@ -164,12 +162,6 @@ def _run_exchanged(gm: fx.GraphModule, number: int, found: list[First], cp: int,
 def _all_done(results: list[Rewrite | Refusal]) -> list[Rewrite]:
     done = [result for result in results if isinstance(result, Rewrite)]
     return done if len(done) == len(results) else []
-
-
-def _at(context: PassContext, before: int, number: int) -> PassContext:
-    """Two loops of one place in the user's code."""
-    where = context.locations.get(number, "<unknown>")
-    return dataclasses.replace(context, locations={**context.locations, before: where})
 
 
 def _run_one(gm: fx.GraphModule, loop: LoopFound, size: int, context: PassContext) -> Rewrite | Refusal:

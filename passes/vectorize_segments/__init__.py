@@ -41,7 +41,7 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
 from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
-from passes.document_loops.run import NAME, run_loop, run_one
+from passes.document_loops.run import NAME, run_loops, run_one
 from passes.loops import find as find_loops
 from passes.refused import Refused
 from passes.vectorize_segments.unrolled import Lists, decide_unrolled, find_unrolled, sweep_scalars
@@ -52,7 +52,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     results: list[Rewrite | Refusal] = []
     loops = [loop.id for loop in find_loops(gm.graph)]
     for number in [number for number in loops if number not in context.products.judged_loops]:
-        results.append(run_loop(gm.graph, number, context))
+        results += run_loops(gm, number, context)
     if not loops and not context.products.judged_loops:
         results += run_unrolled(gm.graph, context)
     if any(isinstance(result, Rewrite) for result in results):

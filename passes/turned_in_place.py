@@ -1,0 +1,35 @@
+"""Axes that are exchanged in place (``pooled.transpose_(0, 1)``) in the bodies of loops, as views.
+
+Not a rewrite of its own: runs before the passes that look at loops, and only where nobody else looks at the tensor, so
+that which of the two it is makes no difference.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from packpass.semantics import example
+from packpass.semantics.names import base_name, is_in_place, op_name
+from packpass.semantics.views import TRANSPOSING
+from passes.loops import find
+
+_SELF_INVERSE = TRANSPOSING - {"permute", "movedim"}
+"""What gives back the tensor where it is done twice."""
+
+
+def with_turned_views(graph: fx.Graph) -> None:
+    """Write views in place of such calls."""
+    for loop in find(graph):
+        for node in (node for _, body, _ in loop.iterations for node in body):
+            name = op_name(node)
+            if node.op != "call_method" or not is_in_place(name) or base_name(name) not in _SELF_INVERSE:
+                continue
+            given = node.args[0]
+            if not isinstance(given, fx.Node) or given not in loop.nodes or set(given.users) != {node}:
+                continue
+            turned = example(node)
+            if isinstance(turned, torch.Tensor) and not node.kwargs:
+                # Dynamo's own example of what was given was turned as well.
+                given.meta["example_value"] = getattr(turned, base_name(name))(*node.args[1:])
+                node.target = base_name(name)
