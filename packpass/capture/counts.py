@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from packpass.capture import sized
 from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, variable
 from packpass.capture.watch import is_scalar
 from packpass.semantics.sizes import OF_SIZES_ALONE
@@ -38,10 +39,15 @@ def _read(tx: Any, args: Any, count: int | None) -> list[Any] | None:
     """The arguments with numbers in place of tensors that stand for sizes."""
     given = [arg.realize() for arg in args]
     sizes = given if count is None else given[:count]
-    made = [numbered(size, lambda tensor: tensor.call_method(tx, "item", [], {})) for size in sizes]
+    made = [numbered(size, lambda tensor: _item(tx, tensor)) for size in sizes]
     if all(a is b for a, b in zip(made, sizes, strict=True)):
         return None
     return [*made, *given[len(sizes) :]]
+
+
+def _item(tx: Any, tensor: Any) -> Any:
+    made = sized.number(tx, tensor)
+    return tensor.call_method(tx, "item", [], {}) if made is None else made
 
 
 def numbered(arg: Any, read: Callable[[Any], Any]) -> Any:

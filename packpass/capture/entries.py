@@ -22,6 +22,7 @@ from packpass._compat import free_unbacked_symbols
 from packpass.capture.dynamo import SymNodeVariable, emit
 from packpass.markers.entries import is_vector, place_of, read_from
 from packpass.markers.lengths import Steps, length_of
+from packpass.semantics import example as example_of
 from packpass.semantics import storage
 from packpass.semantics.effects import written_inputs
 from packpass.semantics.integers import ROW_BITS, SIDE_BITS, SMALL
@@ -85,9 +86,15 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
 
 def made_of_tensor(read: Any, index: fx.Node, begin: fx.Node) -> Any:
     """The same of a tensor of one integer: an entry, or the sum or the difference of such."""
-    if isinstance(read, fx.Node) and read.op == "call_function" and read.target in _OF_TENSORS:
+    fake = example_of(read)
+    wide = isinstance(fake, torch.Tensor) and fake.dtype is torch.int64  # as Python's numbers
+    known = _ARITHMETIC if wide else _OF_TENSORS
+    if isinstance(read, fx.Node) and read.op == "call_function" and read.target in known:
         parts = [arg if type(arg) is int else made_of_tensor(arg, index, begin) for arg in read.args]
         return None if any(part is None for part in parts) else (read.target, *parts)
+    column = _column(read, index, begin)
+    if column is not None:
+        return ("column", *column)
     entry = entry_of(read, index, begin)
     return None if entry is None else ("entry", *entry)
 

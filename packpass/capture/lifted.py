@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from packpass._compat import hint_of
+from packpass.capture import sized
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit, example
 from packpass.capture.entries import is_constant
 from packpass.capture.state import Mode, active, current_frame
@@ -30,6 +31,9 @@ def number(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
     value = tensor.realize() if tensor is not None and not rest and not kwargs else None
     if active.regions and isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymBool):
         return _of_comparison(tx, value.as_proxy().node)
+    made = None if value is None else sized.number(tx, value)
+    if made is not None:
+        return made
     if not active.regions or not isinstance(value, TensorVariable) or not _is_single(example(value)):
         return None
     node = value.as_proxy().node

@@ -8,13 +8,13 @@ would.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import sympy
 import torch
 
 from packpass import markers
+from packpass.capture import sized
 from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,
@@ -27,8 +27,6 @@ from packpass.capture.dynamo import (
 from packpass.capture.dynamo import call as traced
 from packpass.capture.state import active, current_frame
 from packpass.capture.watch import is_scalar, is_unknown
-
-_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv)
 
 
 def call(tx: Any, tensor: Any = None, pad: Any = None, mode: Any = None, value: Any = None, **kwargs: Any) -> Any:
@@ -50,7 +48,10 @@ def call(tx: Any, tensor: Any = None, pad: Any = None, mode: Any = None, value: 
         return None
     width = _width(entries, example(tensor))
     if width is None:
-        return None
+        # Numbers in the place of tensors that hold them.
+        read = any(one is not other.realize() for one, other in zip(entries, amounts.items, strict=True))
+        rest = [constant("constant"), constant(constants[1][1])]
+        return traced(tx, torch.nn.functional.pad, tensor, TupleVariable(entries), *rest) if read else None
     current_frame().not_replayable = "documents are padded to one width, which is not proven"
     proxies = [entry.as_proxy() for entry in entries]
     return emit(tx, markers.PAD, tensor.as_proxy(), proxies, "constant", constants[1][1], width)
@@ -59,7 +60,7 @@ def call(tx: Any, tensor: Any = None, pad: Any = None, mode: Any = None, value: 
 def as_number(tx: Any, entry: Any) -> Any:
     """An integer tensor without dimensions as the number it holds; anything else as it is."""
     is_tensor = isinstance(entry, TensorVariable) and is_scalar(entry)
-    return _made_again(tx, entry.as_proxy().node) if is_tensor else entry
+    return sized.made_again(tx, entry.as_proxy().node) if is_tensor else entry
 
 
 def as_numbers(tx: Any, row: Any) -> Any:
@@ -73,24 +74,6 @@ def as_numbers(tx: Any, row: Any) -> Any:
     if any(isinstance(entry, TensorVariable) for entry in made):
         return row
     return TupleVariable(made) if isinstance(row, TupleVariable) else ListVariable(made)
-
-
-def _made_again(tx: Any, made: Any) -> Any:
-    """The number that a tensor without dimensions holds, from the numbers that it was made of."""
-    if isinstance(made, int):
-        return constant(made)
-    if made.target in _ARITHMETIC and len(made.args) == 2 and all(map(_is_integer, made.args)):
-        return traced(tx, made.target, *(_made_again(tx, part) for part in made.args))
-    numbers = active.regions[-1].numbers
-    if made not in numbers:
-        numbers[made] = emit(tx, "item", tx.output.current_tracer.proxy(made), method=True)
-    return numbers[made]
-
-
-def _is_integer(part: Any) -> bool:
-    fake = part.meta.get("example_value") if isinstance(part, torch.fx.Node) else None
-    whole = isinstance(fake, torch.Tensor) and not fake.dim() and not fake.dtype.is_floating_point
-    return type(part) is int or whole
 
 
 def _constant(value: Any) -> tuple[bool, Any]:

@@ -12,6 +12,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import least_of
 from packpass.semantics import Call, call_of, effects, example
+from packpass.semantics.integers import SMALL
 from packpass.semantics.pointwise import DIVIDING
 from passes.ragged_grids.apart import taken_apart
 from passes.ragged_grids.asked import asked_of
@@ -165,11 +166,20 @@ def _computed(machine: Machine, term: Applied, at: tuple[Any, ...]) -> Any:
             parts.append(sympy.sympify(getattr(arg, "value", arg)))
     if not parts or any(part is None for part in parts) or term.kwargs:
         return None
+    found = None
     if term.copies:
-        return parts[0]
-    if term.target is operator.sub and len(parts) == 2:
-        return parts[0] - parts[1]
-    return _PYTHON[term.target](*parts) if term.target in _PYTHON and len(parts) == len(term.args) == 2 else None
+        found = parts[0]
+    elif term.target is operator.sub and len(parts) == 2:
+        found = parts[0] - parts[1]
+    elif term.target in _PYTHON and len(parts) == len(term.args) == 2:
+        found = _PYTHON[term.target](*parts)
+    return None if found is None or (term.dtype is torch.int32 and _may_wrap_around(found)) else found
+
+
+def _may_wrap_around(number: Any) -> bool:
+    """Is a number of a tensor with 32 bits perhaps another one than that of Python? Sizes and their products fit."""
+    parts = sympy.Add.make_args(sympy.expand(number))
+    return any(abs(part.as_coeff_Mul()[0]) > (SMALL if part.free_symbols else 1 << 30) for part in parts)
 
 
 def finish(machine: Machine) -> None:

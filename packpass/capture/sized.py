@@ -1,0 +1,90 @@
+"""Numbers that are worked out from the sizes of a document while they are tensors of one number.
+
+::
+
+    for t, h, w in grid_thw:                                  # rows of a matrix, not taken to lists
+        places = torch.arange(t * h * w).reshape(t, h, w)
+        start += (t * h * w).item()
+
+Torch makes a number up for every tensor that is read, and what it was made from is lost in it. So the entries are read,
+each once in an iteration, and the calculation is made of these: ``t.item() * h.item() * w.item()``, as if the program
+had gone over ``grid_thw.tolist()``. Only in int64, where tensors and Python's numbers hold the same.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass.capture.dynamo import TensorVariable, call, constant, emit, example
+from packpass.capture.entries import is_constant
+from packpass.capture.state import active
+from packpass.capture.watch import ROWS
+from packpass.semantics.binding import example as example_of
+from packpass.semantics.effects import mutated_after
+
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
+
+
+def number(tx: Any, tensor: Any) -> Any:
+    """The number that a tensor of one integer holds; None if it is none of sizes of the document."""
+    value = tensor.realize() if active.regions and tensor is not None else None
+    if not isinstance(value, TensorVariable) or not _is_single(example(value)):
+        return None
+    node = value.as_proxy().node
+    columns: set[fx.Node] = set()
+    if not _is_known(node, columns) or not columns or mutated_after(node.graph, node, node):
+        return None
+    return made_again(tx, node)
+
+
+def _is_single(fake: Any) -> bool:
+    return isinstance(fake, torch.Tensor) and not fake.dim() and fake.dtype is torch.int64
+
+
+def _is_integer(part: Any) -> bool:
+    fake = example_of(part) if isinstance(part, fx.Node) else None
+    return type(part) is int or (isinstance(fake, torch.Tensor) and not fake.dim() and not fake.dtype.is_floating_point)
+
+
+def _is_known(node: Any, columns: set[fx.Node]) -> bool:
+    """Is this made from entries of the document's rows? Adds those of matrices to ``columns``."""
+    if type(node) is int:
+        return True
+    if not isinstance(node, fx.Node) or not _is_single(example_of(node)):
+        return False
+    if node.target in _ARITHMETIC and len(node.args) == 2:
+        return all(_is_known(arg, columns) for arg in node.args)
+    rank = _entry_of(node)
+    if rank == 2:
+        columns.add(node)
+    return rank is not None
+
+
+def _entry_of(node: fx.Node) -> int | None:
+    """The rank of what a node is an entry of the document's row of; None if it is something else."""
+    begin, index = active.regions[-1].indices[0], active.regions[-1].indices[-1]
+    row: Any = node
+    if node.target is operator.getitem and type(node.args[1]) is int and not node.kwargs:
+        row = node.args[0]
+    if not isinstance(row, fx.Node) or row.target not in ROWS or row.kwargs or row.args[-1] is not index:
+        return None
+    source: Any = row.args[0]
+    one = (len(row.args) == 2 or row.args[1] == 0) and isinstance(source, fx.Node)
+    rank = 1 if row is node else 2
+    return rank if one and example_of(source).dim() == rank and is_constant(source, begin) else None
+
+
+def made_again(tx: Any, node: Any) -> Any:
+    """The number that a tensor without dimensions holds, from the numbers that it was made of."""
+    if type(node) is int:
+        return constant(node)
+    if node.target in _ARITHMETIC and len(node.args) == 2 and all(map(_is_integer, node.args)):
+        return call(tx, node.target, *(made_again(tx, arg) for arg in node.args))
+    known = active.regions[-1].numbers
+    if node not in known:
+        known[node] = emit(tx, "item", tx.output.current_tracer.proxy(node), method=True)
+    return known[node]
