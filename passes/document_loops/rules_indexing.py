@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
+from packpass.semantics.effects import mutated_after
 from packpass.semantics.indexing import entries_of
 from passes.document_loops.blocks import write_block
 from passes.document_loops.by_hand import pad_by_hand
@@ -29,6 +30,7 @@ from passes.document_loops.parts import Cut, cut, part_of
 from passes.document_loops.rules import documents, rule
 from passes.document_loops.rules_documents import assign_document, part_of_row
 from passes.document_loops.slots import set_slot
+from passes.document_loops.spaced import spaced
 from passes.document_loops.terms import Apply, Outside
 from passes.document_loops.windows import (
     constant_entry,
@@ -59,7 +61,32 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
         if part is not None:
             return part
     owned = outer_row(machine, base, index, node) or outer_slot(machine, base, index, node)
-    return owned if owned is not None else _part(machine, node, base, index, example(node).dim())
+    if owned is not None:
+        return owned
+    strided = _strided(machine, node, base, index)
+    return _part(machine, node, base, index, example(node).dim()) if strided is None else strided
+
+
+def _strided(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
+    """``x[s:e][1::2]`` and ``x[s:e:2]``; None for any other index."""
+    value, rank = machine.value(base), example(base).dim()
+    entries = list(index) if isinstance(index, tuple) else [index]
+    steps = [d for d, e in enumerate(entries) if isinstance(e, slice) and type(e.step) is int and e.step > 1]
+    if Ellipsis in entries or len(steps) != 1 or any(e != slice(None) for d, e in enumerate(entries) if d != steps[0]):
+        return None
+    at, entry = steps[0], entries[steps[0]]
+    if isinstance(value, Outside) and isinstance(entry.start, fx.Node) and isinstance(entry.stop, fx.Node):
+        entries[at] = slice(entry.start, entry.stop)
+        value, first = _part(machine, node, base, tuple(entries), rank), 0
+    elif isinstance(value, Segment) and at == value.rank + value.dim and entry.stop is None:
+        first = 0 if entry.start is None else entry.start
+    else:
+        return None
+    if type(first) is not int or first < 0:
+        return None
+    if mutated_after(node.graph, base, node):
+        raise Refused("aliasing", "every so many slots of a tensor that is changed afterwards", node)
+    return spaced(machine, node, value, first, entry.step)
 
 
 def _of_documents(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:

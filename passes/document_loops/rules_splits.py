@@ -98,8 +98,10 @@ def _selects(entry: Any) -> bool:
 def _selection(machine: Machine, node: fx.Node, base: fx.Node, value: Segment, index: list[Any]) -> Any:
     """``segment[1:, None, :4]``: a window of the document, parts of other dimensions and new dimensions at once."""
     given = tuple(e for e in index if e is not None)
-    found, packed = locate(machine, node, base, given), value.rank + value.dim
-    window, entries = found[1], expand_index(given, value.rank, node)
+    entries, packed = expand_index(given, value.rank, node), value.rank + value.dim
+    if isinstance(entries[packed], slice) and entries[packed].step not in (None, 1):
+        return NotImplemented  # every so many slots are documents of their own
+    window = locate(machine, node, base, given)[1]
     others = [e for d, e in enumerate(entries) if d != packed]
     if not isinstance(entries[packed], slice) or (None not in index and all(e == slice(None) for e in others)):
         return NotImplemented  # a plain window of the document may be written through

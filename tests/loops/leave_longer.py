@@ -114,3 +114,33 @@ def turned_in_place_and_seen(x: Tensor, cu: Tensor) -> Tensor:
         turned = part.transpose_(0, 1)
         out.append(turned.t() + part.t())
     return torch.cat(out)
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="what is taken is a view of what is changed")
+def every_second_slot_of_what_is_changed(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in pairwise(cu.tolist()):
+        part = x[s:e] * 2
+        taken = part[::2]
+        part.zero_()
+        out.append(taken)
+    return torch.cat(out)
+
+
+@leave("f[T,3] cu", tail=False, why="every other slot is written")
+def every_second_slot_written(x: Tensor, cu: Tensor) -> Tensor:
+    row = x.clone()
+    for s, e in pairwise(cu.tolist()):
+        row[s:e][::2] = 0
+    return row
+
+
+@leave("f[T,3] cu", tail=False, why="slots from the row's start on, not the documents'")
+def every_second_slot_of_the_row(x: Tensor, cu: Tensor) -> Tensor:
+    row = x[::2]
+    return torch.cat([row[s // 2 : e // 2] * 2 for s, e in pairwise(cu.tolist())])
+
+
+@leave("f[T,3] cu", tail=False, why="backwards, or up to a slot")
+def some_of_every_second_slot(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([torch.cat((x[s:e][:5:2], x[s:e][-3::2])) for s, e in pairwise(cu.tolist())])

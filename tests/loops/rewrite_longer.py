@@ -139,3 +139,25 @@ def pooled_windows_that_overlap(x: Tensor, cu: Tensor) -> Tensor:
 @program("f[3,T] cu64", tail=False, min_len=3, exact=False)
 def pooled_rows(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([F.avg_pool1d(x[:, s:e], 3, 2) for s, e in pairwise(cu.tolist())], 1)
+
+
+# ---------------------------------------------------------------- every so many slots
+
+
+@program("f[T,3] cu", tail=False)
+def half_of_the_slots(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[s:e][::2] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@program("f[T,3] i[T] cu64", tail=False)
+def every_third_slot_computed(x: Tensor, ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    rows, numbers = [], []
+    for i in range(len(cu) - 1):
+        rows.append(x[cu[i] : cu[i + 1]][1::3] * 2)
+        numbers.append(ids[cu[i] : cu[i + 1] : 3])
+    return torch.cat(rows), torch.cat(numbers)
+
+
+@program("f[3,T] cu", tail=False, exact=False)
+def sums_of_every_other_slot(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack([x[:, s:e][:, 1::2].sum(1) for s, e in pairwise(cu.tolist())])
