@@ -43,6 +43,7 @@ from passes.document_loops.appended import appended_value
 from passes.document_loops.arms import joined
 from passes.document_loops.blocks import Block, Diagonal
 from passes.document_loops.check_lists import check_document, check_pieces, check_segment
+from passes.document_loops.corners import Corner
 from passes.document_loops.cut_off import cut_off
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.filled_up import filled_up
@@ -387,7 +388,7 @@ def _rows(decided: Decided, machine: Machine) -> list[Row]:
         rows.update({store.outer: None for store in machine.outer.values() if isinstance(store.outer, Row)})
     segments = any(isinstance(value, (Segment, Pieces)) for _, value in decided.appended)
     others = [row for row, _ in decided.writes] + [t for term in decided.terms for t in walk(term)]
-    squares = any(isinstance(row, (Elsewhere, Block, RowSlot)) for row in others)
+    squares = any(isinstance(row, (Elsewhere, Block, RowSlot, Corner)) for row in others)
     squares = squares or any(isinstance(content(value), Diagonal) for _, value in decided.appended)
     if not rows and not segments and not squares:
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")

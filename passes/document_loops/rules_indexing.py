@@ -13,6 +13,7 @@ from packpass.semantics.effects import mutated_after
 from packpass.semantics.indexing import entries_of
 from passes.document_loops.blocks import write_block
 from passes.document_loops.by_hand import pad_by_hand
+from passes.document_loops.corners import write_corner
 from passes.document_loops.documents import as_tensor_dtype, as_term, cast, is_per_document, spread
 from passes.document_loops.foreign import foreign
 from passes.document_loops.integers import Affine, Window
@@ -174,6 +175,8 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
     moved = part_of_row(machine, node)
     if moved is not None:
         assign(machine, moved, moved.window, machine.value(value), node)
+        return OPAQUE
+    if write_corner(machine, node):
         return OPAQUE
     row = slot if isinstance(slot, Document) else outer_row(machine, base, index, node)
     if row is not None:

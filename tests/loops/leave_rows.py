@@ -180,3 +180,38 @@ class Halved(NamedTuple("Base", [("row", Tensor)])):
 @leave("f[T,2] cu", tail=False, why="making one once more would halve the row once more")
 def named_tuples_that_compute(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([d.row for d in [Halved(x[s:e]) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]])
+
+
+@leave("f[T] i[N] cu", tail=False, why="what is written is a value of the document")
+def squares_of_values(x: Tensor, values: Tensor, cu: Tensor) -> Tensor:
+    mask = torch.zeros(len(cu) - 1, 9, 9)
+    for i in range(len(cu) - 1):
+        n = cu[i + 1] - cu[i]
+        mask[i, :n, :n] = values[i].float()
+    return mask
+
+
+@leave("f[T] cu", tail=False, why="integers cut a number off")
+def halves_in_integers(x: Tensor, cu: Tensor) -> Tensor:
+    mask = torch.zeros(len(cu) - 1, 9, 9, dtype=torch.int64)
+    for i, n in enumerate((cu[1:] - cu[:-1]).tolist()):
+        mask[i, :n, :n] = 2.5
+    return mask
+
+
+@leave("f[T] cu", tail=False, why="all rows that follow are written")
+def squares_of_all_that_follow(x: Tensor, cu: Tensor) -> Tensor:
+    mask = torch.zeros(len(cu) - 1, 9, 9)
+    for i, n in enumerate((cu[1:] - cu[:-1]).tolist()):
+        mask[i:, :n, :n] = i
+    return mask
+
+
+@leave("f[T] cu", tail=False, why="a view of another row is written, too")
+def squares_through_views(x: Tensor, cu: Tensor) -> Tensor:
+    mask = torch.zeros(len(cu) - 1, 9, 9)
+    for i, n in enumerate((cu[1:] - cu[:-1]).tolist()):
+        row = mask[i].t()
+        row[:n, 2 : n + 3] = 1
+        mask[0, :n, 0] += 1
+    return mask

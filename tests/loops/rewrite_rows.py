@@ -119,3 +119,37 @@ def values_gone_through_again(x: Tensor, cu: Tensor) -> Tensor:
     spans = list(zip(cu[:-1].tolist(), cu[1:].tolist()))
     totals = [x[s:e].sum(0) for s, e in spans]
     return torch.cat([x[s:e] - total for (s, e), total in zip(spans, totals)])
+
+
+# ---------------------------------------------------------------- parts along several dimensions
+
+
+@program("f[T] cu", tail=False, graphs=3, reads=1)
+def squares_of_a_padded_batch(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = (cu[1:] - cu[:-1]).tolist()
+    width = max(lengths)
+    mask = torch.full((len(lengths), 1, width, width), float("-inf"))
+    for i, n in enumerate(lengths):
+        mask[i, 0, :n, :n] = 0
+    return mask
+
+
+@program("f[T,3] cu64", tail=False)
+def squares_beside_documents(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    mask, sums = torch.ones(len(cu) - 1, 9, 9, dtype=torch.bool), []
+    for i in range(len(cu) - 1):
+        n = cu[i + 1] - cu[i]
+        mask[i, :n, :n] = False
+        sums.append(x[cu[i] : cu[i + 1]].sum())
+    return mask, torch.stack(sums)
+
+
+@program("f[T] cu", tail=False)
+def corners_from_the_end(x: Tensor, cu: Tensor) -> Tensor:
+    mask = torch.zeros(len(cu) - 1, 2, 9, 7, dtype=torch.int32)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        n = e - s
+        mask[i, 1, -2:, n:] = 3
+        mask[i, :, 2 : n + 1, : n // 2] = 5
+        mask[i, -1, n:, 1:-1] = -1
+    return mask
