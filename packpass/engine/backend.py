@@ -285,6 +285,7 @@ class _Client:
     def frame_ended(self, tx: Any, frame: FrameState, error: Exception | None) -> None:
         """It was traced, or failed."""
         degraded.frame_ended(tx, frame, error)
+        skipped.note_captured(tx, frame, error)
         skipped.note_unseen(tx, frame, error)
         if error is not None:
             skipped.note_skipped(tx, frame, error)

@@ -7,12 +7,13 @@ function itself are then out of reach, whatever stands around the loop.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
 
 from packpass.capture.effects import READ, first_line, place_of, reads_data, reason_of
-from packpass.capture.state import FrameState, Mode, react
+from packpass.capture.state import LOOP_MODES, FrameState, Mode, react
 from packpass.capture.watch import loops_are_sought
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, record
@@ -24,12 +25,26 @@ _SHIFTING = OF_CLASSES | _MODULES | {"roll", "pad"}
 """Names by which code that shifts labels can be told; slices alone are in nearly every function."""
 
 
+_captured: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The code of functions with a loop that was captured."""
+
+
+def note_captured(tx: Any, frame: FrameState, error: Exception | None) -> None:
+    """A frame was traced: remember whether a loop in it is captured."""
+    if error is None and frame.sites and frame.mode in LOOP_MODES:
+        _captured.add(tx.f_code)
+
+
 def note_skipped(tx: Any, frame: FrameState, error: Exception) -> None:
-    """A function without a captured loop is given up: say so if a loop in it reads numbers from tensors, and if it
-    knows boundaries by name and seems to shift."""
+    """A function without a captured loop is given up: say so if one was captured before, if a loop in it reads numbers
+    from tensors, and if it knows boundaries by name and seems to shift."""
     if not getattr(error, "skip_frame", False):
         return
     start = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
+    if tx.f_code in _captured:
+        text = f"torch gives this function up for good, of which a loop was captured before: {reason_of(error)}"
+        tell(frame, Refusal(rule="capture", code="frame-not-compiled", reason=text, location=place_of(error) or start))
+        return
     if frame.mode is Mode.PROBE and reads_data(error) and loops_are_sought(frame):
         why, where = READ.format(first_line(error)), place_of(error) or start
         tell(frame, Refusal(rule="capture", code="lengths-unknown", reason=why, location=where))

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from packpass.decisions.records import RefusedError
+from packpass.decisions.records import RefusedError, collecting
+from packpass.reports.report import Report
 
 from .support import boundaries, compiled, equal, graphs, no_rule, row
 
@@ -142,3 +143,20 @@ def test_a_module_called_passes_in_front_of_ours(tmp_path: Path, as_package: boo
     assert done.stdout.startswith("ImportError: packpass needs its package 'passes'")
     assert str(theirs) in done.stdout
     assert "Rename" in done.stdout
+
+
+def test_a_function_that_is_given_up_later() -> None:
+    """Of a batch without documents torch sees no loop, but a read on the host, and gives the function up for good."""
+
+    def sums(x: Tensor, ends: Tensor) -> Tensor:
+        out = x.new_zeros(len(ends))
+        for i in range(len(ends) - 1):
+            out[i] += x[ends[i] : ends[i + 1]].sum()
+        out[-1] += x[ends[-1] :].sum()
+        return out
+
+    fn, x, report = compiled(sums), torch.arange(12.0), Report()
+    with collecting(report):
+        for ends in ([0, 3, 7], [0, 2, 4, 6], [0], [0, 5]):
+            equal(sums(x, torch.tensor(ends)), fn(x, torch.tensor(ends)))
+    assert [(r.code, "for good" in r.reason) for r in report.refusals] == [("frame-not-compiled", True)]

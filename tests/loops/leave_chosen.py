@@ -66,10 +66,3 @@ def score_at_the_next_token(x: Tensor, score: Tensor, cu: Tensor) -> Tensor:
 @leave("f[T,2] cu", tail=False, min_len=2, must_refuse=True, why="two slots are no one that stands for all")
 def two_slots_beside_two(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack([(x[s:e][-2:] - x[s:e][-1:]).sum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
-
-
-@leave("f[T,2] cu", tail=False, min_len=1, must_refuse=True, why="cat does not make one slot as long as all")
-def one_slot_is_joined(x: Tensor, cu: Tensor) -> Tensor:
-    spans = zip(cu[:-1].tolist(), cu[1:].tolist())
-    parts = [torch.cat((x[s:e], x[s:e][-1:])) * 2 for s, e in spans]
-    return torch.cat(parts)

@@ -15,12 +15,6 @@ def _twice(x: Tensor, y: Tensor, cu: Tensor) -> tuple[Any, ...]:
     return x, y, cu, cu * 2
 
 
-@leave("i[T] cu", tail=False, must_refuse=True, why="something is computed on what has become longer")
-def filled_up_and_doubled(ids: Tensor, cu: Tensor) -> Tensor:
-    outs = [F.pad(ids[s:e], (0, -(e - s) % 4)) * 2 for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
-    return torch.cat(outs)
-
-
 @leave("f[T] cu", tail=False, why="a negative number of slots is cut off")
 def filled_up_with_less_than_nothing(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([F.pad(x[s:e], (0, (e - s) // 2 * -1)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])

@@ -38,29 +38,9 @@ def an_entry_that_counts(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-@leave("f[T,2] cu", tail=False, must_refuse=True, why="something is computed on the longer document")
-def positions_of_the_longer(x: Tensor, cu: Tensor) -> Tensor:
-    out = []
-    for s, e in zip(cu[:-1], cu[1:]):
-        d = torch.cat((x.new_zeros(1, 2), x[s:e]))
-        out.append(d * torch.arange(len(d))[:, None])
-    return torch.cat(out)
-
-
-@leave("f[T] cu", tail=False, must_refuse=True, why="a sum over the longer document")
-def sums_of_the_longer(x: Tensor, cu: Tensor) -> Tensor:
-    return torch.stack([torch.cat((x.new_ones(2), x[s:e])).sum() for s, e in zip(cu[:-1], cu[1:])])
-
-
 @leave("f[T] cu", tail=False, min_len=1, must_refuse=True, why="the lists are stacked, which asks that they are alike")
 def shorter_and_stacked(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack([x[s:e][:1] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
-
-
-@leave("f[T] cu", tail=False, must_refuse=True, why="a list of longer documents is gone over again")
-def longer_and_again(x: Tensor, cu: Tensor) -> Tensor:
-    parts = [torch.cat((x[s:e], x.new_zeros(1))) for s, e in zip(cu[:-1], cu[1:])]
-    return torch.cat([part.flip(0) for part in parts])
 
 
 @leave("f[T] f[3] cu", tail=False, must_refuse=True, why="the running row is carried from document to document")

@@ -118,11 +118,6 @@ def pieces_in_a_loop(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-@leave("f[T] cu", tail=False, must_refuse=True, why="something is computed on a piece of its own length")
-def first_piece_turned_round(x: Tensor, cu: Tensor) -> Tensor:
-    return torch.cat([x[cu[i] : cu[i + 1]].chunk(3)[0].flip(0) for i in range(len(cu) - 1)])
-
-
 @leave("f[T] cu", tail=False, must_refuse=True, why="the length of a piece is used as a number")
 def size_of_the_first_piece(x: Tensor, cu: Tensor) -> Tensor:
     out = []

@@ -161,3 +161,44 @@ def every_third_slot_computed(x: Tensor, ids: Tensor, cu: Tensor) -> tuple[Tenso
 @program("f[3,T] cu", tail=False, exact=False)
 def sums_of_every_other_slot(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack([x[:, s:e][:, 1::2].sum(1) for s, e in pairwise(cu.tolist())])
+
+
+# ---------------------------------------------------------------- refused once
+
+
+@program("f[T,2] cu", tail=False)
+def positions_of_the_longer(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1], cu[1:]):
+        d = torch.cat((x.new_zeros(1, 2), x[s:e]))
+        out.append(d * torch.arange(len(d))[:, None])
+    return torch.cat(out)
+
+
+@program("f[T] cu", tail=False)
+def sums_of_the_longer(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack([torch.cat((x.new_ones(2), x[s:e])).sum() for s, e in zip(cu[:-1], cu[1:])])
+
+
+@program("f[T] cu", tail=False)
+def longer_and_again(x: Tensor, cu: Tensor) -> Tensor:
+    parts = [torch.cat((x[s:e], x.new_zeros(1))) for s, e in zip(cu[:-1], cu[1:])]
+    return torch.cat([part.flip(0) for part in parts])
+
+
+@program("f[T] cu", tail=False)
+def first_piece_turned_round(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[cu[i] : cu[i + 1]].chunk(3)[0].flip(0) for i in range(len(cu) - 1)])
+
+
+@program("f[T,2] cu", tail=False, min_len=1)
+def one_slot_is_joined(x: Tensor, cu: Tensor) -> Tensor:
+    spans = zip(cu[:-1].tolist(), cu[1:].tolist())
+    parts = [torch.cat((x[s:e], x[s:e][-1:])) * 2 for s, e in spans]
+    return torch.cat(parts)
+
+
+@program("i[T] cu", tail=False)
+def filled_up_and_doubled(ids: Tensor, cu: Tensor) -> Tensor:
+    outs = [F.pad(ids[s:e], (0, -(e - s) % 4)) * 2 for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    return torch.cat(outs)
