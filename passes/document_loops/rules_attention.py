@@ -174,7 +174,7 @@ def _fused(machine: Machine, node: fx.Node, parts: Any) -> Any:
         return NotImplemented
     band, fakes = mask.read(node), [example(n) for n in (parts.query, parts.key, parts.value)]
     rank = fakes[0].dim()
-    plain = isinstance(parts.scale, (int, float, type(None))) and not parts.dropout and not parts.grouped
+    plain = isinstance(parts.scale, (int, float, type(None))) and not parts.dropout
     if not isinstance(band, Band) or mask.dims != (-2, -1) or parts.causal or not plain:
         raise _refused(node, "this mask, scale or dropout of a document's attention has no rule")
     if any(v.rank != rank or v.dim != -2 or v.window != FULL or not v.store.exact for v in values):
@@ -182,16 +182,31 @@ def _fused(machine: Machine, node: fx.Node, parts: Any) -> Any:
     heads = tuple(f"h{d}" for d in range(rank - 2))
     words = ((*heads, "q", "d"), (*heads, "k", "d"), (*heads, "k", "e"))
     sizes: dict[str, Any] = {}
-    for word, fake in zip(words, fakes, strict=True):
+    groups = [_group(fakes[0], fake) if parts.grouped else 1 for fake in fakes]
+    for word, fake, group in zip(words, fakes, groups, strict=True):
         for letter, size in zip(word, fake.shape, strict=True):
+            if group > 1 and letter == heads[-1]:
+                size *= group
             if letter not in "qk" and (type(size) is not int or size != sizes.setdefault(letter, size)):
                 raise _refused(node, "attention with other heads for keys than for queries has no rule")
     added = torch.where(band.values, 0.0, -math.inf) if band.values.dtype is torch.bool else band.values
-    sides = [Side(machine.read(v, node), word, word[-2]) for v, word in zip(values, words, strict=True)]
+    terms = [machine.read(v, node) for v in values]
+    terms = [
+        _call(machine, torch.repeat_interleave, term, group, -3, dim=-2) if group > 1 else term
+        for term, group in zip(terms, groups, strict=True)
+    ]
+    sides = [Side(term, word, word[-2]) for term, word in zip(terms, words, strict=True)]
     scale = 1 / math.sqrt(sizes["d"]) if parts.scale is None else float(parts.scale)
     letters = (*heads, "q", "k")
     scores = Scores(sides[0], sides[1], letters, sizes, fakes[0].dtype, scale, Band(added.double()), None, "k")
     return _attention(machine, node, scores, sides[2], heads, ("e",), (*heads, "q", "e"))
+
+
+def _group(query: torch.Tensor, other: torch.Tensor) -> int:
+    """How many heads of queries share one of the keys (or values), where they are grouped."""
+    heads, own = (x.shape[-3] if x.dim() > 2 else 1 for x in (query, other))
+    known = type(heads) is int and type(own) is int and own > 0 and heads % own == 0
+    return heads // own if known else 1
 
 
 def _attention(

@@ -232,3 +232,15 @@ class CausalAttention(nn.Module):
             d, mask = x[s:e][None], nn.Transformer.generate_square_subsequent_mask(e - s, dtype=x.dtype)
             out.append(self.attention(d, d, d, attn_mask=mask, is_causal=True, need_weights=False)[0][0])
         return torch.cat(out)
+
+
+@program("f[T,4,8] f[T,2,8] f[T,2,8] cu", exact=False, tail=False)
+def grouped_heads_in_a_window(q: Tensor, k: Tensor, v: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1], cu[1:]):
+        query, key, value = (x[s:e].transpose(0, 1)[None] for x in (q, k, v))
+        places = torch.arange(e - s)
+        mask = (places[None, :] >= places[:, None] - 2) & (places[None, :] <= places[:, None])
+        found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True, scale=0.5)
+        out.append(found[0].transpose(0, 1))
+    return torch.cat(out)
