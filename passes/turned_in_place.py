@@ -1,7 +1,7 @@
 """Axes that are exchanged in place (``pooled.transpose_(0, 1)``) in the bodies of loops, as views.
 
 Not a rewrite of its own: runs before the passes that look at loops, and only where nobody else looks at the tensor, so
-that which of the two it is makes no difference.
+that which of the two it is makes no difference: memory of its own, with one user.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from packpass.semantics import example
+from packpass.semantics import example, storage
+from packpass.semantics.effects import effects_of
 from packpass.semantics.names import base_name, is_in_place, op_name
 from packpass.semantics.views import TRANSPOSING
 from passes.loops import find
@@ -28,8 +29,23 @@ def with_turned_views(graph: fx.Graph) -> None:
             given = node.args[0]
             if not isinstance(given, fx.Node) or given not in loop.nodes or set(given.users) != {node}:
                 continue
+            if not _is_its_own(given):
+                continue
             turned = example(node)
             if isinstance(turned, torch.Tensor) and not node.kwargs:
                 # Dynamo's own example of what was given was turned as well.
                 given.meta["example_value"] = getattr(turned, base_name(name))(*node.args[1:])
                 node.target = base_name(name)
+
+
+def _is_its_own(node: fx.Node) -> bool:
+    """Is what a call returns certainly another tensor than those that it was given? Some hand back an argument
+    (``x.contiguous()``, ``x.add_(1)``, ``F.dropout(x, training=False)``), at which somebody else may look."""
+    given = [n for n in node.all_input_nodes if isinstance(example(n), torch.Tensor)]
+    own = storage(node) not in (None, *map(storage, given)) and effects_of(node).pure
+    return own and all(_sizes(n) != _sizes(node) for n in given)
+
+
+def _sizes(node: fx.Node) -> list[str]:
+    """The sizes of a tensor, in whatever order."""
+    return sorted(map(str, example(node).shape))

@@ -11,7 +11,7 @@ import itertools
 import re
 from typing import Any
 
-from packpass.capture import expansions, joins, plain_messages
+from packpass.capture import expansions, joins, plain_messages, sized
 from packpass.capture.dynamo import (
     AutogradFunctionContextVariable,
     CellVariable,
@@ -149,6 +149,7 @@ def compile_subgraph(original: Any, self: Any, tx: Any, reason: Any, *args: Any,
         if not wanted and (again := without_data_sizes("the graph has no loop over documents")):
             raise again
         _check_survivors(tx)
+        sized.check(location_of(tx), ends=reason.graph_break)
         if reason.graph_break and _has_numbers(tx):
             note("sequence-use", PASSED.format(first_line(reason.reason)), location_of(tx))
     if active.frame is not None and active.frame.mode is Mode.PROBE and reason.graph_break:

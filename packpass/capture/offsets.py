@@ -169,14 +169,12 @@ class Running:
         begin = self.region.indices[0]
         if not all(node is not None and _made(node, index, begin) == self.offset.made for node in grown):
             return False
-        if not self.is_length:
-            return True
         sums = [value.as_proxy().node for value in values]
         if self.offset.dtype is not None and not all(map(self._nobody_else_sees, sums)):
             return False
-        for node in grown:
+        for node in grown if self.is_length else ():
             self._is_the_length(node)
-        for sum_ in sums:
+        for sum_ in sums if self.is_length or self.offset.dtype is not None else ():
             sum_.target = operator.add
         return True
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from packpass.capture import edges, lone, plain, plain_nested, plain_parts, watch
+from packpass.capture import edges, lone, plain, plain_nested, plain_parts, sized, watch
 from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -184,6 +184,7 @@ def step(user: Any, iterator: Any, location: str) -> Value:
 def _end(region: Region) -> None:
     """All iterations of the innermost loop are traced."""
     edges.check(region)
+    sized.check(region.location, region.key)
     active.regions.pop()
     region.close()
 

@@ -21,10 +21,11 @@ from torch import fx
 
 from packpass.capture.dynamo import TensorVariable, call, constant, emit, example
 from packpass.capture.entries import is_constant
-from packpass.capture.state import active
+from packpass.capture.state import active, refuse
 from packpass.capture.watch import ROWS
 from packpass.semantics.binding import example as example_of
 from packpass.semantics.effects import mutated_after
+from packpass.semantics.integers import SMALL
 
 _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
 
@@ -82,9 +83,65 @@ def made_again(tx: Any, node: Any) -> Any:
     """The number that a tensor without dimensions holds, from the numbers that it was made of."""
     if type(node) is int:
         return constant(node)
-    if node.target in _ARITHMETIC and len(node.args) == 2 and all(map(_is_integer, node.args)):
+    if _is_made_of_numbers(node) and all(map(_is_as_it_was, node.args)):
         return call(tx, node.target, *(made_again(tx, arg) for arg in node.args))
     known = active.regions[-1].numbers
-    if node not in known:
+    if node not in known or mutated_after(node.graph, node, known[node].as_proxy().node):
         known[node] = emit(tx, "item", tx.output.current_tracer.proxy(node), method=True)
     return known[node]
+
+
+def _is_made_of_numbers(node: fx.Node) -> bool:
+    """Is a tensor of one integer worked out from others, in a way in which 32 bits do not wrap around?"""
+    if node.target not in _ARITHMETIC or len(node.args) != 2 or not all(map(_is_integer, node.args)):
+        return False
+    small = all(type(arg) is not int or abs(arg) <= SMALL for arg in node.args)
+    return small or example_of(node).dtype is torch.int64
+
+
+def _is_as_it_was(part: Any) -> bool:
+    """Does a part still hold what it held when something was made of it?"""
+    if not isinstance(part, fx.Node):
+        return True
+    own = part.args if part.target in _ARITHMETIC else ()
+    return not mutated_after(part.graph, part, part) and all(map(_is_as_it_was, own))
+
+
+# === Tensors that are taken for numbers ======================================================================
+
+
+def taken(tx: Any, tensor: Any) -> Any:
+    """The number that a tensor holds, to stand in its place: `check` sees to it that this makes no difference."""
+    node = tensor.as_proxy().node
+    active.trace.taken[node] = None
+    return made_again(tx, node)
+
+
+def check(location: str, loop: Any = None, ends: bool = False) -> None:
+    """A loop is closed, or the graph ends: is a tensor changed that was taken for a number, or computed with where it
+    would promote otherwise? Then it is left to stock torch. So it is where the graph ``ends`` in front of code of the
+    function, which would get a number in the place of a tensor."""
+    if ends and active.trace.taken:
+        raise refuse(
+            "list-use", "a graph ends behind sizes that stay tensors and were taken for numbers", location, loop
+        )
+    narrow = False
+    for node in active.trace.taken:
+        narrow = narrow or example_of(node).dtype is not torch.int64
+        if mutated_after(node.graph, node, node.next):
+            reason = "a tensor of one number is changed after it was taken for that number"
+            raise refuse("aliasing", reason, location, loop)
+    first = next(iter(active.trace.taken), None)
+    if narrow and first is not None and any(map(_promotes, first.graph.nodes)):
+        reason = "a tensor of 32 bits that was taken for a number is computed with truth values"
+        raise refuse("index-as-number", reason, location, loop)
+
+
+def _promotes(node: fx.Node) -> bool:
+    """Does a call compute with truth values and a number?"""
+    value = example_of(node)
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.int64:
+        return False
+    given = [example_of(n) for n in node.all_input_nodes]
+    truths = any(isinstance(v, torch.Tensor) and v.dtype is torch.bool for v in given)
+    return truths and any(isinstance(v, torch.SymInt) for v in given)

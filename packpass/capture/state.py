@@ -132,6 +132,8 @@ class FrameState:
     stepped: set[str] = dataclasses.field(default_factory=set)
     """Lines with a ``range`` in steps of more than one."""
     restarts: int = 0
+    said: bool = False
+    """Has a loop of this frame been refused, in this compile?"""
     carried: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """Loop (code object, bytecode offset) -> which of its live frames has locals that change by documents, and how, see
     `packpass.capture.carried`."""
@@ -178,6 +180,8 @@ class Trace:
     """Hooks that torch has called."""
     messages: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """``P2POp`` -> its arguments."""
+    taken: dict[Any, None] = dataclasses.field(default_factory=dict)
+    """Tensors of one number in whose place the number stands (`packpass.capture.sized`)."""
     whiles: dict[Any, Any] = dataclasses.field(default_factory=dict)
     """Frame, and where the body of a ``while`` in it begins -> the loop over documents that it is, or None."""
     iterators: dict[Any, Any] = dataclasses.field(default_factory=dict)
@@ -342,6 +346,7 @@ def note(code: str, reason: str, location: str) -> None:
     record(refusal)
     _noted.add(location)
     if active.frame is not None:
+        active.frame.said = True
         react(refusal, active.frame.options)
 
 

@@ -60,7 +60,7 @@ def call(tx: Any, tensor: Any = None, pad: Any = None, mode: Any = None, value: 
 def as_number(tx: Any, entry: Any) -> Any:
     """An integer tensor without dimensions as the number it holds; anything else as it is."""
     is_tensor = isinstance(entry, TensorVariable) and is_scalar(entry)
-    return sized.made_again(tx, entry.as_proxy().node) if is_tensor else entry
+    return sized.taken(tx, entry) if is_tensor else entry
 
 
 def as_numbers(tx: Any, row: Any) -> Any:

@@ -112,6 +112,7 @@ class Backend:
                 return agreed.before(_watched(outcome, compiled, untouched, places, frame))
             except NotReplayable as reason:
                 outcome.record_refusals()
+                frame.said = True
                 log.info("not replayed: %s", reason)
                 left = loops_to_leave(gm, outcome, frame)
                 if left:

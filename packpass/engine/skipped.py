@@ -41,7 +41,7 @@ def note_skipped(tx: Any, frame: FrameState, error: Exception) -> None:
     if not getattr(error, "skip_frame", False):
         return
     start = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
-    if tx.f_code in _captured:
+    if tx.f_code in _captured and not frame.said:
         text = f"torch gives this function up for good, of which a loop was captured before: {reason_of(error)}"
         tell(frame, Refusal(rule="capture", code="frame-not-compiled", reason=text, location=place_of(error) or start))
         return

@@ -54,6 +54,8 @@ ON_POSITIONS = {
 """What operations make of two whole numbers of which it is known how large they are."""
 ARITHMETIC = frozenset(_words("add sub mul div floor_divide remainder neg pow sqrt maximum minimum"))
 """What Python and torch do in the same way on numbers and on tensors of them."""
+WHOLE_ARITHMETIC = frozenset(_words("add sub mul maximum minimum"))
+"""Of these, what makes whole numbers of whole numbers, no larger than their sum or product."""
 DIFFERENCES = frozenset(_words("sub rsub bitwise_xor logical_xor"))
 """0, or False, where two operands are the same."""
 NEGATIONS = frozenset(_words("bitwise_not logical_not"))

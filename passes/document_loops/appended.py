@@ -9,10 +9,11 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
+from packpass.semantics.effects import mutated_after
 from passes.document_loops import uneven
 from passes.document_loops.blocks import diagonal
 from passes.document_loops.documents import as_term, document, document_view, is_per_document
-from passes.document_loops.integers import FULL
+from passes.document_loops.integers import FULL, Affine
 from passes.document_loops.machine import Document, Machine, Segment, Slot
 from passes.document_loops.terms import Outside, Term
 from passes.refused import Refused
@@ -55,6 +56,9 @@ def appended_value(machine: Machine, source: fx.Node, collect: fx.Node) -> Any:
     if common:
         return document(machine, Common(value, 0))
     term = as_term(machine, source, collect)
+    tensor = isinstance(value, Affine) and isinstance(example(source), torch.Tensor)
+    if tensor and mutated_after(source.graph, source, source.next):  # an entry is a view of the vector
+        raise Refused("aliasing", "a list holds a number of a tensor that is changed before they are stacked", collect)
     if isinstance(value, Document):
         return value
     return document_view(machine, term, value) if isinstance(value, Slot) else document(machine, term)

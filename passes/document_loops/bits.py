@@ -14,7 +14,7 @@ import torch
 from packpass.semantics import example
 from packpass.semantics.integers import ROW_BITS
 from packpass.semantics.names import base_name, name_of_target
-from packpass.semantics.pointwise import COMPARISONS, COPIES
+from packpass.semantics.pointwise import COMPARISONS, COPIES, WHOLE_ARITHMETIC
 from packpass.semantics.views import EXPANDING, PERMUTING, REGROUPING
 from passes.document_loops.integers import Affine
 from passes.document_loops.terms import (
@@ -89,7 +89,7 @@ def _of_term(term: Any) -> int:
 
 def _of_slots(op: str, bits: int, others: tuple[int, ...]) -> int:
     """Bits of what all slots of a document are put together to; ``others``: further dimensions of theirs."""
-    if op in ("amax", "amin", "max", "min"):
+    if op.removeprefix("a") in ("max", "min"):
         return bits
     return min(MOST, ROW_BITS + bits) if op == "sum" and not others else MOST
 
@@ -101,8 +101,12 @@ def _of_call(term: Apply) -> int:
     if name.startswith("bitwise_") and "shift" not in name:
         return max(_of_term(arg) for arg in term.args)
     if name in _SAME:
-        cast = any(isinstance(arg, torch.dtype) and not arg.is_floating_point for arg in term.args[1:])
-        return _of_term(term.args[0]) if cast or name not in COPIES else MOST
-    if name in ("add", "sub", "mul", "maximum", "minimum") and len(term.args) == 2 and not term.kwargs:
+        dtypes = [arg for arg in term.args[1:] if isinstance(arg, torch.dtype)]
+        if name in COPIES and len(dtypes) != 1:
+            return MOST if name in ("to", "_to_copy") else _of_term(term.args[0])
+        bits = _of_term(term.args[0])
+        # What may be negative, or too large, is another number in fewer bits.
+        return max([bits, *(_of_dtype(dtype) for dtype in dtypes if _of_dtype(dtype) < MOST)])
+    if name in WHOLE_ARITHMETIC and len(term.args) == 2 and not term.kwargs:
         return min(MOST, of_arithmetic(name, [_of_term(arg) for arg in term.args]))
     return MOST

@@ -141,6 +141,7 @@ class Scanner:
                 and vector.dim() == 1
                 and vector.dtype in _INDEX_DTYPES
                 and type(index) is int
+                and not mutated_after(node.graph, node.args[0], node)  # of which an entry is a view
             ):
                 root, offset, lengths = boundary_vector(node.args[0])
                 size = vector.shape[0]

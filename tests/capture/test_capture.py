@@ -270,7 +270,7 @@ def closure_called_in_the_loop(x: Tensor, cu: Tensor) -> Tensor:
 
 
 def comprehension(x: Tensor, cu: Tensor) -> Tensor:
-    return torch.cat([x[:, s:e].flip(1) for s, e in zip(cu[:-1], cu[1:])], 1)
+    return torch.cat([x[:, s:e].flip(1) for s, e in zip(cu.int()[:-1], cu.int()[1:])], 1)
 
 
 def comprehension_over_a_list(x: Tensor, cu: Tensor) -> Tensor:
@@ -576,9 +576,13 @@ def graph_break(x: Tensor, cu: Tensor) -> Tensor:
 def body_not_traceable(x: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()
     for s, e in zip(cu[:-1], cu[1:]):
-        for part in x[:, s:e].tensor_split(2, 1):
-            out[:, s:e] += part.shape[1]
+        out[:, s:e] += torch.unique_consecutive(x.detach()[0, s:e]).sum()
     return out
+
+
+def truths_and_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    """Eager computes with a tensor of 32 bits here, which does not make 64 bits of truth values."""
+    return torch.cat([(x[:, s:e] > 0) * max(e - s, 3) for s, e in zip(cu.int()[:-1], cu.int()[1:])], 1)
 
 
 def lengths_in_a_matrix(x: Tensor, cu: Tensor) -> Tensor:
@@ -627,6 +631,7 @@ def while_over_slots(x: Tensor, cu: Tensor) -> Tensor:
 
 REFUSED: dict[str, tuple[Callable[..., Any], ...]] = {
     "aliasing": (entries_that_change,),
+    "index-as-number": (truths_and_numbers,),
     "sequence-use": (
         *(sequence_use, sequence_that_is_kept),
         *(element_before_the_first, element_of_a_range_before_the_first),

@@ -68,3 +68,72 @@ def offsets_that_lag_behind(grid: Tensor) -> Tensor:
         start += before
         before = (t * h * w).item()
     return torch.cat(out)
+
+
+@grids("i[N,3]", why="entries are views of what is changed before they are used")
+def entries_listed_then_changed(grid: Tensor) -> Tensor:
+    grid, sizes = grid.clone(), []
+    for t, h, _ in grid:
+        sizes.append((t, h))
+    grid += 2
+    return torch.cat([torch.arange(t * h) for t, h in sizes])
+
+
+@grids("i[N,3]", why="a product is made before what it is made of is changed")
+def product_of_what_is_changed(grid: Tensor) -> Tensor:
+    grid, out = grid.clone(), []
+    for t, h, w in grid:
+        count = h * w
+        h.fill_(1)
+        out.append(torch.arange(t * count).reshape(t, count).t().reshape(-1))
+    return torch.cat(out)
+
+
+@grids("i[N,3]", why="an offset that grows in place is one tensor, and it is in a list")
+def offsets_that_grow_in_place(grid: Tensor) -> tuple[Tensor, Tensor]:
+    start, out, offsets = 0, [], []
+    row = torch.arange(float(grid.prod(1).sum()))
+    for t, h, w in grid:
+        count = t * h * w
+        start += count
+        out.append(row[start - count : start].cumsum(0))
+        offsets.append(start)
+    return torch.cat(out), torch.stack(offsets)
+
+
+@grids("i[N,3]", why="a tensor of 32 bits makes no 64 bits of truth values")
+def listed_sizes_of_32_bits(grid: Tensor) -> Tensor:
+    sizes = []
+    for t, h, _ in grid.int():
+        sizes.append((t, h))
+    return torch.stack([(torch.arange(4) > 1) * t for t, h in sizes])
+
+
+@leave("f[T,3] j[N] cu", tail=False, why="a list holds entries of a vector that is changed before it is stacked")
+def listed_entries_of_what_is_changed(x: Tensor, numbers: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    numbers, listed, sums = numbers.clone(), [], []
+    for i, n in enumerate(numbers):
+        listed.append(n)
+        sums.append(x[cu[i] : cu[i + 1]].sum(0) * n)
+    numbers += 5
+    return torch.stack(listed), torch.stack(sums)
+
+
+@leave("f[T,3] j[N] cu", tail=False, why="the larger one of two is one of them")
+def largest_of_what_is_changed(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for i, n in enumerate(numbers):
+        twice = n * 2
+        most = max(twice, 3)
+        twice += 10
+        out.append(x[cu[i] : cu[i + 1]] * most + twice)
+    return torch.cat(out)
+
+
+@leave("f[T] m[T] cu", tail=False, why="a number below 0 is another one in 8 bits without a sign")
+def casts_that_wrap_around(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        number = (mask[s:e].any().long() * -1).to(torch.uint8).long().item()
+        out.append(x[s:e].sum() + (number * 2**60) % 7)
+    return torch.stack(out)

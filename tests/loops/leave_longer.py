@@ -144,3 +144,23 @@ def every_second_slot_of_the_row(x: Tensor, cu: Tensor) -> Tensor:
 @leave("f[T,3] cu", tail=False, why="backwards, or up to a slot")
 def some_of_every_second_slot(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([torch.cat((x[s:e][:5:2], x[s:e][-3::2])) for s, e in pairwise(cu.tolist())])
+
+
+@leave("f[T,4] cu", tail=False, min_len=1, exact=False, why="what is turned in place is the document's own tensor")
+def turned_by_another_name(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in pairwise(cu.tolist()):
+        part = torch.outer(x[s:e].sum(0), torch.arange(4.0))
+        turned = part.contiguous().transpose_(0, 1)
+        out.append(part[0] + turned.sum())
+    return torch.stack(out)
+
+
+@leave("f[T,4] cu", tail=False, min_len=1, exact=False, why="what was changed in place is turned in place")
+def changed_and_turned_in_place(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in pairwise(cu.tolist()):
+        part = torch.outer(x[s:e].sum(0), torch.arange(4.0))
+        part.add_(1).t_()
+        out.append(F.dropout(part, 0.5, False).t_()[0] + part[0])
+    return torch.stack(out)
