@@ -114,7 +114,7 @@ def listed_entries_of_what_is_changed(x: Tensor, numbers: Tensor, cu: Tensor) ->
     numbers, listed, sums = numbers.clone(), [], []
     for i, n in enumerate(numbers):
         listed.append(n)
-        sums.append(x[cu[i] : cu[i + 1]].sum(0) * n)
+        sums.append(x.detach()[cu[i] : cu[i + 1]].sum(0) * n)
     numbers += 5
     return torch.stack(listed), torch.stack(sums)
 
