@@ -11,12 +11,6 @@ from torch import Tensor
 from .harness import leave
 
 
-@leave("f[T,3] cu", must_refuse=True, why="slices that leave out every other slot")
-def slices_with_a_step(x: Tensor, cu: Tensor) -> Tensor:
-    spans = [slice(s, e, 2) for s, e in pairwise(cu.tolist())]
-    return torch.cat([x[:0], *[x[span] * 2 for span in spans]])
-
-
 @leave("f[T,3] cu", must_refuse=True, why="slices are handed back, one object for each document")
 def slices_handed_back(x: Tensor, cu: Tensor) -> tuple[Tensor, list[slice]]:
     spans = [slice(s, e) for s, e in pairwise(cu.tolist())]

@@ -202,3 +202,9 @@ def one_slot_is_joined(x: Tensor, cu: Tensor) -> Tensor:
 def filled_up_and_doubled(ids: Tensor, cu: Tensor) -> Tensor:
     outs = [F.pad(ids[s:e], (0, -(e - s) % 4)) * 2 for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
     return torch.cat(outs)
+
+
+@program("f[T,3] cu")
+def slices_with_a_step(x: Tensor, cu: Tensor) -> Tensor:
+    spans = [slice(s, e, 2) for s, e in pairwise(cu.tolist())]
+    return torch.cat([x[:0], *[x[span] * 2 for span in spans]])
