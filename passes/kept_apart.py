@@ -28,17 +28,14 @@ from packpass import markers
 from packpass.semantics import example, storage
 from packpass.semantics.effects import changes_mode, effects_of, written_inputs
 from passes.document_loops.fission import Prefix, alike, split
-from passes.loops import LoopFound, only_asserted
+from passes.loops import WAYS, LoopFound, only_asserted
 from passes.nodes import computed_from, needed_for
-
-_WAYS = (*markers.LOOP_SKIP, *markers.LOOP_BRANCH, markers.LOOP_CHECK)
-"""What says that a part of a body is not for all documents; what leaves the loop would be, and may raise."""
 
 
 def take_apart(graph: fx.Graph, loop: LoopFound, seeds: list[list[fx.Node]]) -> bool:
     """Put a loop in front of ``loop`` for the slots that start at ``seeds``, those of each iteration. False if that
     cannot be proven to be the same."""
-    if len(loop.iterations) != 2 or any(changes_mode(node) or node.target in _WAYS for node in loop.nodes):
+    if len(loop.iterations) != 2 or any(changes_mode(node) or node.target in WAYS for node in loop.nodes):
         return False
     found = []
     for which, own in enumerate(seeds):

@@ -86,6 +86,8 @@ def list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
     return tuple(dict.fromkeys(found))
 
 
+WAYS = (*markers.LOOP_SKIP, *markers.LOOP_BRANCH, markers.LOOP_CHECK)
+"""What says that a part of a body is not for all documents; what leaves the loop would be, and may raise."""
 ASSERTIONS = (torch.ops.aten._assert_scalar.default, torch._check)
 
 

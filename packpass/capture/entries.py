@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase
     from packpass.capture.region import Region
 
-_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
+ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
 _OF_TENSORS = (operator.add, operator.sub)
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
@@ -74,7 +74,7 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     lengths = length_of(node, index)
     if lengths is not None:
         return ("lengths", *lengths)
-    if node.target in (*_ARITHMETIC, *_COMPARISONS) and node.op == "call_function" and len(node.args) == 2:
+    if node.target in (*ARITHMETIC, *_COMPARISONS) and node.op == "call_function" and len(node.args) == 2:
         parts = [made_of(arg, index, begin) for arg in node.args]
         return None if any(part is None for part in parts) else (node.target, *parts)
     read = read_from(node)
@@ -88,7 +88,7 @@ def made_of_tensor(read: Any, index: fx.Node, begin: fx.Node) -> Any:
     """The same of a tensor of one integer: an entry, or the sum or the difference of such."""
     fake = example_of(read)
     wide = isinstance(fake, torch.Tensor) and fake.dtype is torch.int64  # as Python's numbers
-    known = _ARITHMETIC if wide else _OF_TENSORS
+    known = ARITHMETIC if wide else _OF_TENSORS
     if isinstance(read, fx.Node) and read.op == "call_function" and read.target in known:
         parts = [arg if type(arg) is int else made_of_tensor(arg, index, begin) for arg in read.args]
         return None if any(part is None for part in parts) else (read.target, *parts)

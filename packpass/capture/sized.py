@@ -20,14 +20,12 @@ import torch
 from torch import fx
 
 from packpass.capture.dynamo import TensorVariable, call, constant, emit, example
-from packpass.capture.entries import is_constant
+from packpass.capture.entries import ARITHMETIC, is_constant
 from packpass.capture.state import active, refuse
 from packpass.capture.watch import ROWS
 from packpass.semantics.binding import example as example_of
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.integers import SMALL
-
-_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
 
 
 def number(tx: Any, tensor: Any) -> Any:
@@ -57,7 +55,7 @@ def _is_known(node: Any, columns: set[fx.Node]) -> bool:
         return True
     if not isinstance(node, fx.Node) or not _is_single(example_of(node)):
         return False
-    if node.target in _ARITHMETIC and len(node.args) == 2:
+    if node.target in ARITHMETIC and len(node.args) == 2:
         return all(_is_known(arg, columns) for arg in node.args)
     rank = _entry_of(node)
     if rank == 2:
@@ -93,7 +91,7 @@ def made_again(tx: Any, node: Any) -> Any:
 
 def _is_made_of_numbers(node: fx.Node) -> bool:
     """Is a tensor of one integer worked out from others, in a way in which 32 bits do not wrap around?"""
-    if node.target not in _ARITHMETIC or len(node.args) != 2 or not all(map(_is_integer, node.args)):
+    if node.target not in ARITHMETIC or len(node.args) != 2 or not all(map(_is_integer, node.args)):
         return False
     small = all(type(arg) is not int or abs(arg) <= SMALL for arg in node.args)
     return small or example_of(node).dtype is torch.int64
@@ -103,7 +101,7 @@ def _is_as_it_was(part: Any) -> bool:
     """Does a part still hold what it held when something was made of it?"""
     if not isinstance(part, fx.Node):
         return True
-    own = part.args if part.target in _ARITHMETIC else ()
+    own = part.args if part.target in ARITHMETIC else ()
     return not mutated_after(part.graph, part, part) and all(map(_is_as_it_was, own))
 
 

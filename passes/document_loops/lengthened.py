@@ -35,13 +35,9 @@ from passes.document_loops.parts import Pieces
 from passes.document_loops.step import step
 from passes.document_loops.terms import Interner
 from passes.document_loops.uneven import Piece
-from passes.loops import ASSERTIONS, LoopFound
+from passes.loops import ASSERTIONS, WAYS, LoopFound
 from passes.nodes import computed_from, needed_for
 from passes.refused import Refused
-
-_WAYS = (*markers.LOOP_SKIP, *markers.LOOP_BRANCH, markers.LOOP_CHECK)
-"""What says that a part of a body is not for all documents; what leaves the loop would be, and may raise."""
-
 
 _LEAVING = (Pieces, Piece, Document)
 """What the rest takes from lists: documents that have become longer or shorter, and values of each."""
@@ -50,7 +46,7 @@ _LEAVING = (Pieces, Piece, Document)
 def made_longer(loop: LoopFound) -> list[Prefix]:
     """What makes the documents of each iteration longer or shorter; none if nothing does, or the loop cannot be proven
     to be the same as two."""
-    if len(loop.iterations) != 2 or any(changes_mode(node) or node.target in _WAYS for node in loop.nodes):
+    if len(loop.iterations) != 2 or any(changes_mode(node) or node.target in WAYS for node in loop.nodes):
         return []
     found = [_prefix(loop, which) for which in (0, 1)]
     prefixes = [prefix for prefix in found if prefix is not None]

@@ -18,7 +18,7 @@ from passes.document_loops import emit_documents
 from passes.document_loops.emit import Emitter
 from passes.document_loops.find import Decided
 from passes.document_loops.parts import Pieces
-from passes.document_loops.spaced import ROWS, Spaced
+from passes.document_loops.spaced import ROWS, Spaced, boundaries_of
 from passes.document_loops.uneven import StridedRow, slots_of
 from passes.document_loops.uneven_row import Uneven
 
@@ -77,11 +77,6 @@ def uneven_in(decided: Decided, collect: Any) -> Uneven | Spaced | None:
     return next((term for term in found if isinstance(term, ROWS)), None)
 
 
-def boundaries_of(emitter: Emitter, documents: Uneven | Spaced) -> fx.Node:
-    """Their boundaries in the row that they are together: made once, in front of the loop."""
-    return emitter.once(("boundaries", documents), lambda: documents.boundaries(emitter))
-
-
 def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Node) -> fx.Node:
     """A later loop takes the documents from the list: it cuts them out of the row, by the same boundaries, or takes the
     document's entry."""
@@ -92,18 +87,12 @@ def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Nod
         entry.meta["example_value"] = example(get)
         return entry
     (dim,) = dims
-    uneven = uneven_in(decided, get.args[0])
-    if uneven is not None:
-        args = (whole, boundaries_of(emitter, uneven), get.args[1], dim % example(whole).dim())
-        segment = emitter.graph.call_function(markers.SEGMENT, args)
-        segment.meta["example_value"] = example(get)
-        return segment
-    given = decided.boundaries
+    given, uneven = decided.boundaries, uneven_in(decided, get.args[0])
     keep = not given.lengths and decided.fit is None
     keep = keep and not mutated_after(emitter.graph, given.node, emitter.before)
-    segment = emitter.graph.call_function(
-        markers.SEGMENT, (whole, given.node if keep else emitter.cu, get.args[1], dim % example(whole).dim())
-    )
+    cu = given.node if keep else emitter.cu
+    cu = cu if uneven is None else boundaries_of(emitter, uneven)
+    segment = emitter.graph.call_function(markers.SEGMENT, (whole, cu, get.args[1], dim % example(whole).dim()))
     segment.meta["example_value"] = example(get)
     return segment
 

@@ -25,9 +25,10 @@ from passes.document_loops.emit import Emitter
 from passes.document_loops.emit_checks import emit_checks, joined_lists
 from passes.document_loops.find import Decided, content
 from passes.document_loops.integers import FULL
-from passes.document_loops.lists import MADE_OF_LISTS, boundaries_of, uneven_in
+from passes.document_loops.lists import MADE_OF_LISTS, uneven_in
 from passes.document_loops.machine import Store
 from passes.document_loops.rules_tokenwise import adds_up
+from passes.document_loops.spaced import boundaries_of
 from passes.document_loops.terms import (
     Apply,
     Assign,

@@ -68,7 +68,7 @@ class Spaced(Term):
         of = self.row.of[0]
         assert isinstance(of, Term)
         source = emitter.node(of)
-        cu = emitter.once(("boundaries", self), lambda: self.boundaries(emitter))
+        cu = boundaries_of(emitter, self)
         total = emitter.call(_ops.covered_length.default, cu)
         begins = emitter.call("long", emitter.call(torch.add, emitter.cu, self.start), method=True)
         places = emitter.call(_ops.segment_places.default, cu, emitter.call(torch.zeros_like, begins), total)
@@ -100,6 +100,11 @@ def spaced(machine: Machine, node: fx.Node, value: Any, start: int, step: int, t
 
 ROWS = (Uneven, Spaced)
 """Documents that have become longer or shorter, in a row of their own with boundaries of its own."""
+
+
+def boundaries_of(emitter: Emitter, documents: Uneven | Spaced) -> fx.Node:
+    """Their boundaries in the row that they are together: made once, in front of the loop."""
+    return emitter.once(("boundaries", documents), lambda: documents.boundaries(emitter))
 
 
 @rule("avg_pool1d")
