@@ -11,7 +11,7 @@ import itertools
 import re
 from typing import Any
 
-from packpass.capture import expansions, joins, plain_messages, sized
+from packpass.capture import expansions, outgoing, plain_messages, sized
 from packpass.capture.dynamo import (
     AutogradFunctionContextVariable,
     CellVariable,
@@ -22,7 +22,7 @@ from packpass.capture.dynamo import (
     current_scope_id,
     is_side_effect_safe,
 )
-from packpass.capture.either import Listed, numbers
+from packpass.capture.later import Later, numbers
 from packpass.capture.region import JUMPS, catches_exceptions
 from packpass.capture.state import Mode, active, location_of, note, refuse, without_data_sizes
 from packpass.capture.watch import loops_are_sought, watch_data_size
@@ -162,7 +162,7 @@ def _has_numbers(tx: Any) -> bool:
     while tx is not None:
         held = itertools.chain(tx.stack, dict(tx.symbolic_locals).values())
         behind = (instruction.opname for instruction in tx.instructions[tx.instruction_pointer :])
-        if any(isinstance(v, Listed) and v.make is numbers for v in held) and "GET_ITER" in behind:
+        if any(isinstance(v, Later) and v.make is numbers for v in held) and "GET_ITER" in behind:
             return True
         tx = tx.parent
     return False
@@ -228,12 +228,13 @@ NAMESPACES = frozenset({"locals", "vars", "dir", "eval", "exec"})
 def _check_survivors(tx: Any) -> None:
     """Sequences over documents and what a loop has assigned: known while the frame is traced, and to nobody after."""
     roots: list[Any] = []
+    made: dict[Any, Any] = {}
     frame = tx
     while frame is not None:
         if not NAMESPACES.intersection(frame.f_code.co_names):
             frame.prune_dead_locals()
             _drop_overwritten(frame)
-        _make_numbers(frame)
+        _make_numbers(frame, made)
         roots += [*frame.stack, *dict(frame.symbolic_locals).values()]
         frame = frame.parent
     effects = tx.output.side_effects
@@ -244,8 +245,7 @@ def _check_survivors(tx: Any) -> None:
 
     def look(value: Any) -> None:
         _check_survivor(tx, value)
-        if value in effects.store_attr_mutations:
-            held.append(list(effects.store_attr_mutations[value].values()))
+        held.append(outgoing.within(tx, value, made))
 
     while held:
         VariableTracker.visit(look, held.pop(), seen)
@@ -260,17 +260,16 @@ def _drop_overwritten(frame: Any) -> None:
             dict.__delitem__(values, name)
 
 
-def _make_numbers(frame: Any) -> None:
+def _make_numbers(frame: Any, lists: dict[Any, Any]) -> None:
     """What a loop has left, and can be made, is made while there is a graph to make it in."""
     values = frame.symbolic_locals
-    lists: dict[Any, Any] = {}
     for name, value in list(dict.items(values)):
         if isinstance(value, Poison) and value.make is not None:
             dict.__setitem__(values, name, value.made())
         else:
-            dict.__setitem__(values, name, joins.behind_the_graph(frame, value, lists) or value)
+            dict.__setitem__(values, name, outgoing.behind_the_graph(frame, value, lists) or value)
     for at, value in enumerate(frame.stack):
-        frame.stack[at] = joins.behind_the_graph(frame, value, lists) or value
+        frame.stack[at] = outgoing.behind_the_graph(frame, value, lists) or value
 
 
 def _is_read(frame: Any, name: str) -> bool:

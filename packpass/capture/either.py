@@ -9,7 +9,6 @@ it is used (at the latest), and the code behind has the one that eager has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from packpass.capture.dynamo import VariableTracker
@@ -18,31 +17,6 @@ from packpass.capture.dynamo import VariableTracker
 def pick(any_document: int, after: Any, before: Any) -> Any:
     """What eager has: called by the code between two graphs."""
     return after if any_document else before
-
-
-def listed(stacked: Any) -> list[Any]:
-    """The entries of a list, each with memory of its own."""
-    return [entry.clone() for entry in stacked.unbind(0)]
-
-
-def numbers(vector: Any) -> list[int]:
-    """A list of the numbers in a tensor, which is the list's own."""
-    made: list[int] = vector.tolist()
-    return made
-
-
-class Listed(VariableTracker):
-    """A list behind the graph, given the tensor that holds its entries: a list of the program itself again. ``make``:
-    `listed` or `numbers`."""
-
-    def __init__(self, make: Callable[[Any], list[Any]], tensor: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.make, self.tensor = make, tensor
-
-    def reconstruct(self, codegen: Any) -> None:
-        codegen.add_push_null(lambda: codegen.load_import_from(__name__, self.make.__name__))
-        codegen(self.tensor)
-        codegen.call_function(1, False)
 
 
 class Either(VariableTracker):

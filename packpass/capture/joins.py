@@ -9,13 +9,11 @@ import operator
 from typing import Any
 
 import torch
-from torch import fx
 
 from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.capture import either, plain, plain_nested, plain_numbers, running
 from packpass.capture.dynamo import (
-    ListVariable,
     LocalGeneratorObjectVariable,
     TensorVariable,
     TupleVariable,
@@ -28,11 +26,9 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
 from packpass.capture.merges import cat_of, every_document, present_of, stack_of, stack_of_all
-from packpass.capture.sequences import collect, is_once
+from packpass.capture.sequences import collect
 from packpass.capture.state import active, location_of, refuse
 from packpass.capture.watch import is_unknown
-from packpass.semantics import example as example_of
-from packpass.semantics import storage
 
 
 def cat(tx: Any, tensors: Any = None, dim: Any = None, **kwargs: Any) -> Any:
@@ -111,50 +107,6 @@ def _along(tx: Any, tensors: Any, *, beside: bool) -> Any:
         return cat(tx, tensors, constant(min(rank - 1, 1) if beside else 0))
     rows = stack(tx, tensors, constant(0))
     return rows if rows is None or beside or rank == 1 else rows.call_method(tx, "unsqueeze", [constant(1)], {})
-
-
-def behind_the_graph(tx: Any, value: Any, made: dict[Any, Any]) -> Any:
-    """What a value is for the code behind the graph, which has lists with entries; None if it is what it seems.
-    ``made``: what lists have become."""
-    if type(value) in (ListVariable, TupleVariable) and type(value.items) is list:
-        if value in made:  # a list may be in itself
-            return made[value]
-        made[value] = None
-        entries = [behind_the_graph(tx, entry, made) or entry for entry in value.items]
-        if all(a is b for a, b in zip(entries, value.items, strict=True)):
-            return None
-        if type(value) is TupleVariable:
-            made[value] = TupleVariable(entries)
-            return made[value]
-        value.items[:] = entries  # the list is still the one that others may hold
-        return None
-    if value not in made and (type(value) is ListVariable or is_documents(value)):
-        made[value] = _numbers_behind(tx, value) or _tensors_behind(tx, value)
-    return made.get(value)
-
-
-def _numbers_behind(tx: Any, value: Any) -> Any:
-    """A list of numbers that a tensor holds."""
-    known = is_collected(value) or (is_documents(value) and not is_once(value))
-    found = numbers_in(tx, value) if known else None
-    if found is None or attribute(tx, found, "kind").as_python_constant() is not list:
-        return None
-    return either.Listed(either.numbers, attribute(tx, found, "origin"))
-
-
-def _tensors_behind(tx: Any, value: Any) -> Any:
-    """A list that lacks documents; None if it is none, or its entries may share memory with something else."""
-    items = items_of(value)
-    if items is None or not items.lacking or items.each != 1 or not items.region.closed:
-        return None
-    collected = items.whole().as_proxy().node
-    entries = [entry for entry in collected.args[:2] if isinstance(entry, fx.Node)]
-    if any(is_unknown(size) for entry in entries for size in example_of(entry).shape):
-        return None
-    memories = {storage(entry) for entry in entries}
-    if any(storage(node) in memories for node in collected.graph.nodes if node < collected and node not in entries):
-        return None
-    return either.Listed(either.listed, stack_of(tx, items, 0, some=False))
 
 
 def block_diagonal(entries: Any) -> Any:

@@ -88,6 +88,7 @@ class Documents:
         self.origin = origin  # the tensor whose tolist() this is
         self.pick: Any = None  # makes an entry from any number, as a subscript of a list does
         self.cut: Any = None  # for a slice of such a list: that tensor, and how many entries are left out at its ends
+        self.parts: Any = None  # of what a tensor is split into: that tensor, the lengths, and the dimension
 
     def __iter__(self) -> Any:
         return Entries(self)

@@ -35,7 +35,7 @@ def of_split(x: Any, lengths: Any, dim: Any) -> Any:
     def pick(i: Any) -> Any:
         return x[(*before, slice(*ends_of_part(origin, x, dim, i)))]
 
-    parts.pick = pick
+    parts.pick, parts.parts = pick, (x, origin, dim)
     return parts
 
 

@@ -196,6 +196,8 @@ class Trace:
     """What is cut, and how -> the size and the offset that were made up for it."""
     rows: list[Any] = dataclasses.field(default_factory=list)
     """The lengths of the rows that are cut into documents, each once."""
+    hands_on: bool = False
+    """See `hands_on`."""
     edge: Any = None
     """The branch on a document's number whose way for most documents is traced (`packpass.capture.edges`)."""
 
@@ -228,6 +230,11 @@ def frame_state(options: Options) -> FrameState:
 def current_frame() -> FrameState:
     assert active.frame is not None
     return active.frame
+
+
+def hands_on() -> bool:
+    """Does the code behind the graph that was traced get the documents that a tensor is split into?"""
+    return active.trace.hands_on
 
 
 def caller_of(tx: Any) -> Any:

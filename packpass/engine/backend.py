@@ -23,6 +23,7 @@ from packpass.capture.expansions import PASS as EXPANDING
 from packpass.capture.state import (
     LOOP_MODES,
     FrameState,
+    hands_on,
     in_tracing,
     restart,
     tracing_error,
@@ -150,7 +151,8 @@ def is_worth_keeping(outcome: Outcome, frame: FrameState) -> bool:
     # Loops that only count are gone before any pass looks at them.
     counted = frame.mode is Mode.SYMBOLIC and bool(frame.sites) and not outcome.refusals
     remapped = any(frame.expands or r.rule == EXPANDING for r in outcome.rewrites)
-    return bool(outcome.loop_rewrites) or not outcome.capturing or counted or remapped
+    parts = hands_on() and not outcome.refusals
+    return bool(outcome.loop_rewrites) or not outcome.capturing or counted or remapped or parts
 
 
 def loops_to_leave(gm: fx.GraphModule, outcome: Any, frame: FrameState) -> set[Any]:

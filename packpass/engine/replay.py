@@ -331,7 +331,7 @@ class _Loops:
         if node.target is markers.LIST_DIAGONAL:
             return torch.block_diag(*args[0])
         if node.target is markers.LIST_BOUNDARIES:
-            lengths = [part.shape[0] for part in args[0]]
+            lengths = [part.shape[args[2] if len(args) > 2 else 0] for part in args[0]]
             return torch.tensor([0, *lengths], device=args[0][0].device).cumsum(0)
         if node.target is markers.LIST_PAD:
             return pad_sequence(args[0], args[2], args[3], args[4])

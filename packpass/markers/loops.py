@@ -56,7 +56,7 @@ _lib.define("list_stack(Tensor collected, int dim, SymInt length) -> Tensor", ta
 _lib.define("list_join(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
 _lib.define("list_pad(Tensor collected, SymInt length, bool batch_first, float value, str side) -> Tensor", tags=_TAGS)
 _lib.define("list_diagonal(Tensor collected) -> Tensor", tags=_TAGS)
-_lib.define("list_boundaries(Tensor collected, SymInt length) -> Tensor", tags=_TAGS)
+_lib.define("list_boundaries(Tensor collected, SymInt length, int dim=0) -> Tensor", tags=_TAGS)
 _lib.define("split_get(Tensor x, Tensor lengths, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("segment(Tensor x, Tensor boundaries, SymInt index, int dim) -> Tensor", tags=_TAGS)
 _lib.define("roll(Tensor x, int[] shifts, int[] dims) -> Tensor", tags=_TAGS)
@@ -312,7 +312,7 @@ def _(collected: torch.Tensor) -> torch.Tensor:
 
 
 @torch.library.register_fake("packpass_capture::list_boundaries", lib=_lib)
-def _(collected: torch.Tensor, length: int) -> torch.Tensor:
+def _(collected: torch.Tensor, length: int, dim: int = 0) -> torch.Tensor:
     return collected.new_empty((length + 1,), dtype=torch.int64)
 
 

@@ -107,6 +107,9 @@ def _diagonal(emitter: Emitter, decided: Decided, whole: fx.Node, diagonal: fx.N
 
 def _boundaries(emitter: Emitter, decided: Decided, whole: fx.Node, boundaries: fx.Node) -> fx.Node:
     """Where each document begins and ends in the row that they are together."""
+    uneven = uneven_in(decided, boundaries.args[0])
+    if uneven is not None:
+        return boundaries_of(emitter, uneven)
     cu = emitter.call("to", emitter.cu, torch.int64, method=True)
     return emitter.call(torch.sub, cu, emitter.call(operator.getitem, cu, slice(0, 1)))
 

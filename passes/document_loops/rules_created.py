@@ -18,7 +18,7 @@ from passes.document_loops.op_names import label
 from passes.document_loops.padded import filler
 from passes.document_loops.rules import documents, outside_call, rule
 from passes.document_loops.rules_views import first_bound, shape_with_length
-from passes.document_loops.terms import Apply, Flip, Outside, Positions
+from passes.document_loops.terms import Apply, DocVector, Flip, Outside, Positions
 from passes.document_loops.uneven import Strided
 from passes.refused import Refused
 
@@ -48,20 +48,39 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
         length = _alone(machine, extent, node)
     if length is None or length[1] > 0 or (length[1] and step.const != 1):
         raise Refused("no-rule", "an arange that is no part of the document has no rule", node)
-    single = start.single()
     if length[0].made is None:
         machine.use((length[0], first_bound(extent)), node)
-    per_document = start.is_const
-    if not per_document and (
-        single is None or not isinstance(single[0], Bound) or single[0].k != machine.boundaries[1]
-    ):
-        raise Refused("no-rule", "this arange has no rule", node)
     fake = example(node)
-    if step.const > 1:
+    single = start.single()
+    if step.const > 1 and (start.is_const or (single is not None and isinstance(single[0], Bound))):
         return Strided(start, step.const, fake.dtype, fake.device)
+    if not start.is_const and not _is_own_begin(machine, start):
+        return _from_a_number(machine, node, start, step.const, length[1])
+    per_document = start.is_const
     window, offset = _part(machine, start.const, -length[1], per_document, node)
     counted = machine.intern(Positions(per_document, offset, fake.dtype, fake.device))
     return machine.fresh(Flip(counted, -1) if step.const == -1 else counted, 1, window)
+
+
+def _is_own_begin(machine: Machine, start: Affine) -> bool:
+    """Is this where the document begins in the row, or so many slots behind it?"""
+    single = start.single()
+    if single is None or not isinstance(single[0], Bound) or machine.boundaries is None:
+        return False
+    documents, k = machine.boundaries
+    return single[0].of == documents and single[0].k == k
+
+
+def _from_a_number(machine: Machine, node: fx.Node, start: Affine, step: int, more: int) -> Any:
+    """``arange(p, p + n)``, ``p`` being a number of the document: its slots' places in it, and that number."""
+    if step != 1:
+        raise Refused("no-rule", "this arange has no rule", node)
+    fake = example(node)
+    window, offset = _part(machine, 0, -more, True, node)
+    counted = machine.intern(Positions(True, offset, torch.int64, fake.device))
+    number = machine.intern(DocVector(start, torch.int64))
+    places = machine.intern(Apply(torch.add, False, (counted, spread(machine, number, (), -1, node)), (), -1))
+    return machine.fresh(machine.intern(Apply("to", True, (places, fake.dtype), (), -1)), 1, window)
 
 
 def _alone(machine: Machine, extent: Affine, node: fx.Node) -> tuple[Boundaries, int] | None:

@@ -353,7 +353,7 @@ def sequence_that_is_kept(x: Tensor, cu: Tensor) -> Any:
     out = x.clone()
     for s, e in zip(kept.ends[:-1], kept.ends[1:]):
         out[:, s:e] = x[:, s:e].flip(1)
-    return out, [kept.ends]
+    return out, [kept.ends, range(cu.shape[0] - 1)]
 
 
 def iterator_use(x: Tensor, cu: Tensor) -> Tensor:

@@ -184,11 +184,6 @@ def appended_then_other_dim(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([p.t() for p in parts], 0)
 
 
-@leave("f[2,T] cu", must_refuse=True, why="one output per document")
-def list_returned(x: Tensor, cu: Tensor) -> list[Tensor]:
-    return [x[:, s:e].roll(-1, -1) for s, e in zip(cu[:-1], cu[1:])]
-
-
 # ---------------------------------------------------------------- locals used after the loop
 
 

@@ -35,6 +35,7 @@ from . import (
     rewrite_numbers,
     rewrite_offsets,
     rewrite_ordered,
+    rewrite_outgoing,
     rewrite_outputs,
     rewrite_places,
     rewrite_pooled,
@@ -56,7 +57,7 @@ __all__ = [
     "rewrite_counts", "rewrite_defaults", "rewrite_edges", "rewrite_elsewhere", "rewrite_entries", "rewrite_filled",
     "rewrite_filtered", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_images", "rewrite_inner",
     "rewrite_kept", "rewrite_lengths", "rewrite_lists", "rewrite_longer", "rewrite_modes", "rewrite_neighbours",
-    "rewrite_numbered", "rewrite_numbers", "rewrite_offsets", "rewrite_ordered", "rewrite_outputs",
+    "rewrite_numbered", "rewrite_numbers", "rewrite_offsets", "rewrite_ordered", "rewrite_outgoing", "rewrite_outputs",
     "rewrite_places", "rewrite_pooled", "rewrite_pooling", "rewrite_rows", "rewrite_sequences", "rewrite_slices",
     "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
 ]  # fmt: skip

@@ -1,0 +1,128 @@
+"""Look-alikes of lists of documents that leave the graph, and of aranges from a number of the document."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .harness import leave
+
+
+@leave("f[T,3] f[2,3] cu", tail=False, why="all entries are one tensor")
+def one_tensor_for_all_returned(x: Tensor, w: Tensor, cu: Tensor) -> Any:
+    outs, same = [], []
+    mask = w * 2
+    for s, e in pairwise(cu.tolist()):
+        outs.append(x[s:e].cumsum(0))
+        same.append(mask)
+    return torch.cat(outs), same
+
+
+@leave("f[T,3] cu", tail=False, why="the entries of two lists share memory")
+def views_of_other_entries_returned(x: Tensor, cu: Tensor) -> Any:
+    outs, views = [], []
+    for s, e in pairwise(cu.tolist()):
+        part = x[s:e].cumsum(0)
+        outs.append(part)
+        views.append(part[None])
+    return outs, views
+
+
+@leave("f[T,3] cu", tail=False, why="the same entries in two lists")
+def entries_of_two_lists_returned(x: Tensor, cu: Tensor) -> Any:
+    outs, again = [], []
+    for s, e in pairwise(cu.tolist()):
+        part = x[s:e].cumsum(0)
+        outs.append(part)
+        again.append(part)
+    return outs, again
+
+
+@leave("f[T,3] cu", tail=False, why="the entries are those of an earlier list")
+def entries_of_an_earlier_list_returned(x: Tensor, cu: Tensor) -> Any:
+    parts = [x[s:e].flip(0) for s, e in pairwise(cu.tolist())]
+    return parts, [part[1:] for part in parts], [part for part in parts]
+
+
+@leave("f[T,3] cu", tail=False, why="without training, dropout gives what it got")
+def no_dropout_returned(x: Tensor, cu: Tensor) -> list[Tensor]:
+    return [F.dropout(x[s:e], 0.5, False) for s, e in pairwise(cu.tolist())]
+
+
+@leave("f[T,3] cu", tail=False, why="what the views are of is written behind the loop")
+def views_of_what_is_written_returned(x: Tensor, cu: Tensor) -> Any:
+    y = x * 2
+    out = [y[s:e] for s, e in pairwise(cu.tolist())]
+    y.mul_(3)
+    return out
+
+
+@leave("f[T,3] cu", tail=False, mutates=True, why="what the views are of is written in the loop")
+def views_of_a_written_input_returned(x: Tensor, cu: Tensor) -> Any:
+    out = []
+    for s, e in pairwise(cu.tolist()):
+        x[s:e] *= 2
+        out.append(x[s:e])
+    return out
+
+
+@leave("f[T,3] cu", tail=False, why="a document of its own is asked for as well")
+def first_and_all_returned(x: Tensor, cu: Tensor) -> Any:
+    parts = [x[s:e].flip(0) for s, e in pairwise(cu.tolist())]
+    return parts, parts[0]
+
+
+@leave("f[T,3] cu", tail=False, why="squares have two sizes of their own")
+def squares_returned(x: Tensor, cu: Tensor) -> list[Tensor]:
+    return [x[s:e] @ x[s:e].T for s, e in pairwise(cu.tolist())]
+
+
+@leave("f[T,3] cu", tail=False, why="numbers in floating point")
+def floats_returned(x: Tensor, cu: Tensor) -> list[float]:
+    return [x[s:e].sum().item() for s, e in pairwise(cu.tolist())]
+
+
+@leave("f[T,3] cu", tail=False, why="the program's own list grows")
+def appended_to_a_given_list(x: Tensor, cu: Tensor) -> Any:
+    def fill(given: list[Tensor]) -> None:
+        for s, e in pairwise(cu.tolist()):
+            given.append(x[s:e] * 2)
+        given[0].add_(1)
+
+    held: list[Tensor] = []
+    fill(held)
+    return held
+
+
+@leave("f[T,3] cu", tail=False, why="an entry is written behind the graph")
+def written_behind_the_graph(x: Tensor, cu: Tensor) -> Any:
+    parts = [x[s:e].flip(0) for s, e in pairwise(cu.tolist())]
+    row = torch.cat(parts)
+    torch._dynamo.graph_break()
+    parts[-1].mul_(2)
+    return parts, row, x * 2
+
+
+@leave("i[N] cu", tail=False, why="the numbers fall")
+def falling_positions_behind_a_prefix(prefix: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for p, n in zip(prefix.tolist(), cu.diff().tolist()):
+        out.append(torch.arange(p + n, p, -1))
+    return torch.cat(out)
+
+
+@leave("i[N] cu", tail=False, why="more numbers than slots")
+def one_position_more_behind_a_prefix(prefix: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([torch.arange(p, p + n + 1) for p, n in zip(prefix.tolist(), cu.diff().tolist())])
+
+
+@leave("i[N] cu", tail=False, why="half precision counts in another way")
+def half_positions_behind_a_prefix(prefix: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for p, n in zip(prefix.tolist(), cu.diff().tolist()):
+        out.append(torch.arange(p + 300, p + 300 + n, dtype=torch.bfloat16))
+    return torch.cat(out)
