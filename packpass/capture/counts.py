@@ -6,13 +6,17 @@ loop over documents it is read first, which makes it a size like any other.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 
+from packpass._compat import statically_known_true
 from packpass.capture import sized
-from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, variable
+from packpass.capture.dynamo import ListVariable, SymNodeVariable, TensorVariable, TupleVariable, variable
+from packpass.capture.state import active
 from packpass.capture.watch import is_scalar
 from packpass.semantics.sizes import OF_SIZES_ALONE
 
@@ -25,14 +29,44 @@ METHODS: dict[str, int | None] = {**dict.fromkeys(OF_SIZES_ALONE), "new_full": 1
 
 def call(tx: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
     """A function that makes a tensor; None if none of its sizes is a tensor."""
+    _note_widths(args, FUNCTIONS[function])
     given = _read(tx, args, FUNCTIONS[function])
     return None if given is None else variable(tx, function).call_function(tx, given, kwargs)
 
 
 def call_method(tx: Any, name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """A method that takes sizes; None if none of them is a tensor."""
+    _note_widths(args, METHODS[name])
     given = _read(tx, args, METHODS[name])
     return None if given is None else tensor.call_method(tx, name, given, kwargs)
+
+
+def _note_widths(args: Any, count: int | None) -> None:
+    """``torch.zeros(width - n)``: a width from in front of the loop is no less than a document's length, or this fails.
+    Torch has to know that it is a size, for what has that width after the loop."""
+    if not active.regions:
+        return
+    begin = active.regions[-1].indices[0]
+    for size in _numbers(args if count is None else args[:count]):
+        node = size.as_proxy().node
+        width, length = node.args if node.target is operator.sub and len(node.args) == 2 else (None, None)
+        if not isinstance(width, fx.Node) or not isinstance(length, fx.Node) or not width < begin:
+            continue
+        known, own = width.meta.get("example_value"), length.meta.get("example_value")
+        if isinstance(known, torch.SymInt) and isinstance(own, torch.SymInt) and statically_known_true(own >= 0):
+            torch._check(known >= 0)
+
+
+def _numbers(args: Any) -> list[Any]:
+    """The numbers of the program among arguments, in sequences as well."""
+    given = [arg.realize() for arg in args]
+    inner = [
+        e
+        for arg in given
+        if isinstance(arg, (ListVariable, TupleVariable)) and type(arg.items) is list
+        for e in arg.items
+    ]
+    return [value for value in (*given, *(entry.realize() for entry in inner)) if isinstance(value, SymNodeVariable)]
 
 
 def _read(tx: Any, args: Any, count: int | None) -> list[Any] | None:

@@ -296,7 +296,7 @@ class CollectedItems(list[Any]):
 
     def refusal(self) -> Restart:
         """For uses that need the entries."""
-        uses = "concatenated (torch.cat), stacked, padded, summed, looped over again, or returned with entries of its own"
+        uses = "concatenated (torch.cat), stacked, padded, summed, looped over again, or returned if it shares nothing"
         reason = f"a list filled by the loop over documents may only be {uses}"
         return refuse("list-use", reason, self.region.location, self.region.key)
 

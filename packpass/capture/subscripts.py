@@ -57,8 +57,10 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     # An integer tensor of no dimensions indexes like the integer it holds.
     scalars = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable) and is_scalar(entry)]
     unknown = [i for i, e in enumerate(entries) if isinstance(e, SymNodeVariable) and is_unknown(e.sym_num)] + scalars
-    if len(unknown) == 2 and name == "__getitem__" and _is_own_number(entries[min(unknown)]):
-        return _slot_of_row(tx, self, fake, entries, min(unknown))
+    if len(unknown) == 2 and _is_own_number(entries[min(unknown)]):
+        return _slot_of_row(tx, self, name, fake, entries, min(unknown), *args[1:])
+    if unknown == [0] and not scalars and any(_is_vector(e) for e in entries) and _is_picked_from(entries):
+        return _slot_of_row(tx, self, name, fake, entries, 0, *args[1:])
     if len(unknown) != 1 or (name == "__getitem__" and not isinstance(key, TupleVariable) and not scalars):
         return None
     if scalars:
@@ -100,8 +102,21 @@ def _is_own_number(entry: Any) -> bool:
     return bool(entry.sym_num.node.expr == active.regions[-1].index.sym_num.node.expr)
 
 
-def _slot_of_row(tx: Any, self: Any, fake: torch.Tensor, entries: list[Any], row: int) -> Any:
-    """``h[i, n - 1]``: the document's own row first, and then what the rest of the index takes of it."""
+def _is_vector(entry: Any) -> bool:
+    return isinstance(entry, TensorVariable) and not is_scalar(entry)
+
+
+def _is_picked_from(entries: list[Any]) -> bool:
+    """``table[i, places]``, ``table[i, places, :]``: is what is picked from a row known by vectors right behind the
+    number, so that the row may be taken first?"""
+    kinds = [_is_vector(entry) for entry in entries[1:]]
+    return kinds == sorted(kinds, reverse=True) and all(
+        kind or _is_full_slice(entry) for kind, entry in zip(kinds, entries[1:], strict=True)
+    )
+
+
+def _slot_of_row(tx: Any, self: Any, name: str, fake: torch.Tensor, entries: list[Any], row: int, *value: Any) -> Any:
+    """``h[i, n - 1]``, also written: the document's own row first, and then what the rest of the index takes of it."""
     before, behind = entries[:row], entries[row + 1 :]
     ellipsis = any(_is_constant(entry) and entry.as_python_constant() is Ellipsis for entry in before)
     if not all(_is_full_slice(entry) for entry in before):
@@ -109,8 +124,8 @@ def _slot_of_row(tx: Any, self: Any, fake: torch.Tensor, entries: list[Any], row
     at = row + (fake.dim() - len(entries) if ellipsis else 0)
     own = self.call_method(tx, "select", [ConstantVariable.create(at), entries[row]], {})
     rest = TupleVariable([*before, *behind])
-    found = index_by_number(tx, own, "__getitem__", [rest])
-    return own.call_method(tx, "__getitem__", [rest], {}) if found is None else found
+    found = index_by_number(tx, own, name, [rest, *value])
+    return own.call_method(tx, name, [rest, *value], {}) if found is None else found
 
 
 def _entry_of_array(tx: Any, array: Any, key: Any) -> Any:

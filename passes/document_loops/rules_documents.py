@@ -53,6 +53,7 @@ from passes.document_loops.machine import (
 )
 from passes.document_loops.op_names import label, name_of, unshadowed
 from passes.document_loops.rules import DOCUMENTS, documents, is_elementwise
+from passes.document_loops.rules_lookups import picked_by_slots
 from passes.document_loops.slots import change_slot
 from passes.document_loops.terms import LENGTH, Apply, DocAssign, DocGuard, Outside, Term
 from passes.document_loops.windows import expand_index
@@ -154,6 +155,8 @@ def _view(machine: Machine, node: fx.Node) -> Any:
 def _item(machine: Machine, node: fx.Node) -> Any:
     """A constant part of a per-document value, or the document's slots in its row."""
     moved = part_of_row(machine, node)
+    if moved is None:
+        moved = picked_by_slots(machine, node)
     if moved is not None:
         return moved
     value, term, _ = source(machine, node)

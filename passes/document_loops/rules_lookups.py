@@ -16,9 +16,10 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import argument, call_of, example, meaning_of
 from packpass.semantics.losses import PAIRED, reduction_of
+from passes.document_loops.documents import as_term, spread
 from passes.document_loops.elsewhere import size_of
-from passes.document_loops.integers import FULL, Affine, Bound
-from passes.document_loops.machine import Check, Machine, Segment, frozen_args
+from passes.document_loops.integers import FULL, Affine, Bound, Index
+from passes.document_loops.machine import Check, Document, Machine, Segment, Slot, frozen_args
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import outside_call, tokenwise
 from passes.document_loops.rules_tokenwise import (
@@ -30,7 +31,7 @@ from passes.document_loops.rules_tokenwise import (
     slot_by_slot,
     whole_row,
 )
-from passes.document_loops.terms import Apply, Guard, Outside, Positions
+from passes.document_loops.terms import Apply, DocVector, Guard, Outside, Positions
 from passes.refused import Refused
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
@@ -207,6 +208,24 @@ def _pick(machine: Machine, node: fx.Node, source: Segment, entries: list[Any]) 
     index = (slots, operand(machine, entries[1], FULL, node, 0))
     term = Apply(operator.getitem, False, (machine.read(source, node), index), (), -1)
     return exactly(machine.fresh(term, 1), [source, rows, ids])
+
+
+def picked_by_slots(machine: Machine, node: fx.Node) -> Any:
+    """``table[i][places[s:e]]``: every slot takes an entry of its document's row; None if it is something else."""
+    entries: tuple[Any, ...] = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+    row, picks = node.args[0], entries[0] if entries else None
+    if not isinstance(row, fx.Node) or not isinstance(picks, fx.Node) or any(e != slice(None) for e in entries[1:]):
+        return None
+    value, places, fake = machine.value(row), machine.value(picks), example(picks)
+    if not isinstance(value, (Document, Slot)) or not isinstance(places, Segment) or places.rank != 1:
+        return None
+    if fake.dtype not in (torch.int64, torch.int32):
+        return None
+    number = machine.intern(DocVector(Affine.of(Index()), torch.int64))
+    index = (spread(machine, number, (), -1, node), operand(machine, picks, places.window, node, 0))
+    rank = example(node).dim()
+    term = Apply(operator.getitem, False, (as_term(machine, row, node), index), (), -rank)
+    return machine.fresh(machine.intern(term), rank, places.window, exact=places.store.exact)
 
 
 def _first_rows(machine: Machine, node: fx.Node, source: Outside, entries: list[Any]) -> Any:

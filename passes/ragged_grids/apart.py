@@ -18,7 +18,7 @@ from packpass.semantics.effects import open_autocasts
 from packpass.semantics.expand import Pieces, expand, mark_gradients, requires_gradient, several
 from passes.ragged_grids.asked import never_negative
 from passes.ragged_grids.machine import Machine
-from passes.ragged_grids.sizes import Reader
+from passes.ragged_grids.sizes import Reader, Unknown
 from passes.ragged_grids.terms import Term
 from passes.refused import Refused
 
@@ -64,7 +64,10 @@ def _run(machine: Machine, pieces: Pieces, step: Step) -> list[Term]:
             machine.values[placeholder] = term
             pairs = list(zip(fake.shape, term.dims, strict=True))
         else:
-            pairs = [(fake, outer(value))]
+            try:
+                pairs = [(fake, outer(value))]
+            except Unknown:
+                raise Refused("host-read", "a number is read that is no size of a document", given) from None
             if not never_negative(machine, pairs[0][1]):
                 # Torch takes numbers apart for sizes; as the bound of a slice, a negative one counts from the end.
                 raise Refused("no-rule", "a number of a document may be negative", given)

@@ -126,3 +126,49 @@ def half_positions_behind_a_prefix(prefix: Tensor, cu: Tensor) -> Tensor:
     for p, n in zip(prefix.tolist(), cu.diff().tolist()):
         out.append(torch.arange(p + 300, p + 300 + n, dtype=torch.bfloat16))
     return torch.cat(out)
+
+
+# ---------------------------------------------------------------- rows of documents, looked up by their slots
+
+
+@leave("f[N,4,90] i[T] cu", tail=False, why="the slots' dimension comes first behind a colon")
+def places_behind_a_colon(table: Tensor, places: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([table[i][:, places[s:e]].T for i, (s, e) in enumerate(pairwise(cu.tolist()))])
+
+
+@leave("f[T,90] i[T,2] cu", tail=False, why="several places for each slot")
+def several_entries_of_a_sum(x: Tensor, places: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[s:e].sum(0)[places[s:e]] for s, e in pairwise(cu.tolist())])
+
+
+@leave("f[N,90] i[T] f[T] cu", tail=False, why="slots are written into a row of the document")
+def places_of_each_row_written(table: Tensor, places: Tensor, x: Tensor, cu: Tensor) -> Tensor:
+    rows = table * 2
+    for i, (s, e) in enumerate(pairwise(cu.tolist())):
+        rows[i, places[s:e]] = x[s:e]
+    return rows
+
+
+@leave("f[N,90] cu", tail=False, why="one slot of each row is written through a view")
+def one_place_of_each_row_written(table: Tensor, cu: Tensor) -> Tensor:
+    rows = table * 2
+    for i, n in enumerate(cu.diff().tolist()):
+        rows[i, n] = 9
+    return rows
+
+
+@leave("f[N,90,2] i[T] cu", tail=False, why="the row is written between two lookups")
+def row_written_between_lookups(table: Tensor, places: Tensor, cu: Tensor) -> Any:
+    rows, out = table * 2, []
+    for i, (s, e) in enumerate(pairwise(cu.tolist())):
+        first = rows[i, places[s:e]]
+        rows[i] *= 3
+        out.append(first + rows[i, places[s:e]])
+    return torch.cat(out), rows
+
+
+@leave("f[T,3] cu", tail=False, why="the width is less than a document")
+def padded_to_less_than_the_longest(x: Tensor, cu: Tensor) -> Tensor:
+    parts = x.split(cu.diff().tolist())
+    width = max(part.shape[0] for part in parts)
+    return torch.cat([torch.cat((torch.zeros((width + 1 - len(part), 3)), part)) for part in parts])

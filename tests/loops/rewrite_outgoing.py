@@ -215,3 +215,53 @@ def positions_from_the_next_begin(prefix: Tensor, cu: Tensor) -> Tensor:
     for s, e in pairwise(cu.tolist()):
         out.append(torch.arange(e, e + e - s) - prefix[0])
     return torch.cat(out)
+
+
+# ---------------------------------------------------------------- rows of documents, looked up by their slots
+
+
+@program("f[N,90,2] i[T] cu", tail=False, graphs=3, exact=False)
+def places_of_each_row(table: Tensor, places: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([table[i, places[s:e]] * 2 for i, (s, e) in enumerate(pairwise(cu.tolist()))])
+
+
+@program("f[N,90,2] i[T] cu", tail=False, graphs=3, exact=False)
+def places_of_each_row_behind_a_colon(table: Tensor, places: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros(places.shape[0], 2)
+    for i, (s, e) in enumerate(pairwise(cu.tolist())):
+        out[s:e] = table[i, places[s:e], :]
+    return out
+
+
+@program("i[N,40] f[90,2] cu", tail=False, graphs=3, exact=False)
+def blocks_of_a_cache(blocks: Tensor, cache: Tensor, cu: Tensor) -> Tensor:
+    """As attention on paged caches looks them up."""
+    out = []
+    for i in range(len(cu) - 1):
+        slots = torch.arange(cu[i + 1] - cu[i])
+        out.append(cache[blocks[i, slots // 2]])
+    return torch.cat(out)
+
+
+@program("f[T,90] i[T] cu", tail=False, exact=False)
+def entries_of_a_sum(x: Tensor, places: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[s:e].sum(0)[places[s:e]] for s, e in pairwise(cu.tolist())])
+
+
+# ---------------------------------------------------------------- padded in front to the longest
+
+
+@program("f[T,3] cu", tail=False, reads=1)
+def padded_in_front_by_zeros(x: Tensor, cu: Tensor) -> Tensor:
+    parts = x.split(cu.diff().tolist())
+    width = max(part.shape[0] for part in parts)
+    return torch.stack([torch.cat((torch.zeros((width - len(part), 3)), part)) for part in parts])
+
+
+@program("i[T] cu", tail=False, reads=1)
+def padded_behind_by_a_number(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    width, out = max(lengths), []
+    for part in x.split(lengths):
+        out.append(torch.cat((part, part.new_full((width - part.shape[0],), -100))))
+    return torch.stack(out)
