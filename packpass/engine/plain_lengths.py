@@ -64,7 +64,8 @@ def _compared(tx: Any) -> Iterator[str]:
             before[name] = count
             continue
         numbers = _numbers(value)
-        if numbers is None or not (_fits(numbers, tensors) or _are_rows(numbers, tensors)):
+        fits = numbers is not None and (_fits(numbers, tensors) or _are_rows(numbers, tensors))
+        if numbers is None or not (fits or (type(value[0]) is not int and _are_pixels(numbers, tensors))):
             continue
         if before.get(name, numbers) != numbers:
             yield (
@@ -118,3 +119,10 @@ def _are_rows(numbers: tuple[int, ...], tensors: list[torch.Tensor]) -> bool:
     """May they be lengths of the documents in a padded batch?"""
     batches = [value.shape for value in tensors if value.dim() > 1 and len(numbers) == value.shape[0]]
     return min(numbers) >= 0 and any(max(numbers) <= shape[1] for shape in batches)
+
+
+def _are_pixels(products: tuple[int, ...], tensors: list[torch.Tensor]) -> bool:
+    """May they be sizes of images in pixels, of which a row has one slot for every square patch?"""
+    pixels, sizes = sum(products), {int(size) for value in tensors for size in value.shape[:-1]}
+    patches = {pixels // size for size in sizes if size > 1 and pixels % size == 0}
+    return min(products) > 0 and any(math.isqrt(area) ** 2 == area for area in patches)

@@ -38,6 +38,10 @@ def by_sizes(x: Tensor, grid: list[list[int]]) -> Tensor:
     return torch.cat([part - part.mean(0) for part in x.split([t * h * w for t, h, w in grid])])
 
 
+def by_pixels(x: Tensor, sizes: list[tuple[int, int]]) -> Tensor:
+    return torch.cat([part - part.mean(0) for part in x.split([h // 4 * (w // 4) for h, w in sizes])])
+
+
 def in_a_batch(x: Tensor, batch: dict[str, Any]) -> Tensor:
     return centred(x, batch["lengths"])
 
@@ -51,10 +55,12 @@ BATCHES: dict[Callable[..., Any], list[tuple[Any, ...]]] = {
     centred: [(X, [4, 20]), (X[:9], [2, 3, 4])],
     by_boundaries: [(X, (0, 4, 24)), (X[:9], (0, 2, 5, 9))],
     by_sizes: [(X, [[1, 2, 2], [2, 5, 2]]), (X[:9], [[1, 3, 3]])],
+    by_pixels: [(X, [(16, 16), (8, 16)]), (X[:9], [(12, 12)])],
     in_a_batch: [(X, {"lengths": [4, 20]}), (X[:9], {"lengths": [2, 3, 4]})],
     first_of_rows: [(X[:2], [1, 3]), (X[:4], [2, 0, 2, 1])],
 }
 NAMES = {centred: "'lengths'", by_boundaries: "'cu'", by_sizes: "'grid'", in_a_batch: "batch['lengths']"}
+NAMES[by_pixels] = "'sizes'"
 NAMES[first_of_rows] = "'counts'"
 
 
@@ -90,6 +96,13 @@ def test_not_of_other_numbers() -> None:
         return x * factors[0] + factors[1]
 
     assert not said(scaled, (X, [2, 5]), (X, [7, 5]), (X[:9], [100, 1]))
+
+
+def test_not_of_sizes_of_something_else() -> None:
+    def scaled(x: Tensor, sizes: list[tuple[int, int]]) -> Tensor:
+        return torch.cat([x * h / w for h, w in sizes])
+
+    assert not said(scaled, (X, [(5, 7), (3, 4)]), (X, [(6, 7), (3, 5)]))
 
 
 def test_not_of_tensors() -> None:
