@@ -1,7 +1,7 @@
 """Axes that are exchanged in place (``pooled.transpose_(0, 1)``) in the bodies of loops, as views.
 
 Not a rewrite of its own: runs before the passes that look at loops, and only where nobody else looks at the tensor, so
-that which of the two it is makes no difference: memory of its own, with one user.
+that which of the two it is makes no difference: memory of its own, with one user. Of others, loops are refused.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import torch
 from torch import fx
 
 from packpass.semantics import example, storage
-from packpass.semantics.effects import effects_of
+from packpass.semantics.effects import effects_of, reshapes_in_place
 from packpass.semantics.names import base_name, is_in_place, op_name
 from packpass.semantics.views import TRANSPOSING
-from passes.loops import find
+from passes.loops import LoopFound, find
+from passes.refused import Refused
 
 _SELF_INVERSE = TRANSPOSING - {"permute", "movedim"}
 """What gives back the tensor where it is done twice."""
@@ -36,6 +37,17 @@ def with_turned_views(graph: fx.Graph) -> None:
                 # Dynamo's own example of what was given was turned as well.
                 given.meta["example_value"] = getattr(turned, base_name(name))(*node.args[1:])
                 node.target = base_name(name)
+
+
+def check_turned(loop: LoopFound) -> None:
+    """Refuse a loop that looks at a tensor whose shape is changed in place behind it: what torch has noted of the
+    tensor is its last shape."""
+    end = loop.iterations[-1][2]
+    looked_at = {storage(given) for node in loop.nodes for given in (node, *node.all_input_nodes)} - {None}
+    for node in end.graph.nodes:
+        given = node.args[0] if node > end and node.args else None
+        if isinstance(given, fx.Node) and storage(given) in looked_at and reshapes_in_place(op_name(node)):
+            raise Refused("aliasing", "a tensor that the loop looks at changes its shape in place behind it", node)
 
 
 def _is_its_own(node: fx.Node) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import torch
 from torch import fx
 
 from packpass import markers
@@ -41,6 +42,7 @@ from packpass.capture.state import active
 from packpass.capture.watch import is_unknown
 from packpass.semantics import call_of, storage
 from packpass.semantics import example as example_of
+from packpass.semantics.effects import changes_grad_mode, switches_gradients
 from packpass.semantics.memory import aliases_of
 
 Made = dict[Any, Any]
@@ -69,7 +71,7 @@ def behind_the_graph(tx: Any, value: Any, made: Made) -> Any:
                     held[key] = behind_the_graph(tx, entry, made) or entry
         return None
     if value not in made and (type(value) in (ListVariable, CollectedTuple) or is_documents(value)):
-        made[value] = _numbers_behind(tx, value) or _parts_behind(tx, value) or _entries_behind(tx, value, made)
+        made[value] = _numbers_behind(tx, value) or _parts_behind(tx, value, made) or _entries_behind(tx, value, made)
     return made.get(value)
 
 
@@ -99,22 +101,25 @@ def _numbers_behind(tx: Any, value: Any) -> Any:
     known = is_collected(value) or (is_documents(value) and not is_once(value))
     found = numbers_in(tx, value) if known else None
     kind = None if found is None else attribute(tx, found, "kind").as_python_constant()
-    if kind not in (list, tuple):
+    if kind not in (list, tuple) or (kind is tuple and value in active.trace.listed):
         return None
     kind = tuple if isinstance(value, CollectedTuple) else kind
     return _as(tx, kind, later.Later(later.numbers, [attribute(tx, found, "origin")]))
 
 
-def _parts_behind(tx: Any, value: Any) -> Any:
+def _parts_behind(tx: Any, value: Any, made: Made) -> Any:
     """What a tensor is split into by a list of numbers that a tensor holds."""
     parts = attribute(tx, value, "parts") if is_documents(value) and not is_once(value) else None
-    if not isinstance(parts, TupleVariable):
+    if not isinstance(parts, TupleVariable) or value in active.trace.listed:
+        return None
+    whole, lengths, dim = parts.items
+    row, sizes = (value.as_proxy().node for value in (whole, lengths))
+    if not recut.is_as_it_was(row) or not recut.is_new_split(row, sizes, made):
         return None
     active.trace.hands_on = True
-    whole, lengths, dim = parts.items
-    made = later.Later(later.split, [whole, later.Later(later.numbers, [lengths]), dim])
+    found = later.Later(later.split, [whole, later.Later(later.numbers, [lengths]), dim])
     kind = attribute(tx, value, "kind").as_python_constant()
-    return made if kind is tuple else later.Later(later.as_list, [made])
+    return found if kind is tuple else later.Later(later.as_list, [found])
 
 
 def _as(tx: Any, kind: type, made: Any) -> Any:
@@ -171,7 +176,7 @@ def _tensors(tx: Any, items: CollectedItems, values: list[Any], made: Made) -> A
         return None
     entries = [value.as_proxy().node for i, value in enumerate(values) if i not in items.lacking]
     if not _are_its_own(items, entries, made):
-        return None if items.lacking or items.region.skips else recut.views(tx, items.region, entries)
+        return None if items.lacking or items.region.skips else recut.views(tx, items.region, entries, made)
     ragged = {d for entry in entries for d, size in enumerate(example_of(entry).shape) if is_unknown(size)}
     one = items if items.each == 1 else _one_of(items, values)
     present = items.present() if items.lacking else constant(None)
@@ -198,6 +203,10 @@ def _one_of(items: CollectedItems, values: list[Any]) -> CollectedItems:
 def _are_its_own(items: CollectedItems, entries: list[fx.Node], made: Made) -> bool:
     """Has each document's entry memory of its own, which nothing else knows?"""
     begin = items.region.indices[0]
+    recorded = any(example_of(entry).requires_grad for entry in entries)
+    inference = any(switches_gradients(node) and not changes_grad_mode(node) for node in begin.graph.nodes)
+    if inference or (recorded and not torch.is_grad_enabled()):
+        return False
     if len(set(entries)) < len(entries) or any(entry < begin for entry in entries):
         return False
     end = next(user for user in items.region.indices[-1].users if user.target is markers.LOOP_END)

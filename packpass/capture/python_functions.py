@@ -239,6 +239,7 @@ def _list(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not is_documents(args[0]):
         return None
     active.trace.lent.add(args[0])
+    active.trace.listed.add(args[0])
     # A copy of a sequence that is never changed is the sequence, unless making it calls code of the user.
     if _calls(tx, args[0]):
         return collect(tx, args[0])

@@ -21,26 +21,62 @@ from packpass import markers
 from packpass.capture import later
 from packpass.capture.dynamo import constant, emit
 from packpass.capture.entries import made_of, made_of_tensor, numbers_made
-from packpass.semantics import call_of
+from packpass.semantics import call_of, storage
 from packpass.semantics import example as example_of
-from packpass.semantics.effects import effects_of
+from packpass.semantics.effects import changes_grad_mode, effects_of, reshapes_in_place, switches_gradients
 from packpass.semantics.memory import aliases_of
+from packpass.semantics.names import op_name
+
+_OF_GRADIENTS = ("detach_", "requires_grad_")
 
 
-def views(tx: Any, region: Any, entries: list[fx.Node]) -> Any:
-    """The list of the documents' entries, given those of the traced iterations; None if they are something else."""
+def views(tx: Any, region: Any, entries: list[fx.Node], made: dict[Any, Any]) -> Any:
+    """The list of the documents' entries, given those of the traced iterations; None if they are something else.
+    ``made``: what was made again so far, to which this is added."""
     chains = [_chain(entry, region.indices[0]) for entry in entries]
-    if chains[0] is None or None in chains:
+    if chains[0] is None or None in chains or not is_as_it_was(_row_of(chains[0][0])):
         return None
+    # An entry that is in two lists is one tensor there; and what may be a copy is one copy.
+    steps_made = {node for chain in chains if chain is not None for node in chain[1:] if _may_be_copy(node)}
+    steps_made |= set(entries)
+    if steps_made & made.keys():
+        return None
+    made |= dict.fromkeys(steps_made)
     written = [_written(chain) for chain in chains if chain is not None]
     itself = not written[0][0] and chains[0][0].target is not markers.SPLIT_GET  # no view: nothing is of the document
     if itself or any(steps != written[0][0] or numbers is None for steps, numbers in written):
         return None
     columns = [_column(tx, region, list(column)) for column in zip(*(n for _, n in written), strict=True)]
-    first = _first(tx, [chain[0] for chain in chains if chain is not None])
+    first = _first(tx, [chain[0] for chain in chains if chain is not None], made)
     if first is None or any(column is None for column in columns):
         return None
     return later.Later(later.views, [region.length, first, constant(written[0][0]), *columns])
+
+
+def _may_be_copy(node: fx.Node) -> bool:
+    return node.target not in (operator.getitem, torch.select) and isinstance(example_of(node), torch.Tensor)
+
+
+def _row_of(node: fx.Node) -> fx.Node:
+    """The tensor itself, or the one that is split into such parts."""
+    row = node.args[0] if node.target is markers.SPLIT_GET else node
+    assert isinstance(row, fx.Node)
+    return row
+
+
+def is_as_it_was(row: fx.Node) -> bool:
+    """Would views of a tensor that are made behind the graph be those that the program makes? Not if its shape or its
+    gradient is changed in place, or the recording of gradients, with which views are made."""
+    recorded = example_of(row).requires_grad
+    for node in row.graph.nodes:
+        given = node.args[0] if node.args else None
+        name = op_name(node)
+        changed = reshapes_in_place(name) or name in _OF_GRADIENTS
+        if changed and isinstance(given, fx.Node) and storage(given) == storage(row) and node > row:
+            return False
+        if switches_gradients(node) and (recorded or not changes_grad_mode(node)):
+            return False
+    return True
 
 
 def _chain(entry: fx.Node, begin: fx.Node) -> list[fx.Node] | None:
@@ -57,13 +93,22 @@ def _chain(entry: fx.Node, begin: fx.Node) -> list[fx.Node] | None:
 
 def _viewed(node: fx.Node) -> fx.Node | None:
     """The tensor that a call without any other effect makes a view of."""
-    if node.target is torch.select or (node.target is operator.getitem and not _is_tensor(node.args[1])):
+    if node.target is torch.select:
         return node.args[0] if isinstance(node.args[0], fx.Node) else None
+    if node.target is operator.getitem:
+        key = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+        return node.args[0] if isinstance(node.args[0], fx.Node) and all(map(_views_only, key)) else None
     call = call_of(node)
     if call is None or len(call.operands) != 1 or not effects_of(node).pure:
         return None
     made = _named(node) is not None and not call.in_place and set(aliases_of(call)) == {frozenset({0})}
     return call.operands[0].node if made and node.args[0] is call.operands[0].node else None
+
+
+def _views_only(entry: Any) -> bool:
+    """Is what an entry of a subscript takes a view?"""
+    number = isinstance(entry, fx.Node) and not _is_tensor(entry)
+    return number or entry is None or entry is Ellipsis or type(entry) is int or isinstance(entry, slice)
 
 
 def _is_tensor(node: Any) -> bool:
@@ -117,7 +162,7 @@ def _told(arg: Any, numbers: list[Any]) -> Any:
     raise TypeError
 
 
-def _first(tx: Any, nodes: list[fx.Node]) -> Any:
+def _first(tx: Any, nodes: list[fx.Node], made: dict[Any, Any]) -> Any:
     """The tensor that the views are of, for every document, or the parts that one is split into."""
     if len(set(nodes)) == 1:
         whole = emit(tx, operator.getitem, tx.output.current_tracer.proxy(nodes[0]), slice(None))
@@ -127,8 +172,18 @@ def _first(tx: Any, nodes: list[fx.Node]) -> Any:
         return None
     proxy = tx.output.current_tracer.proxy
     whole, lengths, dim = parts[0]
-    made = [emit(tx, operator.getitem, proxy(tensor), slice(None)) for tensor in (whole, lengths)]
-    return later.Later(later.split, [made[0], later.Later(later.numbers, [made[1]]), constant(dim)])
+    if not is_new_split(whole, lengths, made):
+        return None
+    row, sizes = (emit(tx, operator.getitem, proxy(tensor), slice(None)) for tensor in (whole, lengths))
+    return later.Later(later.split, [row, later.Later(later.numbers, [sizes]), constant(dim)])
+
+
+def is_new_split(whole: Any, lengths: Any, made: dict[Any, Any]) -> bool:
+    """Has nothing got these parts so far? They are the same tensors in all lists."""
+    key = ("split", whole, lengths)
+    known = key in made
+    made[key] = None
+    return not known
 
 
 def _column(tx: Any, region: Any, nodes: list[fx.Node]) -> Any:

@@ -196,6 +196,8 @@ class Trace:
     """What is cut, and how -> the size and the offset that were made up for it."""
     rows: list[Any] = dataclasses.field(default_factory=list)
     """The lengths of the rows that are cut into documents, each once."""
+    listed: set[Any] = dataclasses.field(default_factory=set)
+    """Sequences of which ``list`` was made, which are taken for it."""
     hands_on: bool = False
     """See `hands_on`."""
     edge: Any = None

@@ -57,10 +57,8 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     # An integer tensor of no dimensions indexes like the integer it holds.
     scalars = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable) and is_scalar(entry)]
     unknown = [i for i, e in enumerate(entries) if isinstance(e, SymNodeVariable) and is_unknown(e.sym_num)] + scalars
-    if len(unknown) == 2 and _is_own_number(entries[min(unknown)]):
-        return _slot_of_row(tx, self, name, fake, entries, min(unknown), *args[1:])
-    if unknown == [0] and not scalars and any(_is_vector(e) for e in entries) and _is_picked_from(entries):
-        return _slot_of_row(tx, self, name, fake, entries, 0, *args[1:])
+    if (row := _row_first(entries, unknown, scalars)) is not None:
+        return _slot_of_row(tx, self, name, fake, entries, row, *args[1:])
     if len(unknown) != 1 or (name == "__getitem__" and not isinstance(key, TupleVariable) and not scalars):
         return None
     if scalars:
@@ -100,6 +98,14 @@ def _is_own_number(entry: Any) -> bool:
     if not active.regions or not isinstance(entry, SymNodeVariable):
         return False
     return bool(entry.sym_num.node.expr == active.regions[-1].index.sym_num.node.expr)
+
+
+def _row_first(entries: list[Any], unknown: list[int], scalars: list[int]) -> int | None:
+    """Which number in a subscript takes a row that the others look into; None if none does."""
+    if len(unknown) == 2 and _is_own_number(entries[min(unknown)]):
+        return min(unknown)
+    picked = unknown == [0] and not scalars and any(map(_is_vector, entries)) and _is_picked_from(entries)
+    return 0 if picked else None
 
 
 def _is_vector(entry: Any) -> bool:

@@ -343,9 +343,14 @@ def changes_grad_mode(node: fx.Node) -> bool:
     return node.op == "call_function" and op_name(node) == SET_GRAD
 
 
+def switches_gradients(node: fx.Node) -> bool:
+    """Does the node switch the recording of gradients, or inference mode?"""
+    return node.op in _CALLS and any(word in str(node.target) for word in _MODES[:2])
+
+
 def grad_mode_changes(start: fx.Node, stop: fx.Node) -> bool:
     """Is gradient recording switched between two nodes?"""
-    return any(word in str(node.target) for node in _between(start, stop) for word in _MODES[:2])
+    return any(switches_gradients(node) for node in _between(start, stop))
 
 
 def open_autocasts(graph: fx.Graph, before: fx.Node) -> list[tuple[Any, ...]]:

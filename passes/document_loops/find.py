@@ -64,6 +64,7 @@ from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
 from passes.document_loops.uneven import of_long
 from passes.loops import LoopFound, asserted_alone, hoistable, list_sizes, no_escape
 from passes.refused import Refused
+from passes.turned_in_place import check_turned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,6 +210,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     """Check every condition; raises `Refused`."""
     if len(loop.iterations) < 2:
         raise Refused("not-captured", "the loop was not traced twice")
+    check_turned(loop)
     hoisted = hoistable(graph, loop)
     inside = loop.nodes - set(hoisted)
     loop = LoopFound(

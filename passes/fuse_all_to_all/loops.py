@@ -50,6 +50,7 @@ from passes.fuse_all_to_all.write import write
 from passes.loops import LoopFound, find
 from passes.nodes import copy_of
 from passes.refused import Refused
+from passes.turned_in_place import check_turned
 
 NAME = "fuse_all_to_all"
 
@@ -237,6 +238,7 @@ def decide(gm: fx.GraphModule, loop: LoopFound, cp: int) -> Decided:
     """Check every condition; raises `Refused`. Nothing here changes the graph."""
     if len(loop.iterations) != 2:
         raise Refused("not-captured", "the loop was not traced twice")
+    check_turned(loop)
     texts = [program(gm, begin, body) for begin, body, _ in loop.iterations]
     if texts[0] != texts[1]:
         raise Refused("not-generic", "two iterations of the loop do different things")

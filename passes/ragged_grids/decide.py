@@ -42,6 +42,7 @@ from passes.ragged_grids.terms import (
 )
 from passes.ragged_grids.ways import length_of, ways
 from passes.refused import Refused
+from passes.turned_in_place import check_turned
 
 _INTEGERS = (torch.int32, torch.int64)
 
@@ -106,6 +107,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     """Check every condition; raises `Refused`."""
     if len(loop.iterations) < 2:
         raise Refused("not-captured", "the loop was not traced twice")
+    check_turned(loop)
     hoisted = hoistable(graph, loop)
     inside = loop.nodes - set(hoisted)
     iterations = tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations)

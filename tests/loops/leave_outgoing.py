@@ -172,3 +172,98 @@ def padded_to_less_than_the_longest(x: Tensor, cu: Tensor) -> Tensor:
     parts = x.split(cu.diff().tolist())
     width = max(part.shape[0] for part in parts)
     return torch.cat([torch.cat((torch.zeros((width + 1 - len(part), 3)), part)) for part in parts])
+
+
+# ---------------------------------------------------------------- what was made in another way than it is made again
+
+
+@leave("f[T,3] cu", tail=False, why="views without gradients")
+def views_without_gradients_returned(x: Tensor, cu: Tensor) -> Any:
+    y = x * 2
+    with torch.no_grad():
+        out = [y[s:e].unsqueeze(0) for s, e in pairwise(cu.tolist())]
+    return out, y * 3
+
+
+@leave("f[T,3] cu", tail=False, why="parts without gradients")
+def parts_without_gradients_returned(x: Tensor, cu: Tensor) -> Any:
+    y = x * 2
+    with torch.no_grad():
+        out = y.split(cu.diff().tolist())
+    return out, y * 3
+
+
+@leave("f[T,3] cu", tail=False, why="the graph ends without gradients")
+def entries_with_gradients_where_the_graph_ends(x: Tensor, cu: Tensor) -> Any:
+    out = [x[s:e] * 2 for s, e in pairwise(cu.tolist())]
+    sums = [x[s:e].sum(0) for s, e in pairwise(cu.tolist())]
+    with torch.no_grad():
+        torch._dynamo.graph_break()
+    return out, sums
+
+
+@leave("f[T,3] cu", tail=False, why="a subscript that copies, in two lists")
+def copies_in_two_lists_returned(x: Tensor, cu: Tensor) -> Any:
+    a, b = [], []
+    for s, e in pairwise(cu.tolist()):
+        y = x[s:e][:, [0, 1]]
+        a.append(y)
+        b.append(y[:, :1])
+    return a, b
+
+
+@leave("f[T,3] cu", tail=False, why="what may be a copy, in two lists")
+def copies_or_views_in_two_lists_returned(x: Tensor, cu: Tensor) -> Any:
+    a, b = [], []
+    for s, e in pairwise(cu.tolist()):
+        y = x[s:e].T.reshape(-1)
+        a.append(y)
+        b.append(y[:1])
+    return a, b
+
+
+@leave("f[T,3] cu", tail=False, why="the parts as a tuple and as a list")
+def parts_twice_returned(x: Tensor, cu: Tensor) -> Any:
+    parts = x.split(cu.diff().tolist())
+    return parts, list(parts)
+
+
+@leave("i[T] cu", tail=False, why="a list that is made of a tuple")
+def list_of_a_tuple_of_numbers(x: Tensor, cu: Tensor) -> Any:
+    ends = tuple(cu.tolist())
+    return x * 2, list(ends), ends
+
+
+# Shapes that are changed in place behind a loop: torch notes the last one.
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="the row is turned behind the loop")
+def row_turned_behind_the_loop(x: Tensor, cu: Tensor) -> Any:
+    y = x * 2
+    out = torch.cat([y[s:e] * 3 for s, e in pairwise(cu.tolist())])
+    y.t_()
+    return out, y
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="the row is turned behind the loop")
+def row_of_sums_turned_behind_the_loop(x: Tensor, cu: Tensor) -> Any:
+    y = x * 2
+    out = torch.stack([y[s:e].sum(0) for s, e in pairwise(cu.tolist())])
+    y.t_()
+    return out, y
+
+
+@leave("f[T,3] cu", tail=False, why="the row gets an axis behind the loop")
+def row_of_views_that_gets_an_axis(x: Tensor, cu: Tensor) -> Any:
+    y = x * 2
+    out = [y[s:e, None] for s, e in pairwise(cu.tolist())]
+    y.unsqueeze_(0)
+    return out, y
+
+
+@leave("f[T,3] cu", tail=False, why="the row loses its gradient behind the loop")
+def row_of_views_that_is_detached(x: Tensor, cu: Tensor) -> Any:
+    y = x * 2
+    out = [y[s:e] for s, e in pairwise(cu.tolist())]
+    y.detach_()
+    return out, y
