@@ -23,7 +23,13 @@ from packpass.capture.dynamo import constant, emit
 from packpass.capture.entries import made_of, made_of_tensor, numbers_made
 from packpass.semantics import call_of, storage
 from packpass.semantics import example as example_of
-from packpass.semantics.effects import changes_grad_mode, effects_of, reshapes_in_place, switches_gradients
+from packpass.semantics.effects import (
+    changes_grad_mode,
+    effects_of,
+    mutated_after,
+    reshapes_in_place,
+    switches_gradients,
+)
 from packpass.semantics.memory import aliases_of
 from packpass.semantics.names import op_name
 
@@ -34,7 +40,10 @@ def views(tx: Any, region: Any, entries: list[fx.Node], made: dict[Any, Any]) ->
     """The list of the documents' entries, given those of the traced iterations; None if they are something else.
     ``made``: what was made again so far, to which this is added."""
     chains = [_chain(entry, region.indices[0]) for entry in entries]
-    if chains[0] is None or None in chains or not is_as_it_was(_row_of(chains[0][0])):
+    if chains[0] is None or None in chains:
+        return None
+    row = _row_of(chains[0][0])
+    if not is_as_it_was(row) or mutated_after(row.graph, row, region.indices[0]):  # some may be copies
         return None
     # An entry that is in two lists is one tensor there; and what may be a copy is one copy.
     steps_made = {node for chain in chains if chain is not None for node in chain[1:] if _may_be_copy(node)}

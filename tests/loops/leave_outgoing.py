@@ -234,6 +234,22 @@ def list_of_a_tuple_of_numbers(x: Tensor, cu: Tensor) -> Any:
     return x * 2, list(ends), ends
 
 
+@leave("f[T,3] cu", tail=False, why="copies of a row that is written behind the loop")
+def copies_of_what_is_written_behind_the_loop(x: Tensor, cu: Tensor) -> Any:
+    y = x * 2
+    out = [y[s:e].T.reshape(-1) for s, e in pairwise(cu.tolist())]
+    y.mul_(3)
+    return out, y
+
+
+@leave("f[3,T] cu", tail=False, why="copies of a row that is written behind the loop")
+def contiguous_parts_of_what_is_written_behind_the_loop(x: Tensor, cu: Tensor) -> Any:
+    y = x * 2
+    out = [y[:, s:e].contiguous() for s, e in pairwise(cu.tolist())]
+    y.mul_(3)
+    return out, y
+
+
 # Shapes that are changed in place behind a loop: torch notes the last one.
 
 
