@@ -10,6 +10,7 @@ from packpass._compat.compiling import (
     compile_for,
     dynamo_counters,
     holds_for,
+    keep_compiled,
     profile_cpu,
     trace_artifact,
 )
@@ -119,6 +120,7 @@ __all__ = [
     "is_collective",
     "is_of_transport",
     "is_size_oblivious",
+    "keep_compiled",
     "nothing_is_known",
     "native_pad",
     "process_group_of",

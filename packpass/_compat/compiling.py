@@ -13,6 +13,19 @@ def dynamo_counters(group: str) -> Any:
     return counters[group]
 
 
+def keep_compiled(error: Exception) -> bool:
+    """A frame was given up with this error: have later ones run what their function was compiled to before, where it
+    fits. Dynamo by itself runs such a function eagerly for good. False where this torch has no way to say so."""
+    try:
+        from torch._dynamo.types import FrameAction, FrameExecStrategy
+    except ImportError:
+        return False
+    if not hasattr(error, "frame_exec_strategy"):
+        return False
+    error.frame_exec_strategy = FrameExecStrategy(FrameAction.RUN_ONLY, FrameAction.DEFAULT)
+    return True
+
+
 def trace_artifact(name: str, payload: Callable[[], str]) -> None:
     """Write a JSON artifact to the structured trace (``TORCH_TRACE=DIR``); free when tracing is off."""
     from torch._logging import trace_structured

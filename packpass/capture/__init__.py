@@ -254,7 +254,7 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
         out = of_python(tx, args, {name: value.realize() for name, value in kwargs.items()})
         if out is not None:
             return out
-    if current_frame().mode is Mode.PROBE and function in _READING:
+    if current_frame().seeks and function in _READING:
         watch_items(tx, args)
         lifted.watch(tx, args[0] if args and function is int else None)
     if current_frame().mode is Mode.PROBE:

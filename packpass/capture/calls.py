@@ -26,6 +26,7 @@ from packpass.capture import (
     plain,
     plain_numbers,
     plain_parts,
+    row_numbers,
     running,
     shadows,
     subscripts,
@@ -94,10 +95,10 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
         if name != "tolist" or not (is_vector(tensor) or is_matrix(tensor)):
             return None
         tensor = call(tx, torch.from_numpy, tensor)  # the same numbers, as a list
+    if name == "item" and current_frame().seeks and is_scalar(tensor):
+        watch_item(tx, tensor)
+        lifted.watch(tx, tensor)
     if mode is Mode.PROBE:
-        if name == "item" and is_scalar(tensor):
-            watch_item(tx, tensor)
-            lifted.watch(tx, tensor)
         if name == "tolist":
             if is_vector(tensor) or is_matrix(tensor):
                 documents_of(tx, tensor)  # for what it restarts
@@ -274,7 +275,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     builtins.any: lambda tx, items: joins.condition(tx, "any", items),
     builtins.all: lambda tx, items: joins.condition(tx, "all", items),
     torch.roll: _call_roll,
-    torch.sum: masked.count,
+    **{getattr(torch, name): row_numbers.counted(name) for name in row_numbers.COUNTS},
     torch.masked_select: masked.selected,
     **dict.fromkeys((torch.nonzero, torch.argwhere), masked.places),
     torch.where: masked.places_by_where,
@@ -292,7 +293,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 """Function of torch or Python -> ``replacement(tx, *args, **kwargs)``."""
 
 _BOTH = (
-    torch.split, torch.tensor_split, torch.unbind, torch.roll, torch.sum, torch.masked_select, torch.nonzero,
+    torch.split, torch.tensor_split, torch.unbind, torch.roll, torch.masked_select, torch.nonzero,
     torch.argwhere, torch.index_select,
 )  # fmt: skip
 _METHODS: dict[str, Callable[..., Any]] = {
@@ -300,6 +301,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "__setitem__": subscripts.set_item,
     "split_with_sizes": _call_split,
     **{of.__name__: _FUNCTIONS[of] for of in _BOTH},
+    **{name: row_numbers.counted(name) for name in row_numbers.COUNTS},
     **lifted.METHODS,
     **{name: _shadowed(function) for name, function in shadows.METHODS.items()},
     **{name: _divided(name) for name in divisible.METHODS},

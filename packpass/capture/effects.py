@@ -11,12 +11,13 @@ import itertools
 import re
 from typing import Any
 
-from packpass.capture import expansions, outgoing, plain_messages, sized
+from packpass.capture import expansions, masked, outgoing, plain_messages, sized
 from packpass.capture.dynamo import (
     AutogradFunctionContextVariable,
     CellVariable,
     IteratorVariable,
     LocalGeneratorObjectVariable,
+    TensorVariable,
     UserDefinedObjectVariable,
     VariableTracker,
     current_scope_id,
@@ -25,7 +26,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.later import Later, numbers
 from packpass.capture.region import JUMPS, catches_exceptions
 from packpass.capture.state import Mode, active, location_of, note, refuse, without_data_sizes
-from packpass.capture.watch import loops_are_sought, watch_data_size
+from packpass.capture.watch import loops_are_sought, watch_data_size, watch_mask
 from packpass.capture.watched import Poison
 from packpass.decisions.location import is_library, shorten
 
@@ -200,6 +201,9 @@ def watch_breaks(tx: Any) -> None:
 def failed(tx: Any, error: Exception, fn: Any, args: list[Any]) -> None:
     """A call of ``fn`` on ``args`` that cannot be traced, before Dynamo decides where the graph ends."""
     if active.frame is not None and first_line(error).startswith("Dynamic shape operator"):
+        for value in (*args, getattr(fn, "obj", None)):
+            if isinstance(value, TensorVariable) and masked.is_mask(value):
+                watch_mask(tx, value)
         watch_data_size(tx)
     if active.frame is not None and reads_data(error):
         expansions.watch(tx, fn, args)

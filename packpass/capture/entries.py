@@ -18,7 +18,8 @@ import sympy
 import torch
 from torch import fx
 
-from packpass._compat import free_unbacked_symbols
+from packpass._compat import free_unbacked_symbols, hint_of
+from packpass.capture import row_numbers
 from packpass.capture.dynamo import SymNodeVariable, emit
 from packpass.markers.entries import is_vector, place_of, read_from
 from packpass.markers.lengths import Steps, length_of
@@ -106,7 +107,7 @@ def entry_of(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | Non
     ahead = None if found is None else _ahead(found[1], index)
     if found is None or ahead is None or not is_constant(found[0], begin):
         return None
-    return found[0].name, ahead
+    return row_numbers.name_of(found[0]), ahead
 
 
 def _column(read: Any, index: fx.Node, begin: fx.Node) -> tuple[str, int] | None:
@@ -230,7 +231,7 @@ def node_called(tx: InstructionTranslatorBase, name: str) -> Any:
     """The proxy of the graph's node of that name; None if there is none."""
     tracer = tx.output.current_tracer
     node = next((n for n in tracer.graph.nodes if n.name == name), None)
-    return None if node is None else tracer.proxy(node)
+    return row_numbers.called(tx, name) if node is None else tracer.proxy(node)
 
 
 def _column_of(tx: InstructionTranslatorBase, matrix: fx.Node, column: int) -> Any:
@@ -253,7 +254,10 @@ def _cut(
     ``step``, a function and the number that it takes with each of them."""
     fake = tensor.meta["example_value"]
     documents = length.sym_num if isinstance(length, SymNodeVariable) else length.as_python_constant()
-    stop = sympy.sympify(_expression(documents) + ahead - _expression(fake.shape[0]))
+    more = documents + ahead - fake.shape[0]
+    if not free_unbacked_symbols(more) and hint_of(more) == 0 and bool(more == 0):
+        more = 0  # settled by a guard, as adding two tensors of these sizes would
+    stop = sympy.sympify(_expression(more))
     if not stop.is_Integer or stop > 0 or ahead < 0:
         return None
     vector = emit(tx, "long", tx.output.current_tracer.proxy(tensor), method=True).as_proxy()

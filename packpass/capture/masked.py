@@ -12,11 +12,21 @@ from typing import Any
 import torch
 
 from packpass import markers
-from packpass.capture.dynamo import TensorVariable, TupleVariable, constant, emit, example, wrap_fx_proxy
+from packpass._compat import hint_of
+from packpass.capture import row_numbers
+from packpass.capture.dynamo import (
+    SymNodeVariable,
+    TensorVariable,
+    TupleVariable,
+    constant,
+    emit,
+    example,
+    wrap_fx_proxy,
+)
 from packpass.capture.state import active
-from packpass.capture.watch import is_unknown, watch_mask
+from packpass.capture.watch import is_scalar, is_unknown, watch_mask
 from packpass.semantics import family_of, op_name
-from packpass.semantics.effects import mutated_after, written_inputs
+from packpass.semantics.effects import mutated_after
 from packpass.semantics.meaning import same_size
 from packpass.semantics.pointwise import slot_by_slot
 
@@ -27,8 +37,10 @@ def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
     if not active.regions:
         return None
     key = args[0].realize()
-    by_places = chosen(tensor, key)
+    of_row = isinstance(key, TupleVariable) and len(key.items) == 2 and _is_number(key.items[0].realize())
+    by_places = chosen(tensor, key.items[1].realize(), dim=1) if of_row else chosen(tensor, key)
     if by_places is not None:
+        by_places = TupleVariable([key.items[0], by_places]) if of_row else by_places
         picked = subscript(tx, tensor, name, [by_places, *args[1:]])
         return tensor.call_method(tx, name, [by_places, *args[1:]], {}) if picked is None else picked
     entries = _picking(tensor, key)
@@ -57,9 +69,9 @@ def selected(tx: Any, tensor: Any, mask: Any = None, **kwargs: Any) -> Any:
     """``torch.masked_select(row, mask)``, which is ``row[mask]`` where both are as long as each other."""
     tensor, mask = tensor.realize(), mask if mask is None else mask.realize()
     fake = example(tensor) if isinstance(tensor, TensorVariable) else None
-    if not active.regions or kwargs or not isinstance(fake, torch.Tensor) or not _is_mask(mask) or fake.dim() != 1:
+    if not active.regions or kwargs or not isinstance(fake, torch.Tensor) or not is_mask(mask) or fake.dim() != 1:
         return None
-    if not same_size(fake.shape[0], example(mask).shape[0]) and not _cut_alike(tensor, mask):
+    if not _same_length(fake, example(mask)) and not _cut_alike(tensor, mask):
         return None
     return emit(tx, markers.MASKED, tensor.as_proxy(), mask.as_proxy(), None, None)
 
@@ -75,19 +87,37 @@ def places(tx: Any, tensor: Any = None, *args: Any, **kwargs: Any) -> Any:
         return None
     mask = tensor.realize()
     fake = example(mask) if isinstance(mask, TensorVariable) else None
-    if not isinstance(fake, torch.Tensor) or fake.dim() != 1 or not is_unknown(fake.shape[0]) or fake.is_complex():
+    if not isinstance(fake, torch.Tensor) or fake.dim() != 1 or fake.is_complex():
         return None
     if as_tuple is not None and not as_tuple.is_python_constant():
         return None
     if fake.dtype is not torch.bool:
         mask = mask.call_method(tx, "__ne__", [constant(0)], {})
-    size = mask.call_method(tx, "size", [constant(0)], {})
-    numbers = tx.output.create_proxy("call_function", torch.arange, (size.as_proxy(),), {"device": fake.device})
-    picked = emit(tx, markers.MASKED, wrap_fx_proxy(tx, numbers).as_proxy(), mask.as_proxy(), None, None)
+    numbers = _numbers(tx, mask) if is_unknown(fake.shape[0]) else row_numbers.places(tx, mask)
+    if numbers is None:
+        return None
+    picked = emit(tx, markers.MASKED, numbers.as_proxy(), mask.as_proxy(), None, None)
     active.regions[-1].rows["places", picked.as_proxy().node] = mask
     if as_tuple is not None and as_tuple.as_python_constant():
         return TupleVariable([picked])
     return picked.call_method(tx, "unsqueeze", [constant(-1)], {})
+
+
+def _numbers(tx: Any, mask: Any) -> Any:
+    """The numbers of the slots of a document."""
+    size, device = mask.call_method(tx, "size", [constant(0)], {}), example(mask).device
+    return wrap_fx_proxy(
+        tx, tx.output.create_proxy("call_function", torch.arange, (size.as_proxy(),), {"device": device})
+    )
+
+
+def _same_length(one: torch.Tensor, other: torch.Tensor, dim: int = 0) -> bool:
+    """Have two as many slots? Of rows of a batch, which are as long as others now, it is settled by a guard, as adding
+    them would."""
+    sizes = one.shape[dim], other.shape[0]
+    if same_size(*sizes) or any(is_unknown(size) for size in sizes) or hint_of(sizes[0]) != hint_of(sizes[1]):
+        return same_size(*sizes)
+    return bool(sizes[0] == sizes[1])
 
 
 def places_by_where(tx: Any, condition: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -95,13 +125,14 @@ def places_by_where(tx: Any, condition: Any = None, *args: Any, **kwargs: Any) -
     return None if args or kwargs else places(tx, condition, as_tuple=constant(True))
 
 
-def chosen(tensor: Any, index: Any) -> Any:
-    """The mask that made ``index``, where ``tensor[index]`` picks from what is as long as that mask; else None."""
+def chosen(tensor: Any, index: Any, dim: int = 0) -> Any:
+    """The mask that made ``index``, where ``tensor[index]`` picks, along a dimension, from what is as long as that
+    mask; else None."""
     mask = _mask_of_places(index.as_proxy().node) if isinstance(index, TensorVariable) else None
     fake = example(tensor)
-    if mask is None or not isinstance(fake, torch.Tensor) or not fake.dim():
+    if mask is None or not isinstance(fake, torch.Tensor) or fake.dim() <= dim:
         return None
-    return mask if same_size(fake.shape[0], example(mask).shape[0]) or _cut_alike(tensor, mask) else None
+    return mask if _same_length(fake, example(mask), dim) or _cut_alike(tensor, mask) else None
 
 
 def index_selected(tx: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -145,48 +176,6 @@ def _cut_alike(tensor: Any, mask: Any) -> bool:
     return op_name(first) == op_name(second) == "getitem" and first.args == second.args
 
 
-def count(tx: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """``mask[i].sum()``: an entry of the sums of all rows, made before the loop; None for any other sum."""
-    fake = example(tensor) if isinstance(tensor, TensorVariable) else None
-    if not active.regions or args or kwargs or not isinstance(fake, torch.Tensor) or fake.dim() != 1:
-        return None
-    if fake.dtype.is_floating_point or fake.dtype.is_complex:
-        return None
-    region = active.regions[-1]
-    begin, node = region.indices[0], tensor.as_proxy().node
-    with begin.graph.inserting_before(begin):
-        rows = _all_rows(tx, region, node)
-        if rows is None:
-            return None
-        if ("sums", rows) not in region.rows:
-            region.rows["sums", rows] = emit(tx, "sum", tx.output.current_tracer.proxy(rows), 1, method=True)
-    return region.rows["sums", rows].call_method(tx, "__getitem__", [region.index], {})
-
-
-def _all_rows(tx: Any, region: Any, row: Any) -> Any:
-    """The node of the rows of all documents, of which ``row`` is the one at the index; None if it is not known."""
-    begin, index = region.indices[0], region.indices[-1]
-    if row.target in (torch.select, "select") and row.args[1:] == (0, index):
-        source = row.args[0]
-        known = source < begin and not mutated_after(source.graph, source, begin)
-        return source if known and source.meta["example_value"].dim() == 2 else None
-    if row < begin or row.all_input_nodes != row.all_input_nodes[:1] or not row.all_input_nodes:
-        return None
-    value = row.all_input_nodes[0].meta.get("example_value")
-    if not isinstance(value, torch.Tensor) or value.dim() != 1 or not slot_by_slot(row) or written_inputs(row):
-        return None
-    source = _all_rows(tx, region, row.all_input_nodes[0])
-    if source is None:
-        return None
-    key = (row.op, row.target, source, repr(row.args[1:]), repr(row.kwargs))
-    if key not in region.rows:
-        args = [tx.output.current_tracer.proxy(source) if arg is row.all_input_nodes[0] else arg for arg in row.args]
-        if row.kwargs or args[0] is row.args[0]:
-            return None
-        region.rows[key] = emit(tx, row.target, *args, method=row.op == "call_method")
-    return region.rows[key].as_proxy().node
-
-
 def watch(tx: Any, tensor: Any, key: Any) -> None:
     """Before a loop is looked for: does the program pick from rows by masks?"""
     entries = _picking(tensor, key.realize())
@@ -197,8 +186,15 @@ def watch(tx: Any, tensor: Any, key: Any) -> None:
 def _picking(tensor: Any, key: Any) -> list[Any] | None:
     """The entries of a key that is, or ends with, the mask of a row."""
     entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else [key]
-    known = 1 <= len(entries) <= 2 and _is_mask(entries[-1]) and isinstance(example(tensor), torch.Tensor)
-    return entries if known else None
+    known = len(entries) == 1 or (len(entries) == 2 and _is_number(entries[0]))
+    return entries if known and is_mask(entries[-1]) and isinstance(example(tensor), torch.Tensor) else None
+
+
+def _is_number(entry: Any) -> bool:
+    """Does an entry of a key take one row?"""
+    if isinstance(entry, SymNodeVariable) or (isinstance(entry, TensorVariable) and is_scalar(entry)):
+        return True
+    return entry.is_python_constant() and type(entry.as_python_constant()) is int
 
 
 def _as_long(row: Any, mask: Any) -> bool:
@@ -207,6 +203,6 @@ def _as_long(row: Any, mask: Any) -> bool:
     return is_unknown(row) == is_unknown(mask)
 
 
-def _is_mask(value: Any) -> bool:
+def is_mask(value: Any) -> bool:
     fake: Any = example(value) if isinstance(value, TensorVariable) else None
     return isinstance(fake, torch.Tensor) and fake.dtype is torch.bool and fake.dim() == 1

@@ -48,8 +48,8 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.lists import added, is_documents, items_of, numbers_of
 from packpass.capture.python_functions import unpacked
-from packpass.capture.state import LOOP_MODES, Mode, active
-from packpass.capture.watch import watch_items
+from packpass.capture.state import LOOP_MODES, active
+from packpass.capture.watch import watch_items, watch_mask
 from packpass.capture.watched import TrackedLocals
 
 
@@ -59,6 +59,8 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
             active.frame.user_checks = active.frame.user_checks or branches.is_on_data(self.stack[-1].realize())
         elif active.frame is not None and not active.regions:
             value = self.stack[-1].realize()
+            if active.frame.seeks and isinstance(value, TensorVariable):
+                watch_mask(self, value)
             outcome = last_boundary.followed(self, value)
             if outcome is None and instruction.opname.startswith("POP"):
                 outcome = joins.truth(self, value)
@@ -137,7 +139,7 @@ def _set_item(original: Any, self: Any, instruction: Any) -> None:
 
 def _indexed(original: Any, self: Any, instruction: Any, name: str, operands: int) -> None:
     base = self.stack[-2].realize()
-    if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode is Mode.PROBE:
+    if isinstance(base, TensorVariable) and active.frame is not None and active.frame.seeks:
         subscripts.watch(self, base, self.stack[-1])
     if isinstance(base, TensorVariable) and active.frame is not None and active.frame.mode in LOOP_MODES:
         args = [self.stack[-1]] if operands == 2 else [self.stack[-1], self.stack[-3]]
@@ -239,7 +241,7 @@ def _slice(original: Any, self: Any, instruction: Any) -> None:
         self.push(call(self, operator.getitem, found, SliceVariable([start, stop, constant(None)], self)))
         return
     ends = range(-(instruction.argval if instruction.opname == "BUILD_SLICE" else 2), 0)
-    if active.frame is not None and active.frame.mode is Mode.PROBE:
+    if active.frame is not None and active.frame.seeks:
         watch_items(self, [self.stack[at] for at in ends])
     for at in ends:
         lifted.watch(self, self.stack[at])

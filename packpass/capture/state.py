@@ -145,6 +145,8 @@ class FrameState:
     """Loop -> which of its live frames has a list of numbers under which name, see `packpass.capture.running`."""
     defaults: dict[Any, list[tuple[int, str, Any]]] = dataclasses.field(default_factory=dict)
     """Loop -> the entries of ``defaultdict`` that are made in front of it: the live frame, its local, and the key."""
+    row_numbers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Name -> how numbers of all rows are counted, see `packpass.capture.row_numbers`."""
     exchanging: dict[Any, set[tuple[str, int]]] = dataclasses.field(default_factory=dict)
     """Loop -> the lines of its body from which exchanges are called that stock torch does not trace."""
     messages: int = 0
@@ -156,6 +158,11 @@ class FrameState:
     """The code of the frame; None if the gate was not there when it was traced."""
     named_boundaries: tuple[tuple[str, Any], ...] = ()
     """Name and value of the arguments with well-known names for boundaries, whether or not the code reads them."""
+
+    @property
+    def seeks(self) -> bool:
+        """Is it still looked for what tells that a loop is over documents?"""
+        return self.mode is Mode.PROBE or (self.mode is Mode.SYMBOLIC and self.only_numbers and not self.masks)
 
 
 @dataclasses.dataclass
@@ -196,6 +203,8 @@ class Trace:
     """What is cut, and how -> the size and the offset that were made up for it."""
     rows: list[Any] = dataclasses.field(default_factory=list)
     """The lengths of the rows that are cut into documents, each once."""
+    counted: dict[Any, tuple[str, Any]] = dataclasses.field(default_factory=dict)
+    """Node of the numbers of all rows (`packpass.capture.row_numbers`) -> their name, and the vector."""
     listed: set[Any] = dataclasses.field(default_factory=set)
     """Sequences of which ``list`` was made, which are taken for it."""
     hands_on: bool = False

@@ -23,6 +23,7 @@ import torch
 from torch import fx
 
 from packpass import markers
+from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import nothing
 from packpass.capture.dynamo import (
     ConstantVariable,
@@ -78,7 +79,16 @@ def vector(region: Region, values: list[Any]) -> Any:
 
 
 def collect(region: Region, proxies: list[Any]) -> Any:
-    """A list with one entry per document, given what each traced iteration leaves."""
+    """A list with one entry per document, given what each traced iteration leaves.
+
+    Sizes that no document's data decides, and that are one now (``zeros(3)`` beside a sum of rows), are settled by a
+    guard, as adding two such tensors would.
+    """
+    shapes = [proxy.node.meta["example_value"].shape for proxy in proxies]
+    for sizes in zip(*shapes, strict=True) if len({len(shape) for shape in shapes}) == 1 else ():
+        hints = {None if free_unbacked_symbols(size) else hint_of(size) for size in sizes}
+        if len(hints) == 1 and None not in hints:
+            all(bool(size == sizes[0]) for size in sizes[1:])
     return emit(region.tx, markers.LIST_COLLECT, *markers.collected(proxies, region.id))
 
 

@@ -109,12 +109,24 @@ def watch_mask(tx: Any, made: Any) -> None:
         rows += node.target in ROWS
         node = node.all_input_nodes[0]
     value = node.meta.get("example_value")
-    if frame.mode is not Mode.PROBE or frame.masks or not loops_are_sought() or not rows:
+    if not frame.seeks or frame.masks or not loops_are_sought() or not rows:
         return
     if not isinstance(value, torch.Tensor) or value.dim() != 2 or value.dtype.is_floating_point:
         return
+    if type(value.shape[0]) is int and value.shape[0] == 1:
+        watch_one_row(tx)
     frame.masks = frame.only_numbers = True
     enter_loop_mode(tx, (hint_of(value.shape[0]) or 0,), rank=2)
+
+
+def watch_one_row(tx: Any) -> None:
+    """A number, or a size, is made from the one row of a batch, in what may be a loop over its rows."""
+    frame, line = current_frame(), code_loops.line_of_loop(tx)
+    if line:
+        frame.lone_at.add(line)
+    if line and frame.lone is False:
+        frame.lone, frame.mode = True, Mode.SYMBOLIC
+        raise restart("a loop over one row")
 
 
 ROWS = (operator.getitem, torch.select, "select")
@@ -251,12 +263,12 @@ def watch_item(tx: Any, scalar: Any) -> None:
     vector = made_from(scalar.as_proxy().node)
     if vector is None:
         watch_mask(tx, scalar)
-    if vector is None and symbolic and _is_of_one_row(scalar.as_proxy().node) and (line := code_loops.line_of_loop(tx)):
-        frame.lone_at.add(line)
-        if frame.lone is False:
-            frame.lone, frame.mode = True, Mode.SYMBOLIC
-            raise restart("a loop over one row")
-    if vector is None and not (symbolic and is_of_a_batch(tx, scalar.as_proxy().node)):
+    if frame.mode is not Mode.PROBE:
+        return
+    if vector is None and symbolic and _is_of_one_row(scalar.as_proxy().node):
+        watch_one_row(tx)
+    mask = made_from(scalar.as_proxy().node, 2, (*_INDEX_DTYPES, torch.bool))
+    if vector is mask is None and not (symbolic and is_of_a_batch(tx, scalar.as_proxy().node)):
         return
     size = None if vector is None else vector.meta["example_value"].shape[0]
     if symbolic and _is_an_entry(scalar.as_proxy().node):
@@ -365,14 +377,14 @@ def needed_for(nodes: Iterable[fx.Node], goes_on: Callable[[fx.Node], bool] | No
     return needed
 
 
-def made_from(node: Any, rank: int = 1) -> Any:
+def made_from(node: Any, rank: int = 1, dtypes: tuple[torch.dtype, ...] = _INDEX_DTYPES) -> Any:
     """The one input that a value is made from, if that is a vector of integers (``rank=2``: a matrix)."""
     places = (here for here in needed_for([node]) if here.op == "placeholder")
     inputs = [here for here in places if isinstance(here.meta.get("example_value"), torch.Tensor)]
     if len(inputs) != 1:
         return None
     value = inputs[0].meta["example_value"]
-    return inputs[0] if value.dim() == rank and value.dtype in _INDEX_DTYPES else None
+    return inputs[0] if value.dim() == rank and value.dtype in dtypes else None
 
 
 def _loop_ahead(tx: Any) -> bool:

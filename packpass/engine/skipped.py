@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from packpass._compat import keep_compiled
 from packpass.capture.effects import READ, first_line, place_of, reads_data, reason_of
 from packpass.capture.state import LOOP_MODES, FrameState, Mode, react
 from packpass.capture.watch import loops_are_sought
@@ -23,6 +24,13 @@ from packpass.semantics.losses import OF_CLASSES
 _MODULES = frozenset(module.__name__ for module in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss))
 _SHIFTING = OF_CLASSES | _MODULES | {"roll", "pad"}
 """Names by which code that shifts labels can be told; slices alone are in nearly every function."""
+
+
+GIVEN_UP = "torch gives this function up for good, of which a loop was captured before: {}"
+STOPPED = (
+    "torch compiles this function no more, of which a loop was captured before. Batches that fit what is compiled "
+    "still run that, all others run eagerly: {}"
+)
 
 
 _captured: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -41,8 +49,9 @@ def note_skipped(tx: Any, frame: FrameState, error: Exception) -> None:
     if not getattr(error, "skip_frame", False):
         return
     start = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
+    kept = tx.f_code in _captured and keep_compiled(error)
     if tx.f_code in _captured and not frame.said:
-        text = f"torch gives this function up for good, of which a loop was captured before: {reason_of(error)}"
+        text = (STOPPED if kept else GIVEN_UP).format(reason_of(error))
         tell(frame, Refusal(rule="capture", code="frame-not-compiled", reason=text, location=place_of(error) or start))
         return
     if frame.mode is Mode.PROBE and reads_data(error) and loops_are_sought(frame):

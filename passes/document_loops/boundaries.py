@@ -209,7 +209,13 @@ def summed_up(machine: Machine, lengths: fx.Node, node: fx.Node) -> fx.Node | No
     """``cu`` if a program has summed up lengths, from 0 on, to the boundaries of documents before the loop: padded in
     front, joined to a 0, or written behind the first entry of zeros."""
     for sums in lengths.users:
-        if name_of_target(sums.target) != "cumsum" or sums in machine.inside or not sums < node:
+        if sums in machine.inside or not sums < node:
+            continue
+        if copied(sums) is lengths and example(sums).dtype is torch.int64 and unchanged(lengths, sums):
+            of_copy = summed_up(machine, sums, node)
+            if of_copy is not None:
+                return of_copy
+        if name_of_target(sums.target) != "cumsum":
             continue
         call = call_of(sums)
         if call is None or call.arguments.get("dim") not in (0, -1) or not _is_copy(lengths, sums):

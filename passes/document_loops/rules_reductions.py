@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -25,6 +25,26 @@ from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import outside_call, rule
 from passes.document_loops.terms import Apply, DocVector, Fill, Guard, Outside, Reduce, Term
 from passes.refused import Refused
+
+if TYPE_CHECKING:
+    from passes.document_loops.emit import Emitter
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TimesSizes(Term):
+    """Numbers of documents, times the sizes ``dims`` of a row."""
+
+    numbers: Term
+    row: Term
+    dims: tuple[int, ...]
+    dim: int = 0
+
+    def emit(self, emitter: Emitter) -> fx.Node:
+        row, made = emitter.node(self.row), emitter.node(self.numbers)
+        for d in self.dims:
+            size = emitter.call(torch.ops.aten.sym_size.int, row, example(row).dim() + d)
+            made = emitter.call(torch.mul, made, size)
+        return made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,14 +113,13 @@ class Over:
         term = self.machine.intern(DocVector(length(self.machine, window), torch.int64))
         if window.plain and window != Window():
             term = self.apply(torch.clamp, term, min=0, dim_of_term=0)
-        width = 1
-        for d in self.others:
-            size = example(self.node.args[0]).shape[d]
-            if not isinstance(size, int):
-                raise Refused("no-rule", f"{label(self.node)} over a dimension of dynamic size", self.node)
-            width *= size
+        sizes = [example(self.node.args[0]).shape[d] for d in self.others]
+        width = math.prod(size for size in sizes if isinstance(size, int))
         if width != 1:
             term = self.apply(torch.mul, term, width, dim_of_term=0)
+        dynamic = tuple(d for d, size in zip(self.others, sizes, strict=True) if not isinstance(size, int))
+        if dynamic:
+            term = self.machine.intern(TimesSizes(term, self.term, dynamic))
         return lifted(self.machine, term, self.rank)
 
     def in_slots(self, term: Term) -> Term:
