@@ -7,11 +7,13 @@ import inspect
 import json
 import logging
 import operator
+import sys
 from typing import Any
 
 import pytest
 import torch
 from torch import fx
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -41,6 +43,43 @@ def test_graph_breaks_are_counted_by_reason() -> None:
 
     torch.compile(broken, backend="eager")(torch.ones(2))
     assert sum(breaks.values()) == before + 1
+
+
+def test_a_function_that_is_given_up_keeps_what_is_compiled() -> None:
+    """Without it, Dynamo would run the function eagerly for good."""
+    ran: list[int] = []
+    kept: list[bool] = []
+
+    def broken(x: torch.Tensor, n: int) -> torch.Tensor:
+        for _ in range(n):
+            torch._dynamo.graph_break()
+        return x + 1
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is broken.__code__:
+            ran.append(frame.f_locals["n"])
+
+    run = InstructionTranslator.run
+
+    def keeping(self: Any) -> Any:
+        try:
+            return run(self)
+        except Exception as error:
+            kept.append(_compat.keep_compiled(error))
+            raise
+
+    torch._dynamo.reset()
+    fn = torch.compile(broken, backend="eager")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InstructionTranslator, "run", keeping)
+        sys.setprofile(note)
+        try:
+            for n in (0, 1, 0, 1):
+                assert torch.equal(fn(torch.ones(2), n), torch.full((2,), 2.0))
+        finally:
+            sys.setprofile(None)
+    assert (ran, kept) == ([1, 1], [True])
+    assert not _compat.keep_compiled(ValueError("of another kind"))
 
 
 def test_artifacts_reach_the_structured_trace() -> None:

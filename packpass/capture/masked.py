@@ -15,6 +15,7 @@ from packpass import markers
 from packpass._compat import hint_of
 from packpass.capture import row_numbers
 from packpass.capture.dynamo import (
+    ConstantVariable,
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
@@ -194,7 +195,7 @@ def _is_number(entry: Any) -> bool:
     """Does an entry of a key take one row?"""
     if isinstance(entry, SymNodeVariable) or (isinstance(entry, TensorVariable) and is_scalar(entry)):
         return True
-    return entry.is_python_constant() and type(entry.as_python_constant()) is int
+    return isinstance(entry, ConstantVariable) and type(entry.value) is int
 
 
 def _as_long(row: Any, mask: Any) -> bool:
