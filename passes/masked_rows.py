@@ -19,7 +19,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import call_of, example
-from packpass.semantics.effects import mutated_after
+from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.memory import copied
 from packpass.semantics.names import name_of_target
 from packpass.semantics.pointwise import slot_by_slot
@@ -82,6 +82,8 @@ class _Whole:
         tensors = [node for node in row.all_input_nodes if isinstance(example(node), torch.Tensor)]
         if row not in self.inside or len(tensors) != 1 or row.all_input_nodes != tensors or not slot_by_slot(row):
             return None
+        if not effects_of(row).repeatable or mutated_after(self.graph, row, row.next, self.last):
+            return None  # a mask of its own, or one that the body writes
         source = self.of(tensors[0])
         if source is None:
             return None

@@ -19,7 +19,7 @@ from packpass.capture import sized
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit, example
 from packpass.capture.entries import is_constant
 from packpass.capture.state import Mode, active, current_frame
-from packpass.capture.watch import ROWS, enter_loop_mode, is_unknown, loops_are_sought
+from packpass.capture.watch import ROWS, enter_loop_mode, is_unknown, loops_are_sought, watch_one_row
 from packpass.semantics.binding import example as example_of
 from packpass.semantics.call import call_of
 from packpass.semantics.effects import effects_of, mutated_after
@@ -182,6 +182,9 @@ def watch(tx: Any, value: Any) -> None:
     if entry is None or not isinstance(entry.args[-1], int):
         return
     source: Any = entry.args[0]
+    if example_of(source).shape[0] == 1:
+        watch_one_row(tx)
+        return
     frame.parts = True
     enter_loop_mode(tx, (hint_of(example_of(source).shape[0]) or 0,), padded=True)
     frame.parts = False

@@ -29,6 +29,12 @@ def is_lone(tx: Any, size: Any, sure: bool = True) -> bool:
     return frame.lone and frame.mode is Mode.SYMBOLIC
 
 
+def are_boundaries(size: Any) -> bool:
+    """Are two entries of a vector the boundaries of one document, in a frame with a loop over it that was captured?"""
+    frame = current_frame()
+    return type(size) is int and size == 2 and frame.lone is True and frame.mode is Mode.SYMBOLIC
+
+
 def is_lone_range(tx: Any, n: int) -> bool:
     """The same of ``range(n)``, in a frame with a vector that has one entry."""
     frame = current_frame()

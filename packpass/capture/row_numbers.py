@@ -18,7 +18,7 @@ from torch import fx
 
 from packpass.capture.dynamo import TensorVariable, constant, emit, example, wrap_fx_proxy
 from packpass.capture.state import active, current_frame
-from packpass.semantics.effects import mutated_after, written_inputs
+from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.pointwise import slot_by_slot
 
 _size = torch.ops.aten.sym_size.int
@@ -52,8 +52,12 @@ def counted(name: str) -> Any:
             return None
         how = RowNumbers(steps.source, (*steps.steps, ("call_method", "sum" if name == "any" else name, (1,))))
         vector = region.in_front(how, lambda: vector_of(tx, how))
-        entry = None if vector is None else vector.call_method(tx, "__getitem__", [region.index], {})
-        return entry.call_method(tx, "__gt__", [constant(0)], {}) if entry is not None and name == "any" else entry
+        if vector is None:
+            return None
+        entry = vector.call_method(tx, "__getitem__", [region.index], {})
+        if name == "any":
+            return entry.call_method(tx, "__gt__", [constant(0)], {})
+        return entry.call_method(tx, "clone", [], {})  # a tensor of its own, which a list may hold and others write
 
     return replacement
 
@@ -75,22 +79,33 @@ def _steps(row: fx.Node, begin: fx.Node, index: fx.Node) -> RowNumbers | None:
     if row < begin or len(row.all_input_nodes) != 1 or row.args[:1] != (row.all_input_nodes[0],) or row.kwargs:
         return None
     value = row.all_input_nodes[0].meta.get("example_value")
-    if not isinstance(value, torch.Tensor) or value.dim() != 1 or not slot_by_slot(row) or written_inputs(row):
+    if not isinstance(value, torch.Tensor) or value.dim() != 1:
         return None
+    if not slot_by_slot(row) or not effects_of(row).repeatable:
+        return None
+    if mutated_after(row.graph, row, row.next):
+        return None  # what it holds now is not what it was made as
     before = _steps(row.all_input_nodes[0], begin, index)
     return None if before is None else RowNumbers(before.source, (*before.steps, (row.op, row.target, row.args[1:])))
 
 
 def vector_of(tx: Any, how: RowNumbers) -> Any:
-    """The numbers of all rows, counted here; None if there are no such rows."""
+    """The numbers of all rows, counted here unless they have been before; None if there are no such rows."""
+    graph, before = tx.output.current_tracer.graph, f"numbers of {how}"
+    every = active.trace.counted.items()
+    known = [(node, vector) for node, (name, vector) in every if name.startswith(before) and node.graph is graph]
+    for node, vector in known:
+        source = next(n for n in graph.nodes if n.name == how.source)
+        if not mutated_after(graph, source, node):
+            return vector
+    return _count(tx, how, f"{before}, {len(known)}")  # again, where the rows have been written since
+
+
+def _count(tx: Any, how: RowNumbers, name: str) -> Any:
     graph = tx.output.current_tracer.graph
     source = next((node for node in graph.nodes if node.name == how.source), None)
     if source is None:
         return None
-    name = f"numbers of {how}"
-    for node, (known, vector) in active.trace.counted.items():
-        if known == name and node.graph is graph and not mutated_after(graph, source, node):
-            return vector
     made = None
     for op, target, rest in how.steps:
         rows = tx.output.current_tracer.proxy(source) if made is None else made.as_proxy()
@@ -127,5 +142,6 @@ def places(tx: Any, row: Any) -> Any:
 def called(tx: Any, name: str) -> Any:
     """The proxy of the vector that was written down under this name; None if there is none."""
     how = current_frame().row_numbers.get(name)
-    vector = None if how is None else vector_of(tx, how)
+    known = (vector for known, vector in active.trace.counted.values() if known == name)
+    vector = next(known, None) or (None if how is None else _count(tx, how, name))
     return None if vector is None else vector.as_proxy()

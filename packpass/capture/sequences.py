@@ -80,6 +80,8 @@ def documents_of(tx: Translator, value: Any) -> Any:
             watch.enter_loop_mode(tx, watch.static_sizes(int(size)), padded=watch.is_batch(value))
         if known and lone.is_lone(tx, int(size), sure=watch.is_vector(value)):
             return call(tx, plain.of_tensor, value)
+        if known and watch.is_vector(value) and lone.are_boundaries(int(size)):
+            return call(tx, plain.of_tensor, value)
         if not known and watch.loop_mode_for_symint(tx, size.node.expr):
             return call(tx, plain.of_tensor, value)
     return None

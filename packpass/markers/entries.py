@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics.effects import mutated_after
+
 
 def read_from(node: Any) -> Any:
     """The node of the tensor of one integer that a number is read from, by ``item()`` or by ``int()``; None if it is
@@ -19,6 +21,8 @@ def read_from(node: Any) -> Any:
 
 def place_of(read: Any, rows: bool = False) -> tuple[fx.Node, Any] | None:
     """``(vector, place)`` of an entry of a vector of integers, as it is read; with ``rows``, of any tensor."""
+    while isinstance(read, fx.Node) and read.target == "clone" and not mutated_after(read.graph, read, read.next):
+        read = read.args[0]
     if not isinstance(read, fx.Node) or read.target not in (torch.select, operator.getitem) or read.kwargs:
         return None
     tensor, *at = read.args

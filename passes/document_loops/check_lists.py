@@ -41,6 +41,9 @@ def check_segment(
         if user.target is markers.LIST_GET:
             if machine.skips_empty:
                 raise Refused("list-use", "a list that lacks the skipped documents is looped over again", user)
+            if root.outer is not None and not isinstance(root.outer, Row) and mutated_after(graph, user, user.next):
+                # The later loop would write to the row that is gathered of them.
+                raise Refused("aliasing", "a list holds views of a tensor that a later loop writes through them", user)
             continue
         if user.target is markers.LIST_BOUNDARIES:
             if machine.skips_empty:

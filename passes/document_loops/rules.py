@@ -108,7 +108,9 @@ def _extreme(name: str, args: list[Affine | None]) -> Affine | None:
         return None
     for one, other in (known, known[::-1]):
         length = length_in(one.plus(other))
-        if length is not None and at_most(one, other, length):
+        if length is None or len(set(length.bounds())) == 1:
+            continue  # a number that is given may be less than 0, and then a slice counts from the end
+        if at_most(one, other, length):
             return one if function is min else other
     return Affine.of(Derived(function, tuple(known)))
 
