@@ -108,3 +108,47 @@ def counts_alone(mask: Tensor) -> Tensor:
 @leave("f[N,9,3] m[N,9]", depends=False, tail=False, why="columns are picked, not rows")
 def columns_by_a_mask(x: Tensor, mask: Tensor) -> Tensor:
     return torch.cat([x[:, mask[i]].sum(1) for i in range(len(mask))])
+
+
+@leave("f[N,9,3] m[N,9]", depends=False, tail=False, why="the row is written when it is copied")
+def row_written_before_it_is_counted(x: Tensor, mask: Tensor) -> Tensor:
+    out = []
+    for i in range(len(x)):
+        own = mask[i].clone()
+        own.fill_(True)
+        out.append(x[i, : int(own.sum())])
+    return torch.cat(out)
+
+
+@leave("f[N,9,3] m[N,9]", depends=False, tail=False, why="a count of its own, which is written")
+def counts_returned_and_written(x: Tensor, mask: Tensor) -> list[Tensor]:
+    numbers = []
+    for i in range(len(x)):
+        n = mask[i].sum()
+        n += 1
+        numbers.append(n)
+    return numbers
+
+
+@leave("f[N,9,3] m[N,9]", depends=False, tail=False, why="the mask is written behind the loop")
+def parts_returned_and_mask_written(x: Tensor, mask: Tensor) -> list[Tensor]:
+    mask, out = mask.clone(), []
+    for i in range(len(x)):
+        n = int(mask[i].sum())
+        out.append(x[i, :n])
+    mask.fill_(True)
+    return out
+
+
+@leave("f[N,9,3] m[N,9]", depends=False, tail=False, why="rows are written through the views in a list")
+def views_written_by_a_later_loop(x: Tensor, mask: Tensor) -> Tensor:
+    x = x.clone()
+    parts = [x[i, : int(mask[i].sum())] for i in range(len(x))]
+    for part in parts:
+        part.mul_(2)
+    return x
+
+
+@leave("f[N,9,3] i[N]", depends=False, tail=False, why="a number that may be negative")
+def the_larger_of_none_and_a_number(x: Tensor, numbers: Tensor) -> Tensor:
+    return torch.cat([x[i, : max(0, n - 15)] for i, n in enumerate(numbers.tolist())])
