@@ -54,7 +54,8 @@ def note_skipped(tx: Any, frame: FrameState, error: Exception) -> None:
         text = (STOPPED if kept else GIVEN_UP).format(reason_of(error))
         tell(frame, Refusal(rule="capture", code="frame-not-compiled", reason=text, location=place_of(error) or start))
         return
-    if frame.mode is Mode.PROBE and reads_data(error) and loops_are_sought(frame):
+    left = frame.only_numbers and not frame.said  # for numbers in front of a loop, which could not be captured
+    if (frame.mode is Mode.PROBE or left) and reads_data(error) and loops_are_sought(frame):
         why, where = READ.format(first_line(error)), place_of(error) or start
         tell(frame, Refusal(rule="capture", code="lengths-unknown", reason=why, location=where))
     if frame.options.fix_shifts != "auto":

@@ -181,3 +181,21 @@ def test_a_function_that_is_given_up_later() -> None:
     ]
     assert runs_eagerly(sums, lambda: fn(x, torch.tensor([0])))
     assert not runs_eagerly(sums, lambda: fn(x, torch.tensor([0, 1, 5, 6])))
+
+
+def test_a_loop_behind_a_read_that_could_not_be_captured() -> None:
+    """Numbers are captured for the read, then something else of the loop ends the graph: that is said."""
+
+    def routed(x: Tensor, ids: Tensor) -> Tensor:
+        start, out = int(ids.max()), []
+        for i in range(4):
+            if x[i].sum() > start:
+                continue
+            out.append(x[i] * 2)
+        return torch.stack(out)
+
+    fn, x, report = compiled(routed), torch.zeros(6, 3), Report()
+    ids = torch.tensor([[1, 2], [0, 3], [2, 2]])
+    with collecting(report):
+        equal(routed(x, ids), fn(x, ids))
+    assert [r.code for r in report.refusals] == ["lengths-unknown"]
