@@ -99,7 +99,7 @@ def rows_by_nonzero(x: Tensor, ids: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@program("f[N,9,3] m[N,9]", wrap=_lengths_first, depends=False, tail=False, rule="ragged_grids")
+@program("f[N,9,3] m[N,9]", wrap=_lengths_first, depends=False, tail=False)
 def until_the_first_that_is_none(x: Tensor, mask: Tensor) -> Tensor:
     out = []
     for i in range(len(mask)):
