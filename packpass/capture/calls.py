@@ -51,6 +51,7 @@ from packpass.capture.sequences import documents_of, refuse_use, rows_of_numbers
 from packpass.capture.state import Mode, active, current_frame
 from packpass.capture.watch import is_jagged, is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
+from packpass.semantics.reductions import OF_A_ROW
 from packpass.semantics.sizes import TAKING_SIZES
 
 
@@ -275,7 +276,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     builtins.any: lambda tx, items: joins.condition(tx, "any", items),
     builtins.all: lambda tx, items: joins.condition(tx, "all", items),
     torch.roll: _call_roll,
-    **{getattr(torch, name): row_numbers.counted(name) for name in row_numbers.COUNTS},
+    **{getattr(torch, name): row_numbers.counted(name) for name in OF_A_ROW},
     torch.masked_select: masked.selected,
     **dict.fromkeys((torch.nonzero, torch.argwhere), masked.places),
     torch.where: masked.places_by_where,
@@ -301,7 +302,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "__setitem__": subscripts.set_item,
     "split_with_sizes": _call_split,
     **{of.__name__: _FUNCTIONS[of] for of in _BOTH},
-    **{name: row_numbers.counted(name) for name in row_numbers.COUNTS},
+    **{name: row_numbers.counted(name) for name in OF_A_ROW},
     **lifted.METHODS,
     **{name: _shadowed(function) for name, function in shadows.METHODS.items()},
     **{name: _divided(name) for name in divisible.METHODS},

@@ -22,8 +22,6 @@ from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.pointwise import slot_by_slot
 
 _size = torch.ops.aten.sym_size.int
-COUNTS = ("sum", "count_nonzero", "argmax", "argmin", "any")
-"""What makes a number of a row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +34,7 @@ class RowNumbers:
 
 
 def counted(name: str) -> Any:
-    """The replacement of one of `COUNTS`."""
+    """The replacement of a call that makes a number of a row."""
 
     def replacement(tx: Any, tensor: Any = None, *args: Any, **kwargs: Any) -> Any:
         """An entry of the numbers of all rows, made before the loop; None if it is another number."""

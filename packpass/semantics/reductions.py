@@ -32,6 +32,8 @@ from packpass.semantics.pointwise import pointwise
 
 FAMILY = "reductions"
 
+OF_A_ROW = ("sum", "count_nonzero", "argmax", "argmin", "any")
+"""What makes a number of a row of integers or truth values that is exact in any order."""
 EXTREMES = frozenset({"amax", "amin", "aminmax"})
 """The largest value, the smallest, or both; not where they are."""
 TRUTHS = frozenset({"any", "all", "count_nonzero"})
