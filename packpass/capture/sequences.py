@@ -34,6 +34,7 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.matrices import goes_over_rows, is_column, is_single, numbers_of_rows, rows_of
+from packpass.capture.origins import made_from
 from packpass.capture.region import Region
 from packpass.capture.state import (
     Mode,
@@ -101,7 +102,7 @@ def looped_over_again(tx: Any, items: CollectedItems) -> Any:
 
 def _of_array(tx: Translator, array: Any) -> Any:
     """The entries of an array of numpy, which are numbers. Those of 32 bits stay such in what is made of them."""
-    if not watch.is_vector(array) or watch.made_from(array.as_proxy().node) is None:
+    if not watch.is_vector(array) or made_from(array.as_proxy().node) is None:
         return None
     tensor = call(tx, torch.from_numpy, array)
     if example(tensor).dtype is torch.int64 and documents_of(tx, tensor) is not None:

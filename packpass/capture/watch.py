@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import sympy
 import torch
-from torch import fx
 
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import code_loops
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, example
 from packpass.capture.hooks import group_is_on
+from packpass.capture.origins import INDEX_DTYPES, made_from, needed_for
 from packpass.capture.state import FrameState, Mode, active, current_frame, location_of, note, restart
 from packpass.semantics import op_name
 
-_INDEX_DTYPES = (torch.int32, torch.int64)
 UNROLL_LIMIT = 65
 """Entries of a boundary vector up to which a loop with a constant number of documents is unrolled and looked at."""
-
 
 MOST_COLUMNS = 8
 """Columns up to which a matrix may be one of sizes of documents: each is traced as a number of its own."""
@@ -41,7 +38,7 @@ def vectors(tx: Any, rank: int = 1) -> dict[str, Any]:
     found = {}
     for node in tx.output.root_tracer.graph.find_nodes(op="placeholder"):
         value, argument = node.meta.get("example_value"), node.meta.get("grapharg")
-        if isinstance(value, torch.Tensor) and value.dim() == rank and value.dtype in _INDEX_DTYPES:
+        if isinstance(value, torch.Tensor) and value.dim() == rank and value.dtype in INDEX_DTYPES:
             if argument is not None and argument.source is not None and hint_of(value.shape[0]) != 0:
                 found[_source_name(argument.source)] = value.shape[0]
     return found
@@ -106,8 +103,9 @@ def watch_mask(tx: Any, made: Any) -> None:
     frame = current_frame()
     node, rows = made.as_proxy().node, 0
     while node.op != "placeholder" and len(node.all_input_nodes) == 1:
-        rows += node.target in ROWS
-        node = node.all_input_nodes[0]
+        source = node.all_input_nodes[0]
+        rows += node.target in ROWS and getattr(source.meta.get("example_value"), "ndim", 0) == 2
+        node = source
     value = node.meta.get("example_value")
     if not frame.seeks or frame.masks or not loops_are_sought() or not rows:
         return
@@ -134,7 +132,7 @@ ROWS = (operator.getitem, torch.select, "select")
 
 
 def _is_integers(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in _INDEX_DTYPES
+    return isinstance(value, torch.Tensor) and value.dtype in INDEX_DTYPES
 
 
 def enter_loop_mode(tx: Any, sizes: tuple[int, ...], rank: int = 1, padded: bool = False) -> None:
@@ -204,18 +202,18 @@ def is_jagged(v: Any) -> bool:
 
 def is_scalar(v: Any) -> bool:
     value = example(v)
-    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in _INDEX_DTYPES
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in INDEX_DTYPES
 
 
 def is_vector(v: Any) -> bool:
     value = example(v)
-    return isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in _INDEX_DTYPES
+    return isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in INDEX_DTYPES
 
 
 def is_matrix(v: Any) -> bool:
     """A row of a few numbers per document: the sizes of an image, say."""
     value = example(v)
-    if not isinstance(value, torch.Tensor) or value.dim() != 2 or value.dtype not in _INDEX_DTYPES:
+    if not isinstance(value, torch.Tensor) or value.dim() != 2 or value.dtype not in INDEX_DTYPES:
         return False
     columns = hint_of(value.shape[1])
     return columns is not None and 1 <= columns <= MOST_COLUMNS
@@ -227,7 +225,7 @@ def is_batch(v: Any) -> bool:
     value = example(v)
     if not isinstance(value, torch.Tensor) or not value.dim() or is_unknown(value.shape[0]):
         return False
-    return value.dim() > 1 or value.dtype not in _INDEX_DTYPES
+    return value.dim() > 1 or value.dtype not in INDEX_DTYPES
 
 
 def settle(one: Any, other: Any) -> None:
@@ -264,10 +262,11 @@ def watch_item(tx: Any, scalar: Any) -> None:
     if vector is None:
         watch_mask(tx, scalar)
     if frame.mode is not Mode.PROBE:
+        _watch_entry(tx, scalar.as_proxy().node)
         return
     if vector is None and symbolic and _is_of_one_row(scalar.as_proxy().node):
         watch_one_row(tx)
-    mask = made_from(scalar.as_proxy().node, 2, (*_INDEX_DTYPES, torch.bool))
+    mask = made_from(scalar.as_proxy().node, 2, (*INDEX_DTYPES, torch.bool))
     if vector is mask is None and not (symbolic and is_of_a_batch(tx, scalar.as_proxy().node)):
         return
     size = None if vector is None else vector.meta["example_value"].shape[0]
@@ -286,6 +285,17 @@ def watch_item(tx: Any, scalar: Any) -> None:
     if symbolic and _loop_ahead(tx):
         frame.mode, frame.only_numbers = Mode.SYMBOLIC, True
         raise restart("a number made from boundaries is read in front of a loop")
+
+
+def _watch_entry(tx: Any, node: Any) -> None:
+    """The boundaries of one document are read in a loop over a constant number of them, in a frame that is ready for
+    loops: the batch has a constant number of rows because another input of as many, which was met later, has."""
+    frame = current_frame()
+    if frame.mode is not Mode.SYMBOLIC or not _is_an_entry(node) or not code_loops.line_of_loop(tx):
+        return
+    documents = hint_of(node.args[0].meta["example_value"].shape[0])
+    if documents is not None and not set(batches(tx, {documents, documents - 1})) <= frame.dynamic_sources:
+        enter_loop_mode(tx, (documents,), padded=True)
 
 
 def _is_of_one_row(node: Any) -> bool:
@@ -308,7 +318,7 @@ def watch_list(tx: Any, tensor: Any) -> None:
     """``tensor.tolist()`` ends the graph, and no entry of the list will be known to come from it: where a loop is
     ahead, it goes by numbers that nobody can tell from constants."""
     value = example(tensor)
-    if not isinstance(value, torch.Tensor) or not value.dim() or value.dtype not in _INDEX_DTYPES:
+    if not isinstance(value, torch.Tensor) or not value.dim() or value.dtype not in INDEX_DTYPES:
         return
     node = tensor.as_proxy().node
     known = value.dim() == 1 and (made_from(node) is not None or is_of_a_batch(tx, node))
@@ -348,7 +358,7 @@ def is_size_of_a_vector(tx: Any, expr: Any) -> bool:
     wanted = set(free_unbacked_symbols(expr))
     for node in tx.output.root_tracer.graph.nodes:
         value = node.meta.get("example_value")
-        if isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in _INDEX_DTYPES:
+        if isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in INDEX_DTYPES:
             if wanted & getattr(getattr(value.shape[0], "node", None), "expr", sympy.S.Zero).free_symbols:
                 return True
     return False
@@ -364,27 +374,6 @@ def is_largest_number(tx: Any, expr: Any) -> bool:
             largest |= free_unbacked_symbols(node.meta["example_value"]) if made_from(node) is not None else set()
     wanted = set(free_unbacked_symbols(expr))
     return bool(wanted) and wanted <= largest
-
-
-def needed_for(nodes: Iterable[fx.Node], goes_on: Callable[[fx.Node], bool] | None = None) -> set[fx.Node]:
-    """These nodes, and everything that they are made of (of what ``goes_on`` lets pass only, if given)."""
-    needed, stack = set[fx.Node](), list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in needed and (goes_on is None or goes_on(node)):
-            needed.add(node)
-            stack += node.all_input_nodes
-    return needed
-
-
-def made_from(node: Any, rank: int = 1, dtypes: tuple[torch.dtype, ...] = _INDEX_DTYPES) -> Any:
-    """The one input that a value is made from, if that is a vector of integers (``rank=2``: a matrix)."""
-    places = (here for here in needed_for([node]) if here.op == "placeholder")
-    inputs = [here for here in places if isinstance(here.meta.get("example_value"), torch.Tensor)]
-    if len(inputs) != 1:
-        return None
-    value = inputs[0].meta["example_value"]
-    return inputs[0] if value.dim() == rank and value.dtype in dtypes else None
 
 
 def _loop_ahead(tx: Any) -> bool:

@@ -12,12 +12,11 @@ from packpass.semantics.memory import aliases_of
 from packpass.semantics.names import base_name, is_in_place
 from packpass.semantics.pointwise import ARITHMETIC, DIVIDING, PROMOTING, broadcasts
 from passes.document_loops.bits import MOST, of_affine, of_arithmetic
-from passes.document_loops.integers import Affine, Bound, Window
+from passes.document_loops.integers import Affine, Bound, Check, Window
 from passes.document_loops.machine import (
     OPAQUE,
     PER_DOCUMENT,
     Cell,
-    Check,
     Document,
     Machine,
     Number,

@@ -23,7 +23,7 @@ from packpass._compat import statically_known_true
 from packpass.semantics import example
 from passes.document_loops.boundaries import taken_apart
 from passes.document_loops.emit_documents import vector_of
-from passes.document_loops.inequalities import counts_from_the_start
+from passes.document_loops.inequalities import counts_from_the_start, never_negative
 from passes.document_loops.integers import (
     FULL,
     Affine,
@@ -196,6 +196,9 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
         machine.use((documents, 0), base)
     if machine.boundaries != (documents, 0):
         return None
+    if documents.made is not None and not never_negative(end):
+        message = "packpass: a slice of another tensor ends at a negative number, which Python counts from the end"
+        machine.require(end, "ge", Affine(), message, of_slices=True)
     return _segment(machine, base, entries, cut, row, begin, at_end)
 
 

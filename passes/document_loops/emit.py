@@ -126,14 +126,14 @@ class Emitter:
     def _boundary_node(self, boundaries: Boundaries, fit: Any) -> fx.Node:
         node = boundaries.node
         if boundaries.made is not None:
-            node = summed(self.call, self.call(torch.clamp, self.each(boundaries.made), min=0))
-        elif boundaries.lengths:
+            made_up = self.each(boundaries.made)
+            node = self.call(torch.clamp, made_up, min=0) if fit is None else made_up
+        if boundaries.lengths:
             node = summed(self.call, node) if fit is None else node
         elif self.keep:
             node = snapshot_of(node, self.before, self.call)
         node = self.on(node, self.device)
-        made: fx.Node = node if fit is None else fit.documents(self, node)
-        return made
+        return node if fit is None else fit.documents(self, node)  # type: ignore[no-any-return]
 
     def forget(self) -> None:
         """What was worked out from other boundaries than those that come now."""

@@ -48,9 +48,8 @@ from passes.document_loops.cut_off import cut_off
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.filled_up import filled_up
 from passes.document_loops.fitting import Fit, fit_of
-from passes.document_loops.integers import Affine, Bound, Boundaries, Index
+from passes.document_loops.integers import Affine, Bound, Boundaries, Check, Index
 from passes.document_loops.machine import (
-    Check,
     Document,
     Machine,
     Segment,
@@ -239,7 +238,9 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
             found = conclude(graph, loop, first, appended, all_documents(first, loop), hoisted)
         except Refused:
             raise wanted from None
-    return dataclasses.replace(found, fit=fit_of(first, loop.iterations[0][1], found.row_node is not None))
+    fit = fit_of(first, loop.iterations[0][1], found.row_node is not None)
+    checks = found.checks if fit is None else tuple(check for check in found.checks if not check.of_slices)
+    return dataclasses.replace(found, fit=fit, checks=checks)
 
 
 def _generic(loop: LoopFound) -> tuple[Machine, dict[fx.Node, Any]]:
@@ -276,7 +277,7 @@ def conclude(
     written = sorted(first.outer.values(), key=lambda store: store.turn)
     writes = tuple((store.outer, store) for store in written if store.version and store.outer is not None)
     doc_rows = tuple((cell.outer, cell.term) for cell in first.rows.values() if cell.version and cell.outer is not None)
-    if not writes and not doc_rows and not loop.collects and not first.checks:
+    if not writes and not doc_rows and not loop.collects and all(check.of_slices for check in first.checks):
         raise Refused("no-effect", "the loop over documents changes nothing")
     appends = []
     sizes = list_sizes(loop)

@@ -201,9 +201,9 @@ def _in_row(machine: Machine, cuts: list[_Cut]) -> InRow | None:
 
 def _in_each(machine: Machine, cuts: list[_Cut], others: list[Any]) -> InEach | None:
     """All slices are one, of tensors that are as long as each other."""
-    of, k = machine.boundaries
+    k = machine.boundaries[1]
     first, *more = cuts
-    if k or of.made is not None or not others or not all(isinstance(row, Elsewhere) for row in others):
+    if k or not others or not all(isinstance(row, Elsewhere) for row in others):
         return None
     if any((cut.start, cut.stop) != (first.start, first.stop) for cut in more):
         return None

@@ -62,6 +62,18 @@ def counts_from_the_start(value: Affine) -> bool:
     return False
 
 
+def never_negative(value: Affine) -> bool:
+    """Is a number not negative, whatever the numbers of the program are that it is made of?"""
+
+    def certain(atom: Atom) -> bool:
+        if not isinstance(atom, Derived):
+            return isinstance(atom, Index)
+        parts = map(never_negative, atom.args)
+        return atom.function in (place, operator.mod) or (any if atom.function is max else all)(parts)
+
+    return value.const >= 0 and all(count > 0 and certain(atom) for atom, count in value.atoms)
+
+
 def _place(entry: tuple[Bound, Fraction]) -> int:
     return entry[0].k
 

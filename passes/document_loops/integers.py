@@ -196,3 +196,16 @@ class Window:
 
 
 FULL = Window()
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """``left op right`` must hold for every document of at least ``least`` slots."""
+
+    left: Affine
+    op: str
+    right: Affine
+    message: str
+    least: int = 0
+    of_slices: bool = False
+    """Only where slices by numbers of the document are taken for what these numbers say (see `fitting`)."""

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
-from passes.document_loops.integers import FULL, Affine, Boundaries, Invariant, Window
+from passes.document_loops.integers import FULL, Affine, Boundaries, Check, Invariant, Window
 from passes.document_loops.moved import meets, onto
 from passes.document_loops.terms import (
     ANY,
@@ -142,17 +142,6 @@ class Slot:
 
 
 PER_DOCUMENT = (Document, Number, Slot)
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """``left op right`` must hold for every document of at least ``least`` slots."""
-
-    left: Affine
-    op: str
-    right: Affine
-    message: str
-    least: int = 0
 
 
 Rule = Callable[["Machine", fx.Node], Any]
@@ -349,9 +338,9 @@ class Machine:
                 refuse_mixing(store.term, length)
                 store.term = self.intern(LongEnough(length, store.term, old, store.term.dim))
 
-    def require(self, left: Affine, op: str, right: Affine, message: str) -> None:
+    def require(self, left: Affine, op: str, right: Affine, message: str, of_slices: bool = False) -> None:
         """What must hold for every document that gets to this point of the body."""
-        check = Check(left, op, right, message, self.least)
+        check = Check(left, op, right, message, self.least, of_slices)
         if check not in self.checks:
             self.checks.append(check)
 

@@ -12,8 +12,8 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.documents import document
 from passes.document_loops.emit_shifts import stored
-from passes.document_loops.integers import FULL, Affine, Bound, Derived, Invariant
-from passes.document_loops.machine import Check, Document, Machine, Segment
+from passes.document_loops.integers import FULL, Affine, Bound, Check, Derived, Invariant
+from passes.document_loops.machine import Document, Machine, Segment
 from passes.document_loops.terms import Term
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from packpass.semantics import argument, call_of, example, meaning_of
 from packpass.semantics.losses import PAIRED, reduction_of
 from passes.document_loops.documents import as_term, spread
 from passes.document_loops.elsewhere import size_of
-from passes.document_loops.integers import FULL, Affine, Bound, Index
-from passes.document_loops.machine import Check, Document, Machine, Segment, Slot, frozen_args
+from passes.document_loops.integers import FULL, Affine, Bound, Check, Index
+from passes.document_loops.machine import Document, Machine, Segment, Slot, frozen_args
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import outside_call, tokenwise
 from passes.document_loops.rules_tokenwise import (

@@ -11,8 +11,8 @@ from torch import fx
 from packpass.semantics import argument, op_name
 from packpass.semantics.pointwise import COMPARISONS, MIRRORED, NEGATED
 from passes.document_loops.emit_documents import _flattened
-from passes.document_loops.integers import FULL, Affine
-from passes.document_loops.machine import OPAQUE, Check, Machine, Segment
+from passes.document_loops.integers import FULL, Affine, Check
+from passes.document_loops.machine import OPAQUE, Machine, Segment
 from passes.document_loops.op_names import label
 from passes.document_loops.parts import OtherDocuments, chunks_of
 from passes.document_loops.rules import documents, outside_call, rule

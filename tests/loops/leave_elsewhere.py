@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .harness import leave
+from .harness import Args, leave
 
 
 @leave("f[T] cu")
@@ -154,3 +154,18 @@ def more_than_the_row_has(x: Tensor, cu: Tensor) -> Tensor:
 def documents_turned_round(x: Tensor, cu: Tensor) -> Tensor:
     """Slices that end where they begin, or before."""
     return torch.cat([x[2 * e : 2 * s].cumsum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+def _some_below_zero(x: Tensor, cu: Tensor) -> Args:
+    """A number for every row, of which some count from the row's end."""
+    return x, cu.diff() % 8 - 3
+
+
+@leave("f[N,9,3] cu", wrap=_some_below_zero, depends=False, tail=False, why="both ends may count from the row's end")
+def between_two_that_may_be_below_zero(x: Tensor, numbers: Tensor) -> Tensor:
+    return torch.cat([x[i, n // 2 : min(n, 3)] for i, n in enumerate(numbers.tolist())])
+
+
+@leave("f[N,9,3] cu", wrap=_some_below_zero, depends=False, tail=False, why="the rest of what may count from the end")
+def behind_the_smaller_of_two(x: Tensor, numbers: Tensor) -> Tensor:
+    return torch.cat([x[i, min(n, 4) :].flip(0) for i, n in enumerate(numbers.tolist())])

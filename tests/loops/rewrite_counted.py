@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -140,3 +142,20 @@ def back_to_where_they_were(x: Tensor, mask: Tensor) -> Tensor:
     for i in range(mask.shape[0]):
         out[i, mask[i]] = rows[: int(mask[i].sum())]
     return out
+
+
+@program("f[N,9,3] i[N,9] m[N,9]", depends=False, tail=False, graphs=3, reads=2)
+def fields_of_a_batch(x: Tensor, ids: Tensor, mask: Tensor) -> dict[str, Any]:
+    """The other fields are met when the mask has been counted, and are compared with it."""
+    lens = mask.sum(dim=1, dtype=torch.int32)
+    longest = lens.max().item()
+    cu = F.pad(torch.cumsum(lens, dim=0, dtype=torch.int32), (1, 0), value=0)
+    total = int(cu[-1].item())
+    packed: dict[str, Any] = {"longest": longest}
+    for name, value in (("x", x), ("ids", ids)):
+        if value.shape[0] == mask.shape[0] and value.shape[1] == mask.shape[1]:
+            packed[name] = torch.empty((total, *value.shape[2:]), dtype=value.dtype)
+            for i in range(mask.shape[0]):
+                start, end = cu[i].item(), cu[i + 1].item()
+                packed[name][start:end] = value[i][: end - start]
+    return packed

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .harness import program
+from .harness import Args, program
 
 
 @program("f[T,2] cu", min_len=1, tail=False, reads=1, graphs=3)
@@ -250,3 +250,26 @@ def three_slots_for_each_and_a_tail(x: Tensor, cu: Tensor) -> Tensor:
 @program("f[2*T+4,3] cu", tail=False)
 def two_slots_for_each_behind_four(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([x[2 * s + 4 : 2 * e + 4].cumsum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+def _some_below_zero(x: Tensor, cu: Tensor) -> Args:
+    """A number for every row, of which some count from the row's end."""
+    return x, cu.diff() % 8 - 3
+
+
+@program("f[N,9,3] cu", wrap=_some_below_zero, depends=False, tail=False)
+def up_to_the_smaller_of_two(x: Tensor, numbers: Tensor) -> Tensor:
+    return torch.cat([x[i, : min(n, 4)] for i, n in enumerate(numbers.tolist())])
+
+
+@program("f[N,9,3] cu", wrap=_some_below_zero, depends=False, tail=False)
+def half_of_what_may_be_below_zero(x: Tensor, numbers: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for i, n in enumerate(numbers.tolist()):
+        out[i, : n // 2] = x[i, : n // 2] * 2
+    return out
+
+
+@program("f[N,9,3] cu", wrap=_some_below_zero, depends=False, tail=False)
+def one_behind_the_smaller_of_two(x: Tensor, numbers: Tensor) -> Tensor:
+    return torch.cat([x[i, 1 : min(n, 4) + 1] for i, n in enumerate(numbers.tolist())])

@@ -47,6 +47,15 @@ def doubled(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([part.flip(0) for part in x.split(lengths)])
 
 
+def first_of_rows(x: Tensor, numbers: Tensor) -> Tensor:
+    """Of rows of another width than those that they go to, so that no one number of slots is meant."""
+    out = x.new_zeros(len(x), 12)
+    for i, n in enumerate(numbers.tolist()):
+        k = min(n, 4)
+        out[i, :k] = x[i, :k]
+    return out
+
+
 def behind_the_first(x: Tensor, cu: Tensor) -> Tensor:
     """Eager raises for a document without slots: its numbers would end before they start."""
     return x[torch.cat([torch.arange(s + 1, e) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])]
@@ -109,6 +118,15 @@ def test_raises_for_a_document_with_too_few_slots(inner: str) -> None:
         with pytest.raises(RuntimeError, match="before it starts|inconsistent with step sign"):
             run(x, empty)
     assert [r.rule for r in packpass.explain(behind_the_first, **EAGER)(x, FITTING).rewrites] == ["vectorize_segments"]
+
+
+def test_a_number_below_zero_is_said_where_one_for_two_widths_is_meant() -> None:
+    """Where the rows are as wide as each other, it counts from their end, as in eager."""
+    compiled = torch.compile(first_of_rows, backend=packpass.backend, **EAGER)
+    x, numbers = torch.randn(3, 8), torch.tensor([3, 0, 9])
+    assert torch.equal(compiled(x, numbers), first_of_rows(x, numbers))
+    with pytest.raises(RuntimeError, match="ends at a negative number, which Python counts from the end"):
+        compiled(x, torch.tensor([3, -1, 9]))
 
 
 @pytest.mark.parametrize("program", [caught, doubled, printed])

@@ -87,7 +87,7 @@ def openrlhf_reward() -> Program:
 @case(
     "torchtitan",
     Verdict.REFUSED,
-    codes=["lengths-unknown"],
+    codes=["lengths-unknown", "no-rule"],
     loops=False,
     why="where documents begin is searched row by row",
 )

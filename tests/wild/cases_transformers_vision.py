@@ -153,7 +153,7 @@ def paddleocr_vl_tower() -> Program:
     Verdict.REFUSED,
     graphs=8,
     breaks=4,
-    codes=["frame-not-compiled", "list-use", "no-rule"],
+    codes=["frame-not-compiled", "list-use"],
     why="images are cut out of a padded batch and put into a list that is looped over again",
 )
 def pixtral_tower() -> Program:
