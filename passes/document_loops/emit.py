@@ -133,7 +133,7 @@ class Emitter:
         elif self.keep:
             node = snapshot_of(node, self.before, self.call)
         node = self.on(node, self.device)
-        return node if fit is None else fit.documents(self, node)  # type: ignore[no-any-return]
+        return node if fit is None else fit.documents(self, node)
 
     def forget(self) -> None:
         """What was worked out from other boundaries than those that come now."""
