@@ -335,6 +335,7 @@ def test_process_groups_by_name() -> None:
         group = _compat.process_group_of(name)
         assert (group.size(), group.rank()) == (4, 1)
         assert isinstance(_compat.group_store(group), dist.Store)
+        assert _compat.names_of_groups() == [name]
         sent = torch.arange(8).view(4, 2)
         assert _compat.all_to_all_of_equal_parts(sent, name, 4).shape == (4, 2)
         assert _compat.all_gather_of_equal_parts(sent, name, 4).shape == (16, 2)
@@ -343,6 +344,7 @@ def test_process_groups_by_name() -> None:
             _compat.process_group_of("nobody")
     finally:
         dist.destroy_process_group()
+    assert _compat.names_of_groups() == []
 
 
 # === Graphs after autograd ===================================================================================

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import torch
+
 
 def process_group_of(name: str) -> Any:
     """The ProcessGroup of this name; raises if there is none."""
@@ -18,6 +20,15 @@ def group_store(group: Any) -> Any:
     from torch.distributed.distributed_c10d import _get_process_group_store
 
     return _get_process_group_store(group)
+
+
+def names_of_groups() -> list[str]:
+    """The names of all ProcessGroups that this process is a rank of, in the order in which they were made."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return []
+    from torch.distributed.distributed_c10d import _world
+
+    return list(_world.pg_names.values())
 
 
 def all_to_all_of_equal_parts(send: Any, group_name: str, group_size: int) -> Any:

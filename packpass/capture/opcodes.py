@@ -119,7 +119,7 @@ def _get_item(original: Any, self: Any, instruction: Any) -> None:
         self.popn(2)
         self.push(own)
         return
-    found = numbers_of(self.stack[-2])
+    found = numbers_of(self.stack[-2]) or sequences.again_by_number(self, self.stack[-2], self.stack[-1])
     if found is not None:
         key = self.pop()
         self.pop()

@@ -100,6 +100,24 @@ def looped_over_again(tx: Any, items: CollectedItems) -> Any:
     return call(tx, plain.of_collected, collected, items.region.length)
 
 
+def again_by_number(tx: Translator, value: Value, key: Value) -> Any:
+    """Such a list as the sequence of its entries, for ``parts[i]`` by the number of a later loop's document, and for
+    the first of them behind the loop, which says of what kind all are (``parts[0].new_zeros``); or None."""
+    items, key = items_of(value.realize()), key.realize()
+    if items is None or not items.region.closed:
+        return None
+    if active.regions:
+        known = isinstance(key, SymNodeVariable) and watch.is_unknown(key.sym_num)
+    else:
+        length = items.region.length
+        some = not watch.is_unknown(length.sym_num) if isinstance(length, SymNodeVariable) else bool(number_of(length))
+        known = number_of(key) == 0 and some and type(items) is CollectedItems and not items.region.skips
+        if known:
+            # What leaves the graph is cut anew: it would not be the tensor that the list holds.
+            current_frame().not_replayable = "an entry of a list of documents is taken by its number"
+    return looped_over_again(tx, items) if known else None
+
+
 def _of_array(tx: Translator, array: Any) -> Any:
     """The entries of an array of numpy, which are numbers. Those of 32 bits stay such in what is made of them."""
     if not watch.is_vector(array) or made_from(array.as_proxy().node) is None:

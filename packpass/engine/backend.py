@@ -45,7 +45,7 @@ from packpass.layout import LayoutError
 from packpass.layout.mixing import mixing_operations
 from packpass.ranks import apart, compiling
 from packpass.ranks.agreement import agreement
-from packpass.ranks.alike import alike
+from packpass.ranks.alike import alike, runs_eagerly
 from packpass.ranks.leaving import leave
 from packpass.ranks.meeting import AgreementError
 from packpass.reports.report import traced_transaction
@@ -292,6 +292,8 @@ class _Client:
         skipped.note_unseen(tx, frame, error)
         if error is not None:
             skipped.note_skipped(tx, frame, error)
+            if getattr(error, "skip_frame", False):
+                runs_eagerly(*(words_of(code) for code in skipped.run_eagerly(tx)), settings=frame.options)
 
     def trace_ended(self) -> None:
         """Whatever came of it, be it that the frame is traced again."""

@@ -7,6 +7,8 @@ function itself are then out of reach, whatever stands around the loop.
 
 from __future__ import annotations
 
+import sys
+import types
 import weakref
 from typing import Any
 
@@ -37,10 +39,32 @@ _captured: weakref.WeakSet[Any] = weakref.WeakSet()
 """The code of functions with a loop that was captured."""
 
 
+_broken: set[tuple[str, int, str]] = set()
+"""Where functions stand of which the graph ends in some line. What torch runs of them is other code."""
+
+
+def _stands(code: types.CodeType) -> tuple[str, int, str]:
+    return code.co_filename, code.co_firstlineno, code.co_name
+
+
+def run_eagerly(tx: Any) -> list[types.CodeType]:
+    """The code of a function that is given up, and of those that call it now and would be one graph with it, if it were
+    not."""
+    found: list[types.CodeType] = [tx.f_code]
+    here: types.FrameType | None = sys._getframe()
+    while here is not None:
+        if _stands(here.f_code) in _broken:
+            found.append(here.f_code)
+        here = here.f_back
+    return found
+
+
 def note_captured(tx: Any, frame: FrameState, error: Exception | None) -> None:
-    """A frame was traced: remember whether a loop in it is captured."""
+    """A frame was traced: remember whether a loop in it is captured, and whether its graph ends before it does."""
     if error is None and frame.sites and frame.mode in LOOP_MODES:
         _captured.add(tx.f_code)
+    if error is None and getattr(getattr(tx.output, "compile_subgraph_reason", None), "graph_break", False):
+        _broken.add(_stands(tx.f_code))
 
 
 def note_skipped(tx: Any, frame: FrameState, error: Exception) -> None:

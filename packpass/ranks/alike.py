@@ -18,12 +18,14 @@ from collections.abc import Mapping, Sequence
 from torch import fx
 
 from packpass import markers
+from packpass._compat import names_of_groups
 from packpass._options import Options
 from packpass.decisions.records import Refusal, Rewrite
-from packpass.ranks import apart
+from packpass.ranks import apart, leaving
 from packpass.ranks.agreement import board_of, may_be_joined, to_compare
 from packpass.ranks.asking import Question
 from packpass.ranks.collectives import Collective, calls_in, collectives
+from packpass.ranks.meeting import Board
 
 LEFT = "left as it is written"
 
@@ -50,9 +52,8 @@ def alike(
     if not settings.agreement or not (loops or written):
         return True
     rewrites, found = [r for r in results if isinstance(r, Rewrite)], collectives(gm)
-    passes = ", ".join(name for name in apart.EXCHANGES if settings.runs(name))
     asked = [
-        (name, Question(board, f"{code} with {passes}", settings.agreement_timeout))
+        (name, _question(board, code, settings))
         for name in sorted(_groups(gm, written))
         if (board := board_of(name)) is not None
     ]
@@ -72,6 +73,27 @@ def alike(
         for _, question in asked:
             question.leaves()
     return together
+
+
+def runs_eagerly(code: str, *callers: str, settings: Options) -> None:
+    """Torch has given up this function on this rank, and may have done so on no other: those that compile it, alone or
+    as a part of its callers, hear that here everything is exchanged as it is written, and need not wait for what will
+    not come.
+
+    Which groups it would exchange in is not known of code that was not traced to its end: said in all.
+    """
+    for name in names_of_groups() if settings.agreement else ():
+        if (board := board_of(name)) is not None:
+            for words in (code, *callers):
+                question = _question(board, words, settings)
+                if words == code or not question.has_asked():  # what it has said of a caller, it goes by
+                    question.runs_eagerly()
+                    leaving.runs_eagerly(board, words)
+
+
+def _question(board: Board, code: str, settings: Options) -> Question:
+    passes = ", ".join(name for name in apart.EXCHANGES if settings.runs(name))
+    return Question(board, f"{code} with {passes}", settings.agreement_timeout)
 
 
 def _of_loop(result: Rewrite | Refusal, sites: set[str]) -> bool:

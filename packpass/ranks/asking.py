@@ -10,7 +10,8 @@ group::
     said/<code>/<n>/<rank>       what it said the n-th time
     asking/<rank>                "<code>/<n>" of the question to which it waits for answers, or has waited last
     stays/<code>/<rank>          it compiles them as they are written: "now", because there is nothing to put in their
-                                 place ("" if it has asked since), or for "ever", because the ranks differ
+                                 place ("" if it has asked since), or for "ever", because the ranks differ; or it does
+                                 not compile the code, which torch runs "eagerly" there ("" if it has asked since)
     written/<code>/<rank>        it has said that it does
     alike/<code>/<digest>        whether all said what has this digest: "yes" or "no"
 """
@@ -28,7 +29,9 @@ from packpass.ranks.meeting import LONGEST, AgreementError, Board, Record
 from packpass.ranks.places import inside_with
 
 STAYS = "nothing takes the place of what is exchanged"
-NOW, EVER = "now", "ever"
+NOW, EVER, EAGERLY = "now", "ever", "eagerly"
+FINAL = (EVER, EAGERLY)
+"""Of a rank that says so, no other answer is waited for."""
 
 
 class Question:
@@ -53,6 +56,18 @@ class Question:
         """For those who ask, now or later: here they will always be compiled as they are written."""
         with contextlib.suppress(AgreementError):
             self.board.put(self._stays(self.board.rank), EVER)
+
+    def runs_eagerly(self) -> None:
+        """For those who ask, now or later: here torch runs this code eagerly, so that nothing will be asked."""
+        with contextlib.suppress(AgreementError):
+            if not self.has_left():
+                self.board.put(self._stays(self.board.rank), EAGERLY)
+
+    def has_asked(self) -> bool:
+        """Has this rank said anything of the code so far?"""
+        with contextlib.suppress(AgreementError):
+            return self.board.has(f"asked/{self.code}/{self.board.rank}")
+        return True
 
     def has_left(self) -> bool:
         """Is this what others have been told? They go by it, so must this rank."""
@@ -111,7 +126,7 @@ class Question:
             waiting = [rank for rank in board.others if rank not in said]
             for rank in waiting:
                 # First: what it has said before is there then.
-                awaited, left = board.is_awaited(rank, asks.attempt), board.get(self._stays(rank)) == EVER
+                awaited, left = board.is_awaited(rank, asks.attempt), board.get(self._stays(rank)) in FINAL
                 text = board.get(f"said/{self.code}/{n}/{rank}") or (STAYS if left else None)
                 if text is not None:
                     said[rank] = text

@@ -11,6 +11,7 @@ is raised: after the time-out this rank goes on, and does not wait in this group
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -23,7 +24,7 @@ from packpass._options import Options
 from packpass.ranks.agreement import board_of
 from packpass.ranks.calls import Calls
 from packpass.ranks.collectives import Collective
-from packpass.ranks.meeting import AgreementError, Meeting, Record, replaces_messages
+from packpass.ranks.meeting import AgreementError, Board, Meeting, Record, replaces_messages
 from packpass.ranks.places import inside_with
 
 log = logging.getLogger("packpass.agreement")
@@ -47,7 +48,7 @@ def leave(group: str, code: str, location: str, peers: Collection[int], settings
         return
     said = Collective(group, False, "messages as they are written", location)
     leaving = _Leaving(board, [said], settings.agreement_timeout)
-    leaving.digest = hashlib.sha256(f"leaves {code}".encode()).hexdigest()[:20]
+    leaving.digest = _digest(code)
     ranks = torch.distributed.get_process_group_ranks(board.group)
     try:
         if not leaving.together([ranks.index(peer) for peer in sorted(peers) if peer in ranks]):
@@ -55,6 +56,16 @@ def leave(group: str, code: str, location: str, peers: Collection[int], settings
     except AgreementError as error:
         Calls([leaving]).fail(error)  # for a rank that is in the exchange already
         raise
+
+
+def runs_eagerly(board: Board, code: str) -> None:
+    """For those who leave: here torch runs this code eagerly, messages included, so that nobody waits for this rank."""
+    with contextlib.suppress(AgreementError):
+        board.put(f"left/{_digest(code)}/{board.rank}", "")
+
+
+def _digest(code: str) -> str:
+    return hashlib.sha256(f"leaves {code}".encode()).hexdigest()[:20]
 
 
 class _Leaving(Meeting):

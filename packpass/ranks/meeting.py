@@ -146,7 +146,9 @@ class Board:
         """Has this rank not answered what another one asks or has asked? See `packpass.ranks.asking`."""
         asking = self.get(f"asking/{rank}") or ""
         code = asking.partition("/")[0]
-        return not self.has(f"said/{asking}/{self.rank}") and self.get(f"stays/{code}/{self.rank}") != "ever"
+        if self.get(f"stays/{code}/{self.rank}") in ("ever", "eagerly"):
+            return False
+        return not self.has(f"said/{asking}/{self.rank}")
 
     def name(self, ranks: Sequence[int]) -> str:
         return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import fx
 
 from packpass import markers
+from packpass.semantics import example, op_name
+from packpass.semantics.creation import LENT
 from packpass.semantics.effects import mutated_after
 from passes.document_loops.aliasing import outside_nodes
 from passes.document_loops.appended import Common
@@ -17,7 +20,7 @@ from passes.document_loops.machine import Document, Machine
 from passes.document_loops.parts import Pieces
 from passes.document_loops.spaced import ROWS
 from passes.document_loops.terms import DocRow, Outside, Row, walk
-from passes.loops import LoopFound
+from passes.loops import LoopFound, only_asserted
 from passes.refused import Refused
 
 
@@ -41,6 +44,8 @@ def check_segment(
         if user.target is markers.LIST_GET:
             if machine.skips_empty:
                 raise Refused("list-use", "a list that lacks the skipped documents is looped over again", user)
+            if isinstance(user.args[1], int):
+                _says_of_what_kind(user, value.rank + value.dim)
             if root.outer is not None and not isinstance(root.outer, Row) and mutated_after(graph, user, user.next):
                 # The later loop would write to the row that is gathered of them.
                 raise Refused("aliasing", "a list holds views of a tensor that a later loop writes through them", user)
@@ -61,6 +66,21 @@ def check_segment(
             raise Refused("list-use", "the per-document tensors are concatenated along another dimension", user)
 
 
+def _says_of_what_kind(entry: fx.Node, packed: int) -> None:
+    """One entry of a list is taken by its number, of which only what they all have in common is looked at."""
+    asserted = set(only_asserted(entry))
+    for user in entry.users:
+        size = user.target is torch.ops.aten.sym_size.int and user.args[1] != packed
+        made = op_name(user) in LENT or (op_name(user) == "new" and not any(map(_is_tensor, user.args[1:])))
+        if user not in asserted and not size and not made:
+            what = f"entry [{entry.args[1]}] of a list filled by the loop over documents is read"
+            raise Refused("list-use", f"{what}: only its dtype, its device and its other sizes may be", user)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, fx.Node) and isinstance(example(value), torch.Tensor)
+
+
 def check_pieces(
     graph: fx.Graph, loop: LoopFound, machine: Machine, collect: fx.Node, value: Pieces, sizes: tuple[fx.Node, ...]
 ) -> None:
@@ -74,7 +94,7 @@ def check_pieces(
     for user in collect.users:
         joins = user.target is markers.RAGGED_CAT and int(user.args[1]) % value.rank == value.rank + value.term.dim  # type: ignore[arg-type]
         pads = user.target is markers.LIST_PAD and value.term.dim == -value.rank and isinstance(value.term, ROWS)
-        if user.target is markers.LIST_GET and isinstance(value.term, ROWS):
+        if user.target is markers.LIST_GET and isinstance(value.term, ROWS) and isinstance(user.args[1], fx.Node):
             if machine.skips_empty or machine.least or value.term.least or mutated_after(graph, user, user.next):
                 raise Refused("list-use", "a list that lacks documents, or is changed, is looped over again", user)
             continue
@@ -107,7 +127,7 @@ def check_document(
     for user in collect.users:
         if user not in sizes and squares and user.target is not markers.LIST_DIAGONAL:
             raise Refused("list-use", "squares of documents are used by something else than block_diag", user)
-        if user.target is markers.LIST_GET and not squares:
+        if user.target is markers.LIST_GET and not squares and isinstance(user.args[1], fx.Node):
             if machine.skips_empty or mutated_after(graph, user, user.next):
                 raise Refused("list-use", "a list that lacks documents, or is changed, is looped over again", user)
             continue

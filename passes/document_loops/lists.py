@@ -79,7 +79,9 @@ def uneven_in(decided: Decided, collect: Any) -> Uneven | Spaced | None:
 
 def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Node) -> fx.Node:
     """A later loop takes the documents from the list: it cuts them out of the row, by the same boundaries, or takes the
-    document's entry."""
+    document's entry. Of an entry that is taken by its number, only that is looked at which the row has as well."""
+    if isinstance(get.args[1], int):
+        return whole
     found = (slots_of(value) for collect, value in decided.appended if collect is get.args[0])
     dims = [slots[1] for slots in found if slots is not None]
     if not dims:

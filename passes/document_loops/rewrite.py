@@ -159,6 +159,7 @@ def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
     is in memory of its own: entries of two lists may be one value, and what is made of a list twice begins with the
     same tensor."""
     given: set[Any] = set()
+    named: set[Any] = set()
     uses = [(user, whole) for collect, whole in made.rows.items() for user in collect.users]
     for user, whole in sorted(uses, key=lambda use: use[0]):
         written = mutated_after(graph, user, user.next)
@@ -171,6 +172,10 @@ def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
                 given.add(storage(whole))
         user.replace_all_uses_with(joined)
         _copy_meta(user, joined)
+        sizes = free_unbacked_symbols(example(joined))
+        if sizes & named:  # one size cannot be given the names of two lists' sizes when the graph is traced again
+            joined.meta.pop("unbacked_bindings", None)
+        named |= sizes
         graph.erase_node(user)
     for collect in made.rows:
         graph.erase_node(collect)

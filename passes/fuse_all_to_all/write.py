@@ -179,7 +179,8 @@ def _fills(build: Builder, decided: Decided, bounds: dict[bool, fx.Node]) -> Non
 def _made(build: Builder, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
     """The same call once, also for the loops that follow: their documents have boundaries in common then."""
     keywords = {k: v for k, v in kwargs.items() if k != "method"}
-    for node in (*build.made, *args[0].users):
+    first = args[0] if isinstance(args[0], fx.Node) else args[0][0]  # the first of those that are joined
+    for node in (*build.made, *first.users):
         if (node.target, node.args, node.kwargs) == (target, args, keywords) and node < build.before:
             if not mutated_after(node.graph, node, node):
                 return node

@@ -40,6 +40,34 @@ def scaled_on_one(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(out)
 
 
+def printed_on_one(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """One rank says how far it is: torch runs the whole function eagerly there."""
+    cp, out = size_of(group), []
+    for i in range(len(cu) - 1):
+        if dist.get_rank(group) == 0:
+            print(i)
+        send = torch.stack(x[cu[i] // cp : cu[i + 1] // cp].chunk(cp, -1))
+        out.append(unzigzag(in_place(send, group).flatten(0, 1), cp))
+    return torch.cat(out)
+
+
+def messages_printed_on_one(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """The same of what looks like a roll on the other rank."""
+    rank, out = dist.get_rank(group), []
+    other = dist.get_global_rank(group, 1 - rank)
+    for i in range(len(cu) - 1):
+        if rank == 0:
+            print(i)
+        mine = x[cu[i] // 2 : cu[i + 1] // 2]
+        halo = torch.zeros_like(mine[:1])
+        if rank == 1:
+            dist.irecv(halo, other, group=group).wait()
+        else:
+            dist.isend(mine[-1:].contiguous(), other, group=group).wait()
+        out.append(torch.cat([halo, mine[:-1]]))
+    return torch.cat(out)
+
+
 def around_ranks(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """Not a zigzag, but of two ranks the second one does just what a roll of zigzag shards needs."""
     cp, rank, out = size_of(group), dist.get_rank(group), []
@@ -78,7 +106,10 @@ def one_after_the_other(x: Tensor, cu: Tensor, group: Any) -> Tensor:
 
 PROGRAMS: dict[str, Callable[..., Tensor]] = {
     program.__name__: program
-    for program in (own_part_first, scaled_on_one, around_ranks, received_beside, one_after_the_other)
+    for program in (
+        own_part_first, scaled_on_one, printed_on_one, messages_printed_on_one, around_ranks, received_beside,
+        one_after_the_other,
+    )
 }
 
 

@@ -44,6 +44,7 @@ from . import (
     rewrite_rows,
     rewrite_sequences,
     rewrite_slices,
+    rewrite_subscripts,
     rewrite_totals,
     rewrite_ways,
     rewrite_whiles,
@@ -61,5 +62,5 @@ __all__ = [
     "rewrite_kept", "rewrite_lengths", "rewrite_lists", "rewrite_longer", "rewrite_modes", "rewrite_neighbours",
     "rewrite_numbered", "rewrite_numbers", "rewrite_offsets", "rewrite_ordered", "rewrite_outgoing", "rewrite_outputs",
     "rewrite_places", "rewrite_pooled", "rewrite_pooling", "rewrite_rows", "rewrite_sequences", "rewrite_slices",
-    "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
+    "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
 ]  # fmt: skip
