@@ -26,7 +26,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.later import Later, numbers
 from packpass.capture.region import JUMPS, catches_exceptions
 from packpass.capture.state import Mode, active, location_of, note, refuse, without_data_sizes
-from packpass.capture.watch import loops_are_sought, watch_data_size, watch_mask
+from packpass.capture.watch import READ, loops_are_sought, watch_data_size, watch_mask
 from packpass.capture.watched import Poison
 from packpass.decisions.location import is_library, shorten
 
@@ -210,11 +210,6 @@ def failed(tx: Any, error: Exception, fn: Any, args: list[Any]) -> None:
 
 
 _COMPREHENSIONS = frozenset({"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"})
-READ = (
-    "a loop reads numbers from a tensor ({}), and these are not known to be boundaries or lengths of documents, which "
-    "are 1-D vectors of integers given to the model or made from one; the loop runs as in stock torch"
-)
-"""Why a loop is not captured that may well be one over documents."""
 
 
 def reads_data(text: object) -> bool:

@@ -48,6 +48,7 @@ from packpass.capture.state import (
     is_noted,
     leave_to_stock,
     location_of,
+    note,
     refuse,
     resumes,
 )
@@ -78,6 +79,8 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return None
     # Only the difference counts: range(1, n) runs as often as range(n - 1).
     if not watch.loop_mode_for_symint(tx, expression(stop) - expression(start)):
+        if not active.regions and any(isinstance(a, SymNodeVariable) and watch.is_unknown(a.sym_num) for a in args):
+            note("lengths-unknown", watch.READ.format("range() of a number that is data"), location_of(tx))
         return None
     if watch.is_largest_number(tx, expression(stop)):
         # It may be less than nothing, which is as many as nothing.

@@ -332,6 +332,13 @@ LISTED = (
 )
 
 
+READ = (
+    "a loop reads numbers from a tensor ({}), and these are not known to be boundaries or lengths of documents, which "
+    "are 1-D vectors of integers given to the model or made from one; the loop runs as in stock torch"
+)
+"""Why a loop is not captured that may well be one over documents."""
+
+
 def is_of_a_batch(tx: Any, node: Any) -> bool:
     """Is a number made from lengths of documents that were made from a padded batch?"""
     rows = set(map(hint_of, batches(tx).values()))

@@ -250,6 +250,7 @@ def leave_messages(tx: Any, frame: FrameState) -> None:
     """The frame goes on as stock torch, with the messages of its loop as they are written: once all ranks do so."""
     groups, frame.message_groups = frame.message_groups, {}
     code = words_of(tx.f_code)
+    runs_eagerly(code, settings=frame.options)  # first: who asks hears it, and does not wait for this rank
     for name in sorted(groups):
         location, peers = groups[name]
         try:

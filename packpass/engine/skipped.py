@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from packpass._compat import keep_compiled
-from packpass.capture.effects import READ, first_line, place_of, reads_data, reason_of
+from packpass.capture.effects import first_line, place_of, reads_data, reason_of
 from packpass.capture.state import LOOP_MODES, FrameState, Mode, react
-from packpass.capture.watch import loops_are_sought
+from packpass.capture.watch import READ, loops_are_sought
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, record
 from packpass.layout.arguments import boundary_arguments

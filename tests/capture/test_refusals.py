@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import packpass
 from packpass.decisions.records import RefusedError, collecting
 from packpass.reports.report import Report
 
@@ -201,3 +202,21 @@ def test_a_loop_behind_a_read_that_could_not_be_captured() -> None:
     with collecting(report):
         equal(routed(x, ids), fn(x, ids))
     assert [r.code for r in report.refusals] == ["lengths-unknown"]
+
+
+def counted_by_the_largest(mask: Tensor) -> Tensor:
+    """As many documents as the largest entry of a matrix says, which holds the number of its document in every slot."""
+    largest = mask.max().item()
+    counts = torch.zeros(mask.shape[0], largest)
+    for i in range(largest):
+        counts[:, i] = (mask == i + 1).sum(-1)
+    return counts
+
+
+def test_a_loop_that_goes_as_often_as_a_number_in_a_tensor_says() -> None:
+    mask = torch.tensor([[1, 1, 2, 0], [1, 2, 3, 3]])
+    report = packpass.explain(counted_by_the_largest)(mask)
+    assert torch.equal(report.result, counted_by_the_largest(mask))
+    assert not report.rewrites
+    assert {r.code for r in report.refusals} == {"lengths-unknown"}
+    assert all("test_refusals.py" in r.location for r in report.refusals)
