@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from packpass.capture import edges, lone, plain, plain_nested, plain_parts, sized, watch
+from packpass.capture import edges, lone, nothing, plain, plain_nested, plain_parts, sized, watch
 from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -104,7 +104,7 @@ def again_by_number(tx: Translator, value: Value, key: Value) -> Any:
     """Such a list as the sequence of its entries, for ``parts[i]`` by the number of a later loop's document, and for
     the first of them behind the loop, which says of what kind all are (``parts[0].new_zeros``); or None."""
     items, key = items_of(value.realize()), key.realize()
-    if items is None or not items.region.closed:
+    if items is None or not items.region.closed or any(map(nothing.is_none, next(iter(items.values), []))):
         return None
     if active.regions:
         known = isinstance(key, SymNodeVariable) and watch.is_unknown(key.sym_num)
