@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import torch
-
 
 def process_group_of(name: str) -> Any:
     """The ProcessGroup of this name; raises if there is none."""
@@ -24,6 +22,8 @@ def group_store(group: Any) -> Any:
 
 def names_of_groups() -> list[str]:
     """The names of all ProcessGroups that this process is a rank of, in the order in which they were made."""
+    import torch
+
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return []
     from torch.distributed.distributed_c10d import _world

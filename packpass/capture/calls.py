@@ -47,8 +47,9 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.lists import is_documents, numbers_of
 from packpass.capture.matrices import with_numbers
+from packpass.capture.origins import needed_for
 from packpass.capture.sequences import documents_of, refuse_use, rows_of_numbers
-from packpass.capture.state import Mode, active, current_frame
+from packpass.capture.state import LOOP_MODES, Mode, active, current_frame, location_of, refuse
 from packpass.capture.watch import is_jagged, is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
 from packpass.semantics.reductions import OF_A_ROW
@@ -99,6 +100,8 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if name == "item" and current_frame().seeks and is_scalar(tensor):
         watch_item(tx, tensor)
         lifted.watch(tx, tensor)
+    if name in _OF_MEMORY and mode in LOOP_MODES and _is_of_a_list(tensor):
+        raise refuse("list-use", f"{name}() of a document: how it lies in memory is not known", location_of(tx))
     if mode is Mode.PROBE:
         if name == "tolist":
             if is_vector(tensor) or is_matrix(tensor):
@@ -120,6 +123,16 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     args, kwargs = given or (args, kwargs)
     out = None if replacement is None else replacement(tx, tensor, *args, **kwargs)
     return tensor.call_method(tx, name, args, kwargs) if out is None and given is not None else out
+
+
+_OF_MEMORY = frozenset({"stride", "is_contiguous", "storage_offset"})
+"""What torch answers while it traces, by what the tracer made up for the entry of a list."""
+_ENTRIES = (markers.LIST_GET, markers.SPLIT_GET)
+
+
+def _is_of_a_list(tensor: Any) -> bool:
+    """Is this an entry of a list that a loop over documents has filled, or a part of a split, or made of one?"""
+    return any(node.target in _ENTRIES for node in needed_for([tensor.as_proxy().node]))
 
 
 def _call_extreme(function: Any) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 INDEX_DTYPES = (torch.int32, torch.int64)
+"""Of boundaries, lengths and sizes."""
 
 
 def needed_for(nodes: Iterable[fx.Node], goes_on: Callable[[fx.Node], bool] | None = None) -> set[fx.Node]:

@@ -112,9 +112,6 @@ def again_by_number(tx: Translator, value: Value, key: Value) -> Any:
         length = items.region.length
         some = not watch.is_unknown(length.sym_num) if isinstance(length, SymNodeVariable) else bool(number_of(length))
         known = number_of(key) == 0 and some and type(items) is CollectedItems and not items.region.skips
-        if known:
-            # What leaves the graph is cut anew: it would not be the tensor that the list holds.
-            current_frame().not_replayable = "an entry of a list of documents is taken by its number"
     return looped_over_again(tx, items) if known else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -230,13 +231,21 @@ def _flattened(emitter: Emitter, of: Term, dim: int, others: tuple[int, ...]) ->
     merged = sorted(d % rank for d in others)
     order = [dim % rank, *merged]
     order += [d for d in range(rank) if d not in order]
-    width = 1
-    for d in merged:
-        width *= example(x).shape[d]
+    width = _width(emitter, x, merged)
     if order != list(range(rank)):
         x = emitter.call("permute", x, order, method=True)
     x = emitter.call(torch.flatten, x, 0, len(merged))
-    return x, emitter.call(operator.mul, cu, width) if width != 1 else cu, 0
+    return x, emitter.call(operator.mul, cu, width) if isinstance(width, fx.Node) or width != 1 else cu, 0
+
+
+def _width(emitter: Emitter, x: fx.Node, dims: list[int]) -> Any:
+    """How many entries a slot has along these dimensions; sizes may be symbols."""
+    sizes = {d: example(x).shape[d] for d in dims}
+    width: Any = math.prod(size for size in sizes.values() if isinstance(size, int))
+    for d, size in sizes.items():
+        if not isinstance(size, int):
+            width = emitter.call(operator.mul, emitter.call(torch.ops.aten.sym_size.int, x, d), width)
+    return width
 
 
 def _spread(emitter: Emitter, value: Spread) -> fx.Node:
