@@ -53,7 +53,7 @@ from packpass.capture.state import LOOP_MODES, Mode, active, current_frame, loca
 from packpass.capture.watch import is_jagged, is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
 from packpass.semantics.names import name_of_target
 from packpass.semantics.reductions import OF_A_ROW
-from packpass.semantics.sizes import TAKING_SIZES
+from packpass.semantics.sizes import OF_MEMORY, TAKING_SIZES
 
 
 def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -100,7 +100,7 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if name == "item" and current_frame().seeks and is_scalar(tensor):
         watch_item(tx, tensor)
         lifted.watch(tx, tensor)
-    if name in _OF_MEMORY and mode in LOOP_MODES and _is_of_a_list(tensor):
+    if name in OF_MEMORY and mode in LOOP_MODES and _is_of_a_list(tensor):
         raise refuse("list-use", f"{name}() of a document: how it lies in memory is not known", location_of(tx))
     if mode is Mode.PROBE:
         if name == "tolist":
@@ -125,8 +125,6 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     return tensor.call_method(tx, name, args, kwargs) if out is None and given is not None else out
 
 
-_OF_MEMORY = frozenset({"stride", "is_contiguous", "storage_offset"})
-"""What torch answers while it traces, by what the tracer made up for the entry of a list."""
 _ENTRIES = (markers.LIST_GET, markers.SPLIT_GET)
 
 

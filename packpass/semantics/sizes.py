@@ -66,3 +66,7 @@ class Renamed:
         sizes, strides = ([self.number(s) for s in sizes] for sizes in (value.shape, value.stride()))
         made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
         return made.requires_grad_(self.grads and value.requires_grad)
+
+
+OF_MEMORY = frozenset({"stride", "is_contiguous", "storage_offset"})
+"""Methods that say how a tensor lies in memory. Torch answers them while it traces."""
