@@ -19,6 +19,8 @@ OF_SIZES_ALONE = frozenset(["expand", "repeat", "reshape", "view", "new_zeros", 
 """Methods of tensors that are given sizes, alone or as one tuple."""
 DISTINCT = frozenset(["unique", "unique_consecutive"])
 """Operations that give distinct values: at least one, if they are given any."""
+OF_MEMORY = frozenset(["stride", "is_contiguous", "storage_offset"])
+"""Methods that say how a tensor lies in memory, which torch answers while it traces."""
 
 
 class Renamed:
@@ -66,7 +68,3 @@ class Renamed:
         sizes, strides = ([self.number(s) for s in sizes] for sizes in (value.shape, value.stride()))
         made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
         return made.requires_grad_(self.grads and value.requires_grad)
-
-
-OF_MEMORY = frozenset({"stride", "is_contiguous", "storage_offset"})
-"""Methods that say how a tensor lies in memory. Torch answers them while it traces."""
