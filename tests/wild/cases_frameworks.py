@@ -33,7 +33,7 @@ def llamafactory_mask_of_packed_rows() -> Program:
     return Program(call, over(batch))
 
 
-@case("llamafactory", Verdict.UNTOUCHED, graphs=8, breaks=6, loops=False)
+@case("llamafactory", Verdict.REFUSED, codes=["lengths-unknown"], graphs=8, breaks=6, loops=False)
 def llamafactory_lengths_of_packed_rows() -> Program:
     """A loop over the numbers that documents have, up to the largest: it cuts nothing."""
     root = sources.use("llamafactory")
