@@ -25,13 +25,11 @@ from collections.abc import Sequence
 from time import monotonic, sleep
 
 from packpass.ranks.collectives import Collective
-from packpass.ranks.meeting import LONGEST, AgreementError, Board, Record
+from packpass.ranks.meeting import EAGERLY, EVER, FINAL, LONGEST, AgreementError, Board, Record
 from packpass.ranks.places import inside_with
 
 STAYS = "nothing takes the place of what is exchanged"
-NOW, EVER, EAGERLY = "now", "ever", "eagerly"
-FINAL = (EVER, EAGERLY)
-"""Of a rank that says so, no other answer is waited for."""
+NOW = "now"
 
 
 class Question:

@@ -54,6 +54,9 @@ SAME_BATCH = (
     '{"packpass.agreement": False} skips this check.'
 )
 WAITING = ("waits", "leaves")
+EVER, EAGERLY = "ever", "eagerly"
+FINAL = (EVER, EAGERLY)
+"""What a rank says of code whose exchanges stay as they are written there; no other answer is waited for."""
 MESSAGES_REPLACED = "fuse_boundary_exchange: "
 
 
@@ -146,7 +149,7 @@ class Board:
         """Has this rank not answered what another one asks or has asked? See `packpass.ranks.asking`."""
         asking = self.get(f"asking/{rank}") or ""
         code = asking.partition("/")[0]
-        if self.get(f"stays/{code}/{self.rank}") in ("ever", "eagerly"):
+        if self.get(f"stays/{code}/{self.rank}") in FINAL:
             return False
         return not self.has(f"said/{asking}/{self.rank}")
 

@@ -51,38 +51,37 @@ def printed_on_one(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(out)
 
 
+def rolled_on_the_second(mine: Tensor, group: Any) -> Tensor:
+    """Of two ranks the second one gets the last slot of the first."""
+    rank, halo = dist.get_rank(group), torch.zeros_like(mine[:1])
+    other = dist.get_global_rank(group, 1 - rank)
+    if rank == 1:
+        dist.irecv(halo, other, group=group).wait()
+    else:
+        dist.isend(mine[-1:].contiguous(), other, group=group).wait()
+    return torch.cat([halo, mine[:-1]])
+
+
 def messages_printed_on_one(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """The same of what looks like a roll on the other rank."""
     rank, out = dist.get_rank(group), []
-    other = dist.get_global_rank(group, 1 - rank)
     for i in range(len(cu) - 1):
         if rank == 0:
             print(i)
         mine = x[cu[i] // 2 : cu[i + 1] // 2]
-        halo = torch.zeros_like(mine[:1])
-        if rank == 1:
-            dist.irecv(halo, other, group=group).wait()
-        else:
-            dist.isend(mine[-1:].contiguous(), other, group=group).wait()
-        out.append(torch.cat([halo, mine[:-1]]))
+        out.append(rolled_on_the_second(mine, group))
     return torch.cat(out)
 
 
 def messages_carried_on_one(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """One rank computes with what the document before has left, so that no loop is found there."""
     rank, out, state = dist.get_rank(group), [], x.new_zeros(())
-    other = dist.get_global_rank(group, 1 - rank)
     for i in range(len(cu) - 1):
         mine = x[cu[i] // 2 : cu[i + 1] // 2]
         if rank == 1:
             mine = mine + state
             state = mine.mean()
-        halo = torch.zeros_like(mine[:1])
-        if rank == 1:
-            dist.irecv(halo, other, group=group).wait()
-        else:
-            dist.isend(mine[-1:].contiguous(), other, group=group).wait()
-        out.append(torch.cat([halo, mine[:-1]]))
+        out.append(rolled_on_the_second(mine, group))
     return torch.cat(out)
 
 
