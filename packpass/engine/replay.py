@@ -33,7 +33,7 @@ from packpass.engine.generic import (
     refuse_broadcasts,
     regions,
 )
-from packpass.semantics.effects import changes_mode, mutated_after
+from packpass.semantics.effects import changes_mode
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -55,7 +55,6 @@ def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "", *, beside
     if not beside and any(n.target is markers.LIST_GET and isinstance(n.args[1], int) for n in gm.graph.nodes):
         # What leaves the graph is cut anew: it would not be the tensor that the list holds.
         raise NotReplayable("an entry of a list of documents is taken by its number")
-    _as_they_were_made(gm.graph)
     hoist_sizes(gm.graph, regions(gm.graph))
     loops = regions(gm.graph)
     for iterations in loops.values():
@@ -94,19 +93,6 @@ def _drop_made_up_sizes(graph: fx.Graph, loops: dict[int, list[Iteration]]) -> N
     for node in reversed(list(graph.nodes)):
         if not node.users and (is_check(node) or is_symbolic(node)) and _depends_on(node, made_up):
             graph.erase_node(node)
-
-
-def _as_they_were_made(graph: fx.Graph) -> None:
-    """What a loop had computed for each document was a tensor of its own; a part of the row that all are now is none
-    where the slots are not the first dimension, and the code may ask for a view of it."""
-    for node in list(graph.find_nodes(op="call_function", target=markers.SEGMENT)):
-        x, dim = node.args[0], node.args[3]
-        if not dim or not x.meta.get("packpass") or mutated_after(graph, node, node.next):
-            continue
-        with graph.inserting_after(node):
-            own = graph.call_method("contiguous", (node,))
-        own.meta.update(node.meta)
-        node.replace_all_uses_with(own, lambda user, own=own: user is not own)
 
 
 def _depends_on(node: fx.Node, targets: tuple[Any, ...]) -> bool:

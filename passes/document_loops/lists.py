@@ -125,3 +125,19 @@ MADE_OF_LISTS: dict[Any, Callable[[Emitter, Decided, fx.Node, fx.Node], fx.Node]
     markers.LIST_BOUNDARIES: _boundaries,
     markers.LIST_GET: _looped_over,
 }
+
+
+def as_they_were_made(graph: fx.Graph) -> None:
+    """For loops that stay: what an earlier loop had computed for each document was a tensor of its own.
+
+    A part of the row that all are now is none where the slots are not the first dimension, and the code may ask for a
+    view of it.
+    """
+    for node in list(graph.find_nodes(op="call_function", target=markers.SEGMENT)):
+        x, dim = node.args[0], node.args[3]
+        if not dim or not x.meta.get("packpass") or mutated_after(graph, node, node.next):
+            continue
+        with graph.inserting_after(node):
+            own = graph.call_method("contiguous", (node,))
+        own.meta.update(node.meta)
+        node.replace_all_uses_with(own, lambda user, own=own: user is not own)

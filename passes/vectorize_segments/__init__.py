@@ -41,6 +41,7 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
 from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
+from passes.document_loops.lists import as_they_were_made
 from passes.document_loops.run import NAME, run_loops, run_one
 from passes.loops import find as find_loops
 from passes.refused import Refused
@@ -56,6 +57,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     if not loops and not context.products.judged_loops:
         results += run_unrolled(gm.graph, context)
     if any(isinstance(result, Rewrite) for result in results):
+        as_they_were_made(gm.graph)
         gm.graph.lint()
         gm.recompile()
     return results

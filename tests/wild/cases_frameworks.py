@@ -33,7 +33,15 @@ def llamafactory_mask_of_packed_rows() -> Program:
     return Program(call, over(batch))
 
 
-@case("llamafactory", Verdict.REFUSED, codes=["lengths-unknown"], graphs=8, breaks=6, loops=False)
+@case(
+    "llamafactory",
+    Verdict.REFUSED,
+    codes=["lengths-unknown"],
+    graphs=8,
+    breaks=6,
+    loops=False,
+    why="how many documents there are is read from the largest number in the mask",
+)
 def llamafactory_lengths_of_packed_rows() -> Program:
     """A loop over the numbers that documents have, up to the largest: it cuts nothing."""
     root = sources.use("llamafactory")
