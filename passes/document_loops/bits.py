@@ -40,6 +40,8 @@ MOST = 63
 """What 64 bits hold beside the sign."""
 _SAME = COPIES | PERMUTING | REGROUPING | EXPANDING
 """What gives the numbers that it got."""
+OF_A_PART = ("getitem", "select", "narrow")
+"""What gives some of them."""
 
 
 def of_affine(value: Affine) -> int:
@@ -100,6 +102,13 @@ def _of_call(term: Apply) -> int:
         return 1
     if name.startswith("bitwise_") and "shift" not in name:
         return max(_of_term(arg) for arg in term.args)
+    if name in OF_A_PART:
+        return _of_term(term.args[0])
+    if name in ("argmax", "argmin"):
+        return ROW_BITS
+    dim = dict(term.kwargs).get("dim", term.args[1] if len(term.args) > 1 else None)
+    if name in ("sum", "count_nonzero") and (type(dim) is int or (isinstance(dim, tuple) and len(dim) == 1)):
+        return min(MOST, ROW_BITS + (_of_term(term.args[0]) if name == "sum" else 0))
     if name in _SAME:
         dtypes = [arg for arg in term.args[1:] if isinstance(arg, torch.dtype)]
         if name in COPIES and len(dtypes) != 1:

@@ -21,11 +21,12 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.dense_masks import Cells, outside_of
 from passes.document_loops.emit import stored
+from passes.document_loops.indices import constant_entry, expand_index
 from passes.document_loops.integers import FULL, Affine
 from passes.document_loops.machine import OPAQUE, Machine, Store, selection
 from passes.document_loops.pairs import Band, Pairs, constant
 from passes.document_loops.terms import Assign, Outside, Term
-from passes.document_loops.windows import constant_entry, expand_index, window_of
+from passes.document_loops.windows import window_of
 from passes.refused import Refused
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from packpass.semantics.creation import SIZED, uniform
 from passes.document_loops.documents import document
 from passes.document_loops.elsewhere import own_documents, size_of
 from passes.document_loops.emit_shifts import stored
+from passes.document_loops.indices import expand_index
 from passes.document_loops.integers import FULL, Affine
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.padded import PaddedTo, check_width
 from passes.document_loops.terms import LENGTH, Apply, Outside, Term
-from passes.document_loops.windows import expand_index
 
 
 def pad_by_hand(machine: Machine, node: fx.Node) -> bool:

@@ -27,10 +27,10 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.elsewhere import own_documents
 from passes.document_loops.emit_documents import place_of, vector_of
+from passes.document_loops.indices import expand_index
 from passes.document_loops.integers import Affine, Bound
 from passes.document_loops.machine import Document, Machine
 from passes.document_loops.terms import Term
-from passes.document_loops.windows import expand_index
 from passes.refused import Refused
 
 if TYPE_CHECKING:

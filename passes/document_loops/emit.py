@@ -224,10 +224,8 @@ class Emitter:
             return self._assign(value)
         if isinstance(value, LongEnough):
             return self._long_enough(value)
-        if hasattr(value, "emit"):
-            made: fx.Node = value.emit(self)
-            return made
-        return emit_documents.make(self, value)
+        made: fx.Node = value.emit(self) if hasattr(value, "emit") else emit_documents.make(self, value)
+        return made
 
     def _long_enough(self, value: LongEnough) -> fx.Node:
         """Every slot looks up how long its document is (slots of no document are decided elsewhere)."""
@@ -293,7 +291,8 @@ class Emitter:
         def entries(bound: Bound) -> fx.Node:
             return self.call("long", self.call(torch.narrow, bound.of.node, 0, bound.k, documents), method=True)
 
-        return self._total(value, entries)
+        made = self._total(value, entries)
+        return made if _is_tensor(made) else self.call(torch.full, (documents,), made, device=self.device)
 
     def _total(self, value: Affine, entries: Callable[[Any], Any]) -> Any:
         """The sum that a number is; ``entries`` makes those of a vector. Numbers of Python have more than 32 bits."""

@@ -393,6 +393,7 @@ def _rows(decided: Decided, machine: Machine) -> list[Row]:
     others = [row for row, _ in decided.writes] + [t for term in decided.terms for t in walk(term)]
     squares = any(isinstance(row, (Elsewhere, Block, RowSlot, Corner)) for row in others)
     squares = squares or any(isinstance(content(value), Diagonal) for _, value in decided.appended)
-    if not rows and not segments and not squares and not any(isinstance(v, Document) for _, v in decided.appended):
+    squares = squares or bool(decided.rows) or any(isinstance(value, Document) for _, value in decided.appended)
+    if not rows and not segments and not squares:
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")
     return list(rows)

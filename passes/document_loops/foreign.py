@@ -18,13 +18,13 @@ from torch import fx
 
 from packpass.semantics import example
 from passes.document_loops.elsewhere import own_documents, size_of
+from passes.document_loops.indices import constant_entry, expand_index
 from passes.document_loops.integers import Affine, Boundaries, Derived
 from passes.document_loops.machine import Machine
 from passes.document_loops.parts import OtherDocuments, counted
 from passes.document_loops.terms import Outside
 from passes.document_loops.uneven import Foreign
 from passes.document_loops.uneven_row import Each, Part
-from passes.document_loops.windows import constant_entry, expand_index
 from passes.refused import Refused
 
 

@@ -111,6 +111,8 @@ class Cell:
     parent: tuple[Cell | Store, int] | None = None
     """As in `Store`: set for what may share memory with something else."""
     version: int = 0
+    spot: tuple[int, Affine | Term] | None = None
+    """Set for one slot of the value that is its parent: along which dimension of it, and at which number."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -323,7 +325,10 @@ class Machine:
         store.turn = self.turns
 
     def finish(self) -> None:
-        """End of the body: what happened after a skip happened only in documents that were not skipped."""
+        """End of the body: what happened after a skip happened only in documents that were not skipped. A loop that
+        looks at rows of batches alone goes by them: by documents of one slot each."""
+        if self.boundaries is None and self.rows:
+            self.boundaries = Boundaries(next(iter(self.rows))[0], lengths=True, made=Affine.of(1)), 0
         if self.skip is None:
             return
         length, before = self.skip

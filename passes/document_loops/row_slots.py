@@ -1,12 +1,11 @@
-"""One slot of every document's row in a padded batch, by its number: ``h[i, n - 1]``, the last token of a document.
+"""One slot of every document's row, by its number: ``h[i, n - 1]``, the last token; ``rewards[i, n - 1] = score``.
 
 After, for all documents at once, from rows one behind the other::
 
     gather_places(h.flatten(0, 1), i * width + n - 1)
+    where(arange(width) == (n - 1)[:, None], score[:, None], rewards)
 
 A number that lies outside of the row raises, as in eager; one below 0 counts from the row's end.
-
-Does not handle: rows that the loop has written, writes to such a slot.
 """
 
 from __future__ import annotations
@@ -19,12 +18,14 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
-from passes.document_loops.documents import document_view
+from passes.document_loops.documents import as_term, cast, read_cell
 from passes.document_loops.elsewhere import own_documents
 from passes.document_loops.emit_documents import check_number, enough_rows, vector_of
-from passes.document_loops.integers import Affine, Bound
-from passes.document_loops.machine import Document, Machine
-from passes.document_loops.terms import DocRow, Term
+from passes.document_loops.emit_shifts import stored
+from passes.document_loops.integers import Affine
+from passes.document_loops.machine import Cell, Document, Machine, Slot
+from passes.document_loops.terms import Apply, DocRow, Outside, Term
+from passes.refused import Refused, refuse_stale
 
 if TYPE_CHECKING:
     from passes.document_loops.emit import Emitter
@@ -39,7 +40,7 @@ class RowSlot(Term):
 
     of: DocRow
     at: int
-    position: Affine
+    position: Position
     least: int
     dim: int = 0
 
@@ -47,34 +48,161 @@ class RowSlot(Term):
         """[N + 1, ...], the last entry of zeros."""
         x = emitter.selected(self.of)
         enough_rows(emitter, self.of, x)
-        width = emitter.call(torch.ops.aten.sym_size.int, x, self.at)
-        at = vector_of(emitter, self.position, torch.int64)
-        message = "packpass: a slot read by its number lies outside of the row"
-        inside = check_number(emitter, at, width, self.least, message)
-        at = emitter.call(torch.where, emitter.call(operator.lt, at, 0), emitter.call(operator.add, at, width), at)
-        own = emitter.call(torch.logical_and, inside, emitter.reaches(0))
-        places = emitter.call(torch.add, emitter.call(operator.mul, emitter.entries(), width), at)
-        places = emitter.call(torch.where, own, places, -1)
         rows = self.of.dim % example(x).dim()
         if (rows, self.at) != (0, 1):
             x = emitter.call(torch.movedim, x, [rows, self.at], [0, 1])
-        made: fx.Node = emitter.call(_ops.gather_places.default, emitter.call(torch.flatten, x, 0, 1), places, 0)
+        return _taken(emitter, x, self.position, self.least)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SlotOf(Term):
+    """The slot ``position`` along the dimension ``at`` (negative) of a value that documents have one of each."""
+
+    of: Term
+    at: int
+    position: Position
+    least: int
+    dim: int = 0
+
+    def emit(self, emitter: Emitter) -> fx.Node:
+        """[N + 1, ...]"""
+        x = emitter.node(self.of)
+        if example(x).dim() + self.at != 1:
+            x = emitter.call(torch.movedim, x, self.at, 1)
+        return _taken(emitter, x, self.position, self.least)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WithSlot(Term):
+    """``of`` with that slot replaced by ``value`` (a term of all documents, an `Outside` or a number)."""
+
+    of: Term
+    at: int
+    position: Position
+    value: Any
+    least: int
+    dim: int = 0
+
+    def emit(self, emitter: Emitter) -> fx.Node:
+        """As ``of``, in its dtype."""
+        base = emitter.node(self.of)
+        rank = example(base).dim()
+        width = emitter.call(torch.ops.aten.sym_size.int, base, rank + self.at)
+        at, inside = _number(emitter, self.position, width, self.least)
+        here = emitter.call(operator.eq, emitter.call(torch.arange, width, device=emitter.device), _behind(emitter, at))
+        inside = emitter.call(torch.logical_and, inside, emitter.reaches(self.least))
+        here = emitter.call(torch.logical_and, here, _behind(emitter, inside))
+        for _ in range(rank + self.at - 1):
+            here = emitter.call(torch.unsqueeze, here, 1)
+        new = self._fitted(emitter, example(base), rank)
+        made: fx.Node = emitter.call(
+            torch.where, emitter.on(emitter.along(here, self.at), example(base).device), new, base
+        )
         return made
 
+    def _fitted(self, emitter: Emitter, like: Any, rank: int) -> Any:
+        """What is put there, in the dtype of the whole and lined up with it."""
+        if not isinstance(self.value, (Term, Outside)):
+            return stored(self.value, like.dtype)
+        new = emitter.on(emitter.node(self.value), like.device)
+        if example(new).dtype != like.dtype:
+            new = emitter.call("to", new, like.dtype, method=True)
+        if isinstance(self.value, Term):
+            for _ in range(rank - 1 - example(new).dim()):  # a slot has a dimension less than the whole
+                new = emitter.call(torch.unsqueeze, new, 1)
+        if example(new).dim() >= -self.at:
+            new = emitter.call(torch.unsqueeze, new, example(new).dim() + self.at + 1)
+        return new
 
-def slot_of_row(machine: Machine, base: fx.Node, dim: int, index: Any) -> Document | None:
-    """``row.select(dim, number)``; None if it is another slot, or not one of a row."""
-    value, position = machine.value(base), machine.affine(index)
-    row = value.cell.outer if isinstance(value, Document) and not value.cell.version else None
-    if row is None or row.k or position is None or not any(isinstance(atom, Bound) for atom, _ in position.atoms):
+
+Position = Affine | Term
+
+
+def _behind(emitter: Emitter, vector: fx.Node) -> fx.Node:
+    return emitter.call(torch.unsqueeze, vector, 1)
+
+
+def _number(emitter: Emitter, position: Position, width: fx.Node, least: int) -> tuple[fx.Node, fx.Node]:
+    """The number of a slot in every document, counted from the first one, and for which documents it is one."""
+    at = emitter.node(position) if isinstance(position, Term) else vector_of(emitter, position, torch.int64)
+    at = emitter.on(at, emitter.device)
+    inside = check_number(emitter, at, width, least, "packpass: a slot named by its number lies outside of the row")
+    wrapped = emitter.call(operator.add, at, width)
+    return emitter.call(torch.where, emitter.call(operator.lt, at, 0), wrapped, at), inside
+
+
+def _taken(emitter: Emitter, x: fx.Node, position: Position, least: int) -> fx.Node:
+    """Of ``[rows, width, ...]`` one slot of every document's row."""
+    width = emitter.call(torch.ops.aten.sym_size.int, x, 1)
+    at, inside = _number(emitter, position, width, least)
+    own = emitter.call(torch.logical_and, inside, emitter.reaches(0))
+    places = emitter.call(torch.add, emitter.call(operator.mul, emitter.entries(), width), at)
+    places = emitter.call(torch.where, own, places, -1)
+    made: fx.Node = emitter.call(_ops.gather_places.default, emitter.call(torch.flatten, x, 0, 1), places, 0)
+    return made
+
+
+def slot_of_row(machine: Machine, base: fx.Node, dim: int, position: Position, node: fx.Node) -> Document | None:
+    """``value.select(dim, number)`` of what documents have one of each: a view, to be read or written."""
+    value = machine.value(base)
+    if not isinstance(value, Document):
         return None
-    if machine.boundaries is None:
+    if isinstance(position, Affine) and machine.boundaries is None and not position.is_shared:
         documents = own_documents(position.plus(Affine.of(position.const), -1))
-        if documents is None:
-            return None
-        machine.use((documents, 0), base)
+        if documents is not None:
+            machine.use((documents, 0), base)
     rank = example(base).dim()
-    rows = row.dim % (rank + 1)
-    at = dim % rank
-    term = machine.intern(RowSlot(row, at + (at >= rows), position, machine.least))
-    return document_view(machine, term, value)
+    if value.cell.outer is not None and value.cell.outer.k:
+        return None
+    spot = dim % rank - rank, position
+    term = _slot(machine, value.cell, spot, node)
+    return Document(Cell(term, parent=(value.cell, value.cell.version), spot=spot))
+
+
+def _slot(machine: Machine, cell: Cell, spot: tuple[int, Position], node: fx.Node) -> Term:
+    """What a slot of a value holds now."""
+    at, position = spot
+    term: Term
+    if isinstance(position, Affine) and position.is_const:
+        term = Apply(torch.select, False, (read_cell(cell, node), at, position.const), (), 0)
+    elif cell.outer is not None and not cell.version:
+        rank = example(cell.outer.node).dim() - sum(isinstance(entry, int) for entry in cell.outer.index)
+        rows = cell.outer.dim % rank
+        place = rank - 1 + at
+        term = RowSlot(cell.outer, place + (place >= rows), position, machine.least)
+    else:
+        term = SlotOf(read_cell(cell, node), at, position, machine.least)
+    made: Term = machine.intern(term)
+    return made
+
+
+def write_slot(machine: Machine, cell: Cell, value: Any, node: fx.Node) -> None:
+    """Assign to such a slot (a term of every document, an `Outside` or a number), which is a view of its whole."""
+    assert cell.spot is not None and cell.parent is not None
+    whole = cell.parent[0]
+    if not isinstance(whole, Cell) or whole.parent is not None:
+        raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
+    refuse_stale(cell, node)
+    at, position = cell.spot
+    if value is not _slot(machine, whole, cell.spot, node):  # ``row[k] += v`` assigns what it has changed in place
+        whole.term = machine.intern(WithSlot(whole.term, at, position, value, machine.least))
+        whole.version += 1
+    cell.term, cell.parent = _slot(machine, whole, cell.spot, node), (whole, whole.version)
+
+
+def numbered_slot(machine: Machine, node: fx.Node) -> Document | None:
+    """The slot ``row[at]`` of a value of every document, by a tensor ``at`` of one integer; None for another index."""
+    base, index = node.args[:2]
+    if isinstance(index, tuple) and len(index) == 1:
+        index = index[0]
+    if not isinstance(base, fx.Node) or not isinstance(index, fx.Node) or not isinstance(example(base), torch.Tensor):
+        return None
+    fake, value = example(index), machine.value(index)
+    if not isinstance(machine.value(base), Document) or not isinstance(value, (Document, Slot)):
+        return None
+    if not isinstance(fake, torch.Tensor) or fake.dtype not in (torch.int32, torch.int64) or tuple(fake.shape) != (1,):
+        return None
+    number = machine.intern(Apply("reshape", True, (as_term(machine, index, node), -1), (), 0))
+    number = cast(machine, number, fake.dtype, torch.int64)
+    slot = slot_of_row(machine, base, 0, number, node)
+    return slot

@@ -29,6 +29,7 @@ from packpass.semantics.effects import AS_NUMBERS
 from passes.document_loops.bits import of_tensor
 from passes.document_loops.documents import as_term, cast, document_view, length
 from passes.document_loops.emit_documents import check_number, vector_of
+from passes.document_loops.indices import through_constants
 from passes.document_loops.integers import FULL, Affine
 from passes.document_loops.machine import Document, Machine, Number, Segment, Slot, selection
 from passes.document_loops.op_names import label
@@ -36,7 +37,6 @@ from passes.document_loops.row_slots import slot_of_row
 from passes.document_loops.rules import documents, shared_number
 from passes.document_loops.rules_documents import constant_part
 from passes.document_loops.terms import Apply, Outside, PointRead, Row, Take, Term
-from passes.document_loops.windows import through_constants
 from passes.refused import Refused
 
 if TYPE_CHECKING:
@@ -85,9 +85,13 @@ def _select(machine: Machine, node: fx.Node) -> Any:
     """``x[s:e].select(dim, number)``, ``x.select(dim, s + number)``."""
     base, dim, index = argument(node, 0, "input"), argument(node, 1, "dim"), argument(node, 2, "index")
     chosen = machine.value(index) if isinstance(index, fx.Node) else None
-    if isinstance(chosen, Affine) and isinstance(base, fx.Node) and type(dim) is int:
-        slot = slot_of_row(machine, base, dim, index)
-        return constant_part(machine, node) if slot is None else slot
+    if type(index) is int:
+        chosen = Affine.of(index)
+    if isinstance(chosen, (Affine, Number)) and isinstance(base, fx.Node) and type(dim) is int:
+        position = chosen.term if isinstance(chosen, Number) else chosen
+        slot = slot_of_row(machine, base, dim, position, node)
+        if slot is not None:
+            return slot
     if not isinstance(chosen, Number) or not isinstance(base, fx.Node) or type(dim) is not int:
         return constant_part(machine, node)
     value = machine.value(base)

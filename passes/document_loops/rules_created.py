@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import example, op_name
-from packpass.semantics.creation import LENT, SIZED, uniform
-from passes.document_loops.documents import as_term, document, is_per_document, require_slots, spread
+from packpass.semantics import argument, example, op_name
+from packpass.semantics.creation import LENT, LIKE, SIZED, uniform
+from passes.document_loops.documents import as_term, cast, document, is_per_document, require_slots, spread
 from passes.document_loops.elsewhere import own_documents
 from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Invariant, Window
 from passes.document_loops.machine import Machine, Segment
@@ -17,6 +17,7 @@ from passes.document_loops.moved import first_slots
 from passes.document_loops.op_names import label
 from passes.document_loops.padded import filler
 from passes.document_loops.rules import documents, outside_call, rule
+from passes.document_loops.rules_documents import source
 from passes.document_loops.rules_views import first_bound, shape_with_length
 from passes.document_loops.terms import Apply, DocVector, Flip, Outside, Positions
 from passes.document_loops.uneven import Strided
@@ -189,3 +190,20 @@ def _filled_by_document(machine: Machine, node: fx.Node, sizes: Any, fill: Any) 
     zeros = machine.intern(Apply(torch.zeros, False, (shape,), kwargs, dim))
     term = Apply(torch.add, False, (zeros, spread(machine, number, (), dim, node)), (), dim)
     return machine.fresh(machine.intern(term), len(shape))
+
+
+@documents(*LIKE)
+def _like(machine: Machine, node: fx.Node) -> Any:
+    """Of a per-document value, filled with a constant; or a segment filled with a number of the document."""
+    first = machine.value(node.args[0])
+    fill = argument(node, 1, "fill_value")
+    if isinstance(first, Segment) and isinstance(fill, fx.Node) and not set(node.kwargs) - {"fill_value", "dtype"}:
+        fake = example(node)
+        have = example(fill).dtype if isinstance(example(fill), torch.Tensor) else torch.int64
+        term = spread(machine, cast(machine, as_term(machine, fill, node), have, fake.dtype), (), first.dim, node)
+        base = machine.intern(Apply(torch.empty_like, False, (machine.read(first, node),), (), first.dim))
+        wide = Apply("expand_as", True, (term, base), (), first.dim)
+        return machine.fresh(wide, first.rank, first.window, exact=first.store.exact)
+    _, term, _ = source(machine, node)
+    kwargs = tuple(sorted(node.kwargs.items()))
+    return document(machine, Apply(node.target, node.op == "call_method", (term, *node.args[1:]), kwargs, 0))

@@ -7,6 +7,7 @@ tensor becomes the same op with its dimensions counted from the end.
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from torch import fx
 
 from packpass.semantics import argument, call_of, example, meaning_of, op_of
 from packpass.semantics.binding import parameters_of
-from packpass.semantics.creation import LIKE
 from packpass.semantics.names import is_in_place
 from packpass.semantics.products import MATMULS
 from packpass.semantics.reductions import (
@@ -42,6 +42,8 @@ from passes.document_loops.documents import (
     spread,
 )
 from passes.document_loops.elsewhere import anywhere, elsewhere
+from passes.document_loops.indices import expand_index
+from passes.document_loops.integers import Invariant
 from passes.document_loops.machine import (
     Cell,
     Document,
@@ -52,11 +54,11 @@ from passes.document_loops.machine import (
     frozen_args,
 )
 from passes.document_loops.op_names import label, name_of, unshadowed
+from passes.document_loops.row_slots import numbered_slot, write_slot
 from passes.document_loops.rules import DOCUMENTS, documents, is_elementwise
 from passes.document_loops.rules_lookups import picked_by_slots
 from passes.document_loops.slots import change_slot
-from passes.document_loops.terms import LENGTH, Apply, DocAssign, DocGuard, Outside, Term
-from passes.document_loops.windows import expand_index
+from passes.document_loops.terms import LENGTH, Apply, DocAssign, DocGuard, Outside, Term, map_args
 from passes.refused import Refused
 
 
@@ -106,19 +108,23 @@ def _in_place(machine: Machine, node: fx.Node, name: str) -> Any:
 def assign_document(machine: Machine, target: Document, value: Any, node: fx.Node) -> None:
     """``target[...] = value`` (a term, an `Outside` or a number)."""
     cell = target.cell
+    if cell.spot is not None:
+        write_slot(machine, cell, value, node)
+        return
     if cell.parent is not None:
         raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
     cell.term = machine.intern(DocAssign(cell.term, value, machine.least))
     cell.version += 1
 
 
-def source(machine: Machine, node: fx.Node) -> tuple[Any, Term, int]:
-    """``(value, term, rank)`` of the first argument, which must be a document's; nothing else may be per document."""
+def source(machine: Machine, node: fx.Node, numbers: Collection[fx.Node] = ()) -> tuple[Any, Term, int]:
+    """``(value, term, rank)`` of the first argument, which must be a document's; nothing else may be per document.
+    ``numbers`` are known to be none."""
     arg = node.args[0] if node.args else None
     if not isinstance(arg, fx.Node) or not isinstance(machine.value(arg), (Document, Slot)):
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     for other in node.all_input_nodes:
-        if other is not arg and not isinstance(machine.value(other), Outside):
+        if other is not arg and other not in numbers and not isinstance(machine.value(other), Outside):
             raise Refused("no-rule", f"{label(node)} of a per-document value and a segment has no rule", node)
     return machine.value(arg), as_term(machine, arg, node), example(arg).dim()
 
@@ -159,12 +165,31 @@ def _item(machine: Machine, node: fx.Node) -> Any:
         moved = picked_by_slots(machine, node)
     if moved is not None:
         return moved
-    value, term, _ = source(machine, node)
+    slot = numbered_slot(machine, node)
+    if slot is not None:
+        return document(machine, Apply(torch.unsqueeze, False, (slot.cell.term, 1), (), 0))
     entries: tuple[Any, ...] = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    if len(node.all_input_nodes) != 1 or any(isinstance(e, (bool, list)) for e in entries):
+    numbers = {bound: _shared_number(machine, bound) for bound in _bounds(entries)}
+    value, term, _ = source(machine, node, {bound for bound, number in numbers.items() if number is not None})
+    if len(node.all_input_nodes) != 1 + len(numbers) or any(isinstance(e, (bool, list)) for e in entries):
         raise Refused("no-rule", "this index into a per-document value has no rule", node)
-    whole = Apply(node.target, node.op == "call_method", (term, frozen_args((slice(None), *entries))), (), 0)
-    return document_view(machine, whole, value)
+    frozen = map_args(frozen_args((slice(None), *entries)), lambda e: numbers[e] if isinstance(e, fx.Node) else e)
+    return document_view(machine, Apply(node.target, node.op == "call_method", (term, frozen), (), 0), value)
+
+
+def _bounds(entries: tuple[Any, ...]) -> list[fx.Node]:
+    """The numbers that slices of an index begin and end at, without constants."""
+    ends = [end for e in entries if isinstance(e, slice) for end in (e.start, e.stop)]
+    return [end for end in dict.fromkeys(ends) if isinstance(end, fx.Node)]
+
+
+def _shared_number(machine: Machine, bound: fx.Node) -> Any:
+    """A number from outside of the loop, as the whole-row form has it; None for one of the document."""
+    number = machine.affine(bound)
+    single = number.single() if number is not None else None
+    if single is None or not isinstance(single[0], Invariant) or single[1]:
+        return None
+    return machine.intern(Outside(single[0].node))
 
 
 @documents("narrow")
@@ -365,20 +390,3 @@ def _joined(machine: Machine, node: fx.Node) -> Any:
         terms.append(cast(machine, as_term(machine, t, node), example(t).dtype, example(node).dtype))
     fn = torch.stack if name_of(node) == "stack" else torch.cat
     return document(machine, Apply(fn, False, (tuple(terms), dim % rank - rank), (), 0))
-
-
-@documents(*LIKE)
-def _like(machine: Machine, node: fx.Node) -> Any:
-    """Of a per-document value, filled with a constant; or a segment filled with a number of the document."""
-    first = machine.value(node.args[0])
-    fill = argument(node, 1, "fill_value")
-    if isinstance(first, Segment) and isinstance(fill, fx.Node) and not set(node.kwargs) - {"fill_value", "dtype"}:
-        fake = example(node)
-        have = example(fill).dtype if isinstance(example(fill), torch.Tensor) else torch.int64
-        term = spread(machine, cast(machine, as_term(machine, fill, node), have, fake.dtype), (), first.dim, node)
-        base = machine.intern(Apply(torch.empty_like, False, (machine.read(first, node),), (), first.dim))
-        wide = Apply("expand_as", True, (term, base), (), first.dim)
-        return machine.fresh(wide, first.rank, first.window, exact=first.store.exact)
-    _, term, _ = source(machine, node)
-    kwargs = tuple(sorted(node.kwargs.items()))
-    return document(machine, Apply(node.target, node.op == "call_method", (term, *node.args[1:]), kwargs, 0))

@@ -16,6 +16,7 @@ from passes.document_loops.by_hand import pad_by_hand
 from passes.document_loops.corners import write_corner
 from passes.document_loops.documents import as_tensor_dtype, as_term, cast, is_per_document, spread
 from passes.document_loops.foreign import foreign
+from passes.document_loops.indices import constant_entry, expand_index
 from passes.document_loops.integers import Affine, Window
 from passes.document_loops.machine import (
     OPAQUE,
@@ -28,18 +29,13 @@ from passes.document_loops.machine import (
 )
 from passes.document_loops.op_names import label
 from passes.document_loops.parts import Cut, cut, part_of
+from passes.document_loops.row_slots import numbered_slot
 from passes.document_loops.rules import documents, rule
 from passes.document_loops.rules_documents import assign_document, part_of_row
 from passes.document_loops.slots import set_slot
 from passes.document_loops.spaced import spaced
-from passes.document_loops.terms import Apply, Outside
-from passes.document_loops.windows import (
-    constant_entry,
-    expand_index,
-    locate,
-    outer_row,
-    outer_slot,
-)
+from passes.document_loops.terms import Apply, Outside, Term
+from passes.document_loops.windows import locate, outer_row, outer_slot
 from passes.refused import Refused
 
 
@@ -178,6 +174,10 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
         return OPAQUE
     if write_corner(machine, node):
         return OPAQUE
+    one = numbered_slot(machine, node)
+    if one is not None:
+        assign_document(machine, one, _value_at_number(machine, value, node), node)
+        return OPAQUE
     row = slot if isinstance(slot, Document) else outer_row(machine, base, index, node)
     if row is not None:
         if row is slot and index is not Ellipsis and index != slice(None):
@@ -217,6 +217,17 @@ def _value_of_row(machine: Machine, value: Any, node: fx.Node) -> Any:
     if isinstance(new, Segment) or new is OPAQUE or isinstance(new, tuple):
         raise Refused("per-document-value", "a row of an outer tensor is set to slots of the document", node)
     return new
+
+
+def _value_at_number(machine: Machine, value: Any, node: fx.Node) -> Any:
+    """The same, of ``row[at] = value`` where ``at`` has one number: the value may have one entry in front."""
+    base, fake = example(node.args[0]), example(value) if isinstance(value, fx.Node) else None
+    new = _value_of_row(machine, value, node)
+    if not isinstance(fake, torch.Tensor) or fake.dim() < base.dim():
+        return new
+    if not isinstance(new, Term) or fake.dim() > base.dim():
+        raise Refused("no-rule", "a row is set to a value of more dimensions", node)
+    return machine.intern(Apply(torch.squeeze, False, (new, 1), (), 0))
 
 
 def _write_point(machine: Machine, segment: Segment, window: str, value: Any, node: fx.Node) -> None:

@@ -11,6 +11,7 @@ from torch import fx
 from packpass.semantics import argument, example
 from packpass.semantics.indexing import SPLITTING
 from passes.document_loops.documents import document_view
+from passes.document_loops.indices import constant_entry, expand_index
 from passes.document_loops.machine import OPAQUE, Machine, Segment, frozen_args
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import documents, outside_call, tokenwise
@@ -25,7 +26,7 @@ from passes.document_loops.rules_tokenwise import (
     whole_row,
 )
 from passes.document_loops.terms import Apply, Outside
-from passes.document_loops.windows import constant_entry, expand_index, locate
+from passes.document_loops.windows import locate
 from passes.refused import Refused
 
 

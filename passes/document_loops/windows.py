@@ -11,6 +11,7 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.boundaries import element
 from passes.document_loops.elsewhere import anywhere, elsewhere
+from passes.document_loops.indices import constant_entry, expand_index, through_constants
 from passes.document_loops.inner import inner, other_documents
 from passes.document_loops.integers import FULL, Affine, Bound, Index, Invariant, Window
 from passes.document_loops.machine import (
@@ -25,7 +26,7 @@ from passes.document_loops.machine import (
 )
 from passes.document_loops.op_names import label
 from passes.document_loops.parts import between
-from passes.document_loops.terms import DocRow, Outside, Roll, Slice
+from passes.document_loops.terms import DocRow, Outside, Roll
 from passes.refused import Refused
 
 
@@ -112,26 +113,6 @@ def sub_window(machine: Machine, segment: Segment, start: Any, stop: Any, node: 
         if hi is not None and lo == 0 and have == FULL:
             return Window(first=hi)
     raise Refused("unknown-bounds", f"this part of a document has no rule ({label(node)})", node)
-
-
-def expand_index(index: Any, rank: int, node: fx.Node) -> list[Any]:
-    """An index as one entry per dimension of the tensor (no None, no Ellipsis)."""
-    entries = list(index) if isinstance(index, tuple) else [index]
-    if any(entry is None for entry in entries):
-        raise Refused("no-rule", "indexing a segment with None has no rule; use unsqueeze", node)
-    dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
-    if dots:
-        at = dots[0]
-        entries[at : at + 1] = [slice(None)] * (rank - len(entries) + 1)
-    entries += [slice(None)] * (rank - len(entries))
-    return entries
-
-
-def constant_entry(machine: Machine, entry: Any) -> bool:
-    """An index entry for an unpacked dimension: integers and slices that are the same for every document."""
-    if isinstance(entry, slice):
-        return all(p is None or isinstance(p, int) for p in (entry.start, entry.stop, entry.step))
-    return isinstance(entry, int) and not isinstance(entry, bool)
 
 
 def locate(machine: Machine, node: fx.Node, base: fx.Node, index: Any) -> Any:
@@ -306,27 +287,6 @@ def outer_point(machine: Machine, entry: Any, node: fx.Node) -> str:
     if bound.of == of and bound.k == k + 1 and const == -1:
         return "end"
     raise Refused("not-a-segment", "a slot outside the document is used", node)
-
-
-def through_constants(machine: Machine, base: fx.Node, entries: list[Any]) -> tuple[fx.Node, list[Any]] | None:
-    """``(x, entries of x)`` where ``base`` is ``x`` itself, or ``x[constant index]``, indexed by ``entries``."""
-    value = machine.value(base)
-    if not isinstance(value, Outside):
-        return None
-    if value.node is not None:
-        return value.node, entries
-    target, _, args, kwargs = value.call  # type: ignore[misc]
-    source = args[0] if args else None
-    if target is not operator.getitem or kwargs or not isinstance(source, Outside) or source.node is None:
-        return None
-    index = args[1] if isinstance(args[1], tuple) else (args[1],)
-    if any(e is None or isinstance(e, (Outside, tuple)) for e in index):
-        return None
-    outer, inner = expand_index(index, example(source.node).dim(), base), iter(entries)
-    whole = (Slice(None, None, None), slice(None))
-    if any(not isinstance(e, int) and e not in whole for e in outer):
-        return None
-    return source.node, [e if isinstance(e, int) else next(inner) for e in outer]
 
 
 def _single_entry(

@@ -13,10 +13,10 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name
 from packpass.semantics.effects import changes_grad_mode
+from passes.document_loops.indices import expand_index
 from passes.document_loops.integers import Affine, Boundaries, Index
 from passes.document_loops.machine import Machine
 from passes.document_loops.op_names import name_of
-from passes.document_loops.windows import expand_index
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
 from passes.fuse_all_to_all.filling import copied_into, places_of, put_into

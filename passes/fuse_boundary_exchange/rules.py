@@ -13,8 +13,8 @@ from packpass._compat import statically_known_true
 from packpass._registry import registrar
 from packpass.semantics import argument, example
 from packpass.semantics.creation import LIKE, SIZED
+from passes.document_loops.indices import expand_index
 from passes.document_loops.op_names import label, name_of
-from passes.document_loops.windows import expand_index
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import OPAQUE, PARTWISE, RULES, Machine
 from passes.fuse_boundary_exchange.values import (

@@ -98,6 +98,8 @@ def _is_row_number(node: fx.Node, body: set[fx.Node]) -> bool:
         if name_of_target(seen[-2].target) == "sum":
             return False  # of a mask: a length, for which the places in the row do not matter
         if fake.dim() == 2:
+            if free_unbacked_symbols(fake.shape[0]):
+                return False  # made in the body, of as many rows as the document says
             vector = seen[-2] not in body and statically_known_true(fake.shape[1] == 1)
             return fake.dtype in _INTEGERS and not vector
     return False

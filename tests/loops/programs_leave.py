@@ -42,6 +42,7 @@ from . import (
     leave_pooled,
     leave_pooling,
     leave_python,
+    leave_row_slots,
     leave_rows,
     leave_sequences,
     leave_slices,
@@ -63,7 +64,8 @@ __all__ = [
     "leave_grown", "leave_images", "leave_index", "leave_inner", "leave_iteration", "leave_kept", "leave_lengths",
     "leave_lists", "leave_longer", "leave_memory", "leave_modes", "leave_neighbours", "leave_numbered",
     "leave_numbers", "leave_offsets", "leave_ordered", "leave_outgoing", "leave_places", "leave_pooled",
-    "leave_pooling", "leave_python", "leave_rows", "leave_sequences", "leave_slices", "leave_state", "leave_subscripts",
+    "leave_pooling", "leave_python", "leave_row_slots",
+    "leave_rows", "leave_sequences", "leave_slices", "leave_state", "leave_subscripts",
     "leave_totals",
     "leave_ways", "leave_whiles", "leave_wide", "leave_windows",
 ]  # fmt: skip
