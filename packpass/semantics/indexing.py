@@ -38,6 +38,8 @@ TURNING = ("flip", "fliplr", "flipud")
 """What turns rows round."""
 SPLITTING = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unbind"})
 """Parts of one axis, side by side."""
+TAKING = frozenset({"getitem", "select", "narrow"})
+"""What gives some of the entries that it got, as they are."""
 _ZERO = Traits(zero_gradient=frozenset({"input"}))
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from packpass.semantics import example
+from packpass.semantics.indexing import TAKING
 from packpass.semantics.integers import ROW_BITS
 from packpass.semantics.names import base_name, name_of_target
 from packpass.semantics.pointwise import COMPARISONS, COPIES, WHOLE_ARITHMETIC
@@ -40,8 +41,6 @@ MOST = 63
 """What 64 bits hold beside the sign."""
 _SAME = COPIES | PERMUTING | REGROUPING | EXPANDING
 """What gives the numbers that it got."""
-OF_A_PART = ("getitem", "select", "narrow")
-"""What gives some of them."""
 
 
 def of_affine(value: Affine) -> int:
@@ -102,7 +101,7 @@ def _of_call(term: Apply) -> int:
         return 1
     if name.startswith("bitwise_") and "shift" not in name:
         return max(_of_term(arg) for arg in term.args)
-    if name in OF_A_PART:
+    if name in TAKING:
         return _of_term(term.args[0])
     if name in ("argmax", "argmin"):
         return ROW_BITS

@@ -188,7 +188,10 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
         return _segment(machine, base, entries, cut, row, begin, at_end, few)
     if documents is None:
         return None
-    if documents.made is not None and (at_end or not all(map(counts_from_the_start, (begin, end)))):
+    known = machine.boundaries == (documents, 0)
+    if documents.made is not None and (at_end or not counts_from_the_start(begin)):
+        return None
+    if documents.made is not None and not known and not counts_from_the_start(end):
         return None
     if row is None and _is_beside(begin, documents):
         return None

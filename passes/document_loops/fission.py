@@ -37,7 +37,8 @@ from passes.document_loops.boundaries import unchanged
 from passes.document_loops.op_names import name_of
 from passes.loops import LoopFound, find
 
-_CUTS = (markers.SEGMENT, markers.SPLIT_GET, markers.LIST_GET)
+CUTS = (markers.SEGMENT, markers.SPLIT_GET, markers.LIST_GET)
+"""How a document is cut out of a row, or taken from a list."""
 
 IsExchange = Callable[[fx.Node], bool]
 
@@ -200,7 +201,7 @@ def _moves(node: fx.Node, moves: Collection[str]) -> bool:
     if name in ("cat", "stack"):
         parts = argument(node, 0, "tensors")
         return isinstance(parts, (list, tuple))
-    return name in moves or node.target in _CUTS
+    return name in moves or node.target in CUTS
 
 
 def alike(one: Prefix, other: Prefix) -> bool:

@@ -28,7 +28,7 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import example, storage
 from packpass.semantics.effects import changes_mode, effects_of, written_inputs
-from passes.document_loops.fission import Prefix, alike, split
+from passes.document_loops.fission import CUTS, Prefix, alike, split
 from passes.document_loops.integers import Affine, Index
 from passes.document_loops.machine import Document, Machine, Segment
 from passes.document_loops.parts import Pieces
@@ -88,7 +88,7 @@ def _prefix(loop: LoopFound, which: int) -> Prefix | None:
     return Prefix(tuple(sorted(results)), nodes, tuple(listed))
 
 
-_CUTS = (markers.SEGMENT, markers.SPLIT_GET, markers.LIST_GET, markers.PIECES)
+_CUTS = (*CUTS, markers.PIECES)
 
 
 def _understood(loop: LoopFound, which: int) -> dict[fx.Node, Any]:

@@ -153,16 +153,7 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
         return OPAQUE
     slot = machine.value(base)
     if isinstance(slot, Slot):
-        if index is not Ellipsis and index != slice(None):
-            raise Refused("partial-write", "a part of one slot is assigned", node)
-        new = machine.value(value)
-        if isinstance(new, Segment):
-            raise Refused(
-                "per-document-value", "one slot of a document is set to a value that depends on the document", node
-            )
-        if slot.position is not None and slot.where is None:
-            raise Refused("outer-tensor-write", "a slot is written by its number in the row", node)
-        assign(machine, slot.segment, slot.where or slot.segment.window, new, node, slot=True)
+        _fill_slot(machine, slot, node)
         return OPAQUE
     if write_block(machine, node, base, index, machine.value(value)):
         return OPAQUE
@@ -205,6 +196,21 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
         )
     assign(machine, segment, window, new, node, slot=slot)
     return OPAQUE
+
+
+def _fill_slot(machine: Machine, slot: Slot, node: fx.Node) -> None:
+    """``x[s:e][0][...] = value``."""
+    _, index, value = node.args
+    if index is not Ellipsis and index != slice(None):
+        raise Refused("partial-write", "a part of one slot is assigned", node)
+    new = machine.value(value)
+    if isinstance(new, Segment):
+        raise Refused(
+            "per-document-value", "one slot of a document is set to a value that depends on the document", node
+        )
+    if slot.position is not None and slot.where is None:
+        raise Refused("outer-tensor-write", "a slot is written by its number in the row", node)
+    assign(machine, slot.segment, slot.where or slot.segment.window, new, node, slot=True)
 
 
 def _value_of_row(machine: Machine, value: Any, node: fx.Node) -> Any:

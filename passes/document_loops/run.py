@@ -14,6 +14,7 @@ from packpass.decisions.records import Refusal, Rewrite
 from passes.context import PassContext
 from passes.document_loops import last_boundary
 from passes.document_loops.aliasing import used_beside_written
+from passes.document_loops.divided import divide
 from passes.document_loops.find import Decided, decide
 from passes.document_loops.lengthened import made_longer, put_in_front
 from passes.document_loops.rewrite import rewrite
@@ -48,18 +49,32 @@ def run_loops(gm: fx.GraphModule, number: int, context: PassContext) -> list[Rew
     result = run_loop(gm.graph, number, context)
     if isinstance(result, Rewrite):
         return [result]
-    loop = numbered(gm.graph, number)
+    for part in (_made_longer, divide):
+        done = _in_two(gm, number, context, part)
+        if done:
+            return [*done]
+    return [result]
+
+
+def _made_longer(graph: fx.Graph, loop: LoopFound) -> int | None:
     prefixes = made_longer(loop)
-    if not prefixes:
-        return [result]
-    graph, separate = copy_of(gm.graph), used_beside_written(gm.graph, loop)
-    before = put_in_front(gm.graph, loop, prefixes)
-    first = run_loop(gm.graph, before, at_line_of(context, before, number))
+    return put_in_front(graph, loop, prefixes) if prefixes else None
+
+
+def _in_two(
+    gm: fx.GraphModule, number: int, context: PassContext, part: Callable[[fx.Graph, LoopFound], int | None]
+) -> list[Rewrite]:
+    """Rewrite a loop as several, of which ``part`` puts the first in front of it; nothing, and the graph as it was, if
+    one of them stays."""
+    graph, loop = copy_of(gm.graph), numbered(gm.graph, number)
+    separate = used_beside_written(gm.graph, loop)
+    before = part(gm.graph, loop)
+    first = None if before is None else run_loop(gm.graph, before, at_line_of(context, before, number))
     rest = run_loops(gm, number, context) if isinstance(first, Rewrite) else []
     done = [one for one in (first, *rest) if isinstance(one, Rewrite)]
     if not rest or len(done) <= len(rest):
         gm.graph = graph
-        return [result]
+        return []
     return [*done[:-1], with_separate_inputs(done[-1], separate)]
 
 

@@ -416,7 +416,7 @@ def list_use(x: Tensor, cu: Tensor) -> Any:
     parts = []
     for s, e in zip(cu[:-1], cu[1:]):
         parts.append(x[:, s:e])
-    return parts[0], len(parts)
+    return parts[1], len(parts)
 
 
 def list_without_its_first(x: Tensor, cu: Tensor) -> Tensor:

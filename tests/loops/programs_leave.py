@@ -14,6 +14,7 @@ from . import (
     leave_counted,
     leave_counts,
     leave_defaults,
+    leave_divided,
     leave_edges,
     leave_elsewhere,
     leave_ends,
@@ -60,6 +61,7 @@ PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
     "PROGRAMS", "leave_attention", "leave_beside", "leave_blocks", "leave_branches", "leave_by_hand",
     "leave_carried", "leave_chosen", "leave_convolution", "leave_counted", "leave_counts", "leave_defaults",
+    "leave_divided",
     "leave_edges", "leave_elsewhere", "leave_ends", "leave_entries", "leave_filled", "leave_filtered", "leave_grids",
     "leave_grown", "leave_images", "leave_index", "leave_inner", "leave_iteration", "leave_kept", "leave_lengths",
     "leave_lists", "leave_longer", "leave_memory", "leave_modes", "leave_neighbours", "leave_numbered",

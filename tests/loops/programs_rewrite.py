@@ -16,6 +16,7 @@ from . import (
     rewrite_counted,
     rewrite_counts,
     rewrite_defaults,
+    rewrite_divided,
     rewrite_edges,
     rewrite_elsewhere,
     rewrite_entries,
@@ -57,7 +58,8 @@ PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
     "PROGRAMS", "rewrite_attention", "rewrite_beside", "rewrite_blocks", "rewrite_bodies", "rewrite_branches",
     "rewrite_by_hand", "rewrite_carried", "rewrite_checks", "rewrite_chosen", "rewrite_convolution",
-    "rewrite_counted", "rewrite_counts", "rewrite_defaults", "rewrite_edges",
+    "rewrite_counted", "rewrite_counts", "rewrite_defaults", "rewrite_divided",
+    "rewrite_edges",
     "rewrite_elsewhere", "rewrite_entries", "rewrite_filled",
     "rewrite_filtered", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_images", "rewrite_inner",
     "rewrite_kept", "rewrite_lengths", "rewrite_lists", "rewrite_longer", "rewrite_modes", "rewrite_neighbours",
