@@ -223,20 +223,12 @@ def anywhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | Non
     begin, end = placed(entries[cut].start, Affine()), placed(entries[cut].stop, extent)
     length = end.plus(begin, -1)
     vectors = length.bounds()
-    if not vectors or any(b.of.lengths or b.k < 0 for b in vectors) or _counts_documents(length):
+    if not vectors or any(b.of.lengths or b.k < 0 for b in vectors):
         return None
     documents = Boundaries(vectors[0].of.node, lengths=True, made=length)
     if machine.boundaries is None:
         machine.use((documents, 0), base)
     return _segment(machine, base, entries, cut, row, begin, False) if machine.boundaries == (documents, 0) else None
-
-
-def _counts_documents(value: Affine) -> bool:
-    """Is the number of the document part of an integer?"""
-    return any(
-        any(map(_counts_documents, atom.args)) if isinstance(atom, Derived) else isinstance(atom, Index)
-        for atom, _ in value.atoms
-    )
 
 
 def _found(machine: Machine, base: fx.Node, entries: list[Any], row: int | None) -> tuple[int, int | None] | None:

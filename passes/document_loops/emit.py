@@ -132,8 +132,7 @@ class Emitter:
             node = summed(self.call, node) if fit is None else node
         elif self.keep:
             node = snapshot_of(node, self.before, self.call)
-        node = self.on(node, self.device)
-        return node if fit is None else fit.documents(self, node)
+        return self.on(node, self.device) if fit is None else fit.documents(self, self.on(node, self.device))
 
     def forget(self) -> None:
         """What was worked out from other boundaries than those that come now."""
@@ -288,8 +287,10 @@ class Emitter:
         """An integer of every document, which there are no boundaries for yet: [N]."""
         documents = self.before.args[0]
 
-        def entries(bound: Bound) -> fx.Node:
-            return self.call("long", self.call(torch.narrow, bound.of.node, 0, bound.k, documents), method=True)
+        def entries(atom: Any) -> fx.Node:
+            if isinstance(atom, Bound):
+                return self.call("long", self.call(torch.narrow, atom.of.node, 0, atom.k, documents), method=True)
+            return self.call(torch.arange, documents, device=self.device)
 
         made = self._total(value, entries)
         return made if _is_tensor(made) else self.call(torch.full, (documents,), made, device=self.device)

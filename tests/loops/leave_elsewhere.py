@@ -169,3 +169,19 @@ def between_two_that_may_be_below_zero(x: Tensor, numbers: Tensor) -> Tensor:
 @leave("f[N,9,3] cu", wrap=_some_below_zero, depends=False, tail=False, why="the rest of what may count from the end")
 def behind_the_smaller_of_two(x: Tensor, numbers: Tensor) -> Tensor:
     return torch.cat([x[i, min(n, 4) :].flip(0) for i, n in enumerate(numbers.tolist())])
+
+
+@leave("f[T,3] cu", depends=False, tail=False, why="what is written for a document is read for the next")
+def parts_that_overlap_are_added_to(x: Tensor, cu: Tensor) -> Tensor:
+    out = x * 2
+    for i, n in enumerate(cu.diff().tolist()):
+        out[i : i + n] += 1
+    return out
+
+
+@leave("f[T,3] cu", depends=False, tail=False, why="what a document writes is written again for the next")
+def parts_that_overlap_are_set(x: Tensor, cu: Tensor) -> Tensor:
+    out = x * 2
+    for i, n in enumerate(cu.diff().tolist()):
+        out[i : i + n] = x[i : i + n] * 3
+    return out

@@ -273,3 +273,24 @@ def half_of_what_may_be_below_zero(x: Tensor, numbers: Tensor) -> Tensor:
 @program("f[N,9,3] cu", wrap=_some_below_zero, depends=False, tail=False)
 def one_behind_the_smaller_of_two(x: Tensor, numbers: Tensor) -> Tensor:
     return torch.cat([x[i, 1 : min(n, 4) + 1] for i, n in enumerate(numbers.tolist())])
+
+
+def _one_token_less(x: Tensor, cu: Tensor) -> Args:
+    """A row that lacks the last token of every document."""
+    lengths = cu.diff() % 5 + 1
+    return x[: int(lengths.sum()) - len(lengths)], torch.cat([cu[:1], lengths.cumsum(0)])
+
+
+@program("f[T,3] cu", wrap=_one_token_less, depends=False, tail=False, exact=False)
+def boundaries_less_one_for_each_document(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    sums, parts = [], []
+    for i in range(cu.shape[0] - 1):
+        part = x[cu[i] - i : cu[i + 1] - i - 1]
+        sums.append(part.sum(0))
+        parts.append(part * 2)
+    return torch.stack(sums), torch.cat(parts)
+
+
+@program("f[N,9,3] cu", wrap=_some_below_zero, depends=False, tail=False)
+def from_the_document_s_number_on(x: Tensor, numbers: Tensor) -> Tensor:
+    return torch.cat([x[i, i : n + 3] for i, n in enumerate(numbers.tolist())])
