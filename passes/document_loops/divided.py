@@ -68,7 +68,9 @@ def divide(graph: fx.Graph, loop: LoopFound) -> int | None:
     only, or it cannot be told apart from the rest."""
     if len(loop.iterations) != 2 or any(changes_mode(node) or node.target in WAYS for node in loop.nodes):
         return None
-    start = loop.iterations[0][0]
+    start, last = loop.iterations[0][0], loop.iterations[-1][2]
+    if any(node.target is markers.LOOP_BEGIN and start < node < last for node in graph.nodes if node not in loop.nodes):
+        return None  # a loop within the loop
     for node in hoistable(graph, loop):
         start.prepend(node)
     inside = {n for begin, body, end in loop.iterations for n in (begin, *body, end) if begin <= n <= end}
@@ -113,7 +115,7 @@ def _first(loop: LoopFound, which: int, inside: set[fx.Node]) -> tuple[_Part, _P
     single += [_part([], [pair], body, local) for pair in entries]
     parts: list[_Part] = []
     for one in single:
-        same = [part for part in parts if not writes.isdisjoint(_both(part, one))]
+        same = [part for part in parts if not writes.isdisjoint(_both(part, one)) or _lists_the_same(part, one)]
         parts = [*(part for part in parts if part not in same), _together([*same, one], body)]
     order = {node: i for i, node in enumerate(body)}
     parts.sort(key=lambda part: min(order[n] for n in part.effects))
@@ -143,6 +145,12 @@ def _together(parts: list[_Part], body: list[fx.Node]) -> _Part:
 def _both(one: _Part, other: _Part) -> set[fx.Node]:
     """What of the one the other looks at, or the other way round, or both write."""
     return set(one.nodes) & set(other.nodes)
+
+
+def _lists_the_same(one: _Part, other: _Part) -> bool:
+    """Do lists of both hold one tensor? What is done to it later is seen through either."""
+    held = [{storage(entry) for _, entry in part.listed} - {None} for part in (one, other)]
+    return not held[0].isdisjoint(held[1])
 
 
 def _is_tensor(node: fx.Node) -> bool:
