@@ -183,6 +183,8 @@ def write_slot(machine: Machine, cell: Cell, value: Any, node: fx.Node) -> None:
     if not isinstance(whole, Cell) or whole.parent is not None:
         raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
     refuse_stale(cell, node)
+    if isinstance(value, Outside) and machine.fake(value).dim() > example(node.args[0]).dim():
+        raise Refused("no-rule", "a slot is set to a value of more dimensions", node)
     at, position = cell.spot
     if value is not _slot(machine, whole, cell.spot, node):  # ``row[k] += v`` assigns what it has changed in place
         whole.term = machine.intern(WithSlot(whole.term, at, position, value, machine.least))
@@ -204,5 +206,4 @@ def numbered_slot(machine: Machine, node: fx.Node) -> Document | None:
         return None
     number = machine.intern(Apply("reshape", True, (as_term(machine, index, node), -1), (), 0))
     number = cast(machine, number, fake.dtype, torch.int64)
-    slot = slot_of_row(machine, base, 0, number, node)
-    return slot
+    return slot_of_row(machine, base, 0, number, node)
