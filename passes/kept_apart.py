@@ -25,7 +25,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import example, storage
+from packpass.semantics import example, is_tensor, storage
 from packpass.semantics.effects import changes_mode, effects_of, written_inputs
 from passes.document_loops.fission import Prefix, alike, split
 from passes.loops import WAYS, LoopFound, only_asserted
@@ -60,7 +60,7 @@ def take_apart(graph: fx.Graph, loop: LoopFound, seeds: list[list[fx.Node]]) -> 
 
 def _unused(node: fx.Node) -> bool:
     """Do nothing but torch's own checks look at a tensor?"""
-    return _is_tensor(node) and set(node.users) <= set(only_asserted(node))
+    return is_tensor(node) and set(node.users) <= set(only_asserted(node))
 
 
 def _prefix(loop: LoopFound, which: int, seeds: list[fx.Node]) -> Prefix | None:
@@ -92,7 +92,7 @@ def _prefix(loop: LoopFound, which: int, seeds: list[fx.Node]) -> Prefix | None:
         return None
     picked = {n for n in needed if n.target is markers.MASKED}
     read = {*needed, *(n for node in needed for n in node.all_input_nodes)}
-    if not long <= needed or picked - set(seeds) or any(storage(n) in loop.written for n in read if _is_tensor(n)):
+    if not long <= needed or picked - set(seeds) or any(storage(n) in loop.written for n in read if is_tensor(n)):
         return None
     if not all(_harmless(node) for node in needed):
         return None
@@ -102,9 +102,9 @@ def _prefix(loop: LoopFound, which: int, seeds: list[fx.Node]) -> Prefix | None:
 
 def _looks_at_others(needed: set[fx.Node], long: set[fx.Node], cut: set[fx.Node]) -> bool:
     """Are other slots of a document looked at than those that ``long`` holds, which are picked from what ``cut`` is?"""
-    tensors = {node for node in needed if _is_tensor(node)}
+    tensors = {node for node in needed if is_tensor(node)}
     outer = {n for node in tensors for n in node.all_input_nodes if n not in needed}
-    length = _symbols(cut & tensors) - _symbols(filter(_is_tensor, outer))
+    length = _symbols(cut & tensors) - _symbols(filter(is_tensor, outer))
     if any(_symbols([node]) & length for node in tensors - long - cut):
         return True
     return any(
@@ -115,10 +115,6 @@ def _looks_at_others(needed: set[fx.Node], long: set[fx.Node], cut: set[fx.Node]
 def _harmless(node: fx.Node) -> bool:
     known = node.target in (markers.MASKED, markers.SPLIT_GET, markers.LIST_GET)
     return not written_inputs(node) and (known or effects_of(node).repeatable)
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(example(node), torch.Tensor)
 
 
 def _symbols(nodes: Iterable[fx.Node]) -> set[Any]:

@@ -14,7 +14,7 @@
 To add an operation, add its entry to a family; `tests/semantics` then compares it with torch.
 """
 
-from packpass.semantics.binding import argument, example
+from packpass.semantics.binding import argument, example, is_tensor
 from packpass.semantics.call import Call, Operand, call_of, op_of, read_inputs
 from packpass.semantics.meaning import Meaning, Relation
 from packpass.semantics.memory import storage
@@ -45,6 +45,7 @@ __all__ = [
     "example",
     "family_of",
     "family_of_name",
+    "is_tensor",
     "keeps_order",
     "kept_axis",
     "meaning_of",

@@ -28,6 +28,11 @@ def example(argument: Any) -> Any:
     return argument.meta.get("val") if value is None else value
 
 
+def is_tensor(argument: Any) -> bool:
+    """Is it a node with a tensor?"""
+    return isinstance(argument, fx.Node) and isinstance(example(argument), torch.Tensor)
+
+
 def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
     """An argument of a node as it is spelled there: by position, or by that name."""
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)

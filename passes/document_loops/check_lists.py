@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import example, op_name
+from packpass.semantics import is_tensor, op_name
 from packpass.semantics.creation import LENT
 from packpass.semantics.effects import mutated_after
 from passes.document_loops.aliasing import outside_nodes
@@ -71,14 +71,10 @@ def _says_of_what_kind(entry: fx.Node, packed: int) -> None:
     asserted = set(only_asserted(entry))
     for user in entry.users:
         size = user.target is torch.ops.aten.sym_size.int and user.args[1] != packed
-        made = op_name(user) in LENT or (op_name(user) == "new" and not any(map(_is_tensor, user.args[1:])))
+        made = op_name(user) in LENT or (op_name(user) == "new" and not any(map(is_tensor, user.args[1:])))
         if user not in asserted and not size and not made:
             what = f"entry [{entry.args[1]}] of a list filled by the loop over documents is read"
             raise Refused("list-use", f"{what}: only its dtype, its device and its other sizes may be", user)
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, fx.Node) and isinstance(example(value), torch.Tensor)
 
 
 def check_pieces(

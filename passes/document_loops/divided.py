@@ -24,14 +24,13 @@ Does not handle: loops that skip documents or branch, parts of a packed row that
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import argument, example, storage
+from packpass.semantics import argument, is_tensor, storage
 from packpass.semantics.effects import changes_mode, effects_of, written_inputs
 from passes.document_loops.fission import CUTS, Prefix, alike, split
 from passes.document_loops.op_names import name_of
@@ -63,30 +62,34 @@ class _Part:
         return {storage(target) for node in self.writes for target in written_inputs(node)} - {None}
 
 
-def divide(graph: fx.Graph, loop: LoopFound) -> int | None:
-    """Put the first thing that a loop does into a loop in front of it. Returns its id; None if the loop does one thing
-    only, or it cannot be told apart from the rest."""
+def divide(graph: fx.Graph, loop: LoopFound) -> Callable[[], int] | None:
+    """What puts the first thing that a loop does into a loop in front of it, and returns its id; None if the loop does
+    one thing only, or it cannot be told apart from the rest."""
     if len(loop.iterations) != 2 or any(changes_mode(node) or node.target in WAYS for node in loop.nodes):
         return None
     start, last = loop.iterations[0][0], loop.iterations[-1][2]
     if any(node.target is markers.LOOP_BEGIN and start < node < last for node in graph.nodes if node not in loop.nodes):
         return None  # a loop within the loop
-    for node in hoistable(graph, loop):
-        start.prepend(node)
-    inside = {n for begin, body, end in loop.iterations for n in (begin, *body, end) if begin <= n <= end}
+    hoisted = hoistable(graph, loop)
+    inside = loop.nodes - set(hoisted)
     found = [_first(loop, which, inside) for which in (0, 1)]
     if found[0] is None or found[1] is None:
         return None
-    (first, rest), (other, _) = found[0], found[1]
+    (first, rest), (other, others) = found[0], found[1]
     prefixes = [Prefix((), part.nodes, part.listed) for part in (first, other)]
     outer = {n for part in (first, rest) for node in part.nodes for n in node.all_input_nodes if n not in inside}
-    if not alike(*prefixes) or not all(n < start for n in outer):
+    if not alike(*prefixes) or not all(n < start for n in outer - set(hoisted)):
         return None
-    kept = [set(one[1].nodes) for one in found if one is not None]
-    number = split(graph, loop, prefixes)
-    for needed, (_, body, _) in zip(kept, loop.iterations, strict=True):
-        _forget(graph, (node for node in body if node in inside), needed)
-    return number
+
+    def put_in_front() -> int:
+        for node in hoisted:
+            start.prepend(node)
+        number = split(graph, loop, prefixes)
+        for needed, (_, body, _) in zip((rest.nodes, others.nodes), loop.iterations, strict=True):
+            _forget(graph, (node for node in body if node in inside), set(needed))
+        return number
+
+    return put_in_front
 
 
 def _forget(graph: fx.Graph, body: Iterable[fx.Node], needed: set[fx.Node]) -> None:
@@ -115,11 +118,11 @@ def _first(loop: LoopFound, which: int, inside: set[fx.Node]) -> tuple[_Part, _P
     single += [_part([], [pair], body, local) for pair in entries]
     parts: list[_Part] = []
     for one in single:
-        same = [part for part in parts if not writes.isdisjoint(_both(part, one)) or _lists_the_same(part, one)]
+        same = [part for part in parts if writes.intersection(part.nodes, one.nodes) or _lists_the_same(part, one)]
         parts = [*(part for part in parts if part not in same), _together([*same, one], body)]
     order = {node: i for i, node in enumerate(body)}
     parts.sort(key=lambda part: min(order[n] for n in part.effects))
-    if len(parts) < 2 or any(storage(n) is None for part in parts for n in part.nodes if _is_tensor(n)):
+    if len(parts) < 2 or any(storage(n) is None for part in parts for n in part.nodes if is_tensor(n)):
         return None
     first, rest = parts[0], _together(parts[1:], body)
     return (first, rest) if _apart(first, rest, order, begin, given) else None
@@ -142,19 +145,10 @@ def _together(parts: list[_Part], body: list[fx.Node]) -> _Part:
     return _Part(tuple(n for n in body if n in writes), listed, tuple(n for n in body if n in nodes))
 
 
-def _both(one: _Part, other: _Part) -> set[fx.Node]:
-    """What of the one the other looks at, or the other way round, or both write."""
-    return set(one.nodes) & set(other.nodes)
-
-
 def _lists_the_same(one: _Part, other: _Part) -> bool:
     """Do lists of both hold one tensor? What is done to it later is seen through either."""
     held = [{storage(entry) for _, entry in part.listed} - {None} for part in (one, other)]
     return not held[0].isdisjoint(held[1])
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(example(node), torch.Tensor)
 
 
 def _repeatable(node: fx.Node) -> bool:

@@ -12,7 +12,7 @@ from packpass.semantics.memory import aliases_of
 from packpass.semantics.names import base_name, is_in_place
 from packpass.semantics.pointwise import ARITHMETIC, DIVIDING, PROMOTING, broadcasts
 from passes.document_loops.bits import MOST, of_affine, of_arithmetic
-from passes.document_loops.integers import Affine, Bound, Check, Window
+from passes.document_loops.integers import Affine, Bound, Check, Invariant, Window
 from passes.document_loops.machine import (
     OPAQUE,
     PER_DOCUMENT,
@@ -56,6 +56,16 @@ def document_view(machine: Machine, term: Term, of: Any) -> Document:
     """A tensor that may share memory with ``of`` (a `Document` or a `Slot`)."""
     memory = of.cell if isinstance(of, Document) else of.segment.store
     return Document(Cell(machine.intern(term), parent=(memory, memory.version)))
+
+
+def shared_size(machine: Machine, arg: Any) -> Outside | None:
+    """A number from outside of the loop, as an argument of the whole-row form; None for one of the document."""
+    number = machine.affine(arg)
+    single = number.single() if number is not None else None
+    if single is None or not isinstance(single[0], Invariant) or single[1]:
+        return None
+    found: Outside = machine.intern(Outside(single[0].node))
+    return found
 
 
 def is_per_document(value: Any) -> bool:

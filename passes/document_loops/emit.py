@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from packpass.ops._library import NAMESPACE
-from packpass.semantics import example
+from packpass.semantics import example, is_tensor
 from packpass.semantics.build import Builder, NotBuilt
 from passes.document_loops import emit_documents
 from passes.document_loops.boundaries import summed
@@ -91,8 +91,8 @@ class Emitter:
     def _beside_the_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments of an op of packpass, on the device of the first, which is the row: boundaries may come from the
         host, or a row may be made there."""
-        first = next((a for a in args if _is_tensor(a)), None)
-        return args if first is None else tuple(self.on(a, example(first).device) if _is_tensor(a) else a for a in args)
+        first = next((a for a in args if is_tensor(a)), None)
+        return args if first is None else tuple(self.on(a, example(first).device) if is_tensor(a) else a for a in args)
 
     def on(self, node: fx.Node, device: torch.device) -> fx.Node:
         """A tensor on a device, moved there at most once."""
@@ -170,7 +170,7 @@ class Emitter:
             window = Window(back=window.last) if window.last is not None else Window(front=window.first or 0)
             inside, outside = outside, inside
         mask = self._mask_for(window, dim)
-        like = next((n for n in (inside, outside) if _is_tensor(n)), mask)
+        like = next((n for n in (inside, outside) if is_tensor(n)), mask)
         return self.call(torch.where, self.on(mask, example(like).device), inside, outside)
 
     # --- terms ----------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class Emitter:
             return self.call(torch.arange, documents, device=self.device)
 
         made = self._total(value, entries)
-        return made if _is_tensor(made) else self.call(torch.full, (documents,), made, device=self.device)
+        return made if is_tensor(made) else self.call(torch.full, (documents,), made, device=self.device)
 
     def _total(self, value: Affine, entries: Callable[[Any], Any]) -> Any:
         """The sum that a number is; ``entries`` makes those of a vector. Numbers of Python have more than 32 bits."""
@@ -307,7 +307,7 @@ class Emitter:
                 part = self._derived(atom.function, [self._total(arg, entries) for arg in atom.args])
             else:
                 part = atom.node if isinstance(atom, Invariant) else entries(atom)
-            if large and _is_tensor(part) and example(part).dtype is torch.int32:
+            if large and is_tensor(part) and example(part).dtype is torch.int32:
                 part = self.call("long", part, method=True)
             part = self.call(operator.mul, part, c) if c != 1 else part
             total = self.call(operator.add, part, total) if isinstance(total, fx.Node) or total else part
@@ -385,10 +385,6 @@ class Emitter:
         """0-d bool: does a condition over `entries` hold for every document of at least ``least`` slots?"""
         reached = self.on(self.reaches(least), example(holds).device)
         return self.call(torch.all, self.call(torch.logical_or, holds, self.call(torch.logical_not, reached)))
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, fx.Node) and isinstance(example(value), torch.Tensor)
 
 
 def _python(value: Any) -> Any:

@@ -202,22 +202,24 @@ def check_number(emitter: Emitter, at: fx.Node, extent: fx.Node, least: int, mes
     return inside
 
 
+def slot_number(emitter: Emitter, position: Affine | Term, extent: fx.Node, least: int) -> tuple[fx.Node, fx.Node]:
+    """The number that names a slot of every document's row, counted from the first one of ``extent``, and for which
+    documents it is one. The others raise, as in eager."""
+    at = emitter.node(position) if isinstance(position, Term) else vector_of(emitter, position, torch.int64)
+    at = emitter.on(at, emitter.device)
+    inside = check_number(emitter, at, extent, least, "packpass: a slot named by its number lies outside of the row")
+    wrapped = emitter.call(operator.add, at, extent)
+    return emitter.call(torch.where, emitter.call(operator.lt, at, 0), wrapped, at), inside
+
+
 def _point(emitter: Emitter, read: PointRead) -> fx.Node:
     """Any slot of the row, as eager's index finds it: documents without slots may read a neighbour's."""
     row = emitter.node(read.row)
-    own = read.position
-    at = emitter.node(own) if isinstance(own, Term) else vector_of(emitter, own, torch.int64)
-    at = emitter.on(at, example(row).device)
     extent = emitter.call(torch.ops.aten.sym_size.int, row, example(row).dim() + read.row.dim)
-    inside = emitter.call(
-        torch.logical_and,
-        emitter.call(operator.ge, at, emitter.call(operator.neg, extent)),
-        emitter.call(operator.lt, at, extent),
+    at, _ = slot_number(emitter, read.position, extent, read.least)
+    at = emitter.call(
+        torch.clamp, emitter.on(at, example(row).device), min=0, max=emitter.call(operator.sub, extent, 1)
     )
-    message = "packpass: a slot read by its number lies outside of the row"
-    emitter.call(torch._assert_async, emitter.for_every_document(inside, read.least), message)
-    at = emitter.call(torch.where, emitter.call(operator.lt, at, 0), emitter.call(operator.add, at, extent), at)
-    at = emitter.call(torch.clamp, at, min=0, max=emitter.call(operator.sub, extent, 1))
     taken = emitter.call(torch.index_select, row, read.row.dim, at)
     return emitter.call(torch.movedim, taken, read.row.dim, 0) if read.row.dim != -example(row).dim() else taken
 
@@ -267,18 +269,25 @@ def _spread(emitter: Emitter, value: Spread) -> fx.Node:
     return out
 
 
+def lined_up(emitter: Emitter, value: Term | Outside, base: fx.Node, rank: int) -> fx.Node:
+    """What is assigned to (a part of ``rank`` of) a value of every document, in its dtype; that of a document against
+    the last dimensions, as eager has it."""
+    node, like = emitter.node(value), example(base)
+    if example(node).dtype != like.dtype or example(node).device != like.device:
+        node = emitter.call("to", node, device=like.device, dtype=like.dtype, method=True)
+    if isinstance(value, Term):
+        for _ in range(rank - example(node).dim()):
+            node = emitter.call(torch.unsqueeze, node, 1)
+    return node
+
+
 def _doc_assign(emitter: Emitter, value: DocAssign) -> fx.Node:
     """``row[...] = value`` for every document, in the row's dtype and shape."""
     base = emitter.node(value.base)
     like = example(base)
     new: Any = value.value
     if isinstance(new, (Term, Outside)):
-        node = emitter.node(new)
-        if example(node).dtype != like.dtype or example(node).device != like.device:
-            node = emitter.call("to", node, device=like.device, dtype=like.dtype, method=True)
-        if isinstance(new, Term):
-            for _ in range(like.dim() - example(node).dim()):
-                node = emitter.call(torch.unsqueeze, node, 1)
+        node = lined_up(emitter, new, base, like.dim())
         if tuple(example(node).shape) != tuple(like.shape):
             node = emitter.call("expand_as", node, base, method=True)
         new = node

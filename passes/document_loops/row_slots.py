@@ -20,7 +20,7 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.documents import as_term, cast, read_cell
 from passes.document_loops.elsewhere import own_documents
-from passes.document_loops.emit_documents import check_number, enough_rows, vector_of
+from passes.document_loops.emit_documents import enough_rows, lined_up, slot_number
 from passes.document_loops.emit_shifts import stored
 from passes.document_loops.integers import Affine
 from passes.document_loops.machine import Cell, Document, Machine, Slot
@@ -34,29 +34,9 @@ _ops = torch.ops.packpass
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RowSlot(Term):
-    """The slot ``position`` of the row ``of``, along the dimension ``at`` of all rows, in documents of at least
-    ``least`` slots."""
-
-    of: DocRow
-    at: int
-    position: Position
-    least: int
-    dim: int = 0
-
-    def emit(self, emitter: Emitter) -> fx.Node:
-        """[N + 1, ...], the last entry of zeros."""
-        x = emitter.selected(self.of)
-        enough_rows(emitter, self.of, x)
-        rows = self.of.dim % example(x).dim()
-        if (rows, self.at) != (0, 1):
-            x = emitter.call(torch.movedim, x, [rows, self.at], [0, 1])
-        return _taken(emitter, x, self.position, self.least)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class SlotOf(Term):
-    """The slot ``position`` along the dimension ``at`` (negative) of a value that documents have one of each."""
+    """The slot ``position`` along the dimension ``at`` (negative) of a value that documents have one of each, in
+    documents of at least ``least`` slots."""
 
     of: Term
     at: int
@@ -65,11 +45,26 @@ class SlotOf(Term):
     dim: int = 0
 
     def emit(self, emitter: Emitter) -> fx.Node:
-        """[N + 1, ...]"""
-        x = emitter.node(self.of)
+        """[N + 1, ...], the last entry of zeros."""
+        x = self._rows(emitter)
         if example(x).dim() + self.at != 1:
             x = emitter.call(torch.movedim, x, self.at, 1)
-        return _taken(emitter, x, self.position, self.least)
+        width = emitter.call(torch.ops.aten.sym_size.int, x, 1)
+        at, inside = slot_number(emitter, self.position, width, self.least)
+        own = emitter.call(torch.logical_and, inside, emitter.reaches(0))
+        places = emitter.call(torch.add, emitter.call(operator.mul, emitter.entries(), width), at)
+        places = emitter.call(torch.where, own, places, -1)
+        made: fx.Node = emitter.call(_ops.gather_places.default, emitter.call(torch.flatten, x, 0, 1), places, 0)
+        return made
+
+    def _rows(self, emitter: Emitter) -> fx.Node:
+        """The rows that slots are taken of; outer ones as they are, without one for the entry that means nothing."""
+        if not isinstance(self.of, DocRow) or self.of.k:
+            return emitter.node(self.of)
+        x = emitter.selected(self.of)
+        enough_rows(emitter, self.of, x)
+        rows = self.of.dim % example(x).dim()
+        return emitter.call(torch.movedim, x, rows, 0) if rows else x
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,28 +83,21 @@ class WithSlot(Term):
         base = emitter.node(self.of)
         rank = example(base).dim()
         width = emitter.call(torch.ops.aten.sym_size.int, base, rank + self.at)
-        at, inside = _number(emitter, self.position, width, self.least)
+        at, inside = slot_number(emitter, self.position, width, self.least)
         here = emitter.call(operator.eq, emitter.call(torch.arange, width, device=emitter.device), _behind(emitter, at))
         inside = emitter.call(torch.logical_and, inside, emitter.reaches(self.least))
         here = emitter.call(torch.logical_and, here, _behind(emitter, inside))
         for _ in range(rank + self.at - 1):
             here = emitter.call(torch.unsqueeze, here, 1)
-        new = self._fitted(emitter, example(base), rank)
-        made: fx.Node = emitter.call(
-            torch.where, emitter.on(emitter.along(here, self.at), example(base).device), new, base
-        )
+        here = emitter.on(emitter.along(here, self.at), example(base).device)
+        made: fx.Node = emitter.call(torch.where, here, self._beside_others(emitter, base, rank - 1), base)
         return made
 
-    def _fitted(self, emitter: Emitter, like: Any, rank: int) -> Any:
-        """What is put there, in the dtype of the whole and lined up with it."""
+    def _beside_others(self, emitter: Emitter, base: fx.Node, rank: int) -> Any:
+        """What is put there, of the ``rank`` of a slot of every document, lined up with all slots."""
         if not isinstance(self.value, (Term, Outside)):
-            return stored(self.value, like.dtype)
-        new = emitter.on(emitter.node(self.value), like.device)
-        if example(new).dtype != like.dtype:
-            new = emitter.call("to", new, like.dtype, method=True)
-        if isinstance(self.value, Term):
-            for _ in range(rank - 1 - example(new).dim()):  # a slot has a dimension less than the whole
-                new = emitter.call(torch.unsqueeze, new, 1)
+            return stored(self.value, example(base).dtype)
+        new = lined_up(emitter, self.value, base, rank)
         if example(new).dim() >= -self.at:
             new = emitter.call(torch.unsqueeze, new, example(new).dim() + self.at + 1)
         return new
@@ -120,26 +108,6 @@ Position = Affine | Term
 
 def _behind(emitter: Emitter, vector: fx.Node) -> fx.Node:
     return emitter.call(torch.unsqueeze, vector, 1)
-
-
-def _number(emitter: Emitter, position: Position, width: fx.Node, least: int) -> tuple[fx.Node, fx.Node]:
-    """The number of a slot in every document, counted from the first one, and for which documents it is one."""
-    at = emitter.node(position) if isinstance(position, Term) else vector_of(emitter, position, torch.int64)
-    at = emitter.on(at, emitter.device)
-    inside = check_number(emitter, at, width, least, "packpass: a slot named by its number lies outside of the row")
-    wrapped = emitter.call(operator.add, at, width)
-    return emitter.call(torch.where, emitter.call(operator.lt, at, 0), wrapped, at), inside
-
-
-def _taken(emitter: Emitter, x: fx.Node, position: Position, least: int) -> fx.Node:
-    """Of ``[rows, width, ...]`` one slot of every document's row."""
-    width = emitter.call(torch.ops.aten.sym_size.int, x, 1)
-    at, inside = _number(emitter, position, width, least)
-    own = emitter.call(torch.logical_and, inside, emitter.reaches(0))
-    places = emitter.call(torch.add, emitter.call(operator.mul, emitter.entries(), width), at)
-    places = emitter.call(torch.where, own, places, -1)
-    made: fx.Node = emitter.call(_ops.gather_places.default, emitter.call(torch.flatten, x, 0, 1), places, 0)
-    return made
 
 
 def slot_of_row(machine: Machine, base: fx.Node, dim: int, position: Position, node: fx.Node) -> Document | None:
@@ -165,11 +133,6 @@ def _slot(machine: Machine, cell: Cell, spot: tuple[int, Position], node: fx.Nod
     term: Term
     if isinstance(position, Affine) and position.is_const:
         term = Apply(torch.select, False, (read_cell(cell, node), at, position.const), (), 0)
-    elif cell.outer is not None and not cell.version:
-        rank = example(cell.outer.node).dim() - sum(isinstance(entry, int) for entry in cell.outer.index)
-        rows = cell.outer.dim % rank
-        place = rank - 1 + at
-        term = RowSlot(cell.outer, place + (place >= rows), position, machine.least)
     else:
         term = SlotOf(read_cell(cell, node), at, position, machine.least)
     made: Term = machine.intern(term)

@@ -39,11 +39,11 @@ from passes.document_loops.documents import (
     lifted,
     number,
     reinterpreted,
+    shared_size,
     spread,
 )
 from passes.document_loops.elsewhere import anywhere, elsewhere
 from passes.document_loops.indices import expand_index
-from passes.document_loops.integers import Invariant
 from passes.document_loops.machine import (
     Cell,
     Document,
@@ -169,7 +169,7 @@ def _item(machine: Machine, node: fx.Node) -> Any:
     if slot is not None:
         return document(machine, Apply(torch.unsqueeze, False, (slot.cell.term, 1), (), 0))
     entries: tuple[Any, ...] = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    numbers = {bound: _shared_number(machine, bound) for bound in _bounds(entries)}
+    numbers = {bound: shared_size(machine, bound) for bound in _bounds(entries)}
     value, term, _ = source(machine, node, {bound for bound, number in numbers.items() if number is not None})
     if len(node.all_input_nodes) != 1 + len(numbers) or any(isinstance(e, (bool, list)) for e in entries):
         raise Refused("no-rule", "this index into a per-document value has no rule", node)
@@ -181,15 +181,6 @@ def _bounds(entries: tuple[Any, ...]) -> list[fx.Node]:
     """The numbers that slices of an index begin and end at, without constants."""
     ends = [end for e in entries if isinstance(e, slice) for end in (e.start, e.stop)]
     return [end for end in dict.fromkeys(ends) if isinstance(end, fx.Node)]
-
-
-def _shared_number(machine: Machine, bound: fx.Node) -> Any:
-    """A number from outside of the loop, as the whole-row form has it; None for one of the document."""
-    number = machine.affine(bound)
-    single = number.single() if number is not None else None
-    if single is None or not isinstance(single[0], Invariant) or single[1]:
-        return None
-    return machine.intern(Outside(single[0].node))
 
 
 @documents("narrow")

@@ -10,13 +10,13 @@ from torch import fx
 from packpass.semantics import argument, example
 from packpass.semantics.meaning import axis_indices
 from packpass.semantics.views import TRANSPOSING, permutation_of
-from passes.document_loops.documents import length
-from passes.document_loops.integers import FULL, Affine, Bound, Invariant
+from passes.document_loops.documents import length, shared_size
+from passes.document_loops.integers import FULL, Affine, Bound
 from passes.document_loops.machine import OPAQUE, Machine, Segment, frozen_args
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.parts import Cut, sizes_of
 from passes.document_loops.rules import bound_arguments, documents, outside_call, rule
-from passes.document_loops.terms import LENGTH, Apply, Outside
+from passes.document_loops.terms import LENGTH, Apply
 from passes.refused import Refused
 
 
@@ -63,11 +63,10 @@ def shape_with_length(machine: Machine, sizes: Any, node: fx.Node, *others: Any)
             out.append(LENGTH)
             at = d
         else:
-            value = machine.affine(size)
-            single = value.single() if value is not None else None
-            if single is None or not isinstance(single[0], Invariant) or single[1]:
+            shared = shared_size(machine, size)
+            if shared is None:
                 raise Refused("no-rule", f"{label(node)} with a size that is not understood has no rule", node)
-            out.append(Outside(single[0].node))
+            out.append(shared)
     if at is None:
         raise Refused("no-rule", f"{label(node)} has no dimension of the document's length", node)
     return tuple(out), at - len(out)

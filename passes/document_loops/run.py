@@ -49,27 +49,31 @@ def run_loops(gm: fx.GraphModule, number: int, context: PassContext) -> list[Rew
     result = run_loop(gm.graph, number, context)
     if isinstance(result, Rewrite):
         return [result]
-    for part in (_made_longer, divide):
-        done = _in_two(gm, number, context, part)
+    for division in (_made_longer, divide):
+        done = _in_two(gm, number, context, division)
         if done:
             return [*done]
     return [result]
 
 
-def _made_longer(graph: fx.Graph, loop: LoopFound) -> int | None:
+Division = Callable[[fx.Graph, LoopFound], Callable[[], int] | None]
+"""Finds what may be a loop of its own; what it returns puts that in front of the loop, and returns the new one's id."""
+
+
+def _made_longer(graph: fx.Graph, loop: LoopFound) -> Callable[[], int] | None:
     prefixes = made_longer(loop)
-    return put_in_front(graph, loop, prefixes) if prefixes else None
+    return functools.partial(put_in_front, graph, loop, prefixes) if prefixes else None
 
 
-def _in_two(
-    gm: fx.GraphModule, number: int, context: PassContext, part: Callable[[fx.Graph, LoopFound], int | None]
-) -> list[Rewrite]:
-    """Rewrite a loop as several, of which ``part`` puts the first in front of it; nothing, and the graph as it was, if
-    one of them stays."""
-    graph, loop = copy_of(gm.graph), numbered(gm.graph, number)
-    separate = used_beside_written(gm.graph, loop)
-    before = part(gm.graph, loop)
-    first = None if before is None else run_loop(gm.graph, before, at_line_of(context, before, number))
+def _in_two(gm: fx.GraphModule, number: int, context: PassContext, division: Division) -> list[Rewrite]:
+    """Rewrite a loop as several; nothing, and the graph as it was, if there is one only, or one of them stays."""
+    loop = numbered(gm.graph, number)
+    divide_it = division(gm.graph, loop)
+    if divide_it is None:
+        return []
+    graph, separate = copy_of(gm.graph), used_beside_written(gm.graph, loop)
+    before = divide_it()
+    first = run_loop(gm.graph, before, at_line_of(context, before, number))
     rest = run_loops(gm, number, context) if isinstance(first, Rewrite) else []
     done = [one for one in (first, *rest) if isinstance(one, Rewrite)]
     if not rest or len(done) <= len(rest):

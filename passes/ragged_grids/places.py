@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
-from packpass.semantics import example
+from packpass.semantics import example, is_tensor
 from passes.ragged_grids.documents import DIVISIONS, OPERATORS, Documents
 from passes.ragged_grids.sizes import SLOT, Free
 from passes.refused import Refused
@@ -179,8 +179,3 @@ class Places:
 def _is_of_slots(node: fx.Node) -> bool:
     """Does a tensor of places differ from slot to slot only, not along dimensions that documents share?"""
     return all(statically_known_true(size == 1) for size in example(node).shape[1:])
-
-
-def is_tensor(value: Any) -> bool:
-    """Is it a node with a tensor, and not a number?"""
-    return isinstance(value, fx.Node) and isinstance(example(value), torch.Tensor)

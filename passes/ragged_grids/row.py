@@ -10,9 +10,9 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
-from packpass.semantics import example
+from packpass.semantics import example, is_tensor
 from passes.ragged_grids.documents import Documents
-from passes.ragged_grids.places import ALL, Places, Slots, is_tensor, slots_of
+from passes.ragged_grids.places import ALL, Places, Slots, slots_of
 from passes.ragged_grids.sizes import SLOT, Free, placed
 from passes.ragged_grids.terms import (
     Applied,
