@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import operator
+import re
 import sys
 from typing import Any
 
@@ -146,6 +147,22 @@ def test_a_view_in_generated_code_guards_on_no_size() -> None:
                 assert torch.equal(compiled(x), x.view(-1, 2) * 2 + 1)
         assert "packpass_compat" not in "".join(modules)
         assert counter.frame_count == 1
+
+
+def test_a_buffer_in_generated_code_is_computed_once() -> None:
+    with torch.library._scoped_library("packpass_compat", "DEF") as library:
+        library.define("kept(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl("kept", torch.clone, "CompositeExplicitAutograd")
+        torch.library.register_fake("packpass_compat::kept", torch.empty_like, lib=library)
+        op = torch.ops.packpass_compat.kept.default
+        _compat.register_inductor_buffer(op)
+        compiled = torch.compile(lambda x, y: op(x.sin())[:, None] + y)
+        with _compat.empty_compile_caches(), _compat.generated_code() as modules:
+            x, y = torch.arange(4.0), torch.ones(4, 100)
+            assert torch.allclose(compiled(x, y), x.sin()[:, None] + y)
+        code = "".join(modules)
+        assert "packpass_compat.kept.default(" not in code
+        assert re.search(r"empty_strided_cpu\(\(4, ?\)", code), "inlined into what reads it"
 
 
 def test_assert_async_raises_at_once_on_the_cpu_with_its_message() -> None:

@@ -63,6 +63,17 @@ def register_inductor_pointwise(op: Any, sizes: Callable[..., list[Any]], value:
     register_lowering(op, type_promotion_kind=None)(lower)
 
 
+def register_inductor_buffer(op: Any) -> None:
+    """Let Inductor compute the argument of ``op(x)`` into a buffer, which readers load instead of computing it anew."""
+    from torch._inductor.lowering import register_lowering
+
+    def lower(x: Any) -> Any:
+        x.realize()
+        return x
+
+    register_lowering(op, type_promotion_kind=None)(lower)
+
+
 def register_inductor_table(op: Any, sizes: Callable[..., list[Any]], entry: Callable[..., Any], dtype: Any) -> None:
     """Let Inductor compute ``op(vector, total, number)`` once per graph, as a buffer that its readers load.
 

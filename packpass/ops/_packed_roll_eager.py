@@ -15,7 +15,21 @@ def gather_kernel(
     x: Tensor, cu_seqlens: Tensor, shift: int, dim: int, fill: Scalar | None, cu_seqlens_padded: Tensor | None = None
 ) -> Tensor:
     """Device-independent form: one binary search and one gather per slot, no host read."""
-    total = x.shape[dim]
+    source, filled = sources(cu_seqlens, x.shape[dim], shift, fill is None, cu_seqlens_padded)
+    rolled = as_bits(x.contiguous()).index_select(dim, source)
+    if filled is None or fill is None:
+        return rolled.view(x.dtype)
+    return torch.where(along(filled, x.dim(), dim % x.dim()), fill_bits(fill, x.dtype, x.device), rolled).view(x.dtype)
+
+
+def sources(
+    cu_seqlens: Tensor, total: int, shift: int, around: bool, cu_seqlens_padded: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Where every slot has its value from (int64 [total], within the row), and whether it gets the fill instead.
+
+    Args:
+        around: documents are turned around, so that nothing is filled.
+    """
     begin = cu_seqlens if cu_seqlens_padded is None else cu_seqlens_padded
     passed = boundaries_passed(begin, total)
     last = begin.shape[0] - 1
@@ -25,15 +39,13 @@ def gather_kernel(
     stop = start + cu_seqlens.index_select(0, following) - cu_seqlens.index_select(0, document)
     slots = torch.arange(total, device=begin.device)  # int64: int32 would overflow by a huge shift
     wanted = slots - shift
-    if fill is None:
+    if around:
         wrapped = start + (wanted - start) % (stop - start).clamp(min=1)
         source = torch.where(in_document & (slots < stop), wrapped, slots)
-        return as_bits(x.contiguous()).index_select(dim, source.clamp(0, max(total - 1, 0))).view(x.dtype)
+        return source.clamp(0, max(total - 1, 0)), None
     missing = (wanted < start) | (wanted >= stop) | (slots >= stop)
     source = torch.where(in_document, wanted.clamp(0, max(total - 1, 0)), slots)
-    rolled = as_bits(x.contiguous()).index_select(dim, source)
-    filled = along(in_document & missing, x.dim(), dim % x.dim())
-    return torch.where(filled, fill_bits(fill, x.dtype, x.device), rolled).view(x.dtype)
+    return source, in_document & missing
 
 
 def cpu_kernel(

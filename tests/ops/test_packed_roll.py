@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from packpass.ops import packed_roll
 from packpass.ops._packed_roll_eager import cpu_kernel, gather_kernel
-from packpass.ops._packed_roll_inductor import decomposition, patch_form, select_form
+from packpass.ops._packed_roll_inductor import decomposition, patch_form, rows_form, select_form
 from tests.ops import reference
 
 DTYPES = [
@@ -54,6 +54,7 @@ def test_forms_of_the_compiler(layout: str, shift: int, fill: int | None) -> Non
     cu = torch.tensor(LAYOUTS[layout])
     x = reference.sample(torch.float32, 30, 3)
     assert torch.equal(patch_form(x, cu, shift, 0, fill), as_loop(x, cu, shift, 0, fill))
+    assert torch.equal(rows_form(x, cu, shift, 0, fill, None), as_loop(x, cu, shift, 0, fill))
     if fill is not None:
         assert torch.equal(select_form(x, cu, shift, 0, fill), as_loop(x, cu, shift, 0, fill))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from packpass.ops import _window_mask, packed_roll, pad_cu_seqlens, position_ids, segment_ids
 from packpass.ops._packed_roll_eager import gather_kernel
-from packpass.ops._packed_roll_inductor import patch_form, select_form
+from packpass.ops._packed_roll_inductor import patch_form, rows_form, select_form
 from tests.ops import reference
 
 MANY = settings(max_examples=150, deadline=None, derandomize=True)
@@ -35,6 +35,7 @@ def test_every_kernel_is_the_loop(row: tuple[int, Tensor], shift: int, fill: int
     x = reference.sample(torch.int64, *((total, 2) if dim == 0 else (2, total)))
     expected = reference.roll(x, cu, shift, dim, fill)
     assert torch.equal(packed_roll(x, cu, shift, dim, fill), expected)
+    assert torch.equal(rows_form(x, cu, shift, dim, fill, None), expected)
     assert torch.equal(gather_kernel(x, cu, shift, dim, fill), expected)
 
 
@@ -62,6 +63,7 @@ def test_padded(row: tuple[int, Tensor], shift: int, fill: int | None, data: st.
     x = reference.sample(torch.int64, total)
     expected = reference.roll(x, cu, shift, 0, fill, padded)
     assert torch.equal(packed_roll(x, cu, shift, 0, fill, padded), expected)
+    assert torch.equal(rows_form(x, cu, shift, 0, fill, padded), expected)
     assert torch.equal(gather_kernel(x, cu, shift, 0, fill, padded), expected)
 
 

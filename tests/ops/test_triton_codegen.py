@@ -73,15 +73,25 @@ def test_tokens_are_loaded_and_stored_as_vectors() -> None:
     assert re.search(r"st\.global\S*\.v2\.b64", ptx)
 
 
-def test_hidden_states_search_once_per_row() -> None:
-    """Two kernels on purpose: one search per row (1,024 elements share it), then the copy with vector loads."""
-    source = triton_source(lambda x, cu: roll(x, cu, -1, 0), HIDDEN, CU)
+@pytest.mark.parametrize("fill", [0, None])
+@pytest.mark.parametrize("shift", [-1, 3, 40])
+def test_hidden_states_search_once_per_row(shift: int, fill: int | None) -> None:
+    """Two kernels on purpose: one search per row (1,024 elements share it), then the copy, whose elements load one
+    number beside themselves, and themselves once and as vectors."""
+    source = triton_source(lambda x, cu: roll(x, cu, shift, 0, fill), HIDDEN, CU)
     search, copy = kernels(source)
     assert launches(source) == 2
+    assert extern_calls(source) == []
     assert "bucketize" in search.source
     assert "bucketize" not in copy.source
     assert "xnumel = 16384\n" in search.source
+    assert len(re.findall(r"tl\.load", copy.source)) == 2
     assert re.search(r"ld\.global\S*\.v[24]\.b32", to_ptx(copy))
+
+
+def test_rolls_of_hidden_states_by_one_table() -> None:
+    source = triton_source(lambda x, y, cu: [roll(x, cu, -1, 0), roll(y, cu, -1, 0)], HIDDEN, HIDDEN, CU)
+    assert sum("bucketize" in kernel.source for kernel in kernels(source)) == 1
 
 
 def test_many_rolls_with_sums() -> None:
