@@ -74,6 +74,7 @@ class Program:
     reads: int = 0  # numbers that the program itself needs on the host: the size of its result
     graphs: int = 2  # over the counted sizes
     rule: str = "vectorize_segments"  # the pass that rewrites it
+    unfit: bool = False  # some sizes fail a check and run document by document; on a GPU a failed check is the end
 
     def __str__(self) -> str:
         return self.name
@@ -121,7 +122,7 @@ def _register(table: dict[str, Program], args: str, options: dict[str, Any]) -> 
     defaults: dict[str, Any] = dict(
         wrap=None, where=(), demand=False, must_refuse=False, refusal=False, why="", min_len=0, lead_empty=True,
         tail=True, exact=True, mutates=False, depends=True, observe=None, shapes=None,
-        reads=0, graphs=2, rule="vectorize_segments",
+        reads=0, graphs=2, rule="vectorize_segments", unfit=False,
     )  # fmt: skip
     unknown = options.keys() - defaults.keys()
     if unknown:

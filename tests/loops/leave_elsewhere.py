@@ -141,7 +141,7 @@ def twice_two_documents(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@leave("f[2*T] cu", lead_empty=False)
+@leave("f[2*T] cu", lead_empty=False, unfit=True)
 def more_than_the_row_has(x: Tensor, cu: Tensor) -> Tensor:
     """Slices are cut at the row's end."""
     y = x.clone()
@@ -179,7 +179,7 @@ def parts_that_overlap_are_added_to(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@leave("f[T,3] cu", depends=False, tail=False, why="what a document writes is written again for the next")
+@leave("f[T,3] cu", depends=False, tail=False, why="what a document writes is written again for the next", unfit=True)
 def parts_that_overlap_are_set(x: Tensor, cu: Tensor) -> Tensor:
     out = x * 2
     for i, n in enumerate(cu.diff().tolist()):

@@ -15,7 +15,7 @@ def _twice(x: Tensor, y: Tensor, cu: Tensor) -> tuple[Any, ...]:
     return x, y, cu, cu * 2
 
 
-@leave("f[T] cu", tail=False, why="a negative number of slots is cut off")
+@leave("f[T] cu", tail=False, why="a negative number of slots is cut off", unfit=True)
 def filled_up_with_less_than_nothing(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([F.pad(x[s:e], (0, (e - s) // 2 * -1)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 

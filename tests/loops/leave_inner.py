@@ -55,7 +55,7 @@ def slots_in_steps(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([x[cu[i] : cu[i + 1]][numbers[i] :: 2] for i in range(len(cu) - 1)])
 
 
-@leave("f[T,3] i[N] cu", wrap=small_numbers, tail=False)
+@leave("f[T,3] i[N] cu", wrap=small_numbers, tail=False, unfit=True)
 def beyond_the_document(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
     out = []
     for s, e, n in zip(cu[:-1].tolist(), cu[1:].tolist(), numbers.tolist(), strict=True):

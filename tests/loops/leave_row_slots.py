@@ -43,7 +43,7 @@ def two_slots_that_may_be_one(x: Tensor, scores: Tensor, lengths: Tensor) -> Ten
     return out
 
 
-@leave("f[N,9] f[N] cu", wrap=_chosen, depends=False, tail=False, why="numbers below zero count from the end")
+@leave("f[N,9] f[N] cu", wrap=_chosen, depends=False, tail=False, unfit=True, why="some numbers count from the end")
 def slots_from_the_end(x: Tensor, scores: Tensor, numbers: Tensor) -> Tensor:
     out = x * 2
     for i in range(len(scores)):

@@ -121,7 +121,7 @@ def _some_below_zero(x: Tensor, cu: Tensor) -> Args:
     return x, cu.diff() % 8 - 3
 
 
-@leave("f[N,9,3] cu", wrap=_some_below_zero, depends=False, tail=False, why="numbers below zero mean something else")
+@leave("f[N,9,3] cu", wrap=_some_below_zero, depends=False, tail=False, unfit=True, why="some numbers are below 0")
 def first_of_slices_that_count_from_the_end(x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     parts = [x[i, : n // 2] * n for i, n in enumerate(numbers.tolist())]
     return torch.cat(parts), parts[0].new_zeros(2)

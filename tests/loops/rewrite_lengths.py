@@ -189,13 +189,13 @@ def split_at_boundaries_and_counted(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([part.cumsum(0) * i for i, part in enumerate(x.tensor_split(cu[1:].tolist()))])
 
 
-@program("f[T] cu", tail=False, demand=True)
+@program("f[T] cu", tail=False, demand=True, unfit=True)
 def split_at_falling_places(x: Tensor, cu: Tensor) -> Tensor:
     """No boundaries: a part that would end before it begins has no slots, and the next one has some of its own."""
     return torch.cat([part.flip(0) for part in x.tensor_split(cu[1:-1].flip(0).tolist())])
 
 
-@program("f[T,2] cu", tail=False, demand=True)
+@program("f[T,2] cu", tail=False, demand=True, unfit=True)
 def split_at_places_from_the_end(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack([part.sum(0) for part in torch.tensor_split(x, (cu[1:-1] - 5).tolist())])
 
@@ -216,12 +216,12 @@ def one_slot_of_empty_documents(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(parts, -1)
 
 
-@program("f[2,T] cu", demand=True, shapes=GAPS)
+@program("f[2,T] cu", demand=True, shapes=GAPS, unfit=True)
 def without_the_last_token(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([x[:, s : e - 1] for s, e in zip(cu[:-1], cu[1:])], -1)
 
 
-@program("f[T] cu", demand=True, shapes=GAPS)
+@program("f[T] cu", demand=True, shapes=GAPS, unfit=True)
 def sums_without_the_last_token(x: Tensor, cu: Tensor) -> Tensor:
     """Of an empty document in front of all others Python takes nearly the whole row."""
     return torch.stack([x[s : e - 1].sum() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])

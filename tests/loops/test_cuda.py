@@ -21,10 +21,14 @@ EVERY = [*REWRITE.values(), *LEAVE.values()]
 
 def _hold(prog: Program, inner: str) -> None:
     """Sums are in another order there, so that values need only be close."""
+    if prog.unfit:
+        pytest.skip("a check that fails on a GPU ends the work of the process there")
     fresh()
     shapes = prog.inputs()[: 12 if inner == "eager" else 4]
     try:
-        outcome(prog.instance("cuda"), build(prog, shapes[0], device="cuda"), prog.observe)
+        eager = prog.instance("cuda")
+        for shape in shapes:
+            outcome(eager, build(prog, shape, device="cuda"), prog.observe)
     except Exception as error:
         pytest.skip(f"written for a CPU: {error}")
     hold_against_eager(prog, compiled(prog, inner, "cuda"), shapes, exact=False, device="cuda")
