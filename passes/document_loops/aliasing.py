@@ -94,7 +94,7 @@ def no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
             raise Refused("aliasing", "documents that may overlap are read and written in one loop", row.node)
     for target in written:
         memory = storage(target.node)
-        if boundaries.node is target.node:
+        if boundaries.node is target.node and (boundaries.made is None or not boundaries.made.is_const):
             raise Refused("boundaries-written", "the loop writes its own boundaries", target.node)
         if target.node in whole:
             raise Refused("aliasing", "the loop reads the whole of a tensor whose documents it writes", target.node)

@@ -94,8 +94,9 @@ def divide(graph: fx.Graph, loop: LoopFound) -> Callable[[], int] | None:
 
 def _forget(graph: fx.Graph, body: Iterable[fx.Node], needed: set[fx.Node]) -> None:
     """Erase what an iteration does not need any more, and what asserts something about that."""
-    for node in reversed([node for node in body if node not in needed]):
-        if not node.users and node.graph is graph:
+    there = set(graph.nodes)  # without those that the other loop has taken
+    for node in reversed([node for node in body if node in there and node not in needed]):
+        if not node.users:
             graph.erase_node(node)
 
 

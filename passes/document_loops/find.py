@@ -58,6 +58,7 @@ from passes.document_loops.machine import (
 from passes.document_loops.op_names import label
 from passes.document_loops.parts import OtherDocuments, Pieces
 from passes.document_loops.row_slots import SlotOf
+from passes.document_loops.row_windows import WindowOf
 from passes.document_loops.step import step
 from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
 from passes.document_loops.uneven import of_long
@@ -391,9 +392,9 @@ def _rows(decided: Decided, machine: Machine) -> list[Row]:
         rows.update({store.outer: None for store in machine.outer.values() if isinstance(store.outer, Row)})
     segments = any(isinstance(value, (Segment, Pieces)) for _, value in decided.appended)
     others = [row for row, _ in decided.writes] + [t for term in decided.terms for t in walk(term)]
-    squares = any(isinstance(row, (Elsewhere, Block, SlotOf, Corner)) for row in others)
-    squares = squares or any(isinstance(content(value), Diagonal) for _, value in decided.appended)
-    squares = squares or bool(decided.rows) or any(isinstance(value, Document) for _, value in decided.appended)
-    if not rows and not segments and not squares:
+    cuts = any(isinstance(row, (Elsewhere, Block, SlotOf, WindowOf, Corner)) for row in others)
+    cuts = cuts or any(isinstance(content(value), Diagonal) for _, value in decided.appended)
+    cuts = cuts or bool(decided.rows) or any(isinstance(value, Document) for _, value in decided.appended)
+    if not rows and not segments and not cuts:
         raise Refused("no-segments", "the loop does not cut any tensor by boundaries")
     return list(rows)

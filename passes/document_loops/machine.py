@@ -44,6 +44,7 @@ from passes.refused import Refused, refuse_stale
 if TYPE_CHECKING:
     from passes.document_loops.blocks import Block
     from passes.document_loops.elsewhere import Elsewhere
+    from passes.document_loops.row_slots import Spot
 
 OPAQUE = object()
 """Value of a symbolic integer that only assertions look at."""
@@ -111,8 +112,8 @@ class Cell:
     parent: tuple[Cell | Store, int] | None = None
     """As in `Store`: set for what may share memory with something else."""
     version: int = 0
-    spot: tuple[int, Affine | Term] | None = None
-    """Set for one slot of the value that is its parent: along which dimension of it, and at which number."""
+    spot: Spot | None = None
+    """Set for a part of the value that is its parent, by numbers of the document."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import fx
@@ -46,7 +46,7 @@ class SlotOf(Term):
 
     def emit(self, emitter: Emitter) -> fx.Node:
         """[N + 1, ...], the last entry of zeros."""
-        x = self._rows(emitter)
+        x = rows_of(emitter, self.of)
         if example(x).dim() + self.at != 1:
             x = emitter.call(torch.movedim, x, self.at, 1)
         width = emitter.call(torch.ops.aten.sym_size.int, x, 1)
@@ -56,15 +56,6 @@ class SlotOf(Term):
         places = emitter.call(torch.where, own, places, -1)
         made: fx.Node = emitter.call(_ops.gather_places.default, emitter.call(torch.flatten, x, 0, 1), places, 0)
         return made
-
-    def _rows(self, emitter: Emitter) -> fx.Node:
-        """The rows that slots are taken of; outer ones as they are, without one for the entry that means nothing."""
-        if not isinstance(self.of, DocRow) or self.of.k:
-            return emitter.node(self.of)
-        x = emitter.selected(self.of)
-        enough_rows(emitter, self.of, x)
-        rows = self.of.dim % example(x).dim()
-        return emitter.call(torch.movedim, x, rows, 0) if rows else x
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,9 +75,9 @@ class WithSlot(Term):
         rank = example(base).dim()
         width = emitter.call(torch.ops.aten.sym_size.int, base, rank + self.at)
         at, inside = slot_number(emitter, self.position, width, self.least)
-        here = emitter.call(operator.eq, emitter.call(torch.arange, width, device=emitter.device), _behind(emitter, at))
+        here = emitter.call(operator.eq, emitter.call(torch.arange, width, device=emitter.device), behind(emitter, at))
         inside = emitter.call(torch.logical_and, inside, emitter.reaches(self.least))
-        here = emitter.call(torch.logical_and, here, _behind(emitter, inside))
+        here = emitter.call(torch.logical_and, here, behind(emitter, inside))
         for _ in range(rank + self.at - 1):
             here = emitter.call(torch.unsqueeze, here, 1)
         here = emitter.on(emitter.along(here, self.at), example(base).device)
@@ -106,7 +97,17 @@ class WithSlot(Term):
 Position = Affine | Term
 
 
-def _behind(emitter: Emitter, vector: fx.Node) -> fx.Node:
+def rows_of(emitter: Emitter, of: Term) -> fx.Node:
+    """The rows that slots are taken of; outer ones as they are, without one for the entry that means nothing."""
+    if not isinstance(of, DocRow) or of.k:
+        return emitter.node(of)
+    x = emitter.selected(of)
+    enough_rows(emitter, of, x)
+    rows = of.dim % example(x).dim()
+    return emitter.call(torch.movedim, x, rows, 0) if rows else x
+
+
+def behind(emitter: Emitter, vector: fx.Node) -> fx.Node:
     return emitter.call(torch.unsqueeze, vector, 1)
 
 
@@ -120,39 +121,61 @@ def slot_of_row(machine: Machine, base: fx.Node, dim: int, position: Position, n
         if documents is not None:
             machine.use((documents, 0), base)
     rank = example(base).dim()
-    if value.cell.outer is not None and value.cell.outer.k:
+    return view_of_row(machine, value.cell, _Spot(dim % rank - rank, position), node)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spot:
+    """Such a slot of a value: what it holds, and the value with another in it."""
+
+    at: int
+    position: Position
+
+    def read(self, machine: Machine, whole: Term) -> Term:
+        term: Term
+        if isinstance(self.position, Affine) and self.position.is_const:
+            term = Apply(torch.select, False, (whole, self.at, self.position.const), (), 0)
+        else:
+            term = SlotOf(whole, self.at, self.position, machine.least)
+        made: Term = machine.intern(term)
+        return made
+
+    def written(self, machine: Machine, whole: Term, value: Any, node: fx.Node) -> Term:
+        if isinstance(value, Outside) and machine.fake(value).dim() > example(node.args[0]).dim():
+            raise Refused("no-rule", "a slot is set to a value of more dimensions", node)
+        made: Term = machine.intern(WithSlot(whole, self.at, self.position, value, machine.least))
+        return made
+
+
+class Spot(Protocol):
+    """Which part of a value."""
+
+    def read(self, machine: Machine, whole: Term) -> Term:
+        """What that part of ``whole`` holds."""
+
+    def written(self, machine: Machine, whole: Term, value: Any, node: fx.Node) -> Term:
+        """``whole`` with ``value`` (a term of every document, an `Outside` or a number) in that part."""
+
+
+def view_of_row(machine: Machine, cell: Cell, spot: Spot, node: fx.Node) -> Document | None:
+    """A part of a value that documents have one of each: a view, to be read or written."""
+    if cell.outer is not None and cell.outer.k:
         return None
-    spot = dim % rank - rank, position
-    term = _slot(machine, value.cell, spot, node)
-    return Document(Cell(term, parent=(value.cell, value.cell.version), spot=spot))
+    term = spot.read(machine, read_cell(cell, node))
+    return Document(Cell(term, parent=(cell, cell.version), spot=spot))
 
 
-def _slot(machine: Machine, cell: Cell, spot: tuple[int, Position], node: fx.Node) -> Term:
-    """What a slot of a value holds now."""
-    at, position = spot
-    term: Term
-    if isinstance(position, Affine) and position.is_const:
-        term = Apply(torch.select, False, (read_cell(cell, node), at, position.const), (), 0)
-    else:
-        term = SlotOf(read_cell(cell, node), at, position, machine.least)
-    made: Term = machine.intern(term)
-    return made
-
-
-def write_slot(machine: Machine, cell: Cell, value: Any, node: fx.Node) -> None:
-    """Assign to such a slot (a term of every document, an `Outside` or a number), which is a view of its whole."""
+def write_spot(machine: Machine, cell: Cell, value: Any, node: fx.Node) -> None:
+    """Assign to such a part (a term of every document, an `Outside` or a number), which is a view of its whole."""
     assert cell.spot is not None and cell.parent is not None
     whole = cell.parent[0]
     if not isinstance(whole, Cell) or whole.parent is not None:
         raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
     refuse_stale(cell, node)
-    if isinstance(value, Outside) and machine.fake(value).dim() > example(node.args[0]).dim():
-        raise Refused("no-rule", "a slot is set to a value of more dimensions", node)
-    at, position = cell.spot
-    if value is not _slot(machine, whole, cell.spot, node):  # ``row[k] += v`` assigns what it has changed in place
-        whole.term = machine.intern(WithSlot(whole.term, at, position, value, machine.least))
+    if value is not cell.spot.read(machine, whole.term):  # ``row[k] += v`` assigns what it has changed in place
+        whole.term = cell.spot.written(machine, whole.term, value, node)
         whole.version += 1
-    cell.term, cell.parent = _slot(machine, whole, cell.spot, node), (whole, whole.version)
+    cell.term, cell.parent = cell.spot.read(machine, whole.term), (whole, whole.version)
 
 
 def numbered_slot(machine: Machine, node: fx.Node) -> Document | None:

@@ -54,7 +54,8 @@ from passes.document_loops.machine import (
     frozen_args,
 )
 from passes.document_loops.op_names import label, name_of, unshadowed
-from passes.document_loops.row_slots import numbered_slot, write_slot
+from passes.document_loops.row_slots import numbered_slot, write_spot
+from passes.document_loops.row_windows import window_of_row
 from passes.document_loops.rules import DOCUMENTS, documents, is_elementwise
 from passes.document_loops.rules_lookups import picked_by_slots
 from passes.document_loops.slots import change_slot
@@ -109,7 +110,7 @@ def assign_document(machine: Machine, target: Document, value: Any, node: fx.Nod
     """``target[...] = value`` (a term, an `Outside` or a number)."""
     cell = target.cell
     if cell.spot is not None:
-        write_slot(machine, cell, value, node)
+        write_spot(machine, cell, value, node)
         return
     if cell.parent is not None:
         raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
@@ -160,6 +161,10 @@ def _view(machine: Machine, node: fx.Node) -> Any:
 @documents("getitem")
 def _item(machine: Machine, node: fx.Node) -> Any:
     """A constant part of a per-document value, or the document's slots in its row."""
+    base, index = node.args
+    window = window_of_row(machine, node, base, index) if isinstance(base, fx.Node) else None
+    if window is not None:
+        return window
     moved = part_of_row(machine, node)
     if moved is None:
         moved = picked_by_slots(machine, node)

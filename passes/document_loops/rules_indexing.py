@@ -30,6 +30,7 @@ from passes.document_loops.machine import (
 from passes.document_loops.op_names import label
 from passes.document_loops.parts import Cut, cut, part_of
 from passes.document_loops.row_slots import numbered_slot
+from passes.document_loops.row_windows import window_of_row, write_window
 from passes.document_loops.rules import documents, rule
 from passes.document_loops.rules_documents import assign_document, part_of_row
 from passes.document_loops.slots import set_slot
@@ -53,6 +54,9 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", f"what {label(base)} returns has no rule", node)
     if index is None or (isinstance(index, tuple) and any(entry is None for entry in index)):
         return _with_new_dims(machine, node, base, index)
+    window = window_of_row(machine, node, base, index)
+    if window is not None:
+        return window
     if machine.parts_of_documents:
         part = _of_documents(machine, node, base, index)
         if part is not None:
@@ -155,7 +159,7 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
     if isinstance(slot, Slot):
         _fill_slot(machine, slot, node)
         return OPAQUE
-    if write_block(machine, node, base, index, machine.value(value)):
+    if write_block(machine, node, base, index, machine.value(value)) or write_window(machine, node):
         return OPAQUE
     if pad_by_hand(machine, node):
         return OPAQUE
