@@ -64,7 +64,7 @@ def run(ctx: Context, result: CaseResult) -> None:
                 calls[name](x)
                 seconds[name].append(time.perf_counter() - started)
             sources[name] = [_comparable(source) for source in code]
-    if not torch.equal(calls[PACKPASS](x), calls[STOCK](x)):
+    if not _same(calls[PACKPASS](x), calls[STOCK](x)):
         result.wrong.append("packpass and stock torch.compile give different results")
     identical = bool(sources[STOCK]) and sources[PACKPASS] == sources[STOCK]
     result.targets.append(Target("generated code identical to stock (1 = yes)", float(identical), 1, "at least"))
@@ -89,6 +89,13 @@ def run(ctx: Context, result: CaseResult) -> None:
     ]
     result.data |= {"first_call": seconds, "identical_code": identical}
     _scan(ctx, result)
+
+
+def _same(found: Tensor, wanted: Tensor) -> bool:
+    """In every bit; to rounding on a GPU, where Inductor chooses by timing how a sum is cut into blocks."""
+    if found.device.type == "cpu":
+        return torch.equal(found, wanted)
+    return torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 class TimedBackend(Backend):

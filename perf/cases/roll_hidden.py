@@ -52,5 +52,6 @@ def run(ctx: Context, result: CaseResult) -> None:
             result.targets += [
                 race.target(f"{title}: over {clones}", limit),
                 race.hand_target(title),
-                *code_targets(title, race, 2 if backward else 1, ctx.device, beside=2),
+                # On a GPU every direction has a search of its own: its rows come from elsewhere.
+                *code_targets(title, race, 2 if backward else 1, ctx.device, beside=3 if backward else 2),
             ]
