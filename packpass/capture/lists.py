@@ -267,17 +267,17 @@ class CollectedItems(list[Any]):
 
     def _join(self, function: Any, dim: int, iteration: int) -> Any:
         """A document's entries put together where its iteration ends."""
-        end = self._end(iteration)
+        end = self.end_of(iteration)
         with end.graph.inserting_before(end):
             return emit(self.region.tx, function, [value.as_proxy() for value in self.values[iteration]], dim)
 
-    def _end(self, iteration: int) -> Any:
+    def end_of(self, iteration: int) -> Any:
         return next(user for user in self.region.indices[iteration].users if user.target is markers.LOOP_END)
 
     def _refuse_if_written(self) -> None:
         """A list holds tensors, and shows what is written to them before it is used; a copy of them does not."""
         for iteration, values in enumerate(self.values):
-            end = self._end(iteration)
+            end = self.end_of(iteration)
             if any(mutated_after(end.graph, value.as_proxy().node, end) for value in values):
                 reason = "a list holds a tensor that is changed before the list is used"
                 raise refuse("aliasing", reason, self.region.location, self.region.key)

@@ -14,6 +14,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import statically_known_true
+from packpass.capture import one_size
 from packpass.capture.dynamo import call, constant, emit, example
 from packpass.capture.lists import CollectedItems
 from packpass.capture.state import current_frame, location_of, refuse, restart
@@ -57,7 +58,7 @@ def _documents_cat(tx: Any, items: CollectedItems, at: int, others: bool) -> Any
 
 def stack_of(tx: Any, items: CollectedItems, at: int, present: bool = True, some: bool = True) -> Any:
     every_document(items)
-    collected = items.whole() if items.each == 1 else items.joined(torch.stack, at)
+    collected = one_size.of_rows(items) if items.each == 1 else items.joined(torch.stack, at)
     first = collected.as_proxy().node.args[0].meta["example_value"]
     sizes = zip(example(collected).shape, first.shape, strict=True)
     if any(is_unknown(size) and not statically_known_true(size == own) for size, own in sizes):

@@ -36,7 +36,7 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.context import PassContext
 from passes.document_loops import find as document_loops
 from passes.loops import LoopFound, find, first_line
-from passes.ragged_grids.decide import decide, is_over_rows
+from passes.ragged_grids.decide import decide, ends_as_rows, is_over_rows
 from passes.ragged_grids.rewrite import rewrite
 from passes.refused import Refused
 
@@ -63,8 +63,10 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
 
 
 def _has_ways(graph: fx.Graph, loop: LoopFound) -> bool:
-    """Do documents that are cut out of rows go different ways, so that they are no rows that are worked on at once?"""
-    if not any(node.target in markers.LOOP_BRANCH for node in loop.iterations[0][1]):
+    """Are documents no rows that are worked on at once, because they go different ways, or end as rows with what is
+    behind them?"""
+    branches = any(node.target in markers.LOOP_BRANCH for node in loop.iterations[0][1])
+    if not branches and not ends_as_rows(loop):
         return False
     try:
         document_loops.decide(graph, loop)

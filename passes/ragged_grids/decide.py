@@ -76,6 +76,12 @@ def is_over_rows(loop: LoopFound) -> bool:
     return any(_is_row_number(node, set(body)) or _lays_out(node) for node in body)
 
 
+def ends_as_rows(loop: LoopFound) -> bool:
+    """Is what a document adds to a list as long as its row, with the slots behind it?"""
+    sources = [_source(collect, 0) for collect in loop.collects]
+    return any(source.target is markers.RESHAPE and source.args[0].target is torch.cat for source in sources)  # type: ignore[union-attr]
+
+
 def _lays_out(node: fx.Node) -> bool:
     if node.target is not markers.RESHAPE:
         return False
@@ -180,7 +186,7 @@ def _source(collect: fx.Node, which: int) -> fx.Node:
 def _interpret(loop: LoopFound, which: int, intern: Interner, names: Names) -> Machine:
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, names, loop.nodes)
-    machine.only_segments = not is_over_rows(loop)
+    machine.only_segments = not is_over_rows(loop) and not ends_as_rows(loop)
     machine.size.bind(example(begin), DOCUMENT)
     for node in body:
         step(machine, node)

@@ -168,7 +168,8 @@ class Machine:
             out = Quotient(have, divisor)
             if sympy.expand(out * divisor - have) == 0:
                 return out.xreplace(names)
-        return Quotient(size, by)
+        over, under = sympy.cancel(size / by).as_numer_denom()  # where there are slots, common factors are not 0
+        return over if under == 1 else Quotient(over, under)
 
     def state(self) -> tuple[Any, ...]:
         """What a rule may change before it finds that it cannot go on; for `restore`."""

@@ -14,6 +14,7 @@ from packpass import markers
 from packpass.semantics import Call, call_of, example, meaning, meaning_of
 from packpass.semantics.pointwise import COPIES, PROMOTING
 from passes.ragged_grids import layers, rules_slots
+from passes.ragged_grids.asked import never_negative
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import (
     Coordinate,
@@ -63,7 +64,7 @@ def _understood(node: fx.Node, call: Call | None) -> tuple[Call | None, meaning.
 
 def _result(machine: Machine, call: Call, means: meaning.Meaning, item: int) -> Term:
     fake, relation, node = call.results[item], means.relations[item], call.node
-    if not isinstance(fake, torch.Tensor) or fake.is_complex():
+    if not isinstance(fake, torch.Tensor):
         raise Refused("no-rule", f"{label(node)} has no rule for rows of sizes", node)
     form = (machine.dims(fake, node), fake.dtype, fake.device, fake.requires_grad)
     if means.contents is not None:
@@ -108,12 +109,25 @@ def _reshape(machine: Machine, node: fx.Node) -> None:
         at = dims.index(None)
         rest = product(d for d in dims if d is not None)
         machine.check(rest, "!=", sympy.Integer(0), node, "-1 in a reshape of nothing could be any size")
-        dims[at] = machine.quotient(have, rest)
+        dims[at] = machine.quotient(_uncut(machine, have, rest), rest)
         if not machine.size.bind(fake.shape[at], dims[at]):
             raise Refused("length-mismatch", "two sizes of a document are taken to be the same", node)
     machine.regroups(have, product(dims), node)
     form = (tuple(dims), fake.dtype, fake.device, fake.requires_grad)
     machine.keep(node, machine.moved(form, machine.read(term, regrouped(term.dims, dims, machine.same))))
+
+
+def _uncut(machine: Machine, size: Any, by: Any) -> Any:
+    """A size that is to be divided, where slices that their rows may cut off have what the document says, if that makes
+    a quotient which all documents share: it is checked that they do."""
+    own = machine.names.own
+
+    def least(part: Any) -> Any:
+        named = [arg for arg in part.args if arg.free_symbols & own]
+        return named[0] if len(named) == 1 else part
+
+    guess = size.replace(lambda part: isinstance(part, (sympy.Min, sympy.Max)), least)
+    return guess if not sympy.cancel(guess / by).free_symbols & own else size
 
 
 # === Places ==================================================================================================
@@ -171,13 +185,23 @@ def _along(machine: Machine, how: meaning.How, along: Any, size: Any, node: fx.N
             machine.check(start, ">=", sympy.Integer(0), node, "a slice begins before its tensor")
         return start + how.step * along
     if isinstance(how, meaning.Selected):
-        at = machine.expression(how.index, node)
-        return at + size if at.is_negative else at
+        return _selected(machine, machine.expression(how.index, node), size, node)
     if isinstance(how, meaning.Rolled):
         return Remainder(along - machine.expression(how.shift, node), size)
     if isinstance(how, meaning.Flipped):
         return size - 1 - along
     raise Refused("length-mismatch", f"{label(node)} takes sizes of a document to be the same, or 1", node)
+
+
+def _selected(machine: Machine, at: Any, size: Any, node: fx.Node) -> Any:
+    """The slot of a number, which counts from the end if it is below 0: ``rows[i - 1]`` of the first document."""
+    if at.is_negative:
+        return at + size
+    if never_negative(machine, at):
+        return at
+    for left in (size - at - 1, size + at):
+        machine.check(left, ">=", sympy.Integer(0), node, "a slot named by its number lies outside of its tensor")
+    return Remainder(at, size)
 
 
 # === Families ================================================================================================
@@ -214,8 +238,7 @@ def _joined(machine: Machine, call: Call, relation: meaning.Relation, form: Form
     if any(isinstance(axis.how, meaning.Padded) for axis in axes) or len(call.operands) == 1:
         return _padded(machine, call, relation, form, where)
     parts = [_read(machine, call, relation, k, where) for k in range(len(call.operands))]
-    if any(part.of.dtype != form[1] for part in parts):
-        raise Refused("no-rule", f"{label(call.node)} puts tensors of different dtypes together", call.node)
+    parts = [machine.read(machine.cast(part.of, form[1]), part.at) for part in parts]
     stacked = len(form[0]) != len(parts[0].of.dims)
     used = {loop for axis in axes for loop in axis.loops}
     joined = [

@@ -14,6 +14,8 @@ from packpass.semantics import Call, call_of, example, meaning, meaning_of
 from packpass.semantics.indexing import entries_of, selection
 from packpass.semantics.reductions import EXTREMES, REDUCING, SCANS
 from passes.document_loops.boundaries import boundary_vector
+from passes.ragged_grids.asked import never_negative
+from passes.ragged_grids.complex_numbers import pairs
 from passes.ragged_grids.layers import layer
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import Column, Coordinate, coordinates, flat, product, regrouped, unflat
@@ -61,6 +63,32 @@ def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     at = list(coordinates(dims))
     at[d] = at[d] + start
     return machine.moved((dims, fake.dtype, fake.device, fake.requires_grad), machine.read(row, at))
+
+
+def _first(machine: Machine, node: fx.Node, call: Call) -> Term | None:
+    """``x[:stop]``, where torch does not know how many slots that are: all there are, if there are fewer."""
+    if call.op != "getitem" or len(call.operands) != 1 or not isinstance(example(node), torch.Tensor):
+        return None
+    operand, fake = call.operands[0], example(node)
+    entries = entries_of(call.get("index"), operand.rank)
+    if entries is None or len(entries) != operand.rank or not all(isinstance(e.item, slice) for e in entries):
+        return None
+    cut = [d for d, e in enumerate(entries) if e.item != slice(None)]
+    if len(cut) != 1 or entries[cut[0]].item.start not in (None, 0) or entries[cut[0]].item.step not in (None, 1):
+        return None
+    (d,) = cut
+    stop = example(entries[d].item.stop)
+    if not isinstance(stop, torch.SymInt) or not machine.size.is_new(fake.shape[d]):
+        return None
+    end, row = machine.expression(stop, node), machine.term(operand.node, node)
+    if not never_negative(machine, end):
+        return None
+    length = sympy.Min(row.dims[d], end)
+    if not machine.size.bind(fake.shape[d], length):
+        return None
+    dims = (*row.dims[:d], length, *row.dims[d + 1 :])
+    form = (dims, fake.dtype, fake.device, fake.requires_grad)
+    return machine.moved(form, machine.read(row, coordinates(dims)))
 
 
 def _are_ends(start: Column | None, stop: Column | None) -> bool:
@@ -188,9 +216,11 @@ def _scanned(machine: Machine, node: fx.Node, call: Call) -> Term | None:
 
 RULES: tuple[Callable[[Machine, fx.Node, Call], Term | None], ...] = (
     _part,
+    _first,
     _kept,
     _reduced,
     _scanned,
     layer,
     _pooled,
+    pairs,
 )

@@ -193,11 +193,20 @@ class Reader:
             self.names.outer.add(symbol)
         return found.xreplace({s: self.known[s] for s in found.free_symbols})
 
+    def is_new(self, value: Any) -> bool:
+        """Is this a number that Dynamo made up, of which nothing is known yet?"""
+        symbol = value.node.expr if isinstance(value, torch.SymInt) else None
+        return (
+            symbol is not None and symbol.is_Symbol and symbol not in self.known and bool(free_unbacked_symbols(symbol))
+        )
+
     def bind(self, value: Any, meaning: Any) -> bool:
         """Note what a number of the iteration is; False if that is already something else."""
         if not isinstance(value, torch.SymInt):
             return bool(sympy.sympify(value) == meaning)
         symbol = value.node.expr
+        if symbol.is_number:  # which one that was made up may have become
+            return bool(symbol == meaning)
         if not symbol.is_Symbol:
             return False
         return bool(self.known.setdefault(symbol, meaning) == meaning)

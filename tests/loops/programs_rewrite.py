@@ -48,6 +48,7 @@ from . import (
     rewrite_sequences,
     rewrite_slices,
     rewrite_subscripts,
+    rewrite_tails,
     rewrite_totals,
     rewrite_ways,
     rewrite_whiles,
@@ -65,7 +66,7 @@ __all__ = [
     "rewrite_filtered", "rewrite_forms", "rewrite_grids", "rewrite_grown", "rewrite_images", "rewrite_inner",
     "rewrite_kept", "rewrite_lengths", "rewrite_lists", "rewrite_longer", "rewrite_modes", "rewrite_neighbours",
     "rewrite_numbered", "rewrite_numbers", "rewrite_offsets", "rewrite_ordered", "rewrite_outgoing", "rewrite_outputs",
-    "rewrite_places", "rewrite_pooled", "rewrite_pooling", "rewrite_row_slots", "rewrite_row_windows",
+    "rewrite_places", "rewrite_pooled", "rewrite_pooling", "rewrite_row_slots", "rewrite_row_windows", "rewrite_tails",
     "rewrite_rows", "rewrite_sequences", "rewrite_slices",
     "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
 ]  # fmt: skip

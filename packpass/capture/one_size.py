@@ -1,0 +1,132 @@
+"""Entries of a list that are as long as their rows: ``torch.cat([rotated, x[i, n:]])``, what is behind included.
+
+The first ``n`` slots of a row and those behind them are the row, whatever ``n`` is: Dynamo has two numbers for them and
+does not see that. A list of such entries can be stacked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass._compat import statically_known_true
+from packpass.capture.dynamo import emit
+from packpass.capture.lists import CollectedItems
+from packpass.capture.tallies import collect
+from packpass.capture.watch import is_unknown
+from packpass.semantics.binding import example, is_tensor
+
+Extent = tuple[fx.Node, int]
+"""A tensor and a dimension: its size."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cut:
+    """``row[start:stop]`` along a dimension, and how many slots that has."""
+
+    row: Extent
+    start: Any
+    stop: Any
+    size: Any
+
+    @property
+    def from_the_first(self) -> bool:
+        return self.start is None or (isinstance(self.start, int) and self.start == 0)
+
+
+def of_rows(items: CollectedItems) -> Any:
+    """The entries of a list as a value of the graph: in the sizes of their rows, where they have these."""
+    collected = items.whole()
+    node = collected.as_proxy().node
+    entries = [entry for entry in node.args if isinstance(entry, fx.Node) and is_tensor(entry)]
+    if any(example(entry).dim() != example(node).dim() for entry in entries):
+        return collected
+    found: dict[int, list[Extent]] = {}
+    for dim in [d for d, size in enumerate(example(node).shape) if is_unknown(size)]:
+        rows = [_row(entry, example(entry).shape[dim]) for entry in entries]
+        known = [row for row in rows if row is not None]
+        if known and len(known) == len(rows) and all(_same(_size(row), _size(known[0])) for row in known):
+            found[dim] = known
+    if not found:
+        return collected
+    resized = []
+    for which, values in enumerate(items.values):
+        end = items.end_of(which)
+        with end.graph.inserting_before(end):
+            resized.append(_resized(items.region.tx, values[0], found, which).as_proxy())
+    return collect(items.region, resized)
+
+
+def _resized(tx: Any, value: Any, found: dict[int, list[Extent]], which: int) -> Any:
+    """The entry of a traced iteration in the sizes of its row."""
+    proxy, sizes = value.as_proxy(), []
+    for dim in range(example(proxy.node).dim()):
+        row, at = found[dim][which] if dim in found else (proxy.node, dim)
+        size = _size((row, at))
+        if not isinstance(size, int):
+            size = emit(tx, torch.ops.aten.sym_size.int, fx.Proxy(row, proxy.tracer), at).as_proxy()
+        sizes.append(size)
+    return emit(tx, markers.RESHAPE, proxy, sizes)
+
+
+def _size(row: Extent) -> Any:
+    return example(row[0]).shape[row[1]]
+
+
+def _row(node: fx.Node, size: Any) -> Extent | None:
+    """The row that an entry is as long as: it is checked to be, or it has what is behind the document in that row, and
+    as many slots as are in front of it."""
+    sources = list(_sources(node))
+    for source in sources:
+        for dim, extent in enumerate(example(source).shape):
+            if not is_unknown(extent) and _same(size, extent):
+                return source, dim
+    cuts = [cut for source in sources for cut in _of(source)] if is_unknown(size) else []
+    for cut in cuts:
+        if cut.stop is not None or cut.start is None or is_unknown(_size(cut.row)):
+            continue
+        before = size - cut.size
+        heads = [other.size for other in cuts if other.from_the_first and _same(other.stop, cut.start)]
+        if any(_same(before, number) for number in (cut.start, *heads)):
+            return cut.row
+    return None
+
+
+def _sources(node: fx.Node) -> Iterator[fx.Node]:
+    """All tensors from which one is made, that one first."""
+    seen, stack = {node}, [node]
+    while stack:
+        here = stack.pop()
+        yield here
+        inputs = [other for other in here.all_input_nodes if other not in seen and is_tensor(other)]
+        seen.update(inputs)
+        stack += inputs
+
+
+def _of(node: fx.Node) -> Iterator[_Cut]:
+    base: Any
+    base, index = (*node.args, None, None)[:2]
+    items = index if isinstance(index, tuple) else (index,)
+    plain = all(item is None or item is Ellipsis or isinstance(item, (int, slice, fx.Node)) for item in items)
+    if not is_tensor(base) or not is_tensor(node) or not plain or not any(isinstance(item, slice) for item in items):
+        return
+    if any(is_tensor(item) for item in items):
+        return
+    used = sum(item is not None and item is not Ellipsis for item in items)
+    at = items.index(Ellipsis) if Ellipsis in items else len(items)
+    items = (*items[:at], *[slice(None)] * (example(base).dim() - used), *items[at + 1 :])
+    dims, sizes = iter(range(example(base).dim())), iter(example(node).shape)
+    for item in items:
+        dim = -1 if item is None else next(dims)
+        size = next(sizes) if item is None or isinstance(item, slice) else None
+        if isinstance(item, slice) and item.step in (None, 1):
+            yield _Cut((base, dim), example(item.start), example(item.stop), size)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is not None and other is not None and bool(statically_known_true(one == other))
