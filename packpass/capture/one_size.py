@@ -79,16 +79,18 @@ def _size(row: Extent) -> Any:
 
 
 def _row(node: fx.Node, size: Any) -> Extent | None:
-    """The row that an entry is as long as: it is checked to be, or it has what is behind the document in that row, and
-    as many slots as are in front of it."""
+    """The row that an entry is as long as: it is checked to be, or it has the first slots of that row and as many as
+    there are behind these, or what is behind the document and as many as there are in front of that."""
     sources = list(_sources(node))
     for source in sources:
         for dim, extent in enumerate(example(source).shape):
             if not is_unknown(extent) and _same(size, extent):
                 return source, dim
     cuts = [cut for source in sources for cut in _of(source)] if is_unknown(size) else []
-    for cut in cuts:
-        if cut.stop is not None or cut.start is None or is_unknown(_size(cut.row)):
+    for cut in [cut for cut in cuts if not is_unknown(_size(cut.row))]:
+        if cut.from_the_first and cut.stop is not None and _same(size - cut.size + cut.stop, _size(cut.row)):
+            return cut.row  # what is beside it has as many slots as the row has more than it: none fewer than none
+        if cut.stop is not None or cut.start is None:
             continue
         before = size - cut.size
         heads = [other.size for other in cuts if other.from_the_first and _same(other.stop, cut.start)]

@@ -68,3 +68,11 @@ def rows_stacked_and_looked_at(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor
     for i, (h, w) in enumerate(sizes.tolist()):
         out.append(torch.cat([x[i, : h * w] * 2, x[i, h * w :]]))
     return torch.stack(out), out[0] + 1
+
+
+@leave("f[N,12,3] i[N,2]", wrap=_sized, tail=False, min_len=1, lead_empty=False, why="zeros up to another length")
+def zeros_up_to_another_length(x: Tensor, sizes: Tensor) -> Tensor:
+    out = []
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out.append(torch.cat([x[i, : h * w] * 2, torch.zeros(x.shape[1] + 2 - h * w, 3, device=x.device)]))
+    return torch.stack(out)

@@ -99,3 +99,11 @@ def scaled_up_to_a_length(x: Tensor, lengths: Tensor) -> Tensor:
     for i, n in enumerate(lengths.tolist()):
         out.append(torch.cat([x[i, :n] * 2 + 1, x[i, n:]]))
     return torch.stack(out)
+
+
+@videos("f[N,12,3] i[N,2]", wrap=_sized)
+def zeros_behind_the_document(x: Tensor, sizes: Tensor) -> Tensor:
+    out = []
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out.append(torch.cat([x[i, : h * w] * 2, torch.zeros(x.shape[1] - h * w, 3, device=x.device)]))
+    return torch.stack(out)
