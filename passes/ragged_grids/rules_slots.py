@@ -33,24 +33,32 @@ def apply(machine: Machine, node: fx.Node, call: Call | None) -> bool:
     return False
 
 
-def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
-    """``x[start:stop]`` of a row from outside, where ``start`` goes on by the sizes of every document: as many slots as
-    the two are apart, which torch does not know. (Of other numbers, torch takes what there is between them.)"""
+def _only_slice(node: fx.Node, call: Call) -> tuple[int, slice] | None:
+    """The dimension that an index cuts, and by which slice, if that is all it does."""
     if call.op != "getitem" or len(call.operands) != 1 or not isinstance(example(node), torch.Tensor):
         return None
-    operand, fake = call.operands[0], example(node)
-    entries = entries_of(call.get("index"), operand.rank)
-    if entries is None or len(entries) != operand.rank or not all(isinstance(e.item, slice) for e in entries):
+    rank = call.operands[0].rank
+    entries = entries_of(call.get("index"), rank)
+    if entries is None or len(entries) != rank or not all(isinstance(e.item, slice) for e in entries):
         return None
     cut = [d for d, e in enumerate(entries) if e.item != slice(None)]
     if len(cut) != 1 or entries[cut[0]].item.step not in (None, 1):
         return None
-    (d,) = cut
-    bounds = [example(bound) for bound in (entries[d].item.start, entries[d].item.stop)]
+    return cut[0], entries[cut[0]].item
+
+
+def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
+    """``x[start:stop]`` of a row from outside, where ``start`` goes on by the sizes of every document: as many slots as
+    the two are apart, which torch does not know. (Of other numbers, torch takes what there is between them.)"""
+    cut, fake = _only_slice(node, call), example(node)
+    if cut is None:
+        return None
+    d, part = cut
+    bounds = [example(bound) for bound in (part.start, part.stop)]
     if not all(isinstance(bound, torch.SymInt) for bound in bounds):
         return None
     start, stop = (machine.expression(bound, node) for bound in bounds)
-    length, row = sympy.expand(stop - start), machine.term(operand.node, node)
+    length, row = sympy.expand(stop - start), machine.term(call.operands[0].node, node)
     size = row.dims[d]
     if not _are_ends(machine.names.columns.get(start), machine.names.columns.get(stop)):
         return None
@@ -67,20 +75,13 @@ def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
 
 def _first(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     """``x[:stop]``, where torch does not know how many slots that are: all there are, if there are fewer."""
-    if call.op != "getitem" or len(call.operands) != 1 or not isinstance(example(node), torch.Tensor):
+    cut, fake = _only_slice(node, call), example(node)
+    if cut is None or cut[1].start not in (None, 0):
         return None
-    operand, fake = call.operands[0], example(node)
-    entries = entries_of(call.get("index"), operand.rank)
-    if entries is None or len(entries) != operand.rank or not all(isinstance(e.item, slice) for e in entries):
-        return None
-    cut = [d for d, e in enumerate(entries) if e.item != slice(None)]
-    if len(cut) != 1 or entries[cut[0]].item.start not in (None, 0) or entries[cut[0]].item.step not in (None, 1):
-        return None
-    (d,) = cut
-    stop = example(entries[d].item.stop)
+    d, stop = cut[0], example(cut[1].stop)
     if not isinstance(stop, torch.SymInt) or not machine.size.is_new(fake.shape[d]):
         return None
-    end, row = machine.expression(stop, node), machine.term(operand.node, node)
+    end, row = machine.expression(stop, node), machine.term(call.operands[0].node, node)
     if not never_negative(machine, end):
         return None
     length = sympy.Min(row.dims[d], end)
