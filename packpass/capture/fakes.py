@@ -251,6 +251,8 @@ def _write(x: Any, key: Any, value: Any) -> bool:
         return False  # not a view: an index_put
     for have, want in zip(reversed(value.shape), reversed(view.shape), strict=False):
         torch._check(either(have == 1, have == want))
+        if _unknown(have) and not _unknown(want):
+            torch._check(have == want)  # as later torch takes for granted
     view.copy_(value.sum().to(view.dtype).expand(view.shape))
     return True
 
