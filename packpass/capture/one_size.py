@@ -7,6 +7,7 @@ does not see that. A list of such entries can be stacked.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,9 +18,11 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.capture.dynamo import emit
 from packpass.capture.lists import CollectedItems
+from packpass.capture.origins import needed_for
 from packpass.capture.tallies import collect
 from packpass.capture.watch import is_unknown
 from packpass.semantics.binding import example, is_tensor
+from packpass.semantics.indexing import entries_of
 
 Extent = tuple[fx.Node, int]
 """A tensor and a dimension: its size."""
@@ -81,7 +84,7 @@ def _size(row: Extent) -> Any:
 def _row(node: fx.Node, size: Any) -> Extent | None:
     """The row that an entry is as long as: it is checked to be, or it has the first slots of that row and as many as
     there are behind these, or what is behind the document and as many as there are in front of that."""
-    sources = list(_sources(node))
+    sources = sorted(needed_for([node], is_tensor), reverse=True)
     for source in sources:
         for dim, extent in enumerate(example(source).shape):
             if not is_unknown(extent) and _same(size, extent):
@@ -99,35 +102,18 @@ def _row(node: fx.Node, size: Any) -> Extent | None:
     return None
 
 
-def _sources(node: fx.Node) -> Iterator[fx.Node]:
-    """All tensors from which one is made, that one first."""
-    seen, stack = {node}, [node]
-    while stack:
-        here = stack.pop()
-        yield here
-        inputs = [other for other in here.all_input_nodes if other not in seen and is_tensor(other)]
-        seen.update(inputs)
-        stack += inputs
-
-
 def _of(node: fx.Node) -> Iterator[_Cut]:
-    base: Any
-    base, index = (*node.args, None, None)[:2]
-    items = index if isinstance(index, tuple) else (index,)
-    plain = all(item is None or item is Ellipsis or isinstance(item, (int, slice, fx.Node)) for item in items)
-    if not is_tensor(base) or not is_tensor(node) or not plain or not any(isinstance(item, slice) for item in items):
+    """The slices of an index, of each dimension that it keeps."""
+    if node.target is not operator.getitem or not is_tensor(node.args[0]):
         return
-    if any(is_tensor(item) for item in items):
+    row: Any = node.args[0]
+    kept, entries = iter(example(node).shape), entries_of(node.args[1], example(row).dim())
+    if entries is None or any(is_tensor(entry.item) for entry in entries):
         return
-    used = sum(item is not None and item is not Ellipsis for item in items)
-    at = items.index(Ellipsis) if Ellipsis in items else len(items)
-    items = (*items[:at], *[slice(None)] * (example(base).dim() - used), *items[at + 1 :])
-    dims, sizes = iter(range(example(base).dim())), iter(example(node).shape)
-    for item in items:
-        dim = -1 if item is None else next(dims)
-        size = next(sizes) if item is None or isinstance(item, slice) else None
-        if isinstance(item, slice) and item.step in (None, 1):
-            yield _Cut((base, dim), example(item.start), example(item.stop), size)
+    for entry in entries:
+        size = next(kept) if entry.item is None or isinstance(entry.item, slice) else None
+        if isinstance(entry.item, slice) and entry.item.step in (None, 1) and entry.axis is not None:
+            yield _Cut((row, entry.axis), example(entry.item.start), example(entry.item.stop), size)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -78,11 +78,7 @@ class WithSlot(Term):
         here = emitter.call(operator.eq, emitter.call(torch.arange, width, device=emitter.device), behind(emitter, at))
         inside = emitter.call(torch.logical_and, inside, emitter.reaches(self.least))
         here = emitter.call(torch.logical_and, here, behind(emitter, inside))
-        for _ in range(rank + self.at - 1):
-            here = emitter.call(torch.unsqueeze, here, 1)
-        here = emitter.on(emitter.along(here, self.at), example(base).device)
-        made: fx.Node = emitter.call(torch.where, here, self._beside_others(emitter, base, rank - 1), base)
-        return made
+        return put(emitter, base, here, self.at, self._beside_others(emitter, base, rank - 1))
 
     def _beside_others(self, emitter: Emitter, base: fx.Node, rank: int) -> Any:
         """What is put there, of the ``rank`` of a slot of every document, lined up with all slots."""
@@ -105,6 +101,15 @@ def rows_of(emitter: Emitter, of: Term) -> fx.Node:
     enough_rows(emitter, of, x)
     rows = of.dim % example(x).dim()
     return emitter.call(torch.movedim, x, rows, 0) if rows else x
+
+
+def put(emitter: Emitter, base: fx.Node, here: fx.Node, at: int, new: Any) -> fx.Node:
+    """The rows ``base`` with ``new`` in the slots along ``at`` that ``here`` names, bool [N + 1, width]."""
+    for _ in range(example(base).dim() + at - 1):
+        here = emitter.call(torch.unsqueeze, here, 1)
+    here = emitter.on(emitter.along(here, at), example(base).device)
+    made: fx.Node = emitter.call(torch.where, here, new, base)
+    return made
 
 
 def behind(emitter: Emitter, vector: fx.Node) -> fx.Node:

@@ -28,7 +28,7 @@ from passes.document_loops.emit_shifts import stored
 from passes.document_loops.indices import expand_index
 from passes.document_loops.integers import Affine
 from passes.document_loops.machine import Document, Machine, Number
-from passes.document_loops.row_slots import Position, behind, rows_of, view_of_row, write_spot
+from passes.document_loops.row_slots import Position, behind, put, rows_of, view_of_row, write_spot
 from passes.document_loops.terms import Outside, Term
 from passes.document_loops.windows import outer_row
 
@@ -97,11 +97,7 @@ class WithWindow(Term):
         here = emitter.call(torch.logical_and, here, emitter.call(operator.lt, into, size))
         if isinstance(new, fx.Node) and not self._alike(new):
             new = self._spread(emitter, new, rank, emitter.call(torch.where, here, into, -1), size)
-        for _ in range(rank + self.at - 1):
-            here = emitter.call(torch.unsqueeze, here, 1)
-        here = emitter.on(emitter.along(here, self.at), example(base).device)
-        made: fx.Node = emitter.call(torch.where, here, new, base)
-        return made
+        return put(emitter, base, here, self.at, new)
 
     def _alike(self, new: fx.Node) -> bool:
         """Do all slots of a row get one value?"""

@@ -79,7 +79,8 @@ def is_over_rows(loop: LoopFound) -> bool:
 def ends_as_rows(loop: LoopFound) -> bool:
     """Is what a document adds to a list as long as its row, with the slots behind it?"""
     sources = [_source(collect, 0) for collect in loop.collects]
-    return any(source.target is markers.RESHAPE and source.args[0].target is torch.cat for source in sources)  # type: ignore[union-attr]
+    parts = [source.args[0] for source in sources if source.target is markers.RESHAPE]
+    return any(isinstance(part, fx.Node) and part.target is torch.cat for part in parts)
 
 
 def _lays_out(node: fx.Node) -> bool:
