@@ -119,7 +119,7 @@ def _returns_handle(async_op: Any) -> bool:
 
 def _all_to_all_single_done(output: Any, input: Any, received: Any, sent: Any, group: Any) -> Any:
     torch.distributed.all_to_all_single(output, input, received, sent, group)
-    return plain_messages.Done()
+    return plain_messages.done()
 
 
 # === Lists ===================================================================================================
@@ -134,7 +134,7 @@ def _between_lists(tx: Any, outputs: Any, inputs: Any, group: Any, async_op: Any
     if alike is None:
         return None
     made = call(tx, _all_to_all if alike else _all_to_all_uneven, outputs, inputs, group)
-    return call(tx, plain_messages.Done) if handle else made
+    return call(tx, plain_messages.done) if handle else made
 
 
 def _between_lists_with_gradient(tx: Any, outputs: Any, inputs: Any, group: Any) -> Any:

@@ -18,7 +18,7 @@ from packpass.capture.dynamo import (
     constant,
     is_side_effect_safe,
 )
-from packpass.capture.lists import added, is_collected, is_documents, items_of
+from packpass.capture.lists import is_collected, is_documents, items_of
 from packpass.capture.python_functions import listed
 from packpass.capture.state import LOOP_MODES, active, current_frame
 
@@ -79,3 +79,13 @@ def unpacked(tx: Translator, items: Any, more: Any) -> tuple[Any, Any]:
     if made is None or not items.items:
         return made, more
     return added(items, made), made
+
+
+def added(one: Any, other: Any) -> Any:
+    """The list that two lists are together, if a loop over documents has filled one; else None."""
+    sides = [side.realize() for side in (one, other)]
+    if not all(type(side) is ListVariable for side in sides) or all(items_of(side) is None for side in sides):
+        return None
+    joined = ListVariable([], mutation_type=ValueMutationNew())
+    joined.items = sides[0].items + sides[1].items
+    return joined

@@ -50,7 +50,8 @@ class CollectedItems(list[Any]):
         self.values: list[list[VariableTracker]] = []
         """What each traced iteration appends."""
         self.numbers: Any = None
-        """The list, where its entries are numbers made from lengths: ``[n // 2 for n in lengths]``."""
+        """The list, where its entries are numbers made from lengths: ``[n // 2 for n in lengths]``; or handles that
+        have nothing to wait for."""
         self.conditions: Any = None
         """All documents' conditions, where its entries are such: ``[n > 3 for n in lengths]``."""
         self.columns: list[Any] | None = None
@@ -84,7 +85,7 @@ class CollectedItems(list[Any]):
         if not region.iteration <= len(self.values) <= region.iteration + 1:
             raise self._refuse_count()
         value = widths.as_numbers(region.tx, value.realize())
-        known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.is_none(value)
+        known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.says_nothing(value)
         known = known or number(value) is not None  # of an offset, as the first trace sees it
         if not known and row_of(value) is None and parts_of(region.tx, value) is None:
             raise self._refuse_entry(value)
@@ -154,6 +155,9 @@ class CollectedItems(list[Any]):
             return  # weights of attention that nobody asked for, say: any use of the list needs its entries
         self._check_alone()
         made = [values[0] for values in self.values]
+        if not region.skips and nothing.same_for_all([value for values in self.values for value in values]):
+            self.numbers = call(region.tx, plain.of_same, self._length(), made[0])
+            return
         vectors = [value.vector for value in made if isinstance(value, Every)]
         if self.each == 1 and len(vectors) == len(made) and not region.skips:
             self.listed = ListedItems(region, self._collect(vectors), [], [])
@@ -199,13 +203,18 @@ class CollectedItems(list[Any]):
     def entries(self) -> Any:
         """The number of entries."""
         self._check_alone()
-        tx, region = self.region.tx, self.region
+        tx = self.region.tx
         if self.listed is not None:  # of each document as many as it has numbers
             return self.listed.tensor().call_method(tx, "size", [constant(0)], {})
         if self.lacking:
             self._count = self._count or read(tx, self.present())
             return self._count
-        return region.length if self.each == 1 else call(tx, operator.mul, region.length, constant(self.each))
+        return self._length()
+
+    def _length(self) -> Any:
+        """The number of entries of all documents, where each has as many."""
+        length = self.region.length
+        return length if self.each == 1 else call(self.region.tx, operator.mul, length, constant(self.each))
 
     def _close_rows(self, rows: list[Any]) -> None:
         """Each column is a list of numbers, or a number that all documents share."""
@@ -371,16 +380,6 @@ def items_of(value: Any) -> CollectedItems | None:
     """What a loop over documents has put into a list, or is putting into it."""
     known = isinstance(value, ListVariable) and isinstance(value.items, CollectedItems)
     return value.items if known else None
-
-
-def added(one: Any, other: Any) -> Any:
-    """The list that two lists are together, if a loop over documents has filled one; else None."""
-    sides = [side.realize() for side in (one, other)]
-    if not all(type(side) is ListVariable for side in sides) or all(items_of(side) is None for side in sides):
-        return None
-    joined = ListVariable([], mutation_type=ValueMutationNew())
-    joined.items = sides[0].items + sides[1].items
-    return joined
 
 
 def is_documents(value: Any) -> bool:

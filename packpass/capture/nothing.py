@@ -1,5 +1,6 @@
-"""Lists that hold None for every document: weights of attention that nobody asked for.
+"""Lists that hold the same for every document: None, or handles of exchanges that are complete.
 
+Weights of attention that nobody asked for are None.
 ``weights[0] is None`` is how models ask whether there are any. Every entry is None, so the answer is known as soon as
 there is an entry; that there is one is asserted when the program runs.
 """
@@ -11,12 +12,39 @@ from typing import Any
 
 import torch
 
-from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, TupleVariable, call, constant
+from packpass.capture import plain_messages
+from packpass.capture.dynamo import (
+    ConstantVariable,
+    SymNodeVariable,
+    TupleVariable,
+    UserDefinedObjectVariable,
+    call,
+    constant,
+)
 from packpass.capture.state import active, current_frame, location_of
 
 
 def is_none(value: Any) -> bool:
     return isinstance(value, ConstantVariable) and value.as_python_constant() is None
+
+
+def is_done(value: Any) -> bool:
+    """Is this what an exchange returns that is complete at once (`packpass.capture.plain_messages`)?"""
+    return isinstance(value, UserDefinedObjectVariable) and value.python_type() is plain_messages.Done
+
+
+def says_nothing(value: Any) -> bool:
+    """May every document have one of these in a list? What a handle says that it has waited is True."""
+    return is_none(value) or is_done(value) or _is_true(value)
+
+
+def same_for_all(values: list[Any]) -> bool:
+    """Are all entries of a list one and the same, and no None?"""
+    return all(map(is_done, values)) or all(map(_is_true, values))
+
+
+def _is_true(value: Any) -> bool:
+    return isinstance(value, ConstantVariable) and value.as_python_constant() is True
 
 
 def entry(items: Any, index: Any) -> Any:

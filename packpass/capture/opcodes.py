@@ -46,7 +46,7 @@ from packpass.capture.dynamo import (
     call,
     constant,
 )
-from packpass.capture.lists import added, is_documents, items_of, numbers_of
+from packpass.capture.lists import is_documents, items_of, numbers_of
 from packpass.capture.python_functions import unpacked
 from packpass.capture.state import LOOP_MODES, active
 from packpass.capture.watch import watch_items, watch_mask
@@ -211,7 +211,7 @@ def _operate(original: Any, self: Any, instruction: Any) -> None:
         self.pop()
         return
     sides = [side.realize() for side in self.stack[-2:]]
-    joined = joined_numbers.plus(self, *sides) or added(*sides) if adds and not active.regions else None
+    joined = joined_numbers.plus(self, *sides) or extended.added(*sides) if adds and not active.regions else None
     if joined is not None:
         self.popn(2)
         self.push(joined)

@@ -67,5 +67,9 @@ def message(number: Any) -> Any:
     return Message(number)
 
 
+def done() -> Any:
+    return Done()
+
+
 OURS = (plain.Documents, plain.Entries, Request, Done, Message)
 """Nothing of these may outlive the graph."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from packpass.capture import plain
+from packpass.capture import nothing, plain
 from packpass.capture.dynamo import (
     ConstDictVariable,
     ListVariable,
@@ -106,8 +106,14 @@ def _is_generated(function: Any) -> bool:
 
 def _is_constant(value: Any) -> bool:
     """Is this a constant that nobody can change, so that all documents may share it?"""
+    if nothing.is_done(value):
+        return True
     known = isinstance(value, VariableTracker) and value.is_python_constant()
     return known and _is_frozen(value.as_python_constant())
+
+
+def _said(value: Any) -> str:
+    return "" if nothing.is_done(value) else repr(value.as_python_constant())
 
 
 def _is_frozen(value: Any) -> bool:
@@ -125,7 +131,7 @@ def rows_of(items: CollectedItems, values: list[Any]) -> Rows | None:
     columns: list[Any] = []
     for column in zip(*(parts for _, _, parts in made), strict=True):  # type: ignore[misc]
         if all(map(_is_constant, column)):
-            if len({repr(value.as_python_constant()) for value in column}) > 1:
+            if len({_said(value) for value in column}) > 1:
                 return None
             columns.append(column[0])
             continue

@@ -29,7 +29,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name, storage
+from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, is_tensor, op_name, storage
 from packpass.semantics.effects import changes_mode, mutated_after, written_inputs
 from packpass.semantics.memory import copied
 from passes.building import Builder
@@ -202,6 +202,12 @@ def _moves(node: fx.Node, moves: Collection[str]) -> bool:
         parts = argument(node, 0, "tensors")
         return isinstance(parts, (list, tuple))
     return name in moves or node.target in CUTS
+
+
+def only_moves(loop: LoopFound, moves: Collection[str]) -> bool:
+    """Does a loop only cut documents and move slots of them?"""
+    tensors = [node for _, body, _ in loop.iterations for node in body if is_tensor(node)]
+    return all(_moves(node, moves) or not example(node).dim() for node in tensors)
 
 
 def alike(one: Prefix, other: Prefix) -> bool:

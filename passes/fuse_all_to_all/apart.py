@@ -153,7 +153,7 @@ def _is_exchange(body: Body, node: fx.Node) -> bool:
 
 def _is_used(body: Body, node: fx.Node) -> bool:
     """By something that does not only move it."""
-    return _is_tensor(node) and any(user not in body.values and not only_checked(user) for user in node.users)
+    return _is_tensor(node) and any(not body.sees_through(user) and not only_checked(user) for user in node.users)
 
 
 def _is_apart(loop: LoopFound, moved: set[fx.Node]) -> bool:

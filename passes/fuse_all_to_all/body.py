@@ -19,11 +19,12 @@ from passes.document_loops.machine import Machine
 from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
+from passes.fuse_all_to_all.exchange import only_source
 from passes.fuse_all_to_all.filling import copied_into, places_of, put_into
 from passes.fuse_all_to_all.held import Buffer, Cut, Source, fills
 from passes.fuse_all_to_all.integers import UNKNOWN, integer
 from passes.fuse_all_to_all.moves import MOVES, index
-from passes.fuse_all_to_all.scalars import Lin, Scale, from_affine
+from passes.fuse_all_to_all.scalars import Counted, Lin, Scale, from_affine
 from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
 
 
@@ -31,9 +32,9 @@ class Body:
     """Values of one iteration. A node that is not understood has none."""
 
     def __init__(
-        self, gm: fx.GraphModule, machine: Machine, factors: Mapping[Boundaries, Fraction], scale: Scale, cp: int
+        self, gm: fx.GraphModule, machine: Machine, counted: Mapping[Boundaries, Counted], scale: Scale, cp: int
     ) -> None:
-        self.gm, self.machine, self.factors, self.scale, self.cp = gm, machine, factors, scale, cp
+        self.gm, self.machine, self.counted, self.scale, self.cp = gm, machine, counted, scale, cp
         self.values: dict[Any, Any] = {}
         self.sources: dict[Source, tuple[Blocks, int]] = {}
         """Blocks of every source, and the number of its first one."""
@@ -41,6 +42,8 @@ class Body:
         self.exchanged: set[fx.Node] = set()
         """Nodes whose value went through an all-to-all."""
         self.group: str | None = None
+        self.spelled_out: list[list[int] | None] = []
+        """Numbers of indices that are no constants of the calls themselves (see `spelled_out`)."""
 
     # --- running --------------------------------------------------------------------------------------------
 
@@ -94,6 +97,11 @@ class Body:
             raise NotMovement("a result that is not understood")
         return value
 
+    def sees_through(self, node: fx.Node) -> bool:
+        """Is this understood? New memory that nothing of the body fills (``h.new_ones(..)``) is not."""
+        value = self.values.get(node, UNKNOWN)
+        return value is not UNKNOWN and not (isinstance(value, Buffer) and value.content is None)
+
     # --- values ---------------------------------------------------------------------------------------------
 
     def tensor(self, arg: Any) -> Any:
@@ -107,8 +115,15 @@ class Body:
             raise NotMovement("a tensor that is not understood")
         return value
 
+    def sizes(self, arg: Any) -> tuple[Lin | Size, ...] | None:
+        """The sizes of another tensor, as one argument."""
+        known = self.values.get(arg) if isinstance(arg, fx.Node) else None
+        return known if isinstance(known, tuple) and all(isinstance(size, (Lin, Size)) for size in known) else None
+
     def scalar(self, arg: Any) -> Lin | Size | None:
         """An integer argument."""
+        if isinstance(arg, (Lin, Size)):
+            return arg
         if isinstance(arg, bool):
             return None
         if isinstance(arg, int):
@@ -120,7 +135,7 @@ class Body:
             return known
         value = self.machine.values.get(arg)
         if isinstance(value, Affine):
-            return from_affine(value, self.factors, self.scale)
+            return from_affine(value, self.counted, self.scale)
         fake = example(arg)
         if arg not in self.machine.inside and isinstance(fake, torch.SymInt):
             return Size(1, frozenset({str(fake)}))
@@ -191,7 +206,7 @@ class Body:
         if cut is None:
             return None
         whole = self._source(cut.source)
-        out = index(self, whole, cut.rest) if cut.rest else whole
+        out = index(self, node, whole, cut.rest) if cut.rest else whole
         self.cuts[node] = cut
         return out
 
@@ -204,7 +219,10 @@ class Body:
         base, boundaries, index, dim = node.args
         if self.machine.values.get(index) != Affine.of(Index()) or not self._outer(base):  # type: ignore[arg-type]
             return None
-        factor = self.factors[Boundaries(boundaries, node.target is markers.SPLIT_GET)]  # type: ignore[arg-type]
+        counted = self.counted[Boundaries(boundaries, node.target is markers.SPLIT_GET)]  # type: ignore[arg-type]
+        if counted.offset:
+            return None
+        factor = counted.factor
         sharded = self._extent(Lin(start=factor), Lin(start=factor, unit=factor * self.scale.chunks))
         return None if sharded is None else Cut(Source(base, dim, sharded), ())  # type: ignore[arg-type]
 
@@ -272,6 +290,15 @@ class Body:
             base = sum(b.data.size for b, _ in self.sources.values())
             self.sources[source] = B.fresh(dims, self.cp, base), base
         return self.sources[source][0]
+
+    def detached(self, value: Blocks) -> Blocks:
+        """What has been moved of ``x``, as if it had been moved of ``x.detach()``."""
+        found = only_source(value, self.sources)
+        if found is None:
+            raise NotMovement("no gradient of tensors of several rows")
+        source, _, base = found
+        self._source(gone := dataclasses.replace(source, detached=True))
+        return Blocks(value.dims, value.data - base + self.sources[gone][1])
 
     # --- collectives ----------------------------------------------------------------------------------------
 

@@ -13,11 +13,13 @@ from packpass.semantics import example, op_name
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.memory import copied
 from packpass.semantics.pointwise import whole_divisor
+from passes.document_loops.boundaries import boundary_vector
 from passes.document_loops.integers import Affine, Bound, Boundaries, Index
 from passes.document_loops.machine import Machine
 from passes.document_loops.op_names import is_size_check
 from passes.document_loops.step import step
 from passes.document_loops.terms import Interner
+from passes.fuse_all_to_all.scalars import Counted
 from passes.loops import LoopFound
 from passes.refused import Refused
 
@@ -38,8 +40,8 @@ def integers(loop: LoopFound, which: int) -> Machine:
     return machine
 
 
-def boundaries_of(machine: Machine, loop: LoopFound) -> tuple[fx.Node, bool, dict[Boundaries, Fraction]]:
-    """The one vector that all boundaries in use come from, whether it holds lengths, and each as a fraction of it."""
+def boundaries_of(machine: Machine, loop: LoopFound) -> tuple[fx.Node, bool, dict[Boundaries, Counted]]:
+    """The one vector that all boundaries in use come from, whether it holds lengths, and each in terms of it."""
     used: dict[Boundaries, set[int]] = {}
     for number, value in machine.values.items():
         if all(only_checked(user) for user in number.users):
@@ -47,32 +49,33 @@ def boundaries_of(machine: Machine, loop: LoopFound) -> tuple[fx.Node, bool, dic
         for atom, _ in value.atoms if isinstance(value, Affine) else ():
             if isinstance(atom, Bound):
                 used.setdefault(atom.of, set()).add(atom.k)
-    factors: dict[Boundaries, Fraction] = {}
+    counted: dict[Boundaries, Counted] = {}
     bases = []
     for node in loop.iterations[0][1]:
         if node.target in (markers.SEGMENT, markers.SPLIT_GET) and isinstance(node.args[1], fx.Node):
             used.setdefault(Boundaries(node.args[1], node.target is markers.SPLIT_GET), set())
     for boundaries, ks in used.items():
-        if (boundaries.lengths and ks) or not ks <= {0, 1}:
+        node, made = _counted_by(boundaries.node, loop.iterations[-1][2])
+        if (boundaries.lengths and ks) or not {k + made.offset for k in ks} <= {0, 1}:
             raise Refused("not-a-segment", "the loop uses boundaries of more than the document it is at")
-        node, factor = _counted_by(boundaries.node, loop.iterations[-1][2])
         bases.append((node, boundaries.lengths))
-        factors[boundaries] = factor
+        counted[boundaries] = made
     if len(set(bases)) != 1:
         raise Refused("two-boundaries" if bases else "no-segments", "the loop is not cut by one vector of boundaries")
-    return *bases[0], factors
+    return *bases[0], counted
 
 
-def _counted_by(node: fx.Node, end: fx.Node) -> tuple[fx.Node, Fraction]:
-    """``cu // cp`` is ``cu`` times 1 / cp, unless one of the two is written before the loop's end."""
-    factor = Fraction(1)
+def _counted_by(node: fx.Node, end: fx.Node) -> tuple[fx.Node, Counted]:
+    """``cu // cp`` is ``cu`` times 1 / cp, and so is ``cu[1:] // cp`` from its second element on, unless one of the two
+    is written before the loop's end."""
+    factor, offset = Fraction(1), 0
     while True:
         source = node.args[0] if node.args else None
         fake = example(source)
         if not isinstance(source, fx.Node) or not isinstance(fake, torch.Tensor) or fake.is_floating_point():
-            return node, factor
+            return node, Counted(factor, offset)
         if any(mutated_after(node.graph, n, node, end) for n in (node, source)):
-            return node, factor
+            return node, Counted(factor, offset)
         by = node.args[1] if len(node.args) > 1 else None
         divisor = whole_divisor(node, by)
         if divisor is not None:
@@ -81,9 +84,12 @@ def _counted_by(node: fx.Node, end: fx.Node) -> tuple[fx.Node, Fraction]:
             pass  # and the exchange checks that boundaries are within the row
         elif copied(node) is source:
             if example(node).dtype not in (torch.int32, torch.int64) or fake.dtype not in (torch.int32, torch.int64):
-                return node, factor
+                return node, Counted(factor, offset)
         else:
-            return node, factor
+            root, behind, _ = boundary_vector(node)
+            if root is node or mutated_after(node.graph, root, node, end):
+                return node, Counted(factor, offset)
+            source, offset = root, offset + behind
         node = source
 
 

@@ -24,12 +24,15 @@ def _is_integer(node: fx.Node) -> bool:
     return isinstance(example(node), (torch.SymInt, torch.SymBool, torch.SymFloat, int, bool))
 
 
-def program(gm: fx.GraphModule, begin: fx.Node | None, nodes: Sequence[fx.Node]) -> str:
-    """A digest of the steps, their constants and how they depend on each other; no names, no sizes."""
+def program(gm: fx.GraphModule, begin: fx.Node | None, nodes: Sequence[fx.Node], spelled_out: object = None) -> str:
+    """A digest of the steps, their constants and how they depend on each other; no names, no sizes.
+
+    ``spelled_out``: what else is known of the tensors of constants that they read.
+    """
     number: dict[fx.Node, str] = {} if begin is None else {begin: "index"}
     outside: dict[Any, str] = {}
     inside = set(nodes)
-    lines = []
+    lines = [f"{spelled_out}"] if spelled_out else []
 
     def name(arg: Any) -> Any:
         if not isinstance(arg, fx.Node):

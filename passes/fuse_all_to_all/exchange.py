@@ -40,7 +40,7 @@ class Exchange:
 
 def recognise(value: Blocks, sources: dict[Source, tuple[Blocks, int]], cp: int, shard: int) -> Exchange | None:
     """The one op that gives ``value``, or None. ``shard``: chunks of a document on one rank."""
-    source, whole, base = _only_source(value, sources) or (None, None, 0)
+    source, whole, base = only_source(value, sources) or (None, None, 0)
     if source is None or whole is None:
         return None
     order = _tokens_first(value)
@@ -59,7 +59,8 @@ def recognise(value: Blocks, sources: dict[Source, tuple[Blocks, int]], cp: int,
     return None if sections is None else Exchange(source, source.sharded, sections, value.dims)
 
 
-def _only_source(value: Blocks, sources: dict[Source, tuple[Blocks, int]]) -> tuple[Source, Blocks, int] | None:
+def only_source(value: Blocks, sources: dict[Source, tuple[Blocks, int]]) -> tuple[Source, Blocks, int] | None:
+    """The one row that all blocks come from, its blocks and the number of the first; None if there are several."""
     low, high = value.data.min(), value.data.max()
     for source, (whole, base) in sources.items():
         if base <= low and high < base + whole.data.size:

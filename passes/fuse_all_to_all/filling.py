@@ -33,7 +33,9 @@ def places_of(body: Body, node: fx.Node) -> Blocks | None:
         if sizes is None:
             return B.fresh(body.blocks(argument(node, 0, "input")).dims, body.cp)
         if not isinstance(sizes, (tuple, list)):
-            return None  # the sizes of another tensor, as one value
+            sizes = body.sizes(sizes)
+        if sizes is None:
+            return None
         found = [body.size(size) for size in sizes]
         return B.fresh([(size.count, *sorted(size.atoms)) for size in found], body.cp)
     except NotMovement:
@@ -72,7 +74,7 @@ def put_into(body: Body, node: fx.Node) -> Any:
         content = body.blocks(part)
         if target.places is None or example(buffer).dtype != example(part).dtype:
             raise NotMovement("a part that is converted, or of something of unknown sizes")
-        target.put(index(body, target.places, entries_of(entries, target.places.rank)), content)
+        target.put(index(body, node, target.places, entries_of(entries, target.places.rank)), content)
     except NotMovement:
         target.places = None  # what it holds from here on is not known
         raise

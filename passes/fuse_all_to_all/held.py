@@ -20,6 +20,8 @@ class Source:
     dim: int
     sharded: bool
     """Shards of the tokens (2 chunks per document and rank of a zigzag, else 1), or whole documents."""
+    detached: bool = False
+    """Does nothing go back to it?"""
 
 
 @dataclasses.dataclass(frozen=True)

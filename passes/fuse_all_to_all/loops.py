@@ -16,7 +16,6 @@ columns, say), they do not agree and all raise; what a rank does with the result
 from __future__ import annotations
 
 import dataclasses
-from fractions import Fraction
 from typing import Any
 
 import torch
@@ -26,26 +25,25 @@ from packpass import markers
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
-from packpass.semantics.effects import written_inputs
 from passes.context import PassContext
 from passes.document_loops.aliasing import used_beside_written
-from passes.document_loops.fission import Prefix, prefixes, split
+from passes.document_loops.fission import Prefix, only_moves, prefixes, split
 from passes.document_loops.integers import Boundaries
 from passes.document_loops.machine import Machine
-from passes.document_loops.op_names import is_size_check, name_of
 from passes.document_loops.run import NAME as VECTORIZE
 from passes.document_loops.run import at_line_of, numbered, run_loop, with_separate_inputs
+from passes.fuse_all_to_all.aliasing import no_aliasing
 from passes.fuse_all_to_all.apart import First, exchanged, recount
 from passes.fuse_all_to_all.blocks import Blocks
 from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.counted import boundaries_of, integers, only_checked
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
-from passes.fuse_all_to_all.held import fills
+from passes.fuse_all_to_all.fusion import follower, join
 from passes.fuse_all_to_all.moves import MOVES
-from passes.fuse_all_to_all.needed import needed
-from passes.fuse_all_to_all.scalars import Lin, Scale
-from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
+from passes.fuse_all_to_all.needed import collectives, live, needed
+from passes.fuse_all_to_all.scalars import Counted, Lin, Scale
+from passes.fuse_all_to_all.straight_find import base_name
 from passes.fuse_all_to_all.write import write
 from passes.loops import LoopFound, find
 from passes.nodes import copy_of
@@ -57,12 +55,12 @@ NAME = "fuse_all_to_all"
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What a loop's integers mean: vectors of boundaries as fractions of one that counts the whole row, or shards."""
+    """What a loop's integers mean: vectors of boundaries in terms of one that counts the whole row, or shards."""
 
     base: fx.Node
     lengths: bool
     """Is it a vector of lengths, for ``x.split(lengths.tolist())``?"""
-    factors: dict[Boundaries, Fraction]
+    counted: dict[Boundaries, Counted]
     scale: Scale
 
 
@@ -91,9 +89,15 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     results: list[Rewrite | Refusal] = []
     helped = context.options.runs(VECTORIZE)
     for number in [loop.id for loop in find(gm.graph)]:
+        if not any(loop.id == number for loop in find(gm.graph)):
+            continue  # it has become a part of the one in front of it
         loop = numbered(gm.graph, number)
         size = _group_size(gm, loop)
-        done = [] if size is None else _rewritten(gm, number, size, context)
+        if size is not None:
+            done = _rewritten(gm, number, size, context)
+        else:  # what only cuts and moves documents that a later loop exchanges
+            before = _feeds_exchange(gm, loop) and only_moves(loop, MOVES)
+            done = _with_follower(gm, number, None, context) if before else []
         results += done
         if helped and len(_all_done(done)) == len(done) and _feeds_exchange(gm, numbered(gm.graph, number)):
             results.append(run_loop(gm.graph, number, context))
@@ -106,6 +110,11 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
 
 def _rewritten(gm: fx.GraphModule, number: int, size: int, context: PassContext) -> list[Rewrite | Refusal]:
     """The rewrites of one loop, as it is or as several; or why not, and the graph as it was."""
+    behind = follower(gm.graph, numbered(gm.graph, number))
+    early = behind is not None and only_moves(behind, MOVES)
+    joined = _with_follower(gm, number, size, context) if early else []
+    if joined:
+        return joined
     whole = _run_one(gm, numbered(gm.graph, number), size, context)
     if isinstance(whole, Rewrite):
         return [whole]
@@ -121,12 +130,25 @@ def _rewritten(gm: fx.GraphModule, number: int, size: int, context: PassContext)
             return [*done, with_separate_inputs(rest[0], separate), *rest[1:]]
         gm.graph = graph
         break  # the other way would try the same again, and again for every exchange
-    return [whole]
+    joined = [] if early else _with_follower(gm, number, size, context)
+    return joined or [whole]
+
+
+def _with_follower(gm: fx.GraphModule, number: int, size: int | None, context: PassContext) -> list[Rewrite | Refusal]:
+    """The same of the loop as one with the loop behind it that goes over its lists; none if that does not help."""
+    graph = copy_of(gm.graph)
+    if join(gm, numbered(gm.graph, number)):
+        size = size if size is not None else _group_size(gm, numbered(gm.graph, number))
+        done = _rewritten(gm, number, size, context) if size else _with_follower(gm, number, None, context)
+        if _all_done(done):
+            return done
+        gm.graph = graph
+    return []
 
 
 def _computed_before(gm: fx.GraphModule, loop: LoopFound, cp: int) -> list[Prefix]:
     """What is exchanged is computed from the document: for the whole row, in front."""
-    return prefixes(loop, lambda node: bool(_collectives(gm, [node])), MOVES)
+    return prefixes(loop, lambda node: bool(collectives(gm, [node])), MOVES)
 
 
 def _run_computed(gm: fx.GraphModule, number: int, found: list[Prefix], cp: int, context: PassContext) -> list[Rewrite]:
@@ -147,7 +169,7 @@ def _exchanged_before(gm: fx.GraphModule, loop: LoopFound, cp: int) -> list[Firs
         except Refused:  # as it was for the loop as a whole, which has said so
             continue
         found = exchanged(loop, bodies)
-        if found and len(_collectives(gm, found[0].prefix.nodes)) < len(_collectives(gm, loop.iterations[0][1])):
+        if found and len(collectives(gm, found[0].prefix.nodes)) < len(collectives(gm, loop.iterations[0][1])):
             return found
     return []
 
@@ -210,23 +232,9 @@ def _feeds_exchange(gm: fx.GraphModule, loop: LoopFound) -> bool:
     return any(_group_size(gm, other) is not None or _feeds_exchange(gm, other) for other in users)
 
 
-def _collectives(gm: fx.GraphModule, nodes: Any) -> list[fx.Node]:
-    """All-to-all calls among the nodes and in the functions they call (forwards only)."""
-    out = []
-    for node in nodes:
-        if base_name(node.target) == EXCHANGE:
-            out.append(node)
-        elif op_name(node) == AUTOGRAD_FUNCTION:
-            forward = node.args[0]
-            module = getattr(gm, str(forward.target), None) if isinstance(forward, fx.Node) else None
-            if isinstance(module, fx.GraphModule):
-                out += _collectives(module, module.graph.nodes)
-    return out
-
-
 def _group_size(gm: fx.GraphModule, loop: LoopFound) -> int | None:
     """Ranks in the group of the loop's first exchange; None for a loop without one."""
-    calls = _collectives(gm, loop.iterations[0][1])
+    calls = collectives(gm, loop.iterations[0][1])
     splits = calls[0].args[1] if calls and len(calls[0].args) > 1 else None
     return len(splits) if isinstance(splits, (tuple, list)) and splits else None
 
@@ -261,55 +269,43 @@ def decide(gm: fx.GraphModule, loop: LoopFound, cp: int) -> Decided:
 
 def _readings(loop: LoopFound, cp: int, machines: list[Machine]) -> list[Counts]:
     """What the loop's integers may mean: its boundaries count the whole row, or a shard. Raises `Refused`."""
-    base, lengths, factors = boundaries_of(machines[0], loop)
+    base, lengths, counted = boundaries_of(machines[0], loop)
     scales = [Scale(2 * cp, cp), Scale(2, 1), Scale(cp, cp, 1), Scale(1, 1, 1)]
-    fitting = [scale for scale in scales if all((f * scale.align).denominator == 1 for f in factors.values())]
-    return [Counts(base, lengths, factors, scale) for scale in fitting]
+    fitting = [scale for scale in scales if all((c.factor * scale.align).denominator == 1 for c in counted.values())]
+    return [Counts(base, lengths, counted, scale) for scale in fitting]
 
 
 def _body(gm: fx.GraphModule, loop: LoopFound, which: int, cp: int, counts: Counts, machine: Machine) -> Body:
-    body = Body(gm, machine, counts.factors, counts.scale, cp)
+    body = Body(gm, machine, counts.counted, counts.scale, cp)
     body.run(loop.iterations[which][1])
     return body
 
 
 def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machines: list[Machine]) -> Decided:
     bodies, texts = list[Body](), list[str]()
-    found, live, lengths = [], [], []
+    found, alive, lengths = [], [], []
     for i, (machine, (_, nodes, _)) in enumerate(zip(machines, loop.iterations, strict=True)):
         body = _body(gm, loop, i, cp, counts, machine)
         try:
             chosen = _choose(body, loop, nodes)
         except Refused:
-            _no_aliasing(body, nodes, {*body.values}, {source.node for source in body.sources})
+            no_aliasing(body, nodes, {*body.values}, {source.node for source in body.sources}, set())
             raise
-        _no_aliasing(body, nodes, {*needed(body, nodes, chosen)}, {e.source.node for e in chosen.values()})
-        alive, counted = _live(body, nodes, set(chosen))
+        no_aliasing(body, nodes, {*needed(body, nodes, chosen)}, {e.source.node for e in chosen.values()}, {*chosen})
+        kept, counted = live(body, nodes, set(chosen))
         order = steps(nodes)
         # All that ranks must have in common: what a rank does with its part may depend on the rank (weights of its own
         # heads).
-        texts.append(program(gm, loop.iterations[len(bodies)][0], needed(body, nodes, chosen)))
+        texts.append(program(gm, loop.iterations[i][0], needed(body, nodes, chosen), body.spelled_out))
         found.append(tuple((order.index(n), e) for n, e in chosen.items()))
         bodies.append(body)
-        live.append(alive)
+        alive.append(kept)
         lengths.append(counted)
     if found[0] != found[1] or bodies[0].group is None:
         raise Refused("not-generic", "two iterations of the loop do different things")
-    calls = len(_collectives(gm, loop.iterations[0][1]))
-    of_each = (tuple(bodies), tuple(live), tuple(lengths))
+    calls = len(collectives(gm, loop.iterations[0][1]))
+    of_each = (tuple(bodies), tuple(alive), tuple(lengths))
     return Decided(loop, cp, bodies[0].group, counts, found[0], *of_each, calls, texts[0])
-
-
-def _no_aliasing(body: Body, nodes: tuple[fx.Node, ...], moved: set[Any], rows: set[fx.Node]) -> None:
-    """Nothing that is ``moved``, and none of the ``rows`` it comes from, may be written by something that is not
-    understood. What the loop does besides is for `vectorize_segments` to prove."""
-    watched = {storage(n) for n in (*moved, *rows) if n in rows or n in body.values} - {None}
-    for node in nodes:
-        if node in body.values:
-            continue
-        for target in written_inputs(node):
-            if storage(target) in watched:
-                raise Refused("aliasing", "a tensor that is exchanged is also changed in place in the loop", node)
 
 
 def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.Node, Exchange]:
@@ -340,51 +336,9 @@ def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.
     for node in [n for n in nodes if n in body.exchanged]:
         if isinstance(body.values.get(node), (Lin, bool)) or not isinstance(example(node), torch.Tensor):
             continue
-        outsiders = [u for u in node.users if u not in inside or (u not in body.values and not only_checked(u))]
+        outsiders = [u for u in node.users if u not in inside or not (body.sees_through(u) or only_checked(u))]
         if outsiders:
             cover(node)
     if not chosen:
         raise Refused("not-zigzag", "what is exchanged in the loop is not understood or not used", nodes[0])
     return chosen
-
-
-def _live(
-    body: Body, nodes: tuple[fx.Node, ...], chosen: set[fx.Node]
-) -> tuple[frozenset[fx.Node], dict[fx.Node, bool]]:
-    """Nodes of the body that are needed when ``chosen`` come from elsewhere (no exchange may be among them), and
-    lengths to be counted on something else."""
-    inside = set(nodes)
-    roots = [n for n in nodes if any(u not in inside for u in n.users)]
-    roots += [n for n in nodes if n not in body.values and not n.users and not is_size_check(n)]
-    roots += [n for n in nodes if n not in body.values and written_inputs(n)]
-    live: set[fx.Node] = set()
-    lengths: dict[fx.Node, bool] = {}
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node in live or node not in inside or is_proven_check(node, body):
-            continue
-        live.add(node)
-        sharded = _length(body, node)
-        if sharded is not None:
-            lengths[node] = sharded
-        elif node not in chosen:
-            if base_name(node.target) or _collectives(body.gm, [node]):
-                raise Refused("not-zigzag", "a part of the exchange is used in another way", node)
-            stack.extend(node.all_input_nodes)
-            stack.extend(user for user in node.users if fills(user, node) and user in body.values)
-    return frozenset(live), lengths
-
-
-def is_proven_check(node: fx.Node, body: Body) -> bool:
-    """A user's check that documents divide, which the exchange makes itself."""
-    return name_of(node) == "loop_check" and body.values.get(node.args[0]) is True
-
-
-def _length(body: Body, node: fx.Node) -> bool | None:
-    """Is this integer, counted on a tensor, the length of the document's shard (True) or of the document (False)?"""
-    value = body.values.get(node)
-    if not isinstance(value, Lin) or value.start or value.const or isinstance(example(node), torch.Tensor):
-        return None
-    shard = body.scale.shard
-    return {shard: True, shard * body.cp: False}.get(int(value.unit)) if value.unit.denominator == 1 else None

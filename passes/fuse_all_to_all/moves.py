@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import fx
 
 from packpass._registry import registrar
@@ -13,6 +12,7 @@ from packpass.semantics import argument, example
 from packpass.semantics.views import TRANSPOSING, permutation_of
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import Blocks, NotMovement, Size
+from passes.fuse_all_to_all.spelled_out import numbers_of
 
 if TYPE_CHECKING:
     from passes.fuse_all_to_all.body import Body
@@ -26,8 +26,8 @@ move = registrar(MOVES)
 """Registers an op under its plain names."""
 
 
-def index(body: Body, value: Blocks, entries: Sequence[Any]) -> Blocks:
-    """Indexing by integers, slices and None, one entry per dimension."""
+def index(body: Body, node: fx.Node, value: Blocks, entries: Sequence[Any]) -> Blocks:
+    """Indexing of ``node`` by integers, slices and None, one entry per dimension."""
     d = 0
     for entry in entries:
         if entry is None:
@@ -37,7 +37,9 @@ def index(body: Body, value: Blocks, entries: Sequence[Any]) -> Blocks:
         elif type(entry) is int:
             value = B.select(value, d, entry)
             continue
-        elif (numbers := _constants(entry)) is not None and sum(not isinstance(e, slice) for e in entries) == 1:
+        elif len(entries) - sum(isinstance(e, slice) for e in entries) == 1 and (
+            numbers := numbers_of(body, entry, node)
+        ):
             if B.outer(value, d)[1]:
                 raise NotMovement("single tokens of a chunk")
             value = B.take(value, d, _in_range(numbers, B.outer(value, d)[0]))
@@ -76,7 +78,7 @@ def _slice(body: Body, value: Blocks, d: int, entry: slice) -> Blocks:
 
 @move("getitem")
 def _getitem(body: Body, node: fx.Node, value: Blocks) -> Blocks:
-    return index(body, value, entries_of(node.args[1], value.rank))
+    return index(body, node, value, entries_of(node.args[1], value.rank))
 
 
 @move("narrow")
@@ -92,7 +94,7 @@ def _select(body: Body, node: fx.Node, value: Blocks) -> Blocks:
 
 @move("index_select")
 def _index_select(body: Body, node: fx.Node, value: Blocks) -> Blocks:
-    d, numbers = argument(node, 1, "dim") % value.rank, _constants(argument(node, 2, "index"))
+    d, numbers = argument(node, 1, "dim") % value.rank, numbers_of(body, argument(node, 2, "index"), node)
     if numbers is None or B.outer(value, d)[1]:
         raise NotMovement("an index that is not a constant")
     return B.take(value, d, _in_range(numbers, B.outer(value, d)[0]))
@@ -156,7 +158,7 @@ def _split(body: Body, node: fx.Node, value: Blocks) -> Any:
 def _reshape(body: Body, node: fx.Node, value: Blocks) -> Blocks:
     sizes = argument(node, 1, "shape", node.kwargs.get("size"))
     if not isinstance(sizes, (tuple, list)):
-        sizes = node.args[1:]
+        sizes = known if (known := body.sizes(sizes)) is not None else node.args[1:]
     return B.reshape(value, [None if s == -1 and type(s) is int else body.size(s) for s in sizes])
 
 
@@ -205,19 +207,14 @@ def _view_as(body: Body, node: fx.Node, value: Blocks) -> Blocks:
     return B.reshape(value, [B.size_of(dim) for dim in body.blocks(like).dims])
 
 
+@move("detach")
+def _detach(body: Body, node: fx.Node, value: Blocks) -> Blocks:
+    return body.detached(value) if example(node.args[0]).requires_grad else value
+
+
 @move("contiguous", "clone", "alias")
 def _same(body: Body, node: fx.Node, value: Blocks) -> Blocks:
     return value
-
-
-def _constants(index: Any) -> list[int] | None:
-    """The numbers of an index that the program spells out: a list, or ``torch.tensor`` of one."""
-    if isinstance(index, fx.Node):
-        made = index.op == "call_function" and index.target in (torch.tensor, torch.as_tensor)
-        index = index.args[0] if made and example(index).dim() == 1 else None
-    if isinstance(index, (tuple, list)) and index and all(type(i) is int for i in index):
-        return [int(i) for i in index]
-    return None
 
 
 def _in_range(numbers: list[int], n: int) -> list[int]:

@@ -74,12 +74,23 @@ class Lin(Counts):
         return Size(int(value), frozenset({TOKENS} if self.unit else ()))
 
 
-def from_affine(value: Affine, factors: Mapping[Boundaries, Fraction], scale: Scale) -> Lin | None:
-    """An integer that the machine knows in terms of the document's two boundaries, each a fraction of the base."""
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """Element ``i`` of a vector is ``factor`` times element ``i + offset`` of the one that all come from."""
+
+    factor: Fraction
+    offset: int = 0
+
+
+def from_affine(value: Affine, counted: Mapping[Boundaries, Counted], scale: Scale) -> Lin | None:
+    """An integer that the machine knows in terms of the document's two boundaries, each as it is counted."""
     out = Lin.of(value.const)
     for atom, c in value.atoms:
-        if not isinstance(atom, Bound) or atom.of not in factors or atom.k not in (0, 1):
+        if not isinstance(atom, Bound) or atom.of not in counted:
             return None
-        factor = c * factors[atom.of]
-        out = out.plus(Lin(start=factor, unit=factor * scale.chunks * atom.k))
+        of = counted[atom.of]
+        if atom.k + of.offset not in (0, 1):
+            return None
+        factor = c * of.factor
+        out = out.plus(Lin(start=factor, unit=factor * scale.chunks * (atom.k + of.offset)))
     return out

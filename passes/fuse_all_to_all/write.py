@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import example
-from packpass.semantics.effects import CHECKS, mutated_after
+from packpass.semantics import example, storage
+from packpass.semantics.effects import CHECKS, mutated_after, written_inputs
 from passes.building import Builder
 from passes.document_loops.boundaries import summed
 from passes.document_loops.op_names import is_size_check, name_of
@@ -20,6 +20,7 @@ from passes.fuse_all_to_all.blocks import TOKENS, size_of
 from passes.fuse_all_to_all.digest import steps
 from passes.fuse_all_to_all.exchange import Exchange, Section
 from passes.fuse_all_to_all.held import Buffer, Source, fills
+from passes.fuse_all_to_all.scalars import Counted
 from passes.nodes import snapshot_of
 from passes.prune import prune
 
@@ -53,6 +54,10 @@ def write(gm: fx.GraphModule, decided: Decided) -> list[tuple[str, list[int]]]:
                 markers.SEGMENT, row, bounds[not exchange.to_heads], start, exchange.token_dim, fake=example(node)
             )
             segments[not exchange.to_heads] = segment, exchange.token_dim
+            if any(storage(n) == storage(node) for other in nodes for n in written_inputs(other)):
+                # What is received is changed in place: it was the document's own, and the row is everybody's.
+                build = Builder(gm.graph, segment.next, like)
+                segment = build.call("clone", segment, method=True, fake=example(node))
             for user in list(node.users):
                 if not (fills(user, node) and user in body.values):
                     user.replace_input_with(node, segment)
@@ -108,7 +113,8 @@ def _columns(build: Builder, source: Source, sections: list[Section], cp: int) -
     others = [d for d in range(fake.dim()) if d != source.dim]
     unknown = [d for d in others if not isinstance(fake.shape[d], int)]
     known = [d for d in others if isinstance(fake.shape[d], int)]
-    x, order = source.node, [source.dim, *unknown, *known]
+    order = [source.dim, *unknown, *known]
+    x = build.call("detach", source.node, method=True) if source.detached else source.node
     if order != list(range(fake.dim())):
         x = build.call("permute", x, order, method=True)
     if not known:
@@ -156,8 +162,8 @@ def _boundaries(build: Builder, decided: Decided, sharded: bool, device: Any) ->
     base_is_whole = counts.scale.of_whole_row(cp)
     node = summed(functools.partial(_made, build), counts.base) if counts.lengths else counts.base
     if sharded and base_is_whole:
-        factors = {} if counts.lengths or cp == 1 else counts.factors
-        known = next((b.node for b, f in factors.items() if f == Fraction(1, cp)), None)
+        vectors = {} if counts.lengths or cp == 1 else counts.counted
+        known = next((b.node for b, c in vectors.items() if c == Counted(Fraction(1, cp))), None)
         node = known if known is not None else _made(build, torch.div, node, cp, rounding_mode="floor")
     elif not sharded and not base_is_whole:
         node = _made(build, torch.mul, node, cp)

@@ -23,6 +23,7 @@ from tests.dist import a2a_library_programs as library
 from tests.dist import a2a_pieces_programs as pieces
 from tests.dist import a2a_spelled_programs as spelled
 from tests.dist import a2a_twice_programs as twice
+from tests.dist import a2a_waited_programs as waited
 from tests.dist.a2a_moves import WIDTH, gathered, scatter_sequence, size_of, unzigzag, zigzag
 from tests.dist.naive import AllToAll
 
@@ -391,6 +392,15 @@ REWRITTEN = {
         Hard(pieces.pieces_in_lists, exchanges=2, tails=False, parts=1),
         Hard(pieces.pieces_there_and_back, exchanges=2, tails=False, parts=1),
         Hard(pieces.pieces_in_one_loop, exchanges=2, tails=False, parts=1),
+        Hard(waited.waited_behind, differentiable=False),
+        Hard(waited.waited_in_pairs, differentiable=False),
+        Hard(waited.waited_by_number, differentiable=False),
+        Hard(waited.lists_of_handles, differentiable=False),
+        Hard(waited.step_by_step),
+        Hard(waited.chosen_by_written_numbers),
+        Hard(waited.viewed_by_sizes),
+        Hard(waited.changed_when_received),
+        Hard(waited.convolved_by_ones, exchanges=2, tails=False),
     )
 }
 LEFT = {
@@ -429,5 +439,10 @@ LEFT = {
         Hard(pieces.pieces_of_the_next, sharded=False, code="not-zigzag"),
         Hard(pieces.every_other_token, code="not-zigzag"),
         Hard(pieces.pieces_of_heads_from_the_end, code="not-zigzag"),
+        Hard(waited.written_before_it_is_viewed, code="aliasing"),
+        Hard(waited.changed_and_sent_back, code="not-zigzag"),
+        Hard(waited.numbers_of_each_rank, code="not-zigzag"),
+        Hard(waited.numbers_changed_by_documents, code="no-rule"),
+        Hard(waited.row_changed_between, code="not-zigzag"),
     )
 }

@@ -1,0 +1,149 @@
+"""Two loops, of which the second goes over what the first has put into lists, as one: the reverse of
+`passes.document_loops.fission`.
+
+Before::
+
+    for s, e in documents:
+        handles.append(all_to_all(received, x[s:e].view(...), async_op=True))
+        parts.append(received)
+    for handle, part in zip(handles, parts):
+        handle.wait()
+        rows.append(part.view(...))
+
+After::
+
+    for s, e in documents:
+        rows.append(all_to_all(x[s:e].view(...)).view(...))
+
+Why it is safe: the second loop sees of each document what the first has listed for it, and else only what was there
+before the first and is written by neither loop, nor between them. What the second writes is a document's own.
+
+Does not handle: loops that skip documents or branch, random numbers in both, lists that the second uses in another way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from packpass import markers
+from packpass.semantics import AUTOGRAD_FUNCTION, is_tensor, op_name, storage
+from packpass.semantics.effects import changes_mode, effects_of, written_inputs
+from passes.fuse_all_to_all.straight_find import base_name
+from passes.loops import ASSERTIONS, WAYS, LoopFound, find, only_asserted
+from passes.nodes import needed_for
+
+
+def follower(graph: fx.Graph, first: LoopFound) -> LoopFound | None:
+    """The loop that goes over what this one puts into lists."""
+    lists = _lists(first)
+    readers = {user for collect in lists for user in collect.users if user.target is markers.LIST_GET}
+    return next((loop for loop in find(graph) if loop.id != first.id and readers & loop.nodes), None)
+
+
+def join(gm: fx.GraphModule, first: LoopFound) -> bool:
+    """Let a loop do what the one behind it does with its lists; False, and nothing is changed, if there is none."""
+    graph, lists = gm.graph, _lists(first)
+    second = follower(graph, first)
+    if second is None or not _are_plain(first, second) or not _reads_own(second, lists):
+        return False
+    start = first.iterations[0][0]
+    given = {n for node in second.nodes for n in node.all_input_nodes if n not in second.nodes and n not in lists}
+    late = _computed_between(start, first, second, given)
+    if late is None or not _keeps(gm, first, second, given, late):
+        return False
+    for node in late:
+        start.prepend(node)
+    for which in (0, 1):
+        _move(graph, first, second, which)
+    for collect in second.collects:
+        collect.args = (*collect.args[:2], first.id)
+    for collect in lists:
+        for node in (*only_asserted(collect), collect):
+            if not node.users:
+                graph.erase_node(node)
+    return True
+
+
+def _lists(loop: LoopFound) -> set[fx.Node]:
+    return {collect for collect in loop.collects if collect.target is markers.LIST_COLLECT}
+
+
+def _are_plain(first: LoopFound, second: LoopFound) -> bool:
+    begins = {begin for loop in (first, second) for begin, _, _ in loop.iterations}
+    nodes = [node for loop in (first, second) for node in loop.nodes]
+    other = any(node.target in WAYS or changes_mode(node) for node in nodes)
+    nested = any(node.target is markers.LOOP_BEGIN and node not in begins for node in nodes)
+    counts = {begin.args[0] for begin in begins}
+    filled = all(collect.target is markers.LIST_COLLECT for collect in second.collects)
+    traced = len(first.iterations) == len(second.iterations) == 2
+    return traced and len(counts) == 1 and filled and not other and not nested
+
+
+def _reads_own(second: LoopFound, lists: set[fx.Node]) -> bool:
+    """Does each document take from the lists its own entry, and nothing else?"""
+    for begin, body, _ in second.iterations:
+        for node in body:
+            if any(n in lists for n in node.all_input_nodes) and (
+                node.target is not markers.LIST_GET or node.args[1] is not begin
+            ):
+                return False
+    return True
+
+
+def _computed_between(start: fx.Node, first: LoopFound, second: LoopFound, given: set[fx.Node]) -> list[fx.Node] | None:
+    """What the second loop is given that is computed behind the start of the first, and can be computed before."""
+    late = {n for n in needed_for(given) if start < n and n not in second.nodes}
+    movable = all(n not in first.nodes and n not in first.collects and effects_of(n).pure for n in late)
+    return sorted(late) if movable else None
+
+
+def _keeps(gm: fx.GraphModule, first: LoopFound, second: LoopFound, given: set[fx.Node], late: list[fx.Node]) -> bool:
+    """Does everything that either loop sees hold what it held?"""
+    effects = [[effects_of(node) for node in loop.nodes if not _is_marker(node)] for loop in (first, second)]
+    unknown = [node for node in second.nodes if not (_is_marker(node) or effects_of(node).known)]
+    if all(any(e.random for e in loop) for loop in effects) or not all(_only_computes(gm, n) for n in unknown):
+        return False
+    before = _memory(n for node in first.nodes for n in node.all_input_nodes if n not in first.nodes)
+    seen = _memory((*given, *(n for node in late for n in node.all_input_nodes)))
+    entries = _memory(markers.collected_in(c, i) for c in first.collects for i in (0, 1))
+    last, behind = first.iterations[-1][2], second.iterations[0][0]
+    between = [node for node in gm.graph.nodes if last < node < behind and not _is_marker(node) and node not in late]
+    written = {storage(target) for node in between for target in written_inputs(node)}
+    shared = before & first.written
+    if None in written or written & (seen | entries | before) or shared & (seen | entries):
+        return False
+    return not second.written & (before | _memory((*between, *(n for node in between for n in node.all_input_nodes))))
+
+
+def _only_computes(gm: fx.GraphModule, node: fx.Node) -> bool:
+    """A wait, or a function with a backward of its own that does nothing but compute and exchange."""
+    if op_name(node) != AUTOGRAD_FUNCTION:
+        return bool(base_name(node.target))
+    parts = [getattr(gm, str(part.target), None) for part in node.args[:2] if isinstance(part, fx.Node)]
+    nodes = [n for part in parts if isinstance(part, fx.GraphModule) for n in part.graph.nodes]
+    known = all(base_name(n.target) or (effects_of(n).known and not effects_of(n).random) for n in nodes)
+    return bool(nodes) and known and not written_inputs(node)
+
+
+def _is_marker(node: fx.Node) -> bool:
+    return node.target in markers.MARKERS or node.target in ASSERTIONS
+
+
+def _memory(nodes: Any) -> set[Any]:
+    return {storage(node) for node in nodes if is_tensor(node)} - {None}
+
+
+def _move(graph: fx.Graph, first: LoopFound, second: LoopFound, which: int) -> None:
+    begin, _, end = first.iterations[which]
+    theirs, body, behind = second.iterations[which]
+    for node in body:
+        if node.target is markers.LIST_GET and node.args[0] in first.collects:
+            node.replace_all_uses_with(markers.collected_in(node.args[0], which))
+            graph.erase_node(node)
+        else:
+            end.prepend(node)
+    graph.erase_node(behind)
+    theirs.replace_all_uses_with(begin)
+    graph.erase_node(theirs)
