@@ -41,9 +41,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
-from packpass.semantics import example
+from packpass.layout.sources import SAME_BOUNDARIES
+from packpass.semantics import example, op_name
+from packpass.semantics.effects import mutated_after
 from passes import cp_rolls
 from passes.context import PassContext
 from passes.document_loops.aliasing import used_beside_written
@@ -56,7 +59,7 @@ from passes.fuse_boundary_exchange.apart import rolled
 from passes.fuse_boundary_exchange.decide import SHARED, Decided, candidates, decide, groups_seen, has_messages
 from passes.fuse_boundary_exchange.functions import exchanges_in, is_sent
 from passes.fuse_boundary_exchange.machine import RULES
-from passes.loops import find
+from passes.loops import LoopFound, find
 from passes.nodes import copy_of
 from passes.prune import prune
 from passes.refused import Refused
@@ -163,7 +166,18 @@ def _rolled_before(gm: fx.GraphModule, number: int, groups: Sequence[str], conte
     if isinstance(made[-1], Refusal):
         return []
     divide_before(gm.graph, {}, numbered(gm.graph, number).nodes)
+    _cut_alike(numbered(gm.graph, number))
     return _messages_of(gm, number, groups, inner, made)
+
+
+def _cut_alike(loop: LoopFound) -> None:
+    """Documents of rows that rewrites have made, by the boundaries of the program: the exchange checks that they fit,
+    so that they are those, and that one loop is not cut by two sets of them."""
+    for node in [node for node in loop.nodes if node.target is markers.SEGMENT]:
+        cu: Any = node.args[1]
+        while op_name(cu) in SAME_BOUNDARIES and not mutated_after(node.graph, cu.args[0], cu):
+            cu = cu.args[0]
+        node.args = (node.args[0], cu, *node.args[2:])
 
 
 def _messages_of(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext, done: _Found) -> _Found:

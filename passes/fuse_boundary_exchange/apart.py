@@ -34,7 +34,7 @@ from passes.document_loops.fission import Prefix
 from passes.fuse_boundary_exchange.canonical import SHARDS, Group, Matched, check_messages, match, merged
 from passes.fuse_boundary_exchange.functions import is_message
 from passes.fuse_boundary_exchange.machine import Machine
-from passes.fuse_boundary_exchange.values import View
+from passes.fuse_boundary_exchange.values import ZERO, Own, View
 from passes.loops import LoopFound
 from passes.refused import Refused
 
@@ -46,9 +46,11 @@ def rolled(loop: LoopFound, groups: Sequence[Group]) -> list[Prefix]:
     for group in groups:
         for scale in (group.size, 1):
             for halves in SHARDS:
-                found = [_Iteration(loop, which, group, scale, halves).prefix() for which in (0, 1)]
-                known = [prefix for prefix in found if prefix is not None]
+                iterations = [_Iteration(loop, which, group, scale, halves) for which in (0, 1)]
+                known = [prefix for one in iterations if (prefix := one.prefix()) is not None]
                 if len(known) == 2 and _alike(*known):
+                    for one in iterations:
+                        one.read_themselves()
                     return known
     return []
 
@@ -69,6 +71,8 @@ class _Iteration:
         self.appended = [node for node in given if isinstance(node, fx.Node)]
         self.rest: set[fx.Node] = set()
         self.rolls: dict[fx.Node, Matched] = {}
+        self.same: dict[fx.Node, fx.Node] = {}
+        """What holds the document as it is (``ext[1:]`` of a halo and the document), and the document."""
 
     def prefix(self) -> Prefix | None:
         for node in self.body:
@@ -94,12 +98,45 @@ class _Iteration:
         waits = node.target is markers.WAIT
         outside = any(target not in self.loop.nodes for target in written_inputs(node))
         if done or outside or any(n in self.rest for n in inputs) or (waits and node.args[0] not in self._asked()):
-            self.rest.add(node)
+            self._leave(node)
             return
         try:
             self.machine.step(node)
         except Refused:
-            self.rest.add(node)
+            self._leave(node)
+
+    def _leave(self, node: fx.Node) -> None:
+        self.rest.add(node)
+        for n in node.all_input_nodes:
+            document = self._document_in(n)
+            if document is not None:
+                self.same[n] = document
+
+    def _document_in(self, node: fx.Node) -> fx.Node | None:
+        """The document that this is a copy of."""
+        view = self.machine.values.get(node)
+        if node in self.rest or not isinstance(view, View) or view.memory.outer is not None:
+            return None
+        if not self.machine.is_document(view):
+            return None
+        try:
+            runs = self.machine.read(view, node)
+        except Refused:
+            return None
+        what = runs[0].what if len(runs) == 1 else None
+        if not isinstance(what, Own) or what.at != ZERO or runs[0].length != self.machine.whole:
+            return None
+        for other, held in self.machine.values.items():
+            if isinstance(held, View) and held.memory.outer == (what.node, what.dim) and held.dim == view.dim:
+                if held.whole and self.machine.is_document(held):
+                    return other
+        return None
+
+    def read_themselves(self) -> None:
+        """Let the rest read documents where it has read copies of them."""
+        for node, document in self.same.items():
+            for user in [user for user in node.users if user in self.rest]:
+                user.replace_input_with(node, document)
 
     def _asked(self) -> set[int]:
         """The messages that are understood."""
@@ -110,7 +147,7 @@ class _Iteration:
         view = self.machine.values.get(node)
         if node in self.rolls or not isinstance(view, View) or view.memory.outer is not None:
             return node in self.rolls
-        if not (view.whole and self.machine.is_document(view)):
+        if not self.machine.is_document(view):
             return False
         try:
             found = match(self.machine.read(view, node), self.group, self.machine.halves, node)
@@ -125,7 +162,7 @@ class _Iteration:
         """May the rest run after what is known of all documents?"""
         tensors = {node for node in known if isinstance(example(node), torch.Tensor)}
         outer = {n for node in known for n in node.all_input_nodes if n not in self.loop.nodes}
-        read = {storage(node) for node in (*tensors, *outer)} - {None}
+        read = {storage(node) for node in (*tensors, *outer, *self.same)} - {None}
         for node in self.rest:
             if any(storage(target) is None or storage(target) in read for target in written_inputs(node)):
                 return False
@@ -138,6 +175,9 @@ class _Iteration:
             if node in seen or node in self.rest or node in self.rolls:
                 continue
             seen.add(node)
+            if node in self.same:
+                stack.append(self.same[node])
+                continue
             if isinstance(example(node), torch.Tensor) and storage(node) in changed:
                 return False
             stack += node.all_input_nodes if node in known else ()

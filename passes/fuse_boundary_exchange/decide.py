@@ -31,6 +31,7 @@ from passes.fuse_boundary_exchange.canonical import (
     merged,
 )
 from passes.fuse_boundary_exchange.functions import gradient, is_nothing, markers_in
+from passes.fuse_boundary_exchange.halos import passes_gradients
 from passes.fuse_boundary_exchange.machine import Machine
 from passes.fuse_boundary_exchange.terms import ShardsRoll
 from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, View
@@ -177,6 +178,8 @@ def _matched(machine: Machine, view: View, group: Group, node: fx.Node) -> Match
     function = view.memory.function if view.whole else None
     if not machine.calls_functions:
         return found
+    if function is None and passes_gradients(machine, found, group):
+        return dataclasses.replace(found, field=dataclasses.replace(found.field, differentiable=True))
     if function is None:
         raise Refused("message-gradient", "what an autograd.Function has rolled is changed before it is put away", node)
     ran, given, grad = gradient(machine, function, view)

@@ -36,6 +36,16 @@ class Function:
     saved: tuple[Any, ...]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Halo:
+    """A call of one that only exchanges slots at the ends of shards: what it is given of the document."""
+
+    function: Function
+    given: tuple[Run, ...]
+    result: View
+    messages: frozenset[tuple[int, int]]
+
+
 def with_messages(node: fx.Node) -> fx.GraphModule | None:
     """The forward of an ``autograd.Function`` that sends or receives."""
     if op_name(node) != AUTOGRAD_FUNCTION:
@@ -93,13 +103,18 @@ def call(machine: Machine, node: fx.Node) -> tuple[Any, ...]:
         raise Refused("no-rule", "an autograd.Function between the messages of a roll is not understood", node)
     if node.kwargs.get("non_differentiable_idx") or node.kwargs.get("saved_for_backward_idx"):
         raise Refused("message-gradient", "an autograd.Function around messages keeps tensors for its backward", node)
-    results, *rest = run(machine, forward, [_given(machine, arg, node) for arg in node.args[2:]])
+    given, before = [_given(machine, arg, node) for arg in node.args[2:]], len(machine.messages)
+    results, *rest = run(machine, forward, given)
     returned = several(results)
     saved = tuple(value for part in rest for value in several(part))
     function = Function(node, backward, returned, saved)
     views = [value for value in returned if isinstance(value, View)]
     if len(views) != 1 or any(isinstance(value, View) for value in saved):
         raise Refused("message-gradient", "an autograd.Function around messages returns or keeps more tensors", node)
+    parts = [value for value in given if isinstance(value, View)]
+    if len(parts) == 1 and not machine.is_document(views[0]):
+        asked = frozenset(message.number for message in machine.messages[before:])
+        machine.halos.append(Halo(function, machine.read(parts[0], node), views[0], asked))
     # Memory of its own: what the function returns is told from what the body makes of it.
     made = machine.fresh(machine.read(views[0], node), views[0])
     made.memory.function = function
@@ -129,7 +144,8 @@ def run(machine: Machine, module: fx.GraphModule, given: list[Any]) -> Any:
 
 
 def gradient(machine: Machine, function: Function, like: View) -> tuple[Machine, fx.Node, View]:
-    """The backward of ``function``: the machine that ran it, the gradient of ``like``, and what is made of that."""
+    """The backward of ``function``: the machine that ran it, the gradient of ``like``, and what is made of that, which
+    has as many slots."""
     places = [n for n in function.backward.graph.nodes if n.op == "placeholder"]
     at = next(i for i, value in enumerate(function.results) if isinstance(value, View))
     assert like.dim is not None
@@ -142,7 +158,8 @@ def gradient(machine: Machine, function: Function, like: View) -> tuple[Machine,
     found = several(run(ran, function.backward, given))
     ran.finish()
     views = [value for value in found if isinstance(value, View)]
-    if len(views) != 1 or not ran.is_document(views[0]) or views[0].dim != like.dim:
+    sized = [bool(view.kept) and (view.length, view.dim) == (like.length, like.dim) for view in views]
+    if sized != [True] or (like.length == machine.whole and not ran.is_document(views[0])):
         raise Refused(
             "message-gradient", "the backward of an autograd.Function gives more than one gradient", function.node
         )

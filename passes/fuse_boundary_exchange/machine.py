@@ -79,6 +79,8 @@ class Machine:
         self.messages: list[Message] = []
         self.boundaries: tuple[fx.Node, int] | None = None
         self.calls_functions = False
+        self.halos: list[functions.Halo] = []
+        self.detaches = False
         self.raises_if_empty = False
         """Does eager fail for a document without slots, because a slot of it is selected?"""
 

@@ -223,8 +223,10 @@ def _chunk(machine: Machine, node: fx.Node) -> tuple[View, View]:
 def _same(machine: Machine, node: fx.Node) -> Any:
     """The same slots, in memory that may be the same."""
     row = machine.value(node.args[0])
-    if name_of(node) == "detach" and machine.is_outer(row):
-        return row
+    if name_of(node) == "detach":
+        machine.detaches |= example(node.args[0]).requires_grad
+        if machine.is_outer(row):
+            return row
     view = machine.view(node.args[0], node)
     memory = Memory(machine.read(view, node), view.length, view.empty, parent=(view.memory, view.memory.version))
     return View(memory, ZERO, view.length, view.empty, view.dim, view.kept)

@@ -9,25 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.dist import p2p_parts, p2p_pieces
+from tests.dist import p2p_halos, p2p_parts, p2p_pieces
+from tests.dist.p2p_halos import function_of
 from tests.dist.p2p_programs import neighbours
-
-Move = Callable[[Tensor, Any], Tensor]
-
-
-def function_of(forward_by: Move, backward_by: Move) -> Callable[..., Tensor]:
-    class Rolled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-            ctx.group = group
-            return forward_by(x, group)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-            return backward_by(grad, ctx.group), None
-
-    apply: Callable[..., Tensor] = Rolled.apply
-    return apply
 
 
 def zigzag(document: Tensor, group: Any) -> Tensor:
@@ -138,6 +122,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], bool]] = {
     "in depths": (in_depths, False),
     "both ways": (both_ways, False),
     "end replaced": (end_replaced, False),
+    **{name: (program, False) for name, program in p2p_halos.HALOS.items()},
 }
 """The program, and whether its shards are zigzags; each is one exchange forward, and one backward."""
 
@@ -191,5 +176,6 @@ LEFT: dict[str, Callable[..., Tensor]] = {
     "scaled": _listed(Scaled.apply),
     "beside another": beside_another,
     "changed in place": changed_in_place,
+    **p2p_halos.LEFT,
 }
 """Functions whose backward is something else, on one of the ranks at least, or which are not put away as they are."""

@@ -113,9 +113,43 @@ def computed(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
     return [torch.cat(outs)]
 
 
+def halo_in_front(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """One slot of the rank before stands in front of the document, which is computed with from there."""
+    rank, cp, before, behind = neighbours(group)
+    outs = []
+    for part in shards(cu, group):
+        document = x[part]
+        halo = torch.zeros_like(document[:1])
+        ops = [dist.P2POp(dist.irecv, halo, before, group)] if rank else []
+        ops += [dist.P2POp(dist.isend, document[-1:].contiguous(), behind, group)] if rank < cp - 1 else []
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        longer = torch.cat([halo, document])
+        outs.append(longer[1:] * 2 - longer[:-1])
+    return [torch.cat(outs)]
+
+
+def halo_behind(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    rank, cp, before, behind = neighbours(group)
+    out = torch.zeros_like(x)
+    for part in shards(cu, group):
+        document = x[part]
+        halo = torch.zeros_like(document[:1])
+        works = [dist.isend(document[:1].contiguous(), before, group)] if rank else []
+        works += [dist.irecv(halo, behind, group)] if rank < cp - 1 else []
+        for work in works:
+            work.wait()
+        longer = torch.cat([document, halo])
+        out[part] = longer[: document.shape[0]] * longer[1:] + 1
+    return [out]
+
+
 PIECES: dict[str, Callable[..., list[Tensor]]] = {
     program.__name__: program
-    for program in (leftwards, rightwards, around_the_ring, in_place, depths, both_sides, fields, computed)
+    for program in (
+        *(leftwards, rightwards, around_the_ring, in_place, depths, both_sides, fields, computed),
+        *(halo_in_front, halo_behind),
+    )
 }
 
 
