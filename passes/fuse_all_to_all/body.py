@@ -12,7 +12,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name
-from packpass.semantics.effects import changes_grad_mode
+from packpass.semantics.effects import changes_grad_mode, written_inputs
 from passes.document_loops.indices import expand_index
 from passes.document_loops.integers import Affine, Boundaries, Index
 from passes.document_loops.machine import Machine
@@ -86,6 +86,8 @@ class Body:
                     return fx.map_arg(node.args[0], self._result)
                 elif not changes_grad_mode(node):
                     self.step(node)
+                    if node not in self.values and written_inputs(node):
+                        raise NotMovement("a function that changes a tensor in place")
         finally:
             self.values, self.exchanged = outer, exchanged
         raise NotMovement("a function without a result")

@@ -444,5 +444,7 @@ LEFT = {
         Hard(waited.numbers_of_each_rank, code="not-zigzag"),
         Hard(waited.numbers_changed_by_documents, code="no-rule"),
         Hard(waited.row_changed_between, code="not-zigzag"),
+        Hard(waited.changed_before_sent, code="not-zigzag or aliasing"),
+        Hard(waited.gradient_changed, code="not-zigzag or aliasing"),
     )
 }

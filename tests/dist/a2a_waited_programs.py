@@ -197,3 +197,51 @@ def row_changed_between(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     for work in works:
         work.wait()
     return torch.cat([_finished(received, cp) * scale for received in parts])
+
+
+class ChangedBefore(torch.autograd.Function):
+    """Doubles what it sends, in place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x.clone().mul_(2), group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return AllToAll.apply(grad.contiguous(), ctx.group), None
+
+
+class GradientChanged(torch.autograd.Function):
+    """Sends back another gradient on the first rank, for a slot that it sets."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x, group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        grad = grad.contiguous().clone()
+        grad[0] = 0
+        return AllToAll.apply(grad, ctx.group), None
+
+
+def _through(function: Any, x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp, rows = size_of(group), []
+    for start, stop in pairwise(cu.tolist()):
+        sent = torch.cat(x[start // cp : stop // cp].chunk(cp, -1))
+        rows.append(unzigzag(function.apply(sent, group), cp))
+    return torch.cat(rows)
+
+
+def changed_before_sent(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    return _through(ChangedBefore, x, cu, group)
+
+
+def gradient_changed(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    return _through(GradientChanged, x, cu, group)
