@@ -68,7 +68,7 @@ def qualified_name(target: Any) -> tuple[str, str]:
 
 _OWN_COLLECTIVES = (
     "all_to_all_group", "cp_to_hp", "hp_to_cp", "host_cp_to_hp", "host_hp_to_cp", "cp_packed_roll",
-    "host_cp_packed_roll",
+    "host_cp_packed_roll", "cp_unpartition", "cp_sum_partition",
 )  # fmt: skip
 
 

@@ -5,8 +5,8 @@
   and that the passes prove like any other.
 * ``dist.all_to_all`` between lists, and its differentiable form of ``torch.distributed.nn.functional``. What is sent is
   put into one tensor, and what comes is copied to where it was asked for.
-* Either with ``async_op=True``, inside a loop over documents: nobody may look at the result before the wait, so that it
-  may as well be there at once. One exchange of all documents has nothing to overlap with.
+* Either, or an all-gather, with ``async_op=True``, inside a loop over documents: nobody may look at the result before
+  the wait, so that it may as well be there at once. One exchange of all documents has nothing to overlap with.
 
 Each would break the graph, and with it every loop around it. Where the loop is refused all the same, its exchanges are
 left to stock torch: the pieces between its breaks are compiled once for all documents, the loop in one piece anew for
@@ -84,7 +84,12 @@ def _functions() -> dict[Any, tuple[tuple[str, ...], Callable[..., Any]]]:
     dist = torch.distributed
     found: dict[Any, Any] = {
         dist.all_to_all: (_LISTS, _between_lists),
-        dist.all_to_all_single: ((*_SINGLE, _ASYNC), _without_waiting),
+        dist.all_to_all_single: ((*_SINGLE, _ASYNC), _without_waiting(_all_to_all_single_done)),
+        dist.all_gather: (("tensor_list", "tensor", "group", _ASYNC), _without_waiting(_all_gather_done)),
+        dist.all_gather_into_tensor: (
+            ("output_tensor", "input_tensor", "group", _ASYNC),
+            _without_waiting(_all_gather_into_tensor_done),
+        ),
     }
     if hasattr(module, "_AlltoAllSingle"):
         found[module.all_to_all] = (_LISTS[:3], _between_lists_with_gradient)
@@ -106,10 +111,14 @@ def _all_to_all_single(output: Any, input: Any, received: Any, sent: Any, group:
     return functions._AlltoAllSingle.apply(group, output, received, sent, input)
 
 
-def _without_waiting(tx: Any, *given: Any) -> Any:
-    """``dist.all_to_all_single`` with ``async_op=True``; None for what torch traces itself."""
-    *rest, async_op = given
-    return call(tx, _all_to_all_single_done, *rest) if _returns_handle(async_op) else None
+def _without_waiting(done: Callable[..., Any]) -> Callable[..., Any]:
+    """A collective with ``async_op=True``; None for what torch traces itself."""
+
+    def replacement(tx: Any, *given: Any) -> Any:
+        *rest, async_op = given
+        return call(tx, done, *rest) if _returns_handle(async_op) else None
+
+    return replacement
 
 
 def _returns_handle(async_op: Any) -> bool:
@@ -119,6 +128,16 @@ def _returns_handle(async_op: Any) -> bool:
 
 def _all_to_all_single_done(output: Any, input: Any, received: Any, sent: Any, group: Any) -> Any:
     torch.distributed.all_to_all_single(output, input, received, sent, group)
+    return plain_messages.done()
+
+
+def _all_gather_done(outputs: Any, input: Any, group: Any) -> Any:
+    torch.distributed.all_gather(outputs, input, group)
+    return plain_messages.done()
+
+
+def _all_gather_into_tensor_done(output: Any, input: Any, group: Any) -> Any:
+    torch.distributed.all_gather_into_tensor(output, input, group)
     return plain_messages.done()
 
 

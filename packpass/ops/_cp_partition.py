@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from packpass._compat import all_gather_of_equal_parts, reduce_scatter_sum
+from packpass._compat import all_gather_of_equal_parts, process_group_of, reduce_scatter_sum
 from packpass.ops._arguments import check_boundaries, check_dim, check_int, check_tensor
 from packpass.ops._bits import as_bits
 from packpass.ops._check_cu_seqlens import check_cu_seqlens_op
@@ -39,37 +39,37 @@ def _with_slots(x: Tensor, dim: int, slots: Any) -> list[Any]:
 # === Local: the shard of a whole row, and a row that holds only a shard =========================================
 
 
-def _partition(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int) -> Tensor:
+def _partition(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int, zigzag: bool = True) -> Tensor:
     local = x.shape[dim] // group_size
-    slots = shard_rows_op(cu_seqlens, local, group_size, True).narrow(0, rank * local, local)
+    slots = shard_rows_op(cu_seqlens, local, group_size, True, zigzag).narrow(0, rank * local, local)
     return read(x, dim, slots).contiguous()
 
 
-def _partition_fake(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int) -> Tensor:
+def _partition_fake(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int, zigzag: bool = True) -> Tensor:
     return x.new_empty(_with_slots(x, dim, x.shape[dim] // group_size))
 
 
-def _place(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int) -> Tensor:
+def _place(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int, zigzag: bool = True) -> Tensor:
     """The whole row with this rank's shard ``x`` in its slots and 0 elsewhere."""
     local = x.shape[dim]
-    rows = shard_rows_op(cu_seqlens, local, group_size, False) - rank * local
+    rows = shard_rows_op(cu_seqlens, local, group_size, False, zigzag) - rank * local
     mine = along((rows >= 0) & (rows < local), x.dim(), dim)
     bits = as_bits(x)
     placed = torch.where(mine, read(bits, dim, rows.clamp(0, max(local - 1, 0))), bits.new_zeros(()))
     return placed.view(x.dtype).contiguous()
 
 
-def _place_eager(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int) -> Tensor:
+def _place_eager(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int, zigzag: bool = True) -> Tensor:
     if x.shape[dim] == 0:
         return x.new_zeros(_with_slots(x, dim, 0))
-    return _place(x, cu_seqlens, dim, rank, group_size)
+    return _place(x, cu_seqlens, dim, rank, group_size, zigzag)
 
 
-def _place_fake(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int) -> Tensor:
+def _place_fake(x: Tensor, cu_seqlens: Tensor, dim: int, rank: int, group_size: int, zigzag: bool = True) -> Tensor:
     return x.new_empty(_with_slots(x, dim, x.shape[dim] * group_size))
 
 
-_LOCAL = "(Tensor x, Tensor cu_seqlens, int dim, int rank, int group_size) -> Tensor"
+_LOCAL = "(Tensor x, Tensor cu_seqlens, int dim, int rank, int group_size, bool zigzag=True) -> Tensor"
 cp_partition_op = define(f"cp_partition{_LOCAL}", fake=_partition_fake, kernel=_partition, decomposition=_partition)
 cp_place_op = define(f"cp_place{_LOCAL}", fake=_place_fake, kernel=_place_eager, decomposition=_place)
 
@@ -77,10 +77,12 @@ cp_place_op = define(f"cp_place{_LOCAL}", fake=_place_fake, kernel=_place_eager,
 # === Collective: the whole row of all shards, and the shard of the sum of all rows ==============================
 
 
-def _unpartition(x: Tensor, cu_seqlens: Tensor, dim: int, group: str, group_size: int) -> Tensor:
+def _unpartition(
+    x: Tensor, cu_seqlens: Tensor, dim: int, group: str, group_size: int, zigzag: bool = True, summed: bool = True
+) -> Tensor:
     if group_size == 1:
         return x.clone(memory_format=torch.contiguous_format)
-    rows = shard_rows_op(cu_seqlens, x.shape[dim], group_size, False)
+    rows = shard_rows_op(cu_seqlens, x.shape[dim], group_size, False, zigzag)
     shard = front(x, dim)
     if x.dtype in SENT:
         whole = all_gather_of_equal_parts(shard, group, group_size)
@@ -91,31 +93,42 @@ def _unpartition(x: Tensor, cu_seqlens: Tensor, dim: int, group: str, group_size
     return back(read(whole, 0, rows), dim)
 
 
-def _sum_partition(x: Tensor, cu_seqlens: Tensor, dim: int, group: str, group_size: int) -> Tensor:
+def _sum_partition(x: Tensor, cu_seqlens: Tensor, dim: int, group: str, group_size: int, zigzag: bool = True) -> Tensor:
     """This rank's shard of the sum of every rank's whole row ``x``."""
     if group_size == 1:
         return x.clone(memory_format=torch.contiguous_format)
-    slots = shard_rows_op(cu_seqlens, x.shape[dim] // group_size, group_size, True)
+    slots = shard_rows_op(cu_seqlens, x.shape[dim] // group_size, group_size, True, zigzag)
     whole = read(front(x, dim), 0, slots)
     parts = torch.view_as_real(whole) if x.dtype.is_complex else whole
     mine = reduce_scatter_sum(parts.contiguous(), group, group_size)
     return back(torch.view_as_complex(mine) if x.dtype.is_complex else mine, dim)
 
 
-def _unpartition_fake(x: Tensor, cu_seqlens: Tensor, dim: int, group: str, group_size: int) -> Tensor:
+def _unpartition_fake(
+    x: Tensor, cu_seqlens: Tensor, dim: int, group: str, group_size: int, zigzag: bool = True, summed: bool = True
+) -> Tensor:
     return x.new_empty(_with_slots(x, dim, x.shape[dim] * group_size))
 
 
-def _sum_partition_fake(x: Tensor, cu_seqlens: Tensor, dim: int, group: str, group_size: int) -> Tensor:
+def _sum_partition_fake(
+    x: Tensor, cu_seqlens: Tensor, dim: int, group: str, group_size: int, zigzag: bool = True
+) -> Tensor:
     return x.new_empty(_with_slots(x, dim, x.shape[dim] // group_size))
 
 
-_COLLECTIVE = "(Tensor x, Tensor cu_seqlens, int dim, str group, int group_size) -> Tensor"
+_COLLECTIVE = "Tensor x, Tensor cu_seqlens, int dim, str group, int group_size, bool zigzag=True"
+# Without ``summed`` the backward is this rank's shard of its own gradient, as where every rank computes the same loss.
 cp_unpartition_op = define(
-    f"cp_unpartition{_COLLECTIVE}", fake=_unpartition_fake, kernel=_unpartition, decomposition=_unpartition
+    f"cp_unpartition({_COLLECTIVE}, bool summed=True) -> Tensor",
+    fake=_unpartition_fake,
+    kernel=_unpartition,
+    decomposition=_unpartition,
 )
 cp_sum_partition_op = define(
-    f"cp_sum_partition{_COLLECTIVE}", fake=_sum_partition_fake, kernel=_sum_partition, decomposition=_sum_partition
+    f"cp_sum_partition({_COLLECTIVE}) -> Tensor",
+    fake=_sum_partition_fake,
+    kernel=_sum_partition,
+    decomposition=_sum_partition,
 )
 
 
@@ -129,14 +142,24 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward_by(inverse: Op) -> Callable[..., tuple[Tensor | None, ...]]:
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return inverse(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None
+        return inverse(grad, *ctx.saved_tensors, *ctx.rest), None, *[None] * len(ctx.rest)
 
     return backward
 
 
+def _unpartition_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    dim, group, group_size, zigzag, summed = ctx.rest
+    if summed:
+        made = cp_sum_partition_op(grad, *ctx.saved_tensors, dim, group, group_size, zigzag)
+    else:
+        rank = process_group_of(group).rank()
+        made = cp_partition_op(grad, *ctx.saved_tensors, dim, rank, group_size, zigzag)
+    return made, *[None] * 6
+
+
 differentiable("cp_partition", _backward_by(cp_place_op), _setup_context)
 differentiable("cp_place", _backward_by(cp_partition_op), _setup_context)
-differentiable("cp_unpartition", _backward_by(cp_sum_partition_op), _setup_context)
+differentiable("cp_unpartition", _unpartition_backward, _setup_context)
 differentiable("cp_sum_partition", _backward_by(cp_unpartition_op), _setup_context)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass.decisions.location import location_of_node, way_to_node
 from packpass.decisions.records import Rewrite
 from packpass.ops import _cp_exchange, _cp_roll_host
@@ -29,6 +30,8 @@ SYMMETRIC = (
     "all_to_all_single", "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast",
     "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced", "all_reduce_coalesced",
 )  # fmt: skip
+# What passes put something in place of where a loop calls it for every document.
+IN_LOOPS = ("all_gather_into_tensor",)
 SPLITS = ("output_split_sizes", "input_split_sizes")
 # What the first rank alone may know of a roll; that it is the one who knows is the same on every rank.
 ENDS = ("end_fills", "end_wraps")
@@ -53,7 +56,7 @@ class Collective:
         operands: shapes of what is sent, each size a number or a sympy expression; empty where ranks may differ.
         boundaries: which of the graph's inputs holds the boundaries, None if they are computed in the graph.
         joinable: is it an all-to-all of equal parts, which a later pass may join with others?
-        exchange: is it an all-to-all, or an op of packpass?
+        exchange: is it an all-to-all, an op of packpass, or an all-gather in a captured loop?
         way: the user's lines by which the code comes to it, outermost first.
     """
 
@@ -73,8 +76,13 @@ def collectives(gm: fx.GraphModule) -> list[Collective]:
     if not any(overload is not None for overload in map(_exchanging, targets_of(gm))):
         return []
     inputs = {node: i for i, node in enumerate(placeholders(gm))}
-    found = [collective(node, inputs) for node in calls_in(gm)]
-    return [c for c in found if c is not None]
+    found, loops = [], 0
+    for node in calls_in(gm):
+        loops += (node.target is markers.LOOP_BEGIN) - (node.target is markers.LOOP_END)
+        known = collective(node, inputs, in_loop=loops > 0)
+        if known is not None:
+            found.append(known)
+    return found
 
 
 def decisions(rewrites: Sequence[Rewrite], group: str) -> list[Collective]:
@@ -97,7 +105,9 @@ def calls_in(gm: fx.GraphModule) -> Iterator[fx.Node]:
             yield node
 
 
-def collective(node: fx.Node, inputs: Mapping[fx.Node, int] = MappingProxyType({})) -> Collective | None:
+def collective(
+    node: fx.Node, inputs: Mapping[fx.Node, int] = MappingProxyType({}), in_loop: bool = False
+) -> Collective | None:
     """The collective that a call is, if it is one."""
     target = _exchanging(node.target)
     if target is None:
@@ -133,7 +143,7 @@ def collective(node: fx.Node, inputs: Mapping[fx.Node, int] = MappingProxyType({
         operands=() if exchanged else tuple(map(_sizes, sent)),
         boundaries=next((inputs.get(_origin(value)) for value in boundaries if isinstance(value, fx.Node)), None),
         joinable=exchanged and all(_even(given.get(name)) for name in SPLITS),
-        exchange=ours or exchanged,
+        exchange=ours or exchanged or (in_loop and target._opname in IN_LOOPS),
         way=way_to_node(node),
     )
 

@@ -227,17 +227,62 @@ def all_to_all(x: Blocks) -> Blocks:
     return normal([(n, *rest), *x.dims[1:]], split.swapaxes(0, 1).reshape(data.shape))
 
 
-def inverse(forward: Blocks, backward: Blocks, source: Blocks) -> bool:
-    """Is ``backward`` the gradient of ``forward``? Both run on tensors numbered as `fresh` does it: on the gradient of
-    the result, and on ``source``."""
-    if backward.dims != source.dims or forward.data.size != source.data.size:
-        return False
-    moved = forward.data.reshape(-1)
+def all_gather(x: Blocks) -> Blocks:
+    """Every rank gets what all of them hold, one behind the other along dimension 0."""
+    ranks = x.data.shape[0]
+    data, _, n, rest = _opened(x, 0)
+    data = np.broadcast_to(data.reshape(1, ranks * n, *data.shape[2:]), (ranks, ranks * n, *data.shape[2:]))
+    _check(data)
+    return normal([(ranks * n, *rest), *x.dims[1:]], data)
+
+
+def all_reduce(x: Blocks, count: int) -> Blocks:
+    """The sum over the ranks of a tensor that is moved alike on all of them, of ``count`` blocks each: block k of it
+    counts as number ``ranks * count + k``, on every rank."""
+    ranks = x.data.shape[0]
+    own = x.data.reshape(ranks, -1) - np.arange(ranks)[:, None] * count
+    if not (own == own[:1]).all() or own.min() < 0 or own.max() >= count:
+        raise NotMovement("a sum of what is not moved alike on all ranks")
+    return Blocks(x.dims, (own + ranks * count).reshape(x.data.shape))
+
+
+def own_part(x: Blocks) -> Blocks:
+    """Of as many equal parts along dimension 0 as there are ranks, each rank its own."""
+    ranks = x.data.shape[0]
+    data, _, n, rest = _opened(x, 0)
+    if n % ranks:
+        raise NotMovement("the first dimension does not divide by the group")
+    parts = data.reshape(ranks, ranks, n // ranks, *data.shape[2:])
+    return normal([(n // ranks, *rest), *x.dims[1:]], parts[np.arange(ranks), np.arange(ranks)])
+
+
+def way_back(forward: Blocks, backward: Blocks, source: Blocks, rank: int) -> str | None:
+    """What ``backward`` makes of the gradient of ``forward``: its gradient where blocks are only moved (``moved``); of
+    what all ranks have gathered, each rank's own part of its gradient (``own``), or of the sum of all ranks' (``sum``);
+    None for anything else. Both run on tensors numbered as `fresh` does it: on the gradient of the result, and on
+    ``source``. Which part is its own is a matter of each ``rank``, which proves that of itself."""
+    if backward.dims != source.dims:
+        return None
+    ranks, moved = forward.data.shape[0], forward.data.reshape(forward.data.shape[0], -1)
+    back = backward.data.reshape(ranks, -1)
+    if forward.data.size == source.data.size:
+        return "moved" if _is_inverse(moved.reshape(-1), back.reshape(-1)) else None
+    places = np.empty_like(moved[0])
+    if not (moved == moved[:1]).all() or not np.array_equal(np.sort(moved[0]), np.arange(source.data.size)):
+        return None
+    places[moved[0]] = np.arange(places.size)
+    places = places.reshape(ranks, -1)
+    if np.array_equal(back[rank], places[rank] + rank * moved.shape[1]):
+        return "own"
+    return "sum" if np.array_equal(back[rank], places[rank] + ranks * moved.shape[1]) else None
+
+
+def _is_inverse(moved: np.ndarray[Any, Any], back: np.ndarray[Any, Any]) -> bool:
     if not np.array_equal(np.sort(moved), np.arange(moved.size)):
         return False
-    back = np.empty_like(moved)
-    back[moved] = np.arange(moved.size)
-    return np.array_equal(backward.data.reshape(-1), back)
+    wanted = np.empty_like(moved)
+    wanted[moved] = np.arange(moved.size)
+    return np.array_equal(back, wanted)
 
 
 def _check(data: np.ndarray[Any, Any]) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from packpass import markers
+from packpass._compat import process_group_of
 from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name
 from packpass.semantics.effects import changes_grad_mode, written_inputs
 from passes.document_loops.indices import expand_index
@@ -18,6 +19,7 @@ from passes.document_loops.integers import Affine, Boundaries, Index
 from passes.document_loops.machine import Machine
 from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all import blocks as B
+from passes.fuse_all_to_all import calls
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
 from passes.fuse_all_to_all.exchange import only_source
 from passes.fuse_all_to_all.filling import copied_into, places_of, put_into
@@ -25,7 +27,7 @@ from passes.fuse_all_to_all.held import Buffer, Cut, Source, fills
 from passes.fuse_all_to_all.integers import UNKNOWN, integer
 from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.scalars import Counted, Lin, Scale, from_affine
-from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
+from passes.fuse_all_to_all.straight_find import base_name
 
 
 class Body:
@@ -42,8 +44,20 @@ class Body:
         self.exchanged: set[fx.Node] = set()
         """Nodes whose value went through an all-to-all."""
         self.group: str | None = None
+        self.ways_back: set[str] = set()
+        """What becomes of gradients of what was gathered: as in `blocks.way_back`, or none."""
+        self.own_affair: set[fx.Node] = set()
+        """Backwards that each rank proves for itself, since they name its own part."""
+        self.summed: int | None = None
+        """In a backward: how many blocks of the gradient each rank has."""
+        self.functions = 0
+        """Functions that are being run."""
         self.spelled_out: list[list[int] | None] = []
         """Numbers of indices that are no constants of the calls themselves (see `spelled_out`)."""
+
+    def rank(self) -> int:
+        """This process in the group of the exchanges."""
+        return torch.distributed.get_rank(process_group_of(self.group or ""))
 
     # --- running --------------------------------------------------------------------------------------------
 
@@ -75,6 +89,7 @@ class Body:
         module: fx.GraphModule = getattr(self.gm, name)
         outer, exchanged = self.values, self.exchanged
         self.values, self.exchanged = {}, set()
+        self.functions += 1
         try:
             given = iter(arguments)
             for node in module.graph.nodes:
@@ -90,6 +105,7 @@ class Body:
                         raise NotMovement("a function that changes a tensor in place")
         finally:
             self.values, self.exchanged = outer, exchanged
+            self.functions -= 1
         raise NotMovement("a function without a result")
 
     def _result(self, node: fx.Node) -> Any:
@@ -159,9 +175,9 @@ class Body:
             if value is not UNKNOWN:
                 return value
         if base_name(node.target):
-            return self._collective(node)
+            return calls.collective(self, node)
         if op_name(node) == AUTOGRAD_FUNCTION:
-            return self._function(node)
+            return calls.function(self, node)
         name = name_of(node)
         if name in ("getitem", "narrow", "segment", "split_get"):
             read = self._read(node, name)
@@ -301,91 +317,3 @@ class Body:
         source, _, base = found
         self._source(gone := dataclasses.replace(source, detached=True))
         return Blocks(value.dims, value.data - base + self.sources[gone][1])
-
-    # --- collectives ----------------------------------------------------------------------------------------
-
-    def _collective(self, node: fx.Node) -> Any:
-        name = base_name(node.target)
-        if name == "wait_tensor":
-            return self.blocks(node.args[0])
-        if name != EXCHANGE:
-            return UNKNOWN
-        x, outputs, inputs, group = (argument(node, i, "") for i in range(4))
-        value = self.blocks(x)
-        sizes = {self.size(s) for s in (*outputs, *inputs)}
-        if len(sizes) != 1 or len(outputs) != self.cp or len(inputs) != self.cp or not isinstance(group, str):
-            raise NotMovement("uneven splits")
-        if sizes.pop().times(Size(self.cp)) != B.size_of(value.dims[0]):
-            raise NotMovement("splits that are not the parts of the first dimension")
-        if self.group not in (None, group):
-            raise NotMovement("two groups")
-        self.group = group
-        return B.all_to_all(value)
-
-    def _function(self, node: fx.Node) -> Any:
-        """An autograd.Function that moves blocks, if its backward is the gradient of its forward."""
-        forward, backward, *args = node.args
-        special = node.kwargs.get("non_differentiable_idx") or node.kwargs.get("saved_for_backward_idx")
-        buffers = {a: self.values[a] for a in args if self._for_result(a, node)}
-        tensors = [a for a in args if isinstance(example(a), torch.Tensor) and a not in buffers]
-        if special or len(tensors) != 1 or not all(isinstance(b, fx.Node) for b in (forward, backward)):
-            return UNKNOWN
-        value = self.blocks(tensors[0])
-        trial = B.fresh(value.dims, self.cp)
-        rest = [self.scalar(a) if a is not tensors[0] else None for a in args]
-        names = [str(b.target) for b in (forward, backward)]  # type: ignore[union-attr]
-
-        first_only = all(_takes_first(user) for user in node.users)
-
-        def once(start: Blocks) -> tuple[list[Any], list[Any]]:
-            """The results, of which one tensor is used, and what the backward gets after its gradient: nothing for the
-            others that older torch returns, and integers."""
-            filled = {a: Buffer() for a in buffers}
-            given = [start if a is tensors[0] else filled.get(a, r) for a, r in zip(args, rest, strict=True)]
-            results, saved = self.call(names[0], given)
-            if any(isinstance(v, Blocks) for v in saved):
-                raise NotMovement("a function that keeps tensors for its backward")
-            several = list(results) if isinstance(results, (tuple, list)) and first_only else [results]
-            return [_single(several[:1]), *several[1:]], [UNKNOWN] * (len(several) - 1) + list(saved)
-
-        (moved, *_), saved = once(trial)
-        grads = self.call(names[1], [B.fresh(moved.dims, self.cp), *saved])
-        if not B.inverse(moved, _single(grads), trial):
-            raise NotMovement("a backward that is not the gradient of the forward")
-        self.exchanged.add(node)
-        return tuple(once(value)[0])
-
-    def _for_result(self, arg: Any, function: fx.Node) -> bool:
-        """Is an argument of an autograd.Function new memory for its result, which nothing else has a look at?
-
-        Read directly, it would hold the same numbers without a gradient.
-        """
-        if not isinstance(arg, fx.Node) or function.args.count(arg) != 1:
-            return False
-        buffer = self.values.get(arg)
-        if not isinstance(buffer, Buffer) or buffer.content is not None:
-            return False
-        return not any(user is not function and isinstance(example(user), torch.Tensor) for user in arg.users)
-
-
-def _takes_first(user: fx.Node) -> bool:
-    """The first result of a function, or a number that older torch returns beside it."""
-    return op_name(user) == "getitem" and bool(user.args[1] == 0 or not isinstance(example(user), torch.Tensor))
-
-
-def _single(results: Any) -> Blocks:
-    """The one tensor in a structure of results."""
-    flat: list[Any] = []
-
-    def visit(value: Any) -> None:
-        if isinstance(value, (tuple, list)):
-            for v in value:
-                visit(v)
-        else:
-            flat.append(value)
-
-    visit(results)
-    found = [v for v in flat if isinstance(v, Blocks)]
-    if len(found) != 1 or any(v is not None for v in flat if v is not found[0]):
-        raise NotMovement("a function with more than one result")
-    return found[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -24,10 +24,15 @@ def _is_integer(node: fx.Node) -> bool:
     return isinstance(example(node), (torch.SymInt, torch.SymBool, torch.SymFloat, int, bool))
 
 
-def program(gm: fx.GraphModule, begin: fx.Node | None, nodes: Sequence[fx.Node], spelled_out: object = None) -> str:
+def program(
+    gm: fx.GraphModule, begin: fx.Node | None, nodes: Sequence[fx.Node], spelled_out: object = None,
+    own: Collection[fx.Node] = (),
+) -> str:  # fmt: skip
     """A digest of the steps, their constants and how they depend on each other; no names, no sizes.
 
-    ``spelled_out``: what else is known of the tensors of constants that they read.
+    Args:
+        spelled_out: what else is known of the tensors of constants that they read.
+        own: functions that may be others on other ranks.
     """
     number: dict[fx.Node, str] = {} if begin is None else {begin: "index"}
     outside: dict[Any, str] = {}
@@ -54,7 +59,7 @@ def program(gm: fx.GraphModule, begin: fx.Node | None, nodes: Sequence[fx.Node],
     for i, node in enumerate(steps(nodes)):
         number[node] = f"%{i}"
         if node.op == "get_attr":
-            value = getattr(gm, str(node.target), None)
+            value = None if node in own else getattr(gm, str(node.target), None)
             inner = program(value, None, list(value.graph.nodes)) if isinstance(value, fx.GraphModule) else "attribute"
             lines.append(inner)
             continue

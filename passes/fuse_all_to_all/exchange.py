@@ -32,6 +32,12 @@ class Exchange:
     sections: tuple[Section, ...]
     dims: tuple[B.Dim, ...]
     """Of the document's part; one of them holds the tokens."""
+    gathered: bool = False
+    """Do all ranks get all columns?"""
+
+    def parts(self, cp: int) -> int:
+        """Among how many ranks the columns of a section are divided in the result."""
+        return cp if self.to_heads and not self.gathered else 1
 
     @property
     def token_dim(self) -> int:
@@ -56,7 +62,10 @@ def recognise(value: Blocks, sources: dict[Source, tuple[Blocks, int]], cp: int,
     if shard == 2:
         held = np.concatenate([held, 2 * cp - 1 - held], 1)
     sections = (_to_heads if source.sharded else _to_tokens)(rank, piece, column, held)
-    return None if sections is None else Exchange(source, source.sharded, sections, value.dims)
+    if sections is not None:
+        return Exchange(source, source.sharded, sections, value.dims)
+    sections = _gathered(rank, piece, column, held) if source.sharded else None
+    return None if sections is None else Exchange(source, True, sections, value.dims, gathered=True)
 
 
 def only_source(value: Blocks, sources: dict[Source, tuple[Blocks, int]]) -> tuple[Source, Blocks, int] | None:
@@ -96,10 +105,7 @@ def _to_heads(rank: Columns, piece: Columns, column: Columns, held: Columns) -> 
 
     ``held[r]``: the chunks of a document that rank r holds."""
     cp = held.shape[0]
-    owner, place = np.unravel_index(np.argsort(held, axis=None), held.shape)
-    if not ((rank == owner[None, :, None]).all() and (piece == place[None, :, None]).all()):
-        return None
-    if not (column == column[:, :1]).all():
+    if not (_in_order(rank, piece, held) and (column == column[:, :1]).all()):
         return None
     of_rank, at, found = column[:, 0], 0, []
     ranks = np.arange(cp)[:, None]
@@ -112,6 +118,22 @@ def _to_heads(rank: Columns, piece: Columns, column: Columns, held: Columns) -> 
         found.append(Section(start, part * cp))
         at += part
     return tuple(found)
+
+
+def _in_order(rank: Columns, piece: Columns, held: Columns) -> bool:
+    """Are these all chunks of a document, from whoever holds them?"""
+    owner, place = np.unravel_index(np.argsort(held, axis=None), held.shape)
+    return bool((rank == owner[None, :, None]).all() and (piece == place[None, :, None]).all())
+
+
+def _gathered(rank: Columns, piece: Columns, column: Columns, held: Columns) -> tuple[Section, ...] | None:
+    """All tokens in natural order, the same columns on every rank."""
+    if not (_in_order(rank, piece, held) and (column == column[:1, :1]).all()):
+        return None
+    columns = column[0, 0]
+    ends = [*(np.flatnonzero(np.diff(columns) != 1) + 1), columns.size]
+    starts = [0, *ends[:-1]]
+    return tuple(Section(int(columns[a]), int(b - a)) for a, b in zip(starts, ends, strict=True))
 
 
 def _to_tokens(rank: Columns, piece: Columns, column: Columns, held: Columns) -> tuple[Section, ...] | None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from packpass.semantics import argument, call_of, example
+from packpass.semantics import argument, call_of, example, storage
+from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import Blocks, NotMovement
 from passes.fuse_all_to_all.held import Buffer, fills, spreads
@@ -45,6 +46,8 @@ def places_of(body: Body, node: fx.Node) -> Blocks | None:
 def copied_into(body: Body, node: fx.Node) -> Any:
     """``buffer.copy_(whole)``."""
     target = body.values.get(node.args[0])
+    if isinstance(target, Blocks) and body.functions and len(node.args) == 2:
+        return _copied_over(body, node, target)
     if not isinstance(target, Buffer) or len(node.args) != 2:
         return UNKNOWN
     if target.content is not None:
@@ -58,6 +61,19 @@ def copied_into(body: Body, node: fx.Node) -> Any:
     target.content = content
     _hand_on(body, node.args[1], node.args[0])
     return target
+
+
+def _copied_over(body: Body, node: fx.Node, target: Blocks) -> Any:
+    """``dist.all_reduce(gradient)`` in a function: a copy, which nothing else shows, holds something else from here."""
+    copy: Any = node.args[0]
+    shown = any(storage(user) == storage(copy) for user in copy.users if user is not node and user < node)
+    if name_of(copy) != "clone" or shown or example(copy).dtype != example(node.args[1]).dtype:
+        return UNKNOWN
+    content = body.blocks(node.args[1])
+    if content.dims != target.dims:
+        raise NotMovement("a copy of other sizes")
+    body.values[copy] = content
+    return content
 
 
 def put_into(body: Body, node: fx.Node) -> Any:

@@ -40,10 +40,11 @@ from passes.fuse_all_to_all.counted import boundaries_of, integers, only_checked
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange, recognise
 from passes.fuse_all_to_all.fusion import follower, join
+from passes.fuse_all_to_all.gather import way_back_of
 from passes.fuse_all_to_all.moves import MOVES
 from passes.fuse_all_to_all.needed import collectives, live, needed
 from passes.fuse_all_to_all.scalars import Counted, Lin, Scale
-from passes.fuse_all_to_all.straight_find import base_name
+from passes.fuse_all_to_all.straight_find import GATHER, base_name
 from passes.fuse_all_to_all.write import write
 from passes.loops import LoopFound, find
 from passes.nodes import copy_of
@@ -80,7 +81,8 @@ class Decided:
     lengths: tuple[dict[fx.Node, bool], ...]
     """Per iteration: integers that are the length of the document, of its shard (True) or whole, counted on a tensor
     that will be gone."""
-    collectives: int
+    collectives: str
+    """Of one iteration, in words."""
     program: str
 
 
@@ -208,7 +210,7 @@ def _run_one(gm: fx.GraphModule, loop: LoopFound, size: int, context: PassContex
     }
     if separate:
         details["separate_inputs"] = separate
-    before = f"{decided.collectives} all_to_all_single per document"
+    before = f"{decided.collectives} per document"
     claims = Claims(True, tuple(separate), agreement=said, group=decided.group, boundary_source="loop")
     return Rewrite(NAME, where, before, ", ".join(dict.fromkeys(op for op, _ in made)), details, claims)
 
@@ -235,8 +237,10 @@ def _feeds_exchange(gm: fx.GraphModule, loop: LoopFound) -> bool:
 def _group_size(gm: fx.GraphModule, loop: LoopFound) -> int | None:
     """Ranks in the group of the loop's first exchange; None for a loop without one."""
     calls = collectives(gm, loop.iterations[0][1])
-    splits = calls[0].args[1] if calls and len(calls[0].args) > 1 else None
-    return len(splits) if isinstance(splits, (tuple, list)) and splits else None
+    told = calls[0].args[1] if calls and len(calls[0].args) > 1 else None
+    if calls and base_name(calls[0].target) == GATHER:
+        return told if type(told) is int else None
+    return len(told) if isinstance(told, (tuple, list)) and told else None
 
 
 # === Deciding ================================================================================================
@@ -296,14 +300,18 @@ def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machin
         order = steps(nodes)
         # All that ranks must have in common: what a rank does with its part may depend on the rank (weights of its own
         # heads).
-        texts.append(program(gm, loop.iterations[i][0], needed(body, nodes, chosen), body.spelled_out))
+        given = needed(body, nodes, chosen)
+        texts.append(program(gm, loop.iterations[i][0], given, body.spelled_out, body.own_affair))
         found.append(tuple((order.index(n), e) for n, e in chosen.items()))
         bodies.append(body)
         alive.append(kept)
         lengths.append(counted)
     if found[0] != found[1] or bodies[0].group is None:
         raise Refused("not-generic", "two iterations of the loop do different things")
-    calls = len(collectives(gm, loop.iterations[0][1]))
+    names = [base_name(call.target) for call in collectives(gm, loop.iterations[0][1])]
+    calls = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+    if any(exchange.gathered for _, exchange in found[0]):
+        way_back_of(bodies[0].ways_back)
     of_each = (tuple(bodies), tuple(alive), tuple(lengths))
     return Decided(loop, cp, bodies[0].group, counts, found[0], *of_each, calls, texts[0])
 
@@ -326,8 +334,8 @@ def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.
         if not inputs or base_name(node.target) or op_name(node) == AUTOGRAD_FUNCTION:
             raise Refused(
                 "not-zigzag",
-                "the exchanged tensors are not heads for tokens of shards (of every document rank r holds chunks r and "
-                "2 * cp - 1 - r, or the r-th of cp parts)",
+                "the exchanged tensors are not heads for tokens of shards, nor all tokens on every rank (of every "
+                "document rank r holds chunks r and 2 * cp - 1 - r, or the r-th of cp parts)",
                 node,
             )
         for n in inputs:

@@ -14,7 +14,7 @@ from passes.document_loops.op_names import is_size_check, name_of
 from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.held import Buffer, fills
 from passes.fuse_all_to_all.scalars import Lin
-from passes.fuse_all_to_all.straight_find import EXCHANGE, base_name
+from passes.fuse_all_to_all.straight_find import EXCHANGE, GATHER, base_name
 from passes.refused import Refused
 
 
@@ -76,10 +76,10 @@ def _length(body: Body, node: fx.Node) -> bool | None:
 
 
 def collectives(gm: fx.GraphModule, nodes: Any) -> list[fx.Node]:
-    """All-to-all calls among the nodes and in the functions they call (forwards only)."""
+    """All-to-all and all-gather calls among the nodes and in the functions they call (forwards only)."""
     out = []
     for node in nodes:
-        if base_name(node.target) == EXCHANGE:
+        if base_name(node.target) in (EXCHANGE, GATHER):
             out.append(node)
         elif op_name(node) == AUTOGRAD_FUNCTION:
             forward = node.args[0]

@@ -24,6 +24,8 @@ from passes.fuse_all_to_all.straight_copies import exchange_of, is_row_major
 from passes.refused import Refused
 
 EXCHANGE = "all_to_all_single"
+GATHER = "all_gather_into_tensor"
+SUMS = ("all_reduce", "reduce_scatter_tensor")
 TO_HEADS, TO_TOKENS = torch.ops.packpass.cp_to_hp.default, torch.ops.packpass.hp_to_cp.default
 
 

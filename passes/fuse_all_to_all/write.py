@@ -19,6 +19,7 @@ from passes.document_loops.op_names import is_size_check, name_of
 from passes.fuse_all_to_all.blocks import TOKENS, size_of
 from passes.fuse_all_to_all.digest import steps
 from passes.fuse_all_to_all.exchange import Exchange, Section
+from passes.fuse_all_to_all.gather import gathered, way_back_of
 from passes.fuse_all_to_all.held import Buffer, Source, fills
 from passes.fuse_all_to_all.scalars import Counted
 from passes.nodes import snapshot_of
@@ -74,37 +75,48 @@ def write(gm: fx.GraphModule, decided: Decided) -> list[tuple[str, list[int]]]:
 
 def _exchanges(build: Builder, decided: Decided) -> tuple[list[fx.Node], list[tuple[str, list[int]]]]:
     """For every exchanged tensor the row that holds it for all documents; one op per outer tensor."""
-    groups: dict[Source, list[Exchange]] = {}
+    groups: dict[tuple[Source, bool], list[Exchange]] = {}
     for _, exchange in decided.found:
-        groups.setdefault(exchange.source, []).append(exchange)
-    results: dict[Source, fx.Node] = {}
-    starts: dict[tuple[Source, int], int] = {}
+        groups.setdefault((exchange.source, exchange.gathered), []).append(exchange)
+    results: dict[tuple[Source, bool], fx.Node] = {}
+    starts: dict[int, int] = {}
     made = []
-    for source, exchanges in groups.items():
+    for (source, gathers), exchanges in groups.items():
         sections = [s for e in exchanges for s in e.sections]
-        x = _columns(build, source, sections, decided.cp)
         widths = [s.width for s in sections]
-        op = _ops.cp_to_hp.default if source.sharded else _ops.hp_to_cp.default
-        cu = _boundaries(build, decided, False, example(source.node).device)
-        if example(source.node).requires_grad:
-            cu = snapshot_of(cu, build.before, build.call)
-        rank = example(x).dim()
-        zigzag = decided.counts.scale.zigzag
-        results[source] = build.call(op, x, cu, widths, rank - 1, decided.group, decided.cp, zigzag)
-        name = op._schema.name.removeprefix("packpass::")
-        made.append((name if zigzag else f"{name} of shards of one piece", widths))
+        row, name = _exchanged(build, decided, source, sections, gathers)
+        results[source, gathers] = row
+        made.append((name if decided.counts.scale.zigzag else f"{name} of shards of one piece", widths))
         at = 0
         for exchange in exchanges:
-            starts[source, id(exchange)] = at
-            at += sum(s.width for s in exchange.sections) // (decided.cp if source.sharded else 1)
+            starts[id(exchange)] = at
+            at += sum(s.width for s in exchange.sections) // exchange.parts(decided.cp)
     rows = []
     for _, exchange in decided.found:
-        width = sum(s.width for s in exchange.sections) // (decided.cp if exchange.to_heads else 1)
-        row = results[exchange.source]
+        width = sum(s.width for s in exchange.sections) // exchange.parts(decided.cp)
+        row = results[exchange.source, exchange.gathered]
         if example(row).shape[-1] != width:
-            row = build.call(torch.narrow, row, -1, starts[exchange.source, id(exchange)], width)
+            row = build.call(torch.narrow, row, -1, starts[id(exchange)], width)
         rows.append(_shaped(build, row, exchange))
     return rows, made
+
+
+def _exchanged(
+    build: Builder, decided: Decided, source: Source, sections: list[Section], gathers: bool
+) -> tuple[fx.Node, str]:
+    """One exchange of the columns of a row's sections, and its name."""
+    x = _columns(build, source, sections, decided.cp)
+    cu = _boundaries(build, decided, False, example(source.node).device)
+    zigzag = decided.counts.scale.zigzag
+    op = _ops.cp_to_hp.default if source.sharded else _ops.hp_to_cp.default
+    if example(source.node).requires_grad:
+        cu = snapshot_of(cu, build.before, build.call)
+    if gathers:
+        way = way_back_of(decided.bodies[0].ways_back)
+        return gathered(build, x, cu, way, decided.group, decided.cp, zigzag), "cp_unpartition"
+    widths = [s.width for s in sections]
+    made = build.call(op, x, cu, widths, example(x).dim() - 1, decided.group, decided.cp, zigzag)
+    return made, op._schema.name.removeprefix("packpass::")
 
 
 def _columns(build: Builder, source: Source, sections: list[Section], cp: int) -> fx.Node:

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from tests.dist import a2a_computed_programs as computed
 from tests.dist import a2a_filled_programs as filled
+from tests.dist import a2a_gather_programs as gather
 from tests.dist import a2a_library_programs as library
 from tests.dist import a2a_pieces_programs as pieces
 from tests.dist import a2a_spelled_programs as spelled
@@ -312,6 +313,8 @@ class Hard:
     program: Callable[..., Tensor]
     sharded: bool = True
     exchanges: int = 1
+    backwards: int | None = None
+    """Exchanges of gradients, if not as many."""
     differentiable: bool = True
     tails: bool = True
     """May the row have slots of no document? (Not where it is split by lengths, or the result is added to the row.)"""
@@ -400,7 +403,14 @@ REWRITTEN = {
         Hard(waited.chosen_by_written_numbers),
         Hard(waited.viewed_by_sizes),
         Hard(waited.changed_when_received),
-        Hard(waited.convolved_by_ones, exchanges=2, tails=False),
+        Hard(waited.times_new_memory, exchanges=2, tails=False),
+        Hard(gather.lists_gathered, differentiable=False),
+        Hard(gather.gathered_behind, differentiable=False),
+        Hard(gather.own_gradient, backwards=0),
+        Hard(gather.gradient_scattered, parts=1),
+        Hard(gather.gradient_reduced, tails=False),
+        Hard(gather.functional, differentiable=False, parts=1),
+        Hard(gather.gathered_and_exchanged, exchanges=2),
     )
 }
 LEFT = {
@@ -446,5 +456,10 @@ LEFT = {
         Hard(waited.row_changed_between, code="not-zigzag"),
         Hard(waited.changed_before_sent, code="not-zigzag or aliasing"),
         Hard(waited.gradient_changed, code="not-zigzag or aliasing"),
+        Hard(gather.next_gradient, code="not-zigzag"),
+        Hard(gather.halved_gradient, code="not-zigzag"),
+        Hard(gather.largest_gradient, code="not-zigzag"),
+        Hard(gather.two_gradients, code="not-zigzag"),
+        Hard(gather.changed_when_gathered, code="aliasing"),
     )
 }

@@ -20,6 +20,12 @@ TYPICAL = (
     "pieces_by_sections",
     "copied_beside",
     "filled_by_ranks",
+    "waited_behind",
+    "step_by_step",
+    "changed_when_received",
+    "chosen_by_written_numbers",
+    "own_gradient",
+    "gradient_scattered",
 )
 # Eager scatters for it by the numbers of ranks in a group, which are not those of a group of two among four.
 NOT_IN_GROUPS = ("differentiable_lists",)
