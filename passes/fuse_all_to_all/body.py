@@ -46,8 +46,9 @@ class Body:
         self.group: str | None = None
         self.ways_back: set[str] = set()
         """What becomes of gradients of what was gathered: as in `blocks.way_back`, or none."""
-        self.own_affair: set[fx.Node] = set()
-        """Backwards that each rank proves for itself, since they name its own part."""
+        self.own_affair: dict[fx.Node, list[fx.Node]] = {}
+        """Backwards of which each rank proves for itself what becomes of what it gets, since they name its own part;
+        with what all have in common: the calls that make what is sent."""
         self.summed: int | None = None
         """In a backward: how many blocks of the gradient each rank has."""
         self.functions = 0

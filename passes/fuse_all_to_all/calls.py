@@ -13,6 +13,7 @@ from passes.fuse_all_to_all.blocks import Blocks, NotMovement, Size
 from passes.fuse_all_to_all.held import Buffer
 from passes.fuse_all_to_all.integers import UNKNOWN
 from passes.fuse_all_to_all.straight_find import EXCHANGE, GATHER, SUMS, base_name, group_of
+from passes.nodes import needed_for
 
 if TYPE_CHECKING:
     from passes.fuse_all_to_all.body import Body
@@ -95,9 +96,16 @@ def function(body: Body, node: fx.Node) -> Any:
         raise NotMovement("a backward that is not the gradient of the forward")
     if back != "moved":
         body.ways_back.add(back)
-        body.own_affair.update(n for n in (backward,) if isinstance(n, fx.Node))
+        _note_own(body, backward)
     body.exchanged.add(node)
     return tuple(once(value)[0])
+
+
+def _note_own(body: Body, backward: Any) -> None:
+    """What a rank takes of what it gets is its own affair; what the ranks send is not."""
+    nodes = list(getattr(body.gm, str(backward.target)).graph.nodes)
+    sent = needed_for(n for n in nodes if base_name(n.target))
+    body.own_affair[backward] = [node for node in nodes if node in sent]
 
 
 def _for_result(body: Body, arg: Any, function: fx.Node) -> bool:

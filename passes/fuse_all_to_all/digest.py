@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,13 +27,13 @@ def _is_integer(node: fx.Node) -> bool:
 
 def program(
     gm: fx.GraphModule, begin: fx.Node | None, nodes: Sequence[fx.Node], spelled_out: object = None,
-    own: Collection[fx.Node] = (),
+    own: Mapping[fx.Node, Sequence[fx.Node]] = MappingProxyType({}),
 ) -> str:  # fmt: skip
     """A digest of the steps, their constants and how they depend on each other; no names, no sizes.
 
     Args:
         spelled_out: what else is known of the tensors of constants that they read.
-        own: functions that may be others on other ranks.
+        own: functions of which only these calls are the same on other ranks.
     """
     number: dict[fx.Node, str] = {} if begin is None else {begin: "index"}
     outside: dict[Any, str] = {}
@@ -59,9 +60,9 @@ def program(
     for i, node in enumerate(steps(nodes)):
         number[node] = f"%{i}"
         if node.op == "get_attr":
-            value = None if node in own else getattr(gm, str(node.target), None)
-            inner = program(value, None, list(value.graph.nodes)) if isinstance(value, fx.GraphModule) else "attribute"
-            lines.append(inner)
+            value = getattr(gm, str(node.target), None)
+            known = own.get(node, list(value.graph.nodes)) if isinstance(value, fx.GraphModule) else None
+            lines.append("attribute" if known is None else program(value, None, known))  # type: ignore[arg-type]
             continue
         fake = example(node)
         kind = (fake.dtype, fake.dim()) if isinstance(fake, torch.Tensor) else type(fake).__name__

@@ -13,8 +13,10 @@ from torch import Tensor
 import packpass
 from packpass.decisions.records import collecting
 from packpass.reports.report import Report
+from tests.dist.a2a_gather_programs import function_of, own, shards, whole
 from tests.dist.a2a_moves import gathered, size_of, unzigzag
 from tests.dist.a2a_programs import in_place
+from tests.dist.a2a_waited_programs import numbers_of_each_rank
 from tests.dist.cp_programs import check, group_of
 from tests.dist.p2p_parts import ends
 from tests.dist.straight_programs import Exchange
@@ -121,13 +123,38 @@ def one_after_the_other(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat([first, in_place(second, group)])
 
 
+def own_columns_of_all(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Everything is gathered, and every rank keeps other columns of it."""
+    cp, width, out = size_of(group), x.shape[1] // size_of(group), []
+    for part in shards(x, cu, group):
+        mine = slice(dist.get_rank(group) * width, (dist.get_rank(group) + 1) * width)
+        out.append(unzigzag(whole(part, group), cp)[:, mine])
+    return torch.cat(out)
+
+
+def _cut_before(grad: Tensor, group: Any) -> Tensor:
+    grad = own(grad, group).contiguous().clone()
+    dist.all_reduce(grad, group=group)
+    return grad
+
+
+CutBefore = function_of(_cut_before)
+
+
+def gradient_cut_before_the_sum(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """The parts that the ranks sum are not those of one part of the document."""
+    return torch.cat([CutBefore(part, group) for part in shards(x, cu, group)])
+
+
 PROGRAMS: dict[str, Callable[..., Tensor]] = {
     program.__name__: program
     for program in (
         own_part_first, scaled_on_one, printed_on_one, messages_printed_on_one, messages_carried_on_one, around_ranks,
-        received_beside, one_after_the_other,
+        received_beside, one_after_the_other, numbers_of_each_rank, own_columns_of_all, gradient_cut_before_the_sum,
     )
 }
+TRAINED = ("gradient_cut_before_the_sum",)
+"""Those of which the gradients are what differs."""
 
 
 # === One rank has gradients and the other has none ==============================================================
@@ -282,6 +309,11 @@ def run(name: str) -> list[str]:
     for lengths in ([8, 4, 12], [4], [4, 8]):
         cu = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
         torch.manual_seed(dist.get_rank())
-        x = torch.randn(int(cu[-1]) // 2, 24)
-        check(torch.equal(compiled(x, cu), on_ranks(x, cu)), name, lengths)
+        x = torch.randn(int(cu[-1]) // 2, 24).requires_grad_(name in TRAINED)
+        got, wanted = compiled(x, cu), on_ranks(x, cu)
+        check(torch.equal(got, wanted), name, lengths)
+        if name in TRAINED:
+            weights = torch.randn(got.shape)
+            grads = [torch.autograd.grad(y, x, weights)[0] for y in (got, wanted)]
+            check(torch.equal(*grads), name, lengths, "gradients")
     return [refusal.code for refusal in packpass.explain(on_ranks, options=options)(x, cu).refusals]
