@@ -57,8 +57,8 @@ class Body:
         """Numbers of indices that are no constants of the calls themselves (see `spelled_out`)."""
 
     def rank(self) -> int:
-        """This process in the group of the exchanges."""
-        return torch.distributed.get_rank(process_group_of(self.group or ""))
+        """This process in the group of the exchanges, if there was one yet."""
+        return 0 if self.group is None else torch.distributed.get_rank(process_group_of(self.group))
 
     # --- running --------------------------------------------------------------------------------------------
 

@@ -138,6 +138,8 @@ def _rewritten(gm: fx.GraphModule, number: int, size: int, context: PassContext)
 
 def _with_follower(gm: fx.GraphModule, number: int, size: int | None, context: PassContext) -> list[Rewrite | Refusal]:
     """The same of the loop as one with the loop behind it that goes over its lists; none if that does not help."""
+    if follower(gm.graph, numbered(gm.graph, number)) is None:
+        return []
     graph = copy_of(gm.graph)
     if join(gm, numbered(gm.graph, number)):
         size = size if size is not None else _group_size(gm, numbered(gm.graph, number))

@@ -43,8 +43,17 @@ def _run(body: Body, index: fx.Node, reader: fx.Node) -> list[int] | None:
     calls = _calls(body, index, reader)
     if calls is None:
         return None
+    try:
+        with torch.device("cpu"):
+            made = _made(sorted(calls), index)
+    except Exception:  # what raises here raises where the program runs it
+        return None
+    return made.tolist() if type(made) is torch.Tensor else None
+
+
+def _made(calls: list[fx.Node], index: fx.Node) -> Any:
     values: dict[fx.Node, Any] = {}
-    for node in sorted(calls):
+    for node in calls:
         args: Any = fx.map_arg([_on_host(arg) for arg in node.args], values.__getitem__)
         kwargs: Any = fx.map_arg({name: _on_host(arg) for name, arg in node.kwargs.items()}, values.__getitem__)
         if node.op == "call_method":
@@ -56,8 +65,7 @@ def _run(body: Body, index: fx.Node, reader: fx.Node) -> list[int] | None:
             if new.dtype not in (torch.int32, torch.int64):
                 return None
             new.fill_(_NOTHING)
-    made = values[index]
-    return made.tolist() if type(made) is torch.Tensor else None
+    return values[index]
 
 
 def _on_host(arg: Any) -> Any:
