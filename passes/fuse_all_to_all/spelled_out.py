@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from packpass.semantics import blank, example, storage
+from packpass.semantics import contents_of, example, storage
 from packpass.semantics.effects import effects_of, written_inputs
+from packpass.semantics.meaning import Uninitialised
 
 if TYPE_CHECKING:
     from passes.fuse_all_to_all.body import Body
@@ -61,7 +62,7 @@ def _made(calls: list[fx.Node], index: fx.Node) -> Any:
         else:
             values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
         new = values[node]
-        if blank(node) and isinstance(new, torch.Tensor):
+        if isinstance(contents_of(node), Uninitialised):
             if new.dtype not in (torch.int32, torch.int64):
                 return None
             new.fill_(_NOTHING)
