@@ -55,6 +55,11 @@ def rolled(loop: LoopFound, groups: Sequence[Group]) -> list[Prefix]:
     return []
 
 
+def _form(node: fx.Node) -> tuple[Any, ...]:
+    fake = example(node)
+    return fake.dim(), fake.dtype, fake.requires_grad
+
+
 def _alike(one: Prefix, other: Prefix) -> bool:
     """Do two iterations roll as many documents? That they do so alike is for each of the two loops to prove."""
     return [n.target for n in one.results] == [n.target for n in other.results]
@@ -128,7 +133,7 @@ class _Iteration:
             return None
         for other, held in self.machine.values.items():
             if isinstance(held, View) and held.memory.outer == (what.node, what.dim) and held.dim == view.dim:
-                if held.whole and self.machine.is_document(held):
+                if _form(other) == _form(node) and held.whole and self.machine.is_document(held):
                     return other
         return None
 

@@ -162,6 +162,15 @@ def detached(x: Tensor, y: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(parts, -1) * x * y
 
 
+def detached_beside(x: Tensor, y: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """What is rolled is used as it is, too: without a gradient, where the row has one."""
+    parts = []
+    for part in _shards(cu, group):
+        one = x[..., part].detach()
+        parts.append(roll(one, group) * one + x[..., part] + y[..., part])
+    return torch.cat(parts, -1)
+
+
 def without_gradient(x: Tensor, y: Tensor, cu: Tensor, group: Any) -> Tensor:
     out = x.detach().clone()
     with torch.no_grad():
@@ -187,6 +196,7 @@ def sent_detached(x: Tensor, y: Tensor, cu: Tensor, group: Any) -> Tensor:
 
 GRADIENTS: dict[str, tuple[Callable[..., Tensor], bool]] = {
     "detached": (detached, True),
+    "detached beside": (detached_beside, True),
     "without gradient": (without_gradient, True),
     "kept gradient": (kept_gradient, False),
     "sent detached": (sent_detached, False),
