@@ -42,11 +42,10 @@ def follower(graph: fx.Graph, first: LoopFound) -> LoopFound | None:
     return next((loop for loop in find(graph) if loop.id != first.id and readers & loop.nodes), None)
 
 
-def join(gm: fx.GraphModule, first: LoopFound) -> bool:
-    """Let a loop do what the one behind it does with its lists; False, and nothing is changed, if there is none."""
+def join(gm: fx.GraphModule, first: LoopFound, second: LoopFound) -> bool:
+    """Let a loop do what its `follower` does with its lists; False, and nothing is changed, if that may not be."""
     graph, lists = gm.graph, _lists(first)
-    second = follower(graph, first)
-    if second is None or not _are_plain(first, second) or not _reads_own(second, lists):
+    if not _are_plain(first, second) or not _reads_own(second, lists):
         return False
     start = first.iterations[0][0]
     given = {n for node in second.nodes for n in node.all_input_nodes if n not in second.nodes and n not in lists}

@@ -91,9 +91,9 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     results: list[Rewrite | Refusal] = []
     helped = context.options.runs(VECTORIZE)
     for number in [loop.id for loop in find(gm.graph)]:
-        if not any(loop.id == number for loop in find(gm.graph)):
-            continue  # it has become a part of the one in front of it
-        loop = numbered(gm.graph, number)
+        loop = next((loop for loop in find(gm.graph) if loop.id == number), None)
+        if loop is None:  # it has become a part of the one in front of it
+            continue
         size = _group_size(gm, loop)
         if size is not None:
             done = _rewritten(gm, number, size, context)
@@ -138,10 +138,12 @@ def _rewritten(gm: fx.GraphModule, number: int, size: int, context: PassContext)
 
 def _with_follower(gm: fx.GraphModule, number: int, size: int | None, context: PassContext) -> list[Rewrite | Refusal]:
     """The same of the loop as one with the loop behind it that goes over its lists; none if that does not help."""
-    if follower(gm.graph, numbered(gm.graph, number)) is None:
+    first = numbered(gm.graph, number)
+    second = follower(gm.graph, first)
+    if second is None:
         return []
     graph = copy_of(gm.graph)
-    if join(gm, numbered(gm.graph, number)):
+    if join(gm, first, second):
         size = size if size is not None else _group_size(gm, numbered(gm.graph, number))
         done = _rewritten(gm, number, size, context) if size else _with_follower(gm, number, None, context)
         if _all_done(done):

@@ -12,7 +12,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import example, storage
-from packpass.semantics.effects import CHECKS, mutated_after, written_inputs
+from packpass.semantics.effects import CHECKS, mutated_after
 from passes.building import Builder
 from passes.document_loops.boundaries import summed
 from passes.document_loops.op_names import is_size_check, name_of
@@ -43,6 +43,7 @@ def write(gm: fx.GraphModule, decided: Decided) -> list[tuple[str, list[int]]]:
     except Exception:
         build.undo()
         raise
+    written = decided.loop.written
     inside = {n for _, nodes, _ in decided.loop.iterations for n in nodes}
     outside = [n for node in inside for n in node.all_input_nodes if n not in inside and n.op != "placeholder"]
     for which, (start, nodes, _) in enumerate(decided.loop.iterations):
@@ -55,7 +56,7 @@ def write(gm: fx.GraphModule, decided: Decided) -> list[tuple[str, list[int]]]:
                 markers.SEGMENT, row, bounds[not exchange.to_heads], start, exchange.token_dim, fake=example(node)
             )
             segments[not exchange.to_heads] = segment, exchange.token_dim
-            if any(storage(n) == storage(node) for other in nodes for n in written_inputs(other)):
+            if storage(node) in written:
                 # What is received is changed in place: it was the document's own, and the row is everybody's.
                 build = Builder(gm.graph, segment.next, like)
                 segment = build.call("clone", segment, method=True, fake=example(node))

@@ -13,8 +13,7 @@ import torch.distributed._functional_collectives as funcol
 from torch import Tensor
 
 from tests.dist.a2a_moves import gathered, size_of, unzigzag
-
-Back = Callable[[Tensor, Any], Tensor]
+from tests.dist.p2p_halos import function_of
 
 
 def shards(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
@@ -26,21 +25,6 @@ def whole(part: Tensor, group: Any) -> Tensor:
     out = part.new_empty(part.shape[0] * size_of(group), *part.shape[1:])
     dist.all_gather_into_tensor(out, part.contiguous(), group=group)
     return out
-
-
-def function_of(back: Back) -> Callable[..., Tensor]:
-    class Gathered(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-            ctx.group = group
-            return whole(x, group)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-            return back(grad, ctx.group), None
-
-    apply: Callable[..., Tensor] = Gathered.apply
-    return apply
 
 
 def own(grad: Tensor, group: Any) -> Tensor:
@@ -59,7 +43,7 @@ def reduced(grad: Tensor, group: Any) -> Tensor:
     return own(grad, group)
 
 
-Own, Scattered, Reduced = function_of(own), function_of(scattered), function_of(reduced)
+Own, Scattered, Reduced = (function_of(whole, back) for back in (own, scattered, reduced))
 
 
 # === Rewritten ==================================================================================================
@@ -146,7 +130,7 @@ def _largest(grad: Tensor, group: Any) -> Tensor:
     return own(grad, group)
 
 
-next_gradient, halved_gradient, largest_gradient = (_through(function_of(b)) for b in (_next, _halved, _largest))
+next_gradient, halved_gradient, largest_gradient = (_through(function_of(whole, b)) for b in (_next, _halved, _largest))
 next_gradient.__name__, halved_gradient.__name__ = "next_gradient", "halved_gradient"
 largest_gradient.__name__ = "largest_gradient"
 

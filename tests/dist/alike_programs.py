@@ -13,11 +13,12 @@ from torch import Tensor
 import packpass
 from packpass.decisions.records import collecting
 from packpass.reports.report import Report
-from tests.dist.a2a_gather_programs import function_of, own, shards, whole
+from tests.dist.a2a_gather_programs import own, shards, whole
 from tests.dist.a2a_moves import gathered, size_of, unzigzag
 from tests.dist.a2a_programs import in_place
 from tests.dist.a2a_waited_programs import numbers_of_each_rank
 from tests.dist.cp_programs import check, group_of
+from tests.dist.p2p_halos import function_of
 from tests.dist.p2p_parts import ends
 from tests.dist.straight_programs import Exchange
 
@@ -138,7 +139,7 @@ def _cut_before(grad: Tensor, group: Any) -> Tensor:
     return grad
 
 
-CutBefore = function_of(_cut_before)
+CutBefore = function_of(whole, _cut_before)
 
 
 def gradient_cut_before_the_sum(x: Tensor, cu: Tensor, group: Any) -> Tensor:
