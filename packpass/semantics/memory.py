@@ -54,6 +54,15 @@ def copied(node: fx.Node) -> fx.Node | None:
     return source.node if source is not None else None
 
 
+def is_new(node: Any) -> bool:
+    """Is the result of a call one tensor in memory of its own, whatever the call was given?"""
+    call, made = (call_of(node) if isinstance(node, fx.Node) else None), example(node)
+    if call is None or not isinstance(made, torch.Tensor):
+        return False
+    cast = call.op in COPIES and bool(call.operands) and call.operands[0].value.dtype != made.dtype
+    return cast or not any(aliases_of(call))
+
+
 def aliases_of(call: Call) -> tuple[frozenset[int], ...]:
     """For every result the operands that it may share memory with."""
     everything = frozenset(k for k, o in enumerate(call.operands) if o.argument not in call.unread)

@@ -99,7 +99,7 @@ def diagonal(value: Any, node: fx.Node) -> Diagonal | None:
     """What a document appends to a list of squares; None if it is none of a known kind."""
     if not isinstance(value, Pairs) or value.rank != 2:
         return None
-    square = _banded(value, node)
+    square = banded_square(value, node)
     return Diagonal(square, example(node).dtype) if isinstance(square, Banded) else None
 
 
@@ -111,7 +111,11 @@ def _distances(emitter: Emitter, dim: int, other: int, value: Banded, dtype: tor
     """[T, T]: the numbers, by how far slots are apart."""
     slots = emitter.call(torch.arange, emitter.total, device=emitter.device)
     rows, columns = (emitter.along(slots, d) for d in (dim, other))
-    distance = emitter.call(torch.sub, rows, columns)
+    return by_distance(emitter, emitter.call(torch.sub, rows, columns), value, dtype)
+
+
+def by_distance(emitter: Emitter, distance: fx.Node, value: Banded, dtype: torch.dtype) -> fx.Node:
+    """The numbers, where the distance of two slots is what a tensor of integers says."""
     reach = len(value.numbers) // 2
     made = emitter.call(torch.full_like, distance, stored(value.numbers[0], dtype), dtype=dtype)
     for i in range(1, len(value.numbers)):
@@ -123,7 +127,7 @@ def _distances(emitter: Emitter, dim: int, other: int, value: Banded, dtype: tor
     return made
 
 
-def _banded(value: Pairs, node: fx.Node) -> Any:
+def banded_square(value: Pairs, node: fx.Node) -> Any:
     """A mask of the document's slots as what is written; anything else as it is, which is refused."""
     what = value.read(node)
     if not isinstance(what, Band) or value.dims != (-2, -1) or what.values.shape[0] > _MOST:
@@ -147,7 +151,7 @@ def write_block(machine: Machine, node: fx.Node, base: fx.Node, index: Any, valu
     if isinstance(value, Affine) and value.is_const:
         value = value.const
     if isinstance(value, Pairs):
-        value = _banded(value, node)
+        value = banded_square(value, node)
     scalar = isinstance(value, (bool, int, float, Banded)) or (
         isinstance(value, Outside) and not machine.fake(value).dim()
     )

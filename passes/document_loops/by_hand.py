@@ -1,4 +1,5 @@
-"""Documents padded by hand: ``row = torch.zeros(width, ...)``, ``row[:n] = x[s:e]``, and ``row`` is what is kept.
+"""Documents padded by hand: ``row = torch.zeros(width, ...)``, ``row[:n] = x[s:e]``, and ``row`` is what is kept; or
+``n = min(e - s, width)`` slots of them, ``row[:n] = x[s : s + n]``.
 
 The tensor that an iteration makes is one value of its document from the moment on that its slots are written, the same
 as ``F.pad`` gives. Nothing may look at it before.
@@ -45,7 +46,9 @@ def pad_by_hand(machine: Machine, node: fx.Node) -> bool:
         return False
     length = width.plus(end, -1) if left else end
     documents = own_documents(length)
-    if documents is None or documents.made is not None or machine.boundaries not in (None, (documents, 0)):
+    if documents is None or (machine.boundaries is None and documents.made is not None):
+        return False
+    if machine.boundaries not in (None, (documents, 0)):
         return False
     term = _slots(machine, node, value, base, cuts[0], left)
     if term is None:

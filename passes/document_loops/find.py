@@ -193,9 +193,9 @@ def _sizes_are_known(machine: Machine, body: tuple[fx.Node, ...]) -> None:
 
 def _count_from_the_start(machine: Machine, loop: LoopFound) -> None:
     """``x[s : e - 1]`` is nearly all of the row where ``e`` is 0. Of a document without slots nothing comes of it but
-    where it leaves something all the same; where that would have to be of another length, eager raises."""
+    where it is written, or leaves something all the same; where that would have another length, eager raises."""
     behind, least = machine.behind_end
-    leaves_more = behind > 1 or bool(loop.collects or machine.rows)
+    leaves_more = behind > 1 or machine.writes_behind_end or bool(loop.collects or machine.rows)
     if not behind or not leaves_more or machine.boundaries is None:
         return
     of, k = machine.boundaries

@@ -189,6 +189,8 @@ class Machine:
         """Why a part of an outer tensor is no document of boundaries, if it is taken for a document of its own."""
         self.behind_end: tuple[int, int] = (0, 0)
         """By how much slices of outer tensors end before a boundary, and slots of the documents that get there."""
+        self.writes_behind_end = False
+        """Is such a slice written?"""
         self.split_of: list[fx.Node] = []
         self.filled: list[tuple[fx.Node, fx.Node, int]] = []
         """Rows, lengths that they are split by and where, if the loop goes by parts of the documents."""
@@ -297,6 +299,7 @@ class Machine:
     def write(self, target: Segment, window: Window, value: Any, node: fx.Node) -> None:
         """Assign ``value`` (Segment, Outside or Python scalar) to ``window`` of the store behind ``target``."""
         store = target.store
+        self.writes_behind_end |= store.outer is not None and window.back > 0
         if store.parent is not None:
             raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
         if store.point_fills:

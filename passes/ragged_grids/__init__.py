@@ -19,7 +19,8 @@ not take for a document are checked, and the error names it.
 
 Operations without a rule are taken apart by torch (`apart`). Sums and extremes make rows of their own (`rules_slots`).
 Branches on sizes may leave different things (`arms`, `ways`); loops over documents that are cut out of a row are taken
-as well, where such branches keep them from being whole rows.
+as well, where such branches keep them from being whole rows, or where nothing else has a form for them
+(`run_documents`): with a slot for every two slots of a document, say.
 
 Does not handle (each refused by a stable code): operations that put slots of a document together in other ways, or
 have no rule (``no-rule``), shapes that depend on values (``no-rule``), writes (``outer-tensor-write``), sizes that are
@@ -60,6 +61,15 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         gm.graph.lint()
         gm.recompile()
     return results
+
+
+def run_documents(graph: fx.Graph, number: int, context: PassContext) -> Rewrite | None:
+    """Rewrite a loop over documents for which there is no whole-row form: what a document makes is worked out slot by
+    slot, so that it may have a slot for every two of the document's, say. None, and the graph as it was, if that cannot
+    be either."""
+    (loop,) = (loop for loop in find(graph) if loop.id == number)
+    result = _run_one(graph, loop, context.locations.get(number) or first_line(loop), "loop over documents")
+    return result if isinstance(result, Rewrite) else None
 
 
 def _has_ways(graph: fx.Graph, loop: LoopFound) -> bool:

@@ -310,6 +310,8 @@ def _from_outside(graph: fx.Graph, decided: Decided) -> None:
     for column in decided.names.columns.values():
         rows = example(column.node).shape[0]
         enough = statically_known_true(rows - column.ahead >= number)
+        if not enough and not free_unbacked_symbols(rows) and not free_unbacked_symbols(number):
+            enough = bool(rows - column.ahead >= number)  # the graph is for such numbers of documents then
         if not enough and not (isinstance(rows, int) and rows == 1 and not column.ahead):
             raise Refused(
                 "unequal-lengths", "there are not known to be as many rows of sizes as documents", column.node

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
-from packpass.semantics import example
+from packpass.semantics import example, is_tensor
 from packpass.semantics.build import Builder, NotBuilt
 from passes.ragged_grids.machine import Check
 from passes.ragged_grids.sizes import DOCUMENT, Column, Names, Quotient, Ratio, Remainder
@@ -112,6 +112,17 @@ class Documents:
         sums = self.call(torch.cumsum, lengths, 0)
         return self.call(torch.cat, (self.call("new_zeros", sums, (1,), method=True), sums))
 
+    def ends_of(self, length: Any) -> fx.Node:
+        """The same for documents that are that long."""
+        vector = self.vector(length)
+        return self.ends(vector) if is_tensor(vector) else self.multiples(vector, self.documents)
+
+    def multiples(self, number: Any, count: Any) -> fx.Node:
+        """``number * [0, ..., count]``. (As a running sum of equal numbers Inductor takes it for something else, and
+        fails where the number is a symbol.)"""
+        more = self.call(operator.add, count, 1) if isinstance(count, fx.Node) else count + 1
+        return self.call(operator.mul, self.call(torch.arange, more, device=self.device), number)
+
     def note(self, name: Any, vector: fx.Node) -> None:
         """What a name stands for that is no number of a row."""
         self._vectors[name] = vector
@@ -120,8 +131,7 @@ class Documents:
         """Where every document begins, if they are that long, and lie one behind the other: a new name."""
         name = sympy.Symbol(f"begin_{length}", integer=True)
         if name not in self._vectors:
-            lengths = self.full(length)
-            self._vectors[name] = self.call(torch.sub, self.call(torch.cumsum, lengths, 0), lengths)
+            self._vectors[name] = self.call(operator.getitem, self.ends_of(length), slice(0, -1))
         return name
 
     def divided(self, func: Any, a: Any, b: Any) -> Any:

@@ -20,6 +20,9 @@ from passes.ragged_grids.sizes import Names, Quotient, Ratio, Reader, Unknown, c
 from passes.ragged_grids.terms import Applied, Form, Index, Input, Interner, Moved, Read, Term
 from passes.refused import Refused
 
+_LARGE = 1 << 16
+"""Factors of sizes beyond which their products may not fit into 64 bits."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Check:
@@ -65,7 +68,10 @@ class Machine:
         if not isinstance(value, (int, torch.SymInt)):
             raise Refused("no-rule", f"{label(node)} uses a number that is no integer", node)
         try:
-            return self.size(value)
+            found = self.size(value)
+            if _is_large(found):
+                raise Refused("index-as-number", f"{label(node)} uses a number that may need more than 64 bits", node)
+            return found
         except Unknown:
             reason = f"the shape of {label(node)} depends on values of tensors, not on the document's sizes alone"
             raise Refused("no-rule", reason, node) from None
@@ -179,14 +185,17 @@ class Machine:
         """Forget what was learned since `state` was called."""
         self.checks, self._divided, self.values, self.size = state
 
-    def demands(self, asked: tuple[Any, str] | None) -> bool:
-        """Is it checked for every document that a number compares so with 0?"""
-        return asked is not None and any((c.left, c.op) == asked and c.right == 0 for c in self.checks)
-
     def check(self, left: Any, op: str, right: Any, node: fx.Node, what: str) -> None:
         """The numbers must compare so for every document."""
         if compared(left, op, right) != sympy.true:
             self.checks[Check(left, op, right, what)] = None
+
+
+def _is_large(number: Any) -> bool:
+    """May a number that is worked out with 64 bits be another one than that of Python? Sizes, and products of them with
+    numbers of everyday size, fit."""
+    factors = [abs(int(part)) for part in sympy.preorder_traversal(number) if part.is_Integer]
+    return bool(factors) and max(factors) > (_LARGE if number.free_symbols else 1 << 62)
 
 
 def only_branch(first: Machine, second: Machine) -> tuple[Any, Machine, Machine] | None:

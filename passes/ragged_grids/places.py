@@ -33,7 +33,7 @@ class Slots:
     def __init__(self, documents: Documents, length: Any, going: Any = ALL) -> None:
         call = documents.call
         self.length, self.going = length, going
-        self.cu = documents.ends(documents.full(sympy.expand(going * length)))
+        self.cu = documents.ends_of(sympy.expand(going * length))
         self.total = call(_ops.covered_length.default, self.cu)
         self.ids = call(_ops.segment_ids.default, self.cu, self.total)
         self.numbers = call(_ops.position_ids.default, self.cu, self.total)

@@ -16,7 +16,7 @@ from passes.ragged_grids.decide import Decided, is_among, may_be_nothing, row_of
 from passes.ragged_grids.documents import Documents
 from passes.ragged_grids.places import ALL, Slots, slots_of
 from passes.ragged_grids.row import KeptSlots, Row
-from passes.ragged_grids.terms import Piece, Selected, Term, walk
+from passes.ragged_grids.terms import Input, Piece, Selected, Term, walk
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -24,11 +24,10 @@ _ops = torch.ops.packpass
 
 def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     """Emit the new nodes in front of the loop, then remove it; raises `Refused` with nothing changed."""
-    begin = decided.loop.iterations[0][0]
+    begin, like = decided.loop.iterations[0][0], _like(decided)
     moved = [(node, node.prev) for node in decided.hoisted]
     for node in decided.hoisted:
         begin.prepend(node)
-    like = next(iter(decided.names.columns.values())).node
     documents = Documents(graph, decided.names, decided.documents, like, rule)
     try:
         with graph.inserting_before(begin):
@@ -49,6 +48,16 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     _remove(graph, decided)
     columns = dict.fromkeys(column.node.name for column in decided.names.columns.values())
     return {"source": "loop", "sizes": list(columns), "lists": len(decided.appended)}
+
+
+def _like(decided: Decided) -> fx.Node:
+    """A tensor on the device on which the documents are worked on."""
+    columns = [column.node for column in decided.names.columns.values()]
+    parts = walk(*(term for _, term in decided.appended))
+    found = next(iter(columns), None) or next((part.node for part in parts if isinstance(part, (Input, Piece))), None)
+    if found is None:
+        raise Refused("no-segments", "the loop reads no tensor")
+    return found
 
 
 def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:

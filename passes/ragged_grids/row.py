@@ -29,6 +29,7 @@ from passes.ragged_grids.terms import (
     Padded,
     Piece,
     Pooled,
+    Product,
     Read,
     Reduced,
     Scanned,
@@ -113,7 +114,7 @@ class Row(Places):
             return self.gathered(term.node, term.dims, at)
         if isinstance(term, Piece):
             return self.of_row(term.node, term.dims, term.dim, at)
-        if isinstance(term, (Layer, Pooled)):
+        if isinstance(term, (Layer, Pooled, Product)):
             going = self.slots.going
             return self.of_row(in_one_row(self.documents, term, going), term.dims, 0, at, going)
         if isinstance(term, Kept):
@@ -151,6 +152,8 @@ class Row(Places):
             index = self.read(where.read, dims, at)
             if example(index).dtype != torch.int64:
                 index = self.call("to", index, torch.int64, method=True)
+            if not isinstance(read.of, Input):  # torch looks at the places of a tensor from outside itself
+                self._check_index(index, size, where.wraps)
             if where.wraps:
                 behind = self.call(operator.add, index, self.number(size))
                 index = self.call(torch.where, self.call(operator.lt, index, 0), behind, index)
@@ -158,6 +161,17 @@ class Row(Places):
             self.looked[name] = index
             places.append(name)
         return self.node(read.of, tuple(places))
+
+    def _check_index(self, index: fx.Node, size: Any, wraps: bool) -> None:
+        """Eager's error for a place that lies outside of its document, where in the row there are others."""
+        extent = self.number(size)
+        least = self.call(operator.mul, extent, -1) if wraps else 0
+        fits = [self.call(operator.ge, index, least), self.call(operator.lt, index, extent)]
+        holds = self.call(torch.logical_and, *fits)
+        if self.inside is not None:
+            holds = self.call(torch.logical_or, holds, self.call(torch.logical_not, self.inside))
+        message = "packpass: an index is out of bounds for a tensor of its document"
+        self.call(torch._assert_async, self.call(torch.all, holds), message)
 
     def _kept(self, term: Kept, at: tuple[Any, ...]) -> fx.Node:
         if at[0] != SLOT or not isinstance(self.slots, KeptSlots) or self.slots.length != term.dims[0]:
@@ -254,12 +268,12 @@ def _selected(documents: Documents, slots: Slots, term: Selected, dim: int) -> f
     return call(torch.index_select, call(torch.cat, tuple(rows), dim), dim, places)
 
 
-def in_one_row(documents: Documents, term: Layer | Pooled, going: Any) -> fx.Node:
+def in_one_row(documents: Documents, term: Layer | Pooled | Product, going: Any) -> fx.Node:
     """The row of the slots that such a term holds, of those documents that are ``going``, made once for all who read
     it."""
     if (term, going) not in documents.layers:
-        made = _layer(documents, term, going) if isinstance(term, Layer) else _pooled(documents, term, going)
-        documents.layers[term, going] = made
+        make: Any = {Layer: _layer, Pooled: _pooled, Product: _product}[type(term)]
+        documents.layers[term, going] = make(documents, term, going)
     return documents.layers[term, going]
 
 
@@ -283,18 +297,63 @@ def _pooled(documents: Documents, term: Pooled, going: Any) -> fx.Node:
     """Groups of slots are documents of their own. Halves are put together as float32, as torch does."""
     call, of = documents.call, term.read.of
     row = Row(documents, slots_of(documents, of.dims[0], going), of, 0).made()
-    groups = slots_of(documents, term.dims[0], going)
-    sizes = call(torch.index_select, documents.full(term.size), 0, groups.ids)
-    cu = documents.ends(sizes)
+    groups = slots_of(documents, term.count, going)
+    size = documents.vector(term.size)
+    if is_tensor(size):
+        size = call(torch.index_select, size, 0, groups.ids)
+        cu = documents.ends(size)
+    else:
+        cu = documents.multiples(size, groups.total)
     exact = torch.float32 if of.dtype.is_floating_point and of.dtype.itemsize == 2 else of.dtype
     row = row if exact == of.dtype else call("to", row, exact, method=True)
-    out = call(_ops.segment_reduce.default, row, cu, "sum" if term.op == "mean" else term.op, 0)
-    out = call(operator.getitem, out, slice(0, -1))  # the entry of what is behind all documents
+    if term.op in ("softmax", "log_softmax"):
+        out = call(_ops.segment_softmax.default, row, cu, 0, term.op == "log_softmax")
+    else:
+        out = _of_groups(documents, term.op, row, cu)
     if term.op == "mean":
-        for _ in term.dims[1:]:
-            sizes = call(torch.unsqueeze, sizes, -1)
-        out = call(torch.div, out, sizes)
-    return out if exact == of.dtype else call("to", out, of.dtype, method=True)
+        for _ in term.dims[1:] if is_tensor(size) else ():
+            size = call(torch.unsqueeze, size, -1)
+        out = call(torch.div, out, size)
+    return out if example(out).dtype == term.dtype else call("to", out, term.dtype, method=True)
+
+
+def _of_groups(documents: Documents, op: str, row: fx.Node, cu: fx.Node) -> fx.Node:
+    """One entry per group of slots."""
+    call = documents.call
+    if op == "logsumexp":
+        return _log_of_powers(documents, row, cu)
+    if op in ("argmax", "argmin", "max", "min"):
+        out = call(_ops.segment_argmax.default, row, cu, op.endswith("max"), 0)
+        if not op.startswith("arg"):
+            out = call(_ops.segment_take.default, row, cu, out, 0)
+    else:
+        out = call(_ops.segment_reduce.default, row, cu, "sum" if op == "mean" else op, 0)
+    return call(operator.getitem, out, slice(0, -1))  # the entry of what is behind all documents
+
+
+def _log_of_powers(documents: Documents, row: fx.Node, cu: fx.Node) -> fx.Node:
+    """Of the powers of what is at most 0: the largest slot of a group is taken from all of them before."""
+    call = documents.call
+    highest = call("detach", call(_ops.segment_reduce.default, row, cu, "amax", 0), method=True)
+    highest = call(torch.where, call(torch.isfinite, highest), highest, 0.0)
+    slots = call(torch.ops.aten.sym_size.int, row, 0)
+    powers = call(torch.exp, call(torch.sub, row, call(_ops.segment_spread.default, highest, cu, slots)))
+    total = call(_ops.segment_reduce.default, powers, cu, "sum", 0)
+    return call(operator.getitem, call(torch.add, call(torch.log, total), highest), slice(0, -1))
+
+
+def _product(documents: Documents, term: Product, going: Any) -> fx.Node:
+    call, rows = documents.call, []
+    for of in (term.left.of, term.right.of):
+        row = Row(documents, slots_of(documents, of.dims[0], going), of, 0).made()
+        rows.append(call("flatten", row, method=True) if len(of.dims) > 1 else row)
+    batch, *rest = (documents.full(size) for size in (sympy.expand(going * term.sizes[0]), *term.sizes[1:]))
+    sizes = call(torch.stack, (batch, *rest), 1)
+    count: Any = slots_of(documents, term.dims[0], going).total
+    width = documents.vector(term.dims[1]) if len(term.dims) > 1 else 1
+    total = count if width == 1 else call(operator.mul, count, width)
+    out = call(_ops.segment_matmul.default, *rows, sizes, total, False, term.turned)
+    return call("reshape", out, (count, width), method=True) if len(term.dims) > 1 else out
 
 
 def _operand(documents: Documents, slots: Slots, term: Layer, of: Term) -> fx.Node:

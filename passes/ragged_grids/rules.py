@@ -40,9 +40,9 @@ def apply(machine: Machine, node: fx.Node, call: Call | None) -> None:
     if node.target is markers.RESHAPE:
         _reshape(machine, node)
         return
+    call, means = _understood(node, call)
     if rules_slots.apply(machine, node, call):
         return
-    call, means = _understood(node, call)
     if call is None or means is None:
         raise Refused("no-rule", f"{label(node)} has no rule for rows of sizes", node)
     found = [_result(machine, call, means, item) for item in range(len(call.results))]
@@ -195,8 +195,11 @@ def _along(machine: Machine, how: meaning.How, along: Any, size: Any, node: fx.N
 
 def _selected(machine: Machine, at: Any, size: Any, node: fx.Node) -> Any:
     """The slot of a number, which counts from the end if it is below 0: ``rows[i - 1]`` of the first document."""
-    if at.is_negative:
-        return at + size
+    if at.is_Integer:
+        if size.free_symbols & machine.names.own:
+            least = at if at >= 0 else -at - 1
+            machine.check(size - least - 1, ">=", sympy.Integer(0), node, "a slot lies outside of its tensor")
+        return at + size if at.is_negative else at
     if never_negative(machine, at):
         return at
     for left in (size - at - 1, size + at):
@@ -283,6 +286,8 @@ def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: For
     if call.op in COPIES:
         (k,) = reads.values()
         to = _read(machine, call, relation, k, where)
+        if call.op == "detach":
+            return Applied(*form, "detach", True, (to,), (), True)
         return Applied(*form, "to", True, (to, form[2], form[1]), (), True)
 
     def argument(arg: fx.Node) -> Any:

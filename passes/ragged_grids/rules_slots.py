@@ -1,32 +1,39 @@
-"""Operations that look at several slots of a document: slots that are selected, sums and extremes over some dimensions,
-running sums, layers."""
+"""Operations that look at several slots of a document: slots that are selected, sums of integers over dimensions that
+all documents share, running sums; and, elsewhere, layers, products, and what is made of groups of slots."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import sympy
 import torch
 from torch import fx
 
-from packpass.ops._monoids import REDUCTIONS
 from packpass.semantics import Call, call_of, example, meaning, meaning_of
 from packpass.semantics.indexing import entries_of, selection
-from packpass.semantics.reductions import EXTREMES, REDUCING, SCANS
+from packpass.semantics.reductions import REDUCING, SCANS
 from passes.document_loops.boundaries import boundary_vector
+from passes.ragged_grids import classes, groups
 from passes.ragged_grids.asked import never_negative
+from passes.ragged_grids.by_place import by_place
 from passes.ragged_grids.complex_numbers import pairs
+from passes.ragged_grids.distances import distance
 from passes.ragged_grids.layers import layer
 from passes.ragged_grids.machine import Machine, label
+from passes.ragged_grids.products import matrix_product
 from passes.ragged_grids.sizes import Column, Coordinate, coordinates, flat, product, regrouped, unflat
-from passes.ragged_grids.terms import Kept, Pooled, Reduced, Scanned, Term, walk
+from passes.ragged_grids.terms import Kept, Reduced, Scanned, Term, walk
 from passes.refused import Refused
 
 
 def apply(machine: Machine, node: fx.Node, call: Call | None) -> bool:
-    """Note the term of such an operation; False if it is none. Raises `Refused`."""
+    """Note the terms of such an operation; False if it is none. Raises `Refused`."""
     for rule in RULES:
         made = rule(machine, node, call) if call is not None else None
+        if isinstance(made, tuple):
+            machine.values[node] = made
+            return True
         if made is not None:
             machine.keep(node, made)
             return True
@@ -49,28 +56,64 @@ def _only_slice(node: fx.Node, call: Call) -> tuple[int, slice] | None:
 
 def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     """``x[start:stop]`` of a row from outside, where ``start`` goes on by the sizes of every document: as many slots as
-    the two are apart, which torch does not know. (Of other numbers, torch takes what there is between them.)"""
-    cut, fake = _only_slice(node, call), example(node)
-    if cut is None:
+    the two are apart, which torch does not know. (Of other numbers, torch takes what there is between them.) Other
+    dimensions may be selected, cut at constants, or new: ``x[start:stop, None, 0]``."""
+    fake = example(node)
+    if call.op != "getitem" or len(call.operands) != 1 or not isinstance(fake, torch.Tensor):
         return None
-    d, part = cut
-    bounds = [example(bound) for bound in (part.start, part.stop)]
-    if not all(isinstance(bound, torch.SymInt) for bound in bounds):
+    entries = entries_of(call.get("index"), call.operands[0].rank)
+    own = [e for e in entries or () if isinstance(e.item, slice) and _is_cut_by_numbers(e.item)]
+    if len(own) != 1 or own[0].item.step not in (None, 1):
         return None
-    start, stop = (machine.expression(bound, node) for bound in bounds)
+    (part,) = own
+    start, stop = (machine.expression(bound, node) for bound in (part.item.start, part.item.stop))
     length, row = sympy.expand(stop - start), machine.term(call.operands[0].node, node)
-    size = row.dims[d]
     if not _are_ends(machine.names.columns.get(start), machine.names.columns.get(stop)):
         return None
-    if not machine.size.bind(fake.shape[d], length):
-        return None
+    dims: list[Any] = []
+    begins: list[tuple[int | None, Any]] = []
+    for entry in entries or ():
+        size = row.dims[entry.axis] if entry.axis is not None else None
+        if entry is part:
+            if not machine.size.bind(fake.shape[len(dims)], length):
+                return None
+            dims.append(length)
+            begins.append((entry.axis, start))
+        elif type(entry.item) is int:
+            if size is None or not size.is_Integer or not -size <= entry.item < size:
+                return None
+            begins.append((entry.axis, None))
+        elif entry.item is None or isinstance(entry.item, slice):
+            begin = 0 if entry.item in (None, slice(None)) else entry.item.start or 0
+            if type(begin) is not int or begin < 0 or (entry.item is not None and entry.item.step not in (None, 1)):
+                return None
+            dims.append(machine.expression(fake.shape[len(dims)], node))
+            begins.append((entry.axis, begin))
+        else:
+            return None
+    extent = row.dims[part.axis]  # type: ignore[index]
     machine.check(start, ">=", sympy.Integer(0), node, "a document's slots begin in front of their row")
-    machine.check(size - stop, ">=", sympy.Integer(0), node, "a document's slots end behind their row")
+    machine.check(extent - stop, ">=", sympy.Integer(0), node, "a document's slots end behind their row")
     machine.check(length, ">=", sympy.Integer(0), node, "a document has less than no slots")
-    dims = (*row.dims[:d], length, *row.dims[d + 1 :])
-    at = list(coordinates(dims))
-    at[d] = at[d] + start
-    return machine.moved((dims, fake.dtype, fake.device, fake.requires_grad), machine.read(row, at))
+    at = _read_at(entries or [], begins, row, coordinates(dims))
+    return machine.moved((tuple(dims), fake.dtype, fake.device, fake.requires_grad), machine.read(row, at))
+
+
+def _is_cut_by_numbers(part: slice) -> bool:
+    return all(isinstance(example(bound), torch.SymInt) for bound in (part.start, part.stop))
+
+
+def _read_at(entries: list[Any], begins: list[tuple[int | None, Any]], row: Term, places: tuple[Any, ...]) -> list[Any]:
+    """Where along each dimension of a row the slots of an indexed tensor lie."""
+    at, left = [], iter(places)
+    for entry, (axis, begin) in zip(entries, begins, strict=True):
+        if begin is None:
+            at.append(sympy.Integer(entry.item) + (row.dims[axis] if entry.item < 0 else 0))  # type: ignore[index]
+            continue
+        place = next(left)
+        if axis is not None:
+            at.append(place + begin)
+    return at
 
 
 def _first(machine: Machine, node: fx.Node, call: Call) -> Term | None:
@@ -167,43 +210,6 @@ def _reduced(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     return Reduced(dims, fake.dtype, fake.device, False, call.op, machine.read(operand, at), over)
 
 
-def _pooled(machine: Machine, node: fx.Node, call: Call) -> Term | None:
-    """A sum, mean or extreme over any dimensions: those are brought behind each other, and put together in memory."""
-    means = meaning_of(call) if call.op in (*REDUCTIONS, "mean") else None
-    fake = example(node)
-    if means is None or call.several or len(call.operands) != 1 or fake.is_complex():
-        return None
-    relation, operand = means.relations[0], machine.term(call.operands[0].node, node)
-    axes = relation.operands[0] or ()
-    gone = [d for d, axis in enumerate(axes) if relation.roles.keys() & set(axis.loops)]
-    if not gone or any(axis.how != meaning.KEPT or len(axis.loops) != 1 for axis in axes):
-        return None
-    if not all(isinstance(role, meaning.Reduced) for role in relation.roles.values()):
-        return None
-    own = machine.names.own
-    rank = 1 + max(d for d, size in enumerate(operand.dims) if d in gone or size.free_symbols & own)
-    kept = [d for d in range(rank) if d not in gone]
-    size, count = (product(operand.dims[d] for d in part) for part in (gone, kept))
-    for d in gone if call.op in EXTREMES else ():
-        machine.check(operand.dims[d] - 1, ">=", sympy.Integer(0), node, f"{label(node)} of a dimension without slots")
-    operand = machine.cast(operand, fake.dtype)
-    rest = operand.dims[rank:]
-    order = (*kept, *gone)
-    at = unflat(Coordinate(0, product((size, count))), [operand.dims[d] for d in order])
-    places = dict(zip(order, at, strict=True))
-    form = ((product((size, count)), *rest), operand.dtype, operand.device, operand.grad)
-    behind = coordinates(form[0])[1:]
-    row = machine.moved(form, machine.read(operand, (*(places[d] for d in range(rank)), *behind)))
-    known = ((count, *rest), fake.dtype, fake.device, fake.requires_grad)
-    made = machine.intern(Pooled(*known, call.op, machine.read(row, coordinates(row.dims)), size))
-    dims = machine.dims(fake, node)
-    where = {loops: place for loops, place in zip(relation.result, coordinates(dims), strict=True) if loops}
-    kept_at = [where[axes[d].loops] for d in kept]
-    features = [where[axes[d].loops] for d in range(rank, len(axes))]
-    place = flat(kept_at, [operand.dims[d] for d in kept])
-    return machine.moved((dims, *known[1:]), machine.read(made, (place, *features)))
-
-
 def _scanned(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     """``cumsum`` of integers."""
     if SCANS.get(call.op) != "sum" or call.several or len(call.operands) != 1:
@@ -215,13 +221,19 @@ def _scanned(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     return Scanned(operand.dims, fake.dtype, fake.device, False, read)
 
 
-RULES: tuple[Callable[[Machine, fx.Node, Call], Term | None], ...] = (
+RULES: tuple[Callable[[Machine, fx.Node, Call], Term | tuple[Term, ...] | None], ...] = (
     _part,
     _first,
     _kept,
     _reduced,
     _scanned,
     layer,
-    _pooled,
+    matrix_product,
+    groups.pooled,
+    groups.extreme,
+    groups.softmax,
+    classes.loss,
+    distance,
+    by_place,
     pairs,
 )

@@ -15,7 +15,7 @@ from packpass.semantics import Call, call_of, effects, example
 from packpass.semantics.integers import SMALL
 from packpass.semantics.pointwise import DIVIDING
 from passes.ragged_grids.apart import taken_apart
-from passes.ragged_grids.asked import asked_of
+from passes.ragged_grids.asked import asked_of, follows
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.rules import apply
 from passes.ragged_grids.sizes import DOCUMENT, LAST, Quotient, Remainder, Unknown, placed
@@ -224,7 +224,9 @@ def _shared(machine: Machine, number: Any) -> bool:
 
 def _assumed(machine: Machine, node: fx.Node, holds: Any) -> None:
     asked = asked_of(holds)
-    if holds == sympy.true or asked in machine.asserted or machine.demands(asked):
+    if holds == sympy.true or asked in machine.asserted:
+        return
+    if any(follows(asked, (check.left - check.right, check.op)) for check in machine.checks):
         return
     if not {*machine.names.columns, *machine.names.kept} & holds.free_symbols:
         return  # it is there in front of the loop, too

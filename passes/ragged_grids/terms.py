@@ -178,12 +178,26 @@ class Layer(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pooled(Term):
-    """What ``op`` makes of every ``size`` slots in a row. ``read`` is all of a term [slots, features] that is to lie in
-    memory; this one has [slots / size, features]."""
+    """What ``op`` makes of every ``size`` slots in a row, ``count`` times. ``read`` is all of a term [slots, features]
+    that is to lie in memory; this one has [count, features], or as many slots for a softmax."""
 
     op: str
     read: Read
     size: Any
+    count: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Product(Term):
+    """A product of matrices, the rows of all batches one behind the other, [batch * rows, columns]; one dimension alone
+    where documents have columns of their own. Both operands are all of a term that is to lie in memory: [batch * rows,
+    inner], and [batch * inner, columns], or ``turned``: [batch * columns, inner]; in one dimension likewise."""
+
+    left: Read
+    right: Read
+    sizes: tuple[Any, Any, Any, Any]
+    """Batch, rows, inner, columns."""
+    turned: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -236,6 +250,8 @@ def reads(value: Any) -> Iterator[Read]:
         yield from reads(value.mask)
     elif isinstance(value, (Chosen, Selected)):
         yield from reads(value.parts)
+    elif isinstance(value, Product):
+        yield from reads((value.left, value.right))
     elif isinstance(value, (Applied, Layer)):
         yield from reads(value.args)
         yield from reads(value.kwargs)

@@ -44,6 +44,7 @@ from passes.context import PassContext
 from passes.document_loops.lists import as_they_were_made
 from passes.document_loops.run import NAME, run_loops, run_one
 from passes.loops import find as find_loops
+from passes.ragged_grids import run_documents
 from passes.refused import Refused
 from passes.vectorize_segments.unrolled import Lists, decide_unrolled, find_unrolled, sweep_scalars
 
@@ -53,7 +54,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     results: list[Rewrite | Refusal] = []
     loops = [loop.id for loop in find_loops(gm.graph)]
     for number in [number for number in loops if number not in context.products.judged_loops]:
-        results += run_loops(gm, number, context)
+        results += _run_captured(gm, number, context)
     if not loops and not context.products.judged_loops:
         results += run_unrolled(gm.graph, context)
     if any(isinstance(result, Rewrite) for result in results):
@@ -61,6 +62,14 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         gm.graph.lint()
         gm.recompile()
     return results
+
+
+def _run_captured(gm: fx.GraphModule, number: int, context: PassContext) -> list[Rewrite | Refusal]:
+    results = run_loops(gm, number, context)
+    if any(isinstance(result, Rewrite) for result in results) or not context.options.runs("ragged_grids"):
+        return results
+    slot_by_slot = run_documents(gm.graph, number, context)
+    return results if slot_by_slot is None else [slot_by_slot]
 
 
 def operations() -> frozenset[str]:

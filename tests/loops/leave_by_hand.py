@@ -91,3 +91,45 @@ def a_mask_from_the_right(ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
         out[s:e] = ids[s:e].flip(0)
         masks.append(mask)
     return out, torch.stack(masks)
+
+
+@leave("f[T] cu", tail=False, unfit=True, why="some squares are larger than the rows that they are written to")
+def triangles_in_squares_too_small(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros(len(cu) - 1, 4, 4)
+    for i, count in enumerate((cu[1:] - cu[:-1]).tolist()):
+        if count > 4:
+            continue
+        out[i, :count, :count] = torch.ones(count, count).tril()
+    return out
+
+
+@leave("f[9] cu", tail=False)
+def perhaps_the_weight_itself(weight: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    weight, rows = weight.clone(), []
+    for count in (cu[1:] - cu[:-1]).tolist():
+        row = weight.contiguous()
+        row[count:] = 0
+        rows.append(row)
+    return torch.stack(rows), weight
+
+
+@leave("f[9,9] cu", tail=False)
+def a_turned_view_of_what_is_written(weight: Tensor, cu: Tensor) -> Tensor:
+    rows = []
+    for count in (cu[1:] - cu[:-1]).tolist():
+        row = weight * 1
+        turned = row.t()
+        row[count:] = 0
+        rows.append(turned)
+    return torch.stack(rows)
+
+
+@leave("f[T,4] cu", tail=False, min_len=1)
+def a_view_of_a_mean_that_is_written(x: Tensor, cu: Tensor) -> Tensor:
+    rows = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        row = x[s:e].mean(0)
+        view = row.view(2, 2)
+        row[: e - s] = 0
+        rows.append(view)
+    return torch.stack(rows)
