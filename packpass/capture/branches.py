@@ -158,13 +158,12 @@ def write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Re
 # === Branches that are followed both ways ====================================================================
 
 
-def follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
-    """Put the outcome that this iteration follows in place of a condition on the stack.
-
-    ``a and b`` leaves the condition itself below the copy that is looked at.
-    """
+def follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> Any:
+    """Put the outcome that this iteration follows in place of a condition on the stack, and give what the condition is
+    as the value of ``a and b`` and ``a or b``: a number stays one. (They leave it below the copy that is looked at, or
+    look at itself.) None if it is not followed."""
     if not _may_follow(value, region) or is_assert(tx, jumps_if):
-        return
+        return None
     number = isinstance(value, SymNodeVariable)
     whole = number and not isinstance(value.sym_num, torch.SymBool)
     asked = call(tx, operator.ne, value, constant(0)) if whole else value
@@ -172,9 +171,13 @@ def follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> None:
     outcome, implied = _outcome(region, asked.sym_num.node.expr if number else node, location_of(tx), _is_of_row(node))
     op = markers.LOOP_BRANCH[0 if number else 1]
     tx.output.create_proxy("call_function", op, (asked.as_proxy(), outcome, implied), {})
-    for at in range(len(tx.stack) - 1, max(len(tx.stack) - 3, -1), -1):
-        if tx.stack[at].realize() is value:
-            tx.stack[at] = constant(outcome)
+    left = value
+    if number and not (whole and outcome):
+        left = constant(0 if whole else outcome)
+    tx.stack[-1] = constant(outcome)
+    if len(tx.stack) > 1 and tx.stack[-2].realize() is value:
+        tx.stack[-2] = left
+    return left
 
 
 def _may_follow(value: Any, region: Region) -> bool:

@@ -80,7 +80,11 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
                     if edges.join(*given) or branches.write_down(*given):
                         return
                     self.push(value)
-                branches.follow(self, value, jumps_if, active.regions[-1])
+                left, before = branches.follow(self, value, jumps_if, active.regions[-1]), len(self.stack)
+                original(self, instruction)
+                if left is not None and len(self.stack) == before:  # JUMP_IF_TRUE_OR_POP leaves what it looks at
+                    self.stack[-1] = left
+                return
         original(self, instruction)
 
     jump.__packpass_original__ = original  # type: ignore[attr-defined]

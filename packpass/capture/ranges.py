@@ -9,6 +9,7 @@ is their row. Between other numbers it may be made a tensor, nothing else.
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import Any
 
 import sympy
@@ -71,8 +72,33 @@ def _may_be_negative(start: Any, stop: Any) -> bool:
     ends = [end.sym_num.node.expr if isinstance(end, SymNodeVariable) else number(end) for end in (start, stop)]
     if any(end is None for end in ends):
         return True
-    least, _ = (sympy.sympify(ends[1]) - sympy.sympify(ends[0])).as_coeff_Add()
-    return bool(least < 0)
+    least, rest = sympy.expand(sympy.sympify(ends[1]) - sympy.sympify(ends[0])).as_coeff_Add()
+    if least < 0 or not any(part.as_coeff_Mul()[0] < 0 for part in sympy.Add.make_args(rest)):
+        return bool(least < 0)
+    vectors = {part: _vector_of(part, (start, stop)) for part in rest.free_symbols}
+    parts = [part.as_coeff_Mul() for part in sympy.Add.make_args(rest)]
+    entries = [(count, vectors.get(symbol)) for count, symbol in parts]
+    neighbours = sorted(count for count, _ in entries) == [-1, 1] and None not in {vector for _, vector in entries}
+    return not neighbours or entries[0][1] is not entries[1][1]
+
+
+def _vector_of(symbol: Any, ends: tuple[Any, ...]) -> Any:
+    """The vector of integers that a number is an entry of: of one vector, two are boundaries, which do not decrease.
+    None if it is no entry of a vector."""
+    seen = [end.as_proxy().node for end in ends if isinstance(end, SymNodeVariable)]
+    for node in seen:
+        value = node.meta.get("example_value")
+        if node.target == "item" and getattr(getattr(value, "node", None), "expr", None) == symbol:
+            return _root(node)
+        seen += [n for n in node.all_input_nodes if n not in seen]
+    return None
+
+
+def _root(node: Any) -> Any:
+    """What an entry is selected from, in front of copies and slices."""
+    while node.all_input_nodes and node.target in ("item", torch.select, operator.getitem, "clone", "select"):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def refuse_tokens(tx: Any, ends: list[Any]) -> None:

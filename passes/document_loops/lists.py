@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example
-from packpass.semantics.build import fills
+from packpass.semantics.build import fills, in_order
 from packpass.semantics.effects import mutated_after
 from passes.document_loops import emit_documents
 from passes.document_loops.emit import Emitter
@@ -56,9 +57,8 @@ def _side_by_side(emitter: Emitter, decided: Decided, whole: fx.Node, cat: fx.No
     dim = int(str(cat.args[1])) % (example(whole).dim() - 1)
     if dim:
         out = emitter.call(torch.movedim, out, 0, dim)
-    if dim or not fills(example(out), tuple(range(example(out).dim()))):
-        # Else flatten asks whether N is 1, and what it makes of one document is a view.
-        out = emitter.call(torch.clone, out, memory_format=torch.contiguous_format)
+    # Else flatten asks whether N is 1, and what it makes of one document is a view.
+    out = _in_order(emitter, out, tuple(range(example(out).dim())))
     return emitter.call(torch.flatten, out, dim, dim + 1)
 
 
@@ -69,6 +69,36 @@ def _padded(emitter: Emitter, decided: Decided, whole: fx.Node, pad: fx.Node) ->
     cu = next((term.boundaries(emitter) for term in parts if isinstance(term, ROWS)), emitter.cu)
     out = emitter.call(_ops.segment_pad.default, whole, cu, 0, number, side == "left")
     return out if batch_first else emitter.call(torch.transpose, out, 0, 1)
+
+
+def as_eager_lays_out(emitter: Emitter, made: fx.Node, use: fx.Node) -> fx.Node:
+    """What is made of a list, with its dimensions in memory as eager has them: code behind it may ask for a view, and
+    write to that. They are in their order, but where a list of images with the channels last is concatenated."""
+    if use.target is markers.LIST_GET or use.target is markers.LIST_BOUNDARIES:
+        return made
+    order = tuple(range(example(made).dim()))
+    part = markers.collected_in(use.args[0], 0)
+    if use.target in (markers.RAGGED_CAT, markers.LIST_JOIN) and isinstance(part, fx.Node):
+        order = _channels_last(example(part)) or order
+    return _in_order(emitter, made, order)
+
+
+def _channels_last(part: Any) -> tuple[int, ...] | None:
+    """The order of the dimensions of such a tensor in memory; None for others. Sets no guard."""
+    if not isinstance(part, torch.Tensor) or part.dim() not in (4, 5):
+        return None
+    order = (0, *range(2, part.dim()), 1)
+    inner = [(order[k], order[k + 1]) for k in range(part.dim() - 1)]
+    wider = all(statically_known_true(part.stride(a) >= part.stride(b) * part.shape[b]) for a, b in inner)
+    return order if wider and not statically_known_true(part.stride(1) >= part.stride(part.dim() - 1)) else None
+
+
+def _in_order(emitter: Emitter, node: fx.Node, order: tuple[int, ...]) -> fx.Node:
+    if fills(example(node), order):
+        return node
+    if order == tuple(range(len(order))):
+        return emitter.call(torch.clone, node, memory_format=torch.contiguous_format)
+    return in_order(functools.partial(emitter.call, method=True), node, order)
 
 
 def uneven_in(decided: Decided, collect: Any) -> Uneven | Spaced | None:

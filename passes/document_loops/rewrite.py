@@ -25,7 +25,7 @@ from passes.document_loops.emit import Emitter
 from passes.document_loops.emit_checks import emit_checks, joined_lists
 from passes.document_loops.find import Decided, content
 from passes.document_loops.integers import FULL
-from passes.document_loops.lists import MADE_OF_LISTS, uneven_in
+from passes.document_loops.lists import MADE_OF_LISTS, as_eager_lays_out, uneven_in
 from passes.document_loops.machine import Store
 from passes.document_loops.rules_tokenwise import adds_up
 from passes.document_loops.spaced import boundaries_of
@@ -165,7 +165,7 @@ def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
         written = mutated_after(graph, user, user.next)
         with graph.inserting_before(user):
             joined = MADE_OF_LISTS[user.target](made.emitter, decided, whole, user)
-            joined = made.emitter.beside(joined, user)
+            joined = as_eager_lays_out(made.emitter, made.emitter.beside(joined, user), user)
             if user.target is not markers.LIST_GET and storage(joined) == storage(whole):
                 if written or storage(whole) in given:
                     joined = made.emitter.call(torch.clone, joined)

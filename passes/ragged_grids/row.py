@@ -11,6 +11,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example, is_tensor
+from packpass.semantics.build import fills
 from passes.ragged_grids.documents import Documents
 from passes.ragged_grids.places import ALL, Places, Slots, slots_of
 from passes.ragged_grids.sizes import SLOT, Free, placed
@@ -87,7 +88,8 @@ class Row(Places):
             out = self.call("expand", out, sizes, method=True)
         if self.dim:
             out = self.call(torch.movedim, out, 0, self.dim)
-        return out if whole and not self.dim else self.call(torch.clone, out, memory_format=torch.contiguous_format)
+        as_it_is = whole and not self.dim and fills(example(out), tuple(range(self.rank)))
+        return out if as_it_is else self.call(torch.clone, out, memory_format=torch.contiguous_format)
 
     def node(self, term: Term, at: tuple[Any, ...]) -> fx.Node:
         """A term at places of the row, made once."""

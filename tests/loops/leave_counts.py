@@ -35,3 +35,20 @@ def picked_in_front_of_layers(x: Tensor, cu: Tensor) -> Tensor:
     for k in range(3):
         y = y * 2 + k
     return y.sum() + x
+
+
+@leave("i[T] cu", tail=False, depends=False)
+def counted_from_its_number_on(ids: Tensor, cu: Tensor) -> Tensor:
+    """Of no numbers at all where the document's own is larger."""
+    out: list[int] = []
+    for i, count in enumerate((cu[1:] - cu[:-1]).tolist()):
+        out.extend(range(i, count))
+    return torch.tensor([0, *out])
+
+
+@leave("i[T] cu", tail=False, depends=False)
+def what_it_lacks_of_four(ids: Tensor, cu: Tensor) -> Tensor:
+    out = [0]
+    for count in (cu[1:] - cu[:-1]).tolist():
+        out += [1] * (4 - count)
+    return torch.tensor(out)

@@ -199,3 +199,23 @@ def last_token_kept_behind_a_branch(x: Tensor, cu: Tensor) -> Tensor:
         part = x[cu[i] : cu[i + 1]]
         outs.append(part[-1:] * 2 if part.shape[0] > 0 else torch.zeros(1, 2))
     return torch.cat(outs)
+
+
+@program("f[T,3] cu", tail=False)
+def divided_by_the_length_or_one(x: Tensor, cu: Tensor) -> Tensor:
+    """The value of ``or`` is the number, not whether it is one."""
+    return torch.cat([x[cu[i] : cu[i + 1]] / (len(x[cu[i] : cu[i + 1]]) or 1) for i in range(len(cu) - 1)])
+
+
+@program("f[T,3] cu", tail=False)
+def the_length_and_more_or_the_number(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        count = e - s
+        out.append(x[s:e] * (count and count + 1) + (count or i))
+    return torch.cat(out)
+
+
+@program("f[T,3] cu", tail=False, rule="ragged_grids")
+def a_number_in_front_or_seven(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([x[s:e] * (i or 7) for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist()))])

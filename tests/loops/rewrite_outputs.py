@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from .harness import COUNTED, Shape, program
 
@@ -420,3 +421,21 @@ def nothing_per_document_is_looked_at(x: Tensor, cu: Tensor) -> Tensor:
         weights.append(None)
     found = None if weights[0] is None and weights[-1] is None else tuple(weights)
     return torch.cat(outputs) * (2 if found is None else 1)
+
+
+@program("f[T,3] cu", tail=False, min_len=1)
+def views_of_what_is_stacked(x: Tensor, cu: Tensor) -> tuple[Tensor, ...]:
+    """As eager lays them out: these are views, and what is written to them is in the tensor."""
+    sums = [x[s:e].amax(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    beside = torch.stack(sums, 1)
+    beside.reshape(-1)[::2] = 0
+    padded = pad_sequence([x[s:e].cummax(0).values for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+    padded.flatten()[0] = 7.0
+    return beside, padded, padded.view(-1, 3), torch.stack(sums, -1).view(-1)
+
+
+@program("f[2,3,T] cu", tail=False, min_len=1)
+def views_of_turned_documents(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    turned = [x[:, :, s:e].flatten(0, 1).t() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    last = torch.stack([x[:, :, e - 1] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+    return torch.cat(turned).view(-1), last.view(-1)
