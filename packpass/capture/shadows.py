@@ -61,10 +61,11 @@ def _linspace(
     device: Any = None,
     **rest: Any,
 ) -> Any:
-    if rest or not isinstance(_realized(steps), SymNodeVariable) or not is_unknown(_realized(steps).sym_num):
+    steps = _counted(tx, steps)
+    if rest or not isinstance(steps, SymNodeVariable) or not is_unknown(steps.sym_num):
         return None
     ends = [_realized(value) for value in (start, end)]
-    if not all(value.is_python_constant() and isinstance(value.as_python_constant(), (int, float)) for value in ends):
+    if not all(map(_is_number, ends)):
         return None
     dtype = None if dtype is None else _realized(dtype).as_python_constant()
     dtype = torch.get_default_dtype() if dtype is None else dtype
@@ -72,6 +73,21 @@ def _linspace(
         return None
     device = constant(None) if device is None else device
     return variable(tx, _line).call_function(tx, [*ends, steps, variable(tx, dtype), device], {})
+
+
+def _counted(tx: Any, steps: Any) -> Any:
+    """How many steps; of a tensor, the number that it holds."""
+    steps = _realized(steps)
+    number = isinstance(steps, TensorVariable) and not example(steps).dim() and not example(steps).is_floating_point()
+    return steps.call_method(tx, "item", [], {}) if number else steps
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, TensorVariable):
+        return not example(value).dim() and not example(value).requires_grad
+    if isinstance(value, SymNodeVariable):
+        return not isinstance(value.sym_num, torch.SymBool)
+    return value is not None and value.is_python_constant() and isinstance(value.as_python_constant(), (int, float))
 
 
 def _realized(value: Any) -> Any:

@@ -68,15 +68,17 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     known = {i: e.as_python_constant() for i, e in enumerate(entries) if _is_constant(e)}
     ellipsis = [i for i, value in known.items() if value is Ellipsis]
     integers = [i for i, value in known.items() if type(value) is int]
-    understood = {*unknown, *ellipsis, *integers}
+    new = [i for i, value in known.items() if value is None]
+    understood = {*unknown, *ellipsis, *integers, *new}
     if not all(i in understood or isinstance(e, SliceVariable) for i, e in enumerate(entries)):
         return None
     dim = unknown[0] - sum(i < unknown[0] for i in integers)
     if ellipsis and ellipsis[0] < unknown[0]:
-        dim += fake.dim() - (len(entries) - 1) - 1
+        dim += fake.dim() - (len(entries) - len(new) - 1) - 1
     if any(isinstance(e, SliceVariable) and not _is_constant_slice(e) for e in rest):
         # The document's own row first, and then its slots.
-        at = unknown[0] + (fake.dim() - len(entries) if ellipsis and ellipsis[0] < unknown[0] else 0)
+        at = unknown[0] - sum(i < unknown[0] for i in new)
+        at += fake.dim() - (len(entries) - len(new)) if ellipsis and ellipsis[0] < unknown[0] else 0
         row = self.call_method(tx, "select", [ConstantVariable.create(at), entries[unknown[0]]], {})
         index = TupleVariable(rest)
         if name == "__getitem__":

@@ -14,7 +14,7 @@ from packpass._compat import statically_known_true
 from packpass.semantics import example, is_tensor
 from packpass.semantics.build import Builder, NotBuilt
 from passes.ragged_grids.machine import Check
-from passes.ragged_grids.sizes import DOCUMENT, Column, Names, Quotient, Ratio, Remainder
+from passes.ragged_grids.sizes import DOCUMENT, Column, Names, Power, Quotient, Ratio, Remainder, Truncated
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -72,8 +72,11 @@ class Documents:
             return int(found)
         if found.is_Float:
             return float(found)
-        if found.func is Ratio:
-            return self.call(operator.truediv, *(self._float(part) for part in found.args))
+        if found.func is Ratio or found.func is Power:
+            op: Any = operator.truediv if found.func is Ratio else torch.pow
+            return self.call(op, *(self._float(part) for part in found.args))
+        if found.func is Truncated:
+            return self.call("to", self._float(found.args[0]), torch.int64, method=True)
         if found == DOCUMENT:
             return self.call(torch.arange, self.documents, device=self.device)
         if found.is_Symbol:
@@ -90,6 +93,8 @@ class Documents:
         parts = [self.vector(part) for part in found.args]
         if found.func in (sympy.Max, sympy.Min):
             parts = [self.full(part) for part in found.args]
+        elif found.has(sympy.Float, Ratio, Power):  # Python computes with 64 bits
+            parts = [float(part) if part.is_number else self._float(part) for part in found.args]
         return self.folded(OPERATORS[found.func], parts)
 
     def _float(self, found: Any) -> Any:

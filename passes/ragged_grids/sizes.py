@@ -77,6 +77,18 @@ class Ratio(sympy.Function):
     is_real = True
 
 
+class Power(sympy.Function):
+    """``a ** b`` of floats."""
+
+    is_real = True
+
+
+class Truncated(sympy.Function):
+    """``int(a)`` of a float."""
+
+    is_integer = True
+
+
 def _divided(a: Any, b: Any) -> tuple[Any, Any]:
     """``(q, r)`` with ``a == q * b + r``, as much in q as can be seen."""
     whole: list[Any] = []
@@ -216,6 +228,7 @@ _WORDS = {
     **{"FloorDiv": Quotient, "CleanDiv": Quotient, "Mod": Remainder, "PythonMod": Remainder},
     **{"Max": sympy.Max, "Min": sympy.Min},
     **{"IntTrueDiv": Ratio, "FloatTrueDiv": Ratio, "ToFloat": lambda number: number},
+    **{"FloatPow": Power, "TruncToInt": Truncated},
 }
 
 

@@ -48,6 +48,7 @@ from . import (
     rewrite_rows,
     rewrite_sequences,
     rewrite_slices,
+    rewrite_slots,
     rewrite_subscripts,
     rewrite_tails,
     rewrite_totals,
@@ -69,6 +70,6 @@ __all__ = [
     "rewrite_numbered", "rewrite_numbers", "rewrite_offsets", "rewrite_ordered", "rewrite_outgoing", "rewrite_outputs",
     "rewrite_pairs",
     "rewrite_places", "rewrite_pooled", "rewrite_pooling", "rewrite_row_slots", "rewrite_row_windows", "rewrite_tails",
-    "rewrite_rows", "rewrite_sequences", "rewrite_slices",
+    "rewrite_rows", "rewrite_sequences", "rewrite_slices", "rewrite_slots",
     "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
 ]  # fmt: skip

@@ -96,5 +96,6 @@ def test_compiled() -> None:
     wanted = product(*given)
     found = torch.compile(product, fullgraph=True)(*given)
     torch.testing.assert_close(found, wanted)
-    for one, other in zip(torch.autograd.grad(found.sum(), given), torch.autograd.grad(wanted.sum(), given), strict=True):
+    gradients = [torch.autograd.grad(made.sum(), given) for made in (found, wanted)]
+    for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
