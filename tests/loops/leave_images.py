@@ -15,14 +15,6 @@ from .rewrite_images import _images, parts
 images: Any = functools.partial(leave, tail=False, wrap=_images, min_len=1, lead_empty=False, must_refuse=True)
 
 
-@images("i[N,3] f[6]", why="a softmax along the columns of an image")
-def softmax_of_columns(x: Tensor, grid: Tensor, scale: Tensor) -> Tensor:
-    out = []
-    for part, (t, h, w) in parts(x, grid):
-        out.append((part.view(t, h, w, 6) * scale).softmax(1).reshape(-1, 6))
-    return torch.cat(out)
-
-
 @images("i[N,3]", why="random numbers")
 def dropout_in_a_layer(x: Tensor, grid: Tensor) -> Tensor:
     torch.manual_seed(3)

@@ -239,3 +239,11 @@ def nearest_positions(grid: Tensor, table: Tensor) -> Tensor:
     for _, h, w in grid.tolist():
         out.append(F.interpolate(table, size=(h, w), mode="nearest").flatten(2)[0].t())
     return torch.cat(out)
+
+
+@images("i[N,3] f[6]", exact=False)
+def softmax_of_columns(x: Tensor, grid: Tensor, scale: Tensor) -> Tensor:
+    out = []
+    for part, (t, h, w) in parts(x, grid):
+        out.append((part.view(t, h, w, 6) * scale).softmax(1).reshape(-1, 6))
+    return torch.cat(out)
