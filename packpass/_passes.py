@@ -80,6 +80,8 @@ PASSES: tuple[Pass, ...] = (
         after=("fuse_boundary_exchange", "fuse_all_to_all"),
         operations="passes.vectorize_segments:operations",
     ),
+    # Where documents have no form as a whole row.
+    Pass("ragged_grids", "passes.ragged_grids:run_documents", stage="loops", after=("vectorize_segments",)),
     # All-to-alls that stand side by side, those that were made of loops included.
     Pass(
         "fuse_all_to_all",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from packpass._options import Options
 from packpass.decisions.document_form import DocumentForm
 from packpass.decisions.packed_form import PackedForm
+from packpass.decisions.records import Refusal
 
 
 @dataclasses.dataclass
@@ -17,6 +18,8 @@ class Products:
     packed: PackedForm | None = None
     judged_loops: set[int] = dataclasses.field(default_factory=set)
     """Captured loops of which a pass has said why they stay, or that it has rewritten."""
+    without_a_row: dict[int, list[Refusal]] = dataclasses.field(default_factory=dict)
+    """Captured loops over documents for which there is no whole-row form, and why."""
     documents: DocumentForm | None = None
 
 

@@ -9,7 +9,6 @@ is their row. Between other numbers it may be made a tensor, nothing else.
 from __future__ import annotations
 
 import itertools
-import operator
 from typing import Any
 
 import sympy
@@ -30,7 +29,8 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.state import active, location_of, refuse
 from packpass.capture.tallies import Every, number
-from packpass.capture.watch import is_scalar, is_unknown
+from packpass.capture.watch import ROWS, is_scalar, is_unknown
+from packpass.semantics.memory import copied
 
 _FILLERS = ("NOP", "RESUME", "CACHE", "PRECALL")
 
@@ -96,7 +96,7 @@ def _vector_of(symbol: Any, ends: tuple[Any, ...]) -> Any:
 
 def _root(node: Any) -> Any:
     """What an entry is selected from, in front of copies and slices."""
-    while node.all_input_nodes and node.target in ("item", torch.select, operator.getitem, "clone", "select"):
+    while node.all_input_nodes and (node.target == "item" or node.target in ROWS or copied(node) is not None):
         node = node.all_input_nodes[0]
     return node
 

@@ -84,15 +84,20 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
         if name == "__getitem__":
             return row.call_method(tx, "__getitem__", [index], {})
         return row.call_method(tx, "__setitem__", [index, args[1]], {})
-    full = SliceVariable([ConstantVariable.create(None)] * 3, tx)
-    index = TupleVariable([full if i == unknown[0] else entry for i, entry in enumerate(entries)])
-    view = self
-    if integers or not all(_is_full_slice(r) for r in rest):
-        view = self.call_method(tx, "__getitem__", [index], {})
-    slot = view.call_method(tx, "select", [ConstantVariable.create(dim), entries[unknown[0]]], {})
+    slot = _slot_of_view(tx, self, entries, unknown[0], dim)
     if name == "__getitem__":
         return slot
     return slot.call_method(tx, "__setitem__", [ConstantVariable.create(Ellipsis), args[1]], {})
+
+
+def _slot_of_view(tx: Any, self: Any, entries: list[Any], at: int, dim: int) -> Any:
+    """What the other entries of an index leave, and of that one slot along a dimension."""
+    full = SliceVariable([ConstantVariable.create(None)] * 3, tx)
+    index = TupleVariable([full if i == at else entry for i, entry in enumerate(entries)])
+    view = self
+    if not all(_is_full_slice(entry) for i, entry in enumerate(entries) if i != at):
+        view = self.call_method(tx, "__getitem__", [index], {})
+    return view.call_method(tx, "select", [ConstantVariable.create(dim), entries[at]], {})
 
 
 def _is_own_number(entry: Any) -> bool:

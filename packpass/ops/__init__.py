@@ -16,6 +16,7 @@ from packpass.ops import (  # noqa: F401  (registers ops that only passes use)
     _packed,
     _packed_flip,
     _segment_argmax,
+    _segment_cdist,
     _segment_matmul,
     _segment_order,
     _segment_pad,

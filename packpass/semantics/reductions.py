@@ -46,6 +46,8 @@ SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min", "
 """Scans, and what each gives slot i of the slots up to i."""
 SOFTMAXES = frozenset({"softmax", "log_softmax", "softmin"})
 """Exponentials over their sum, or the logarithm of that."""
+PLACED = frozenset({"max", "min", "argmax", "argmin"})
+"""Of one dimension: the first of several slots that are equal, or where it is."""
 NORMALISED = frozenset({"layer_norm", "rms_norm", "native_layer_norm", "_fused_rms_norm"})
 """What takes the mean, the spread or both out of the last axes, with weights of their shape."""
 # Reductions and what changes nothing when it is put in beside.

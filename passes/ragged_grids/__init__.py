@@ -63,13 +63,20 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     return results
 
 
-def run_documents(graph: fx.Graph, number: int, context: PassContext) -> Rewrite | None:
-    """Rewrite a loop over documents for which there is no whole-row form: what a document makes is worked out slot by
-    slot, so that it may have a slot for every two of the document's, say. None, and the graph as it was, if that cannot
-    be either."""
-    (loop,) = (loop for loop in find(graph) if loop.id == number)
-    result = _run_one(graph, loop, context.locations.get(number) or first_line(loop), "loop over documents")
-    return result if isinstance(result, Rewrite) else None
+def run_documents(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
+    """Rewrite loops over documents for which there is no whole-row form: what a document makes is worked out slot by
+    slot, so that it may have a slot for every two of the document's, say. If that cannot be either, why there is no
+    whole-row form."""
+    results: list[Rewrite | Refusal] = []
+    left, context.products.without_a_row = context.products.without_a_row, {}
+    for number, refused in left.items():
+        (loop,) = (loop for loop in find(gm.graph) if loop.id == number)
+        result = _run_one(gm.graph, loop, context.locations.get(number) or first_line(loop), "loop over documents")
+        results += [result] if isinstance(result, Rewrite) else refused
+    if any(isinstance(result, Rewrite) for result in results):
+        gm.graph.lint()
+        gm.recompile()
+    return results
 
 
 def _has_ways(graph: fx.Graph, loop: LoopFound) -> bool:

@@ -12,13 +12,10 @@ from torch import fx
 
 from packpass.ops._monoids import REDUCTIONS
 from packpass.semantics import Call, example, meaning, meaning_of
-from packpass.semantics.reductions import EXTREMES
+from packpass.semantics.reductions import EXTREMES, PLACED
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import Coordinate, coordinates, flat, product, unflat
 from passes.ragged_grids.terms import Pooled, Term
-
-_PLACED = frozenset({"max", "min", "argmax", "argmin"})
-"""Of one dimension: the first of several that are equal."""
 
 
 def pooled(machine: Machine, node: fx.Node, call: Call) -> Term | None:
@@ -30,7 +27,7 @@ def pooled(machine: Machine, node: fx.Node, call: Call) -> Term | None:
 
 def extreme(machine: Machine, node: fx.Node, call: Call) -> Term | tuple[Term, ...] | None:
     """The largest or smallest slots along one dimension, and where they are."""
-    if call.op not in ("max", "min", "argmax", "argmin") or len(call.operands) != 1:
+    if call.op not in PLACED or len(call.operands) != 1:
         return None
     if call.get("dim") is None:
         return None if call.several or call.op.startswith("arg") else _together(machine, node, call, f"a{call.op}", 0)
@@ -53,9 +50,9 @@ def _together(machine: Machine, node: fx.Node, call: Call, op: str, item: int) -
         return None
     if not all(isinstance(role, meaning.Reduced) for role in relation.roles.values()):
         return None
-    for d in gone if op in EXTREMES or op in _PLACED else ():
+    for d in gone if op in EXTREMES or op in PLACED else ():
         machine.check(operand.dims[d] - 1, ">=", sympy.Integer(0), node, f"{label(node)} of a dimension without slots")
-    if op not in _PLACED:
+    if op not in PLACED:
         operand = machine.cast(operand, fake.dtype)
     rank, kept, row = _groups(machine, operand, gone)
     size, count = (product(operand.dims[d] for d in part) for part in (gone, kept))

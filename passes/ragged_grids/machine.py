@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import call_of, example
-from passes.ragged_grids.sizes import Names, Quotient, Ratio, Reader, Unknown, coordinates, placed, whole
+from passes.ragged_grids.sizes import Names, Quotient, Ratio, Reader, Unknown, coordinates, placed, rejoined, whole
 from passes.ragged_grids.terms import Applied, Form, Index, Input, Interner, Moved, Read, Term
 from passes.refused import Refused
 
@@ -112,6 +112,7 @@ class Machine:
         of, at = read.of, read.at
         while isinstance(of, Moved) and not any(isinstance(where, Index) for where in at):
             at = tuple(self._placed(where, of.dims, at) for where in of.read.at)
+            at = tuple(where if isinstance(where, Index) else rejoined(where) for where in at)
             of = of.read.of
         if of.dims == form[0] and at == coordinates(of.dims):
             return of

@@ -1,4 +1,5 @@
-"""Products of matrices of the document's own sizes: ``q[s:e] @ k[s:e].T`` has a number for every two of its slots.
+"""Products of matrices of the document's own sizes: ``q[s:e] @ k[s:e].T`` has a number for every two of its slots, and
+so has ``torch.cdist(x[s:e], y[s:e])``.
 
 Both operands are brought into memory, the matrices of all documents one behind the other, and `segment_matmul` does
 what eager does, document by document, in one operation. Sizes that all documents share stay dimensions of the rows, so
@@ -45,7 +46,8 @@ class _Letters:
 def matrix_product(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     """The term of a product of two tensors, at least one of which is summed over slots or paired with slots of the
     document; None for others."""
-    fake, words = example(node), product_of(call)
+    fake, p = example(node), _norm(call)
+    words = product_of(call) if p is None else _pairs_of_rows(call)
     if words is None or not isinstance(fake, torch.Tensor) or not fake.dtype.is_floating_point:
         return None
     if open_autocasts(node.graph, node):
@@ -55,7 +57,7 @@ def matrix_product(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     if any(operand.dtype != fake.dtype for operand in operands):
         return None
     letters = _letters(machine, [left, right], out, operands)
-    if letters is None:
+    if letters is None or (p is not None and not letters.shared(letters.inner, machine.names.own)):
         return None
     own = machine.names.own
     inner_shared, columns_shared = (letters.shared(part, own) for part in (letters.inner, letters.columns))
@@ -70,8 +72,27 @@ def matrix_product(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     dims = (count, width) if columns_shared else (product((count, width)),)
     sizes = tuple(letters.size(*part) for part in (letters.batch, letters.rows, letters.inner, letters.columns))
     form = (fake.dtype, fake.device, fake.requires_grad)
-    made = machine.intern(Product(dims, *form, a, b, sizes, turned))
+    made = machine.intern(Product(dims, *form, a, b, sizes, turned, p))
     return _as_tensor(machine, made, out, letters, (machine.dims(fake, node), *form))
+
+
+def _norm(call: Call) -> float | None:
+    """Of the distances that a call returns, if these are torch's own of any two rows."""
+    p, mode = call.get("p", default=2.0), call.get("compute_mode", default=None)
+    known = call.op == "cdist" and isinstance(p, (int, float)) and mode in (None, _OF_MANY)
+    return float(p) if known else None
+
+
+_OF_MANY = "use_mm_for_euclid_dist_if_necessary"
+
+
+def _pairs_of_rows(call: Call) -> tuple[list[list[str]], list[str]] | None:
+    """The same letters as of ``a @ b.mT``."""
+    ranks = [operand.rank for operand in call.operands]
+    if len(ranks) != 2 or ranks[0] != ranks[1]:
+        return None
+    batch = [f".{d}" for d in range(ranks[0] - 2)]
+    return [[*batch, "i", "k"], [*batch, "j", "k"]], [*batch, "i", "j"]
 
 
 def _letters(machine: Machine, words: list[list[str]], out: list[str], operands: list[Term]) -> _Letters | None:

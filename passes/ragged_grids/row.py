@@ -12,6 +12,7 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import example, is_tensor
 from packpass.semantics.build import fills
+from packpass.semantics.reductions import PLACED
 from passes.ragged_grids.documents import Documents
 from passes.ragged_grids.places import ALL, Places, Slots, slots_of
 from passes.ragged_grids.sizes import SLOT, Free, placed
@@ -324,7 +325,7 @@ def _of_groups(documents: Documents, op: str, row: fx.Node, cu: fx.Node) -> fx.N
     call = documents.call
     if op == "logsumexp":
         return _log_of_powers(documents, row, cu)
-    if op in ("argmax", "argmin", "max", "min"):
+    if op in PLACED:
         out = call(_ops.segment_argmax.default, row, cu, op.endswith("max"), 0)
         if not op.startswith("arg"):
             out = call(_ops.segment_take.default, row, cu, out, 0)
@@ -354,7 +355,10 @@ def _product(documents: Documents, term: Product, going: Any) -> fx.Node:
     count: Any = slots_of(documents, term.dims[0], going).total
     width = documents.vector(term.dims[1]) if len(term.dims) > 1 else 1
     total = count if width == 1 else call(operator.mul, count, width)
-    out = call(_ops.segment_matmul.default, *rows, sizes, total, False, term.turned)
+    if term.p is None:
+        out = call(_ops.segment_matmul.default, *rows, sizes, total, False, term.turned)
+    else:
+        out = call(_ops.segment_cdist.default, *rows, sizes, total, term.p)
     return call("reshape", out, (count, width), method=True) if len(term.dims) > 1 else out
 
 

@@ -18,7 +18,6 @@ from passes.ragged_grids import classes, groups
 from passes.ragged_grids.asked import never_negative
 from passes.ragged_grids.by_place import by_place
 from passes.ragged_grids.complex_numbers import pairs
-from passes.ragged_grids.distances import distance
 from passes.ragged_grids.layers import layer
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.products import matrix_product
@@ -233,7 +232,6 @@ RULES: tuple[Callable[[Machine, fx.Node, Call], Term | tuple[Term, ...] | None],
     groups.extreme,
     groups.softmax,
     classes.loss,
-    distance,
     by_place,
     pairs,
 )

@@ -273,6 +273,21 @@ def unflat(number: Any, sizes: Sequence[Any]) -> list[Any]:
     return out
 
 
+def rejoined(number: Any) -> Any:
+    """The same number, where a quotient and the remainder beside it are what was divided: ``a // b * b + a % b``."""
+    for rest in number.atoms(Remainder):
+        a, b = rest.args
+        wholes = [Quotient(a, b)]
+        if a.func is Quotient:  # a // b // c is a // (b * c)
+            wholes.append(Quotient(a.args[0], sympy.expand(a.args[1] * b)))
+        factor = number.coeff(rest)
+        for whole in wholes if factor != 0 else ():
+            joined = sympy.expand(number - factor * (whole * b + rest) + factor * a)
+            if not joined.has(rest) and not joined.has(whole):
+                return rejoined(joined)
+    return number
+
+
 def regrouped(before: Sequence[Any], after: Sequence[Any], same: Callable[[Any, Any], bool]) -> tuple[Any, ...]:
     """For every dimension before a reshape, its coordinate in terms of those after it; ``same``: are sizes equal?"""
     places = coordinates(after)

@@ -189,15 +189,17 @@ class Pooled(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Product(Term):
-    """A product of matrices, the rows of all batches one behind the other, [batch * rows, columns]; one dimension alone
-    where documents have columns of their own. Both operands are all of a term that is to lie in memory: [batch * rows,
-    inner], and [batch * inner, columns], or ``turned``: [batch * columns, inner]; in one dimension likewise."""
+    """A product of matrices, or (``p``) the distances of their rows in that norm. The rows of all batches lie behind
+    each other, [batch * rows, columns]; in one dimension where documents have columns of their own. Both operands are
+    all of a term that is to lie in memory: [batch * rows, inner], and [batch * inner, columns], or ``turned``: [batch *
+    columns, inner]; in one dimension likewise."""
 
     left: Read
     right: Read
     sizes: tuple[Any, Any, Any, Any]
     """Batch, rows, inner, columns."""
     turned: bool
+    p: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

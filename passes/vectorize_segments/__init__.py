@@ -44,7 +44,6 @@ from passes.context import PassContext
 from passes.document_loops.lists import as_they_were_made
 from passes.document_loops.run import NAME, run_loops, run_one
 from passes.loops import find as find_loops
-from passes.ragged_grids import run_documents
 from passes.refused import Refused
 from passes.vectorize_segments.unrolled import Lists, decide_unrolled, find_unrolled, sweep_scalars
 
@@ -66,10 +65,11 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
 
 def _run_captured(gm: fx.GraphModule, number: int, context: PassContext) -> list[Rewrite | Refusal]:
     results = run_loops(gm, number, context)
-    if any(isinstance(result, Rewrite) for result in results) or not context.options.runs("ragged_grids"):
+    refused = [result for result in results if isinstance(result, Refusal)]
+    if len(refused) < len(results) or not context.options.runs("ragged_grids"):
         return results
-    slot_by_slot = run_documents(gm.graph, number, context)
-    return results if slot_by_slot is None else [slot_by_slot]
+    context.products.without_a_row[number] = refused  # said where no other form is found, either
+    return []
 
 
 def operations() -> frozenset[str]:

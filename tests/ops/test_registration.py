@@ -18,7 +18,7 @@ NAMES = [
     "boundaries_passed", "check_cu_seqlens", "host_check_cu_seqlens", "host_packed_roll", "packed_flip", "packed_roll",
     "must_equal", "must_hold", "narrow_positions", "position_ids", "segment_ids", "window_mask",
     "host_segment_spread", "segment_argmax", "segment_pad", "segment_put", "segment_recurrence", "segment_reduce",
-    "segment_matmul", "segment_median", "segment_pick", "segment_sort",
+    "segment_cdist", "segment_cdist_backward", "segment_matmul", "segment_median", "segment_pick", "segment_sort",
     "segment_scan", "segment_softmax", "segment_softmax_backward", "segment_spread", "segment_take", "segment_unpad",
     "check_shards", "cp_packed_roll", "cp_to_hp", "host_check_shards", "host_cp_packed_roll", "host_cp_to_hp",
     "host_hp_to_cp",

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-OPS = torch.ops.packpass
+from .segments import OPS
+
 # Batch, rows, inner, columns of every document: one of each kind of nothing among them.
 SIZES = torch.tensor([[1, 3, 2, 4], [2, 1, 3, 2], [1, 0, 2, 3], [1, 2, 0, 3], [0, 2, 2, 2], [3, 2, 1, 1]])
 TURNED = list(itertools.product([False, True], repeat=2))
