@@ -20,8 +20,8 @@ from passes.ragged_grids.sizes import Names, Quotient, Ratio, Reader, Unknown, c
 from passes.ragged_grids.terms import Applied, Form, Index, Input, Interner, Moved, Read, Term
 from passes.refused import Refused
 
-_LARGE = 1 << 16
-"""Factors of sizes beyond which their products may not fit into 64 bits."""
+_LARGE_OF_ONE, _LARGE = 1 << 30, 1 << 16
+"""Factors of one number of a document, and of several, beyond which their product may not fit into 64 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,10 +193,17 @@ class Machine:
 
 
 def _is_large(number: Any) -> bool:
-    """May a number that is worked out with 64 bits be another one than that of Python? Sizes, and products of them with
-    numbers of everyday size, fit."""
-    factors = [abs(int(part)) for part in sympy.preorder_traversal(number) if part.is_Integer]
-    return bool(factors) and max(factors) > (_LARGE if number.free_symbols else 1 << 62)
+    """May a number that is worked out with 64 bits be another one than that of Python? Numbers of documents with 31
+    bits fit, times others that do, and products of several of them with numbers of everyday size."""
+    for part in sympy.preorder_traversal(number):
+        if part.is_Integer and abs(part) > 1 << 62:
+            return True
+        if part.is_Mul:
+            factor, rest = part.as_coeff_Mul()
+            degree = sum(int(p.exp) if p.is_Pow and p.exp.is_Integer else 1 for p in sympy.Mul.make_args(rest))
+            if abs(factor) > (_LARGE_OF_ONE if degree == 1 else _LARGE):
+                return True
+    return False
 
 
 def only_branch(first: Machine, second: Machine) -> tuple[Any, Machine, Machine] | None:
