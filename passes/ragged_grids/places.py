@@ -132,7 +132,7 @@ class Places:
         if len(rest) == 1 and len(set(axes)) == len(axes) and not at[rest[0]].has(Free):
             slots = self.number(at[rest[0]])
             along = is_tensor(slots) and example(slots).dim() and not self._lies_along_shared(at[rest[0]])
-            if along and (self.inside is None or _is_of_slots(self.inside)):
+            if along and (self.inside is None or self._is_of_slots(self.inside)):
                 node, slots = self._within(node, rest[0], slots)
                 return self._rows(node, rest[0], slots, axes)
         index = [self.tensor(where, torch.int64) for where in at]
@@ -156,7 +156,13 @@ class Places:
     def _lies_along_shared(self, where: Any) -> bool:
         """Does a coordinate that a tensor holds differ along a dimension that documents share?"""
         looked = [self.looked[s] for s in where.free_symbols if s in self.looked]
-        return not all(_is_of_slots(node) for node in looked)
+        return not all(map(self._is_of_slots, looked))
+
+    def _is_of_slots(self, node: fx.Node) -> bool:
+        """Does a tensor of places differ from slot to slot only, not along dimensions that documents share? It may lack
+        the first dimensions of the row."""
+        shape = example(node).shape
+        return all(statically_known_true(size == 1) for size in shape[max(len(shape) - self.rank + 1, 0) :])
 
     def _rows(self, node: fx.Node, dim: int, slots: fx.Node, axes: list[int]) -> fx.Node:
         """One dimension is looked up, the others are whole: ``axes`` of the row."""
@@ -174,8 +180,3 @@ class Places:
             if axis not in axes:
                 out = self.call(torch.unsqueeze, out, axis)
         return out
-
-
-def _is_of_slots(node: fx.Node) -> bool:
-    """Does a tensor of places differ from slot to slot only, not along dimensions that documents share?"""
-    return all(statically_known_true(size == 1) for size in example(node).shape[1:])

@@ -467,11 +467,6 @@ def numbers_of_one_slot_more(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([torch.arange(e - s + 1) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@leave("f[T] cu", min_len=1, tail=False, must_refuse=True, why="the number of a slot before the document is one")
-def numbers_from_the_slot_before(x: Tensor, cu: Tensor) -> Tensor:
-    return torch.cat([torch.arange(s - 1, e - 1 - (e - s) // 2) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
-
-
 @leave("f[T] cu", min_len=1, tail=False, must_refuse=True, why="a part of the numbers, the last one first")
 def numbers_of_a_part_that_count_down(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([torch.arange(e - 1, s, -1) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])

@@ -20,14 +20,6 @@ def filled_up_with_less_than_nothing(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([F.pad(x[s:e], (0, (e - s) // 2 * -1)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@leave("f[T,2] f[2*T,2] cu", wrap=_twice, tail=False, must_refuse=True, why="both are computed on, by two boundaries")
-def sums_of_two_rows(text: Tensor, image: Tensor, cu: Tensor, ends: Tensor) -> Tensor:
-    outs = []
-    for i in range(len(cu) - 1):
-        outs.append(text[cu[i] : cu[i + 1]].sum(0) - image[ends[i] : ends[i + 1]].sum(0))
-    return torch.stack(outs)
-
-
 @leave("f[T,2] f[2*T,2] cu", wrap=_twice, tail=False, must_refuse=True, why="the other row is written by the loop")
 def joined_to_a_row_that_is_written(text: Tensor, image: Tensor, cu: Tensor, ends: Tensor) -> Tensor:
     outs, image = [], image.detach().clone()

@@ -57,11 +57,6 @@ def moved_by_a_pad_that_cuts(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([F.pad(x[s:e], (3, -1)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@leave("f[T,2] cu", tail=False, must_refuse=True, why="every slot twice, not every document")
-def every_slot_twice(x: Tensor, cu: Tensor) -> Tensor:
-    return torch.cat([x[s:e].repeat_interleave(2, 0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
-
-
 @leave("f[T] cu", tail=False, min_len=1, must_refuse=True, why="what is written has another length in eager, too")
 def written_back_by_a_pad(x: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()

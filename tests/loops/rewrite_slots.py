@@ -70,3 +70,33 @@ def a_row_among_new_dimensions(x: Tensor, table: Tensor, cu: Tensor) -> Tensor:
         document = x[cu[i] : cu[i + 1]]
         out.append(document * table[0, None, i, :2] + table[..., None, i, 1][0] - table[1, i, None, 1:])
     return torch.cat(out)
+
+
+@program("f[T] cu", min_len=1, tail=False, rule="ragged_grids", depends=False)
+def numbers_from_the_slot_before(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([torch.arange(s - 1, e - 1 - (e - s) // 2) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+def _twice(x: Tensor, image: Tensor, cu: Tensor) -> tuple[Tensor, ...]:
+    """Two rows with boundaries of their own."""
+    return x.double(), image.double(), cu, 2 * cu
+
+
+@program("f[T,2] f[2*T,2] cu", wrap=_twice, tail=False, rule="ragged_grids", exact=False)
+def sums_of_two_rows(text: Tensor, image: Tensor, cu: Tensor, ends: Tensor) -> Tensor:
+    outs = []
+    for i in range(len(cu) - 1):
+        outs.append(text[cu[i] : cu[i + 1]].sum(0) - image[ends[i] : ends[i + 1]].sum(0))
+    return torch.stack(outs)
+
+
+@program("f[T,4] cu", tail=False, min_len=1, rule="ragged_grids")
+def more_places_than_slots(x: Tensor, cu: Tensor) -> Tensor:
+    """The same place of all documents, several times."""
+    spans = zip(cu[:-1].tolist(), cu[1:].tolist())
+    return torch.stack([x[s:e].index_select(0, torch.arange(17) % 1) for s, e in spans])
+
+
+@program("f[T,4] cu", tail=False, min_len=1, rule="ragged_grids", wrap=lambda x, cu: (x.double(), cu), exact=False)
+def product_of_sums(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack([x[s:e].sum(0).prod() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])

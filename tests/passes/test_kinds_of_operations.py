@@ -89,7 +89,6 @@ LEFT_ALONE: dict[str, Part] = {
     "other_bytes": lambda d: d.sum(0).view(torch.int32),
     "place_among_all": lambda d: d.sum(0).argmax(keepdim=True),
     "median_of_all": lambda d: d.sum(0).view(2, 2).median(),
-    "product_of_all": lambda d: d.sum(0).prod(),
     "number_for_alpha": lambda d: torch.add(d.sum(0), d.sum(0), alpha=len(d)),
 }
 

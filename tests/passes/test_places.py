@@ -23,7 +23,6 @@ def _fresh() -> Iterator[None]:
 ONE, TWO, LAST = torch.tensor([1]), torch.tensor([2, 0]), torch.tensor([-1])
 SAME, SQUARE = torch.tensor([1, 1]), torch.tensor([[0, -1], [1, -2]])
 ROWS = torch.arange(8.0).view(2, 4)
-EMPTY = torch.zeros(0, dtype=torch.int64)
 
 BODIES: dict[str, tuple[Body, str, int]] = {
     # What is collected per document, how it is put together, slots of the shortest document.
@@ -131,9 +130,6 @@ def test_what_is_emptied_still_has_a_gradient() -> None:
 
 LEFT_ALONE: dict[str, tuple[Callable[..., Any], str]] = {
     "selected_by_its_own": (lambda x: x.index_select(0, (x[:2, 0] > 0).long()), "stack"),
-    "selected_from_a_part": (lambda x: x[1:].index_select(0, ONE), "stack"),
-    "many_places": (lambda x: x.index_select(0, torch.arange(17) % 5), "stack"),
-    "no_places": (lambda x: x.index_select(0, EMPTY), "stack"),
     "taken_from_all_columns": (lambda x: x.take(ONE), "stack"),
     "filled_with_its_own": (lambda x: x.detach().index_fill(0, ONE, x.detach()[0, 0]), "cat"),
     "copied_from_itself": (lambda x: x.index_copy(0, ONE, x[:1]), "cat"),
