@@ -462,12 +462,12 @@ def running_sum_of_lengths(x: Tensor, lens: Tensor) -> Tensor:
 # ---------------------------------------------------------------- numbers of more than a document, or of too few slots
 
 
-@leave("f[T] cu", min_len=1, tail=False, must_refuse=True, why="one number more than slots")
+@leave("f[T] cu", min_len=1, tail=False)
 def numbers_of_one_slot_more(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([torch.arange(e - s + 1) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@leave("f[T] cu", min_len=1, tail=False, must_refuse=True, why="a part of the numbers, the last one first")
+@leave("f[T] cu", min_len=1, tail=False)
 def numbers_of_a_part_that_count_down(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([torch.arange(e - 1, s, -1) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
