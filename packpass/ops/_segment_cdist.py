@@ -8,35 +8,20 @@ The backward is torch's own, document by document. The sizes are read on the hos
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from packpass.ops._document_matrices import document_matrices
 from packpass.ops._library import define, differentiable
-
-
-def _documents(sizes: Tensor, *parts: tuple[Tensor, tuple[int, int]]) -> Iterator[list[Tensor]]:
-    """Of each document the numbers of several tensors, as matrices of two of its sizes (numbers of columns of
-    ``sizes``)."""
-    begins = [0] * len(parts)
-    for document in sizes.tolist():
-        found = []
-        for i, (numbers, (first, second)) in enumerate(parts):
-            shape = (document[0], document[first], document[second])
-            end = begins[i] + shape[0] * shape[1] * shape[2]
-            found.append(numbers[begins[i] : end].view(shape))
-            begins[i] = end
-        yield found
-
 
 _A, _B, _OUT = (1, 2), (3, 2), (1, 3)
 
 
 def _kernel(a: Tensor, b: Tensor, sizes: Tensor, total: int, p: float) -> Tensor:
     out = a.new_empty(total)
-    for one, other, made in _documents(sizes, (a.contiguous(), _A), (b.contiguous(), _B), (out, _OUT)):
+    for one, other, made in document_matrices(sizes, (a.contiguous(), _A), (b.contiguous(), _B), (out, _OUT)):
         if made.numel():
             made.copy_(torch.cdist(one, other, p))
     return out
@@ -52,7 +37,7 @@ segment_cdist_op = define(
 def _backward_kernel(grad: Tensor, a: Tensor, b: Tensor, out: Tensor, sizes: Tensor, p: float) -> tuple[Tensor, Tensor]:
     grads = torch.zeros_like(a), torch.zeros_like(b)
     given = ((grad.contiguous(), _OUT), (a.contiguous(), _A), (b.contiguous(), _B), (out, _OUT))
-    for g, one, other, made, to_a, to_b in _documents(sizes, *given, (grads[0], _A), (grads[1], _B)):
+    for g, one, other, made, to_a, to_b in document_matrices(sizes, *given, (grads[0], _A), (grads[1], _B)):
         if made.numel() and one.numel():
             to_a.copy_(torch.ops.aten._cdist_backward(g, one, other, p, made))
             turned = (x.mT.contiguous() for x in (g, made))

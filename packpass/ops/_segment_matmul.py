@@ -16,31 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packpass.ops._document_matrices import document_matrices
 from packpass.ops._library import define, differentiable
 
 
 def _kernel(a: Tensor, b: Tensor, sizes: Tensor, total: int, a_turned: bool, b_turned: bool) -> Tensor:
-    a, b, out = a.contiguous(), b.contiguous(), a.new_empty(total)
-    begin_a = begin_b = begin = 0
-    for batch, rows, inner, columns in sizes.tolist():
-        end_a, end_b, end = (
-            begin_a + batch * rows * inner,
-            begin_b + batch * inner * columns,
-            begin + batch * rows * columns,
-        )
-        if end > begin:
-            left = _matrices(a[begin_a:end_a], batch, rows, inner, a_turned)
-            right = _matrices(b[begin_b:end_b], batch, inner, columns, b_turned)
-            torch.matmul(left, right, out=_matrices(out[begin:end], batch, rows, columns, False))
-        begin_a, begin_b, begin = end_a, end_b, end
+    out = a.new_empty(total)
+    left, right = (2, 1) if a_turned else (1, 2), (3, 2) if b_turned else (2, 3)
+    parts = (a.contiguous(), left), (b.contiguous(), right), (out, (1, 3))
+    for one, other, made in document_matrices(sizes, *parts):
+        if made.numel():
+            torch.matmul(one.mT if a_turned else one, other.mT if b_turned else other, out=made)
     return out
-
-
-def _matrices(numbers: Tensor, batch: int, rows: int, columns: int, turned: bool) -> Tensor:
-    """A view of them, without a dimension for one matrix alone."""
-    shape = (columns, rows) if turned else (rows, columns)
-    found = numbers.view(shape if batch == 1 else (batch, *shape))
-    return found.transpose(-2, -1) if turned else found
 
 
 def _fake(a: Tensor, b: Tensor, sizes: Tensor, total: int, a_turned: bool, b_turned: bool) -> Tensor:

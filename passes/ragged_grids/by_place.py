@@ -21,8 +21,7 @@ def by_place(machine: Machine, node: fx.Node, call: Call) -> Term | None:
         return None
     dims = machine.dims(fake, node)
     if call.op == "eye" and not call.operands:
-        given = dict(node.kwargs)
-        if given.get("requires_grad") or fake.layout != torch.strided:
+        if node.kwargs.get("requires_grad") or fake.layout != torch.strided:
             return None
         on = _compared(machine, dims, fake.device, operator.eq, 0)
         return Applied(dims, fake.dtype, fake.device, False, "to", True, (on, fake.device, fake.dtype), ())
