@@ -1,10 +1,9 @@
-"""A branch that documents without slots, or with few, take one way, and all others the other: ``if n == 0:
-out.append(zeros)``.
+"""A branch that some documents take one way, and all others the other: ``if n == 0: out.append(zeros)``.
 
 Capture has followed one way in each traced iteration. Where these leave the same, nothing has to be known of the
 branch. Where they do not, each arm is interpreted for the documents that take it, and what they leave is put together:
-a row of slots is that of the arm with slots, for the other has none in it; a value of every document is chosen by its
-length. The arm with slots is guarded as everything is behind a skip, so that what it would make of nothing reaches no
+a value of every document is chosen by its numbers, and so is a row of slots, unless the documents of one arm have no
+slots. The other arm is guarded as everything is behind a skip, so that what it would make of nothing reaches no
 gradient.
 """
 
@@ -17,15 +16,16 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.semantics import example, storage
+from packpass.semantics import example, op_name, storage
 from packpass.semantics.effects import mutated_after
 from passes.document_loops.aliasing import outside_nodes
 from passes.document_loops.documents import document
 from passes.document_loops.elsewhere import Elsewhere
-from passes.document_loops.integers import FULL
-from passes.document_loops.machine import Cell, Document, Machine, Segment, Store, refuse_mixing
+from passes.document_loops.integers import FULL, Reach
+from passes.document_loops.machine import Cell, Document, Machine, Segment, Store
+from passes.document_loops.reached import Reached, keep_gradients, refuse_mixing, with_gradient
 from passes.document_loops.rules import rule
-from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term, walk
+from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term
 from passes.document_loops.uneven import of_long
 from passes.loops import LoopFound
 from passes.refused import Refused
@@ -38,7 +38,7 @@ def _last_slot(machine: Machine, node: fx.Node) -> Any:
     """``x[-1:]`` of documents that are known to have a slot: a value of each."""
     value, dim = machine.value(node.args[0]), node.args[1]
     whole = isinstance(value, Segment) and value.window == FULL and value.store.exact
-    if not whole or dim != value.rank + value.dim or machine.least < 1:
+    if not whole or dim != value.rank + value.dim or machine.reach.slots < 1:
         raise Refused("length-branch", "x[-1:] behind a branch that does not say that the document has a slot", node)
     whole_document: Any = node.args[0]
     if mutated_after(node.graph, node, node) or mutated_after(node.graph, whole_document, node, _last_use(node)):
@@ -61,35 +61,38 @@ def _last_use(view: fx.Node) -> fx.Node | None:
 
 def joined(graph: fx.Graph, loop: LoopFound, both: list[Interpreted]) -> Interpreted:
     """What all documents leave; raises `Refused` if that is not known from the two arms."""
-    if [machine.short is None for machine, _ in both] not in ([True, False], [False, True]):
-        raise Refused("not-generic", "the branch is none on whether a document has slots, or enough of them")
-    which = 1 if both[0][0].short is None else 0
+    ways = [i for i in (0, 1) if both[i][0].others == both[1 - i][0].reach]
+    if not ways:
+        raise Refused("not-generic", "the branch is none on numbers that say of every document which way it takes")
+    which = min(ways, key=lambda i: _work(loop, i, *both[i]))
     (empty, without), (filled, appended) = both[which], both[1 - which]
-    least = filled.least
-    if empty.short != least:
-        raise Refused("not-generic", "the two ways of the branch are not those of short and of longer documents")
     _same_work(empty, filled)
-    if least > 1:
-        _only_long(empty, filled, least)
+    if filled.reach.misses_slots:
+        _apart(empty, filled)
     for key in [*filled.rows, *(key for key in empty.rows if key not in filled.rows)]:
         _join_rows(graph, loop, key, empty, filled)
     found = {}
     for collect, value in appended.items():
         sources = collect.args[which], collect.args[1 - which]
-        found[collect] = _join_entries(graph, loop, filled, (without[collect], value), sources, collect)
+        values = without[collect], value
+        found[collect] = _join_entries(graph, loop, filled, _known(empty.reach), values, sources, collect)
     return filled, found
 
 
 def _same_work(empty: Machine, filled: Machine) -> None:
     """May the arm without slots do what it does? Writing to no slot is nothing, but a check, or a slot at a boundary,
     is something."""
-    differs = Refused("not-generic", "documents without slots do more than to leave another value")
-    if empty.boundaries not in (None, filled.boundaries) or any(c not in filled.checks for c in empty.checks):
+    differs = Refused("not-generic", "the documents that go the other way do more than to leave another value")
+    checks = [check for check in empty.checks if check not in filled.checks]
+    if checks and _known(empty.reach) is None:
+        raise differs
+    filled.checks += checks  # each says which documents it is for
+    if empty.boundaries != filled.boundaries and not empty.by_rows:
         raise differs
     machines = (empty, filled)
-    if any(m.skips_empty or m.skip is not None for m in machines) or any(
-        n not in filled.split_of for n in empty.split_of
-    ):
+    if any(m.skips_empty or m.skip is not None for m in machines):
+        raise differs
+    if any(node not in filled.split_of for node in empty.split_of):
         raise differs
     for machine in machines:
         for store in machine.outer.values():
@@ -97,11 +100,34 @@ def _same_work(empty: Machine, filled: Machine) -> None:
                 raise differs
 
 
-def _only_long(empty: Machine, filled: Machine, least: int) -> None:
-    """Short documents that have slots: these stay as they were."""
-    if any(store.version for store in empty.outer.values()):
-        raise Refused("not-generic", "short documents are written to, in another way than longer ones")
-    filled.skip = (least, {})
+def _known(reach: Reach) -> Reach | None:
+    """The documents of an arm; of short ones it is not noted down which they are."""
+    return reach if reach.conditions else None
+
+
+def _work(loop: LoopFound, which: int, machine: Machine, appended: dict[fx.Node, Any]) -> tuple[bool, int]:
+    """Does an arm cut documents, and how much does it leave, with what has a gradient counted twice?"""
+    written = [store.version for store in machine.outer.values()] + [cell.version for cell in machine.rows.values()]
+    sources = [example(markers.collected_in(c, which)) for c, value in appended.items() if value is not None]
+    leaves = sum(map(bool, written)) + sum(1 + getattr(source, "requires_grad", False) for source in sources)
+    return not machine.by_rows, leaves
+
+
+def _apart(empty: Machine, filled: Machine) -> None:
+    """Each slot that one of the arms writes is that of its own document's arm."""
+    without = {key: store for key, store in empty.outer.items() if store.version and store.outer is not None}
+    for key, store in without.items():
+        refuse_mixing(store.term, _known(empty.reach))
+        here = filled.outer.get(key)
+        if here is not None and here.version:
+            _same_gradients(here.term, store.term, store.outer.node if store.outer else None)
+        if here is None:
+            assert store.outer is not None
+            here = filled.outer[key] = Store(store.outer, outer=store.outer)
+        if not here.version:
+            filled.turns += 1
+            here.version, here.turn = 1, filled.turns
+    filled.skip = {key: (store.term, -1) for key, store in without.items()}
     filled.finish()
 
 
@@ -122,7 +148,7 @@ def _join_rows(graph: fx.Graph, loop: LoopFound, key: Any, empty: Machine, fille
     _known_before(graph, loop, before)
     if before is not outer and not (isinstance(before, DocAssign) and before.base is outer and _plain(before.value)):
         raise Refused("not-generic", "documents without slots write what has a gradient of its own")
-    target.term = filled.intern(DocAssign(before, after, filled.least))
+    target.term = filled.intern(DocAssign(before, after, filled.reach))
     target.version += 1
 
 
@@ -134,61 +160,126 @@ def _plain(value: Any) -> bool:
 
 
 def _join_entries(
-    graph: fx.Graph, loop: LoopFound, machine: Machine, values: tuple[Any, Any], sources: Any, collect: fx.Node
+    graph: fx.Graph,
+    loop: LoopFound,
+    machine: Machine,
+    other: Reach | None,
+    values: tuple[Any, Any],
+    sources: Any,
+    collect: fx.Node,
 ) -> Any:
     """What is appended to a list. None: nothing, for documents without slots have no part in what is joined."""
     without, value = values
-    if without is None and isinstance(value, Segment) and machine.least == 1:
+    if without is None and isinstance(value, Segment) and not machine.reach.misses_slots:
         if value.window != FULL or not value.store.exact:
             raise Refused("not-generic", "documents append another part of themselves than all of it", collect)
         return value
-    if without is None and machine.least > 1:
+    if without is None and machine.reach.misses_slots:
         return of_long(machine, loop, collect, value)
     if without is None or value is None:
         raise Refused(
             "not-generic", "only some documents append to a list, which is not known to make no more", collect
         )
     fakes = [example(source) for source in sources]
-    differs = Refused("not-generic", "what documents without slots append is of another form than others", collect)
     if any(not isinstance(fake, torch.Tensor) for fake in fakes) or fakes[0].dtype != fakes[1].dtype:
-        raise differs
+        raise _differs(collect)
     if fakes[0].dim() != fakes[1].dim() or fakes[0].device != fakes[1].device:
-        raise differs
-    if machine.least > 1:
-        if not isinstance(value, Document):
-            raise differs
-        refuse_mixing(value.cell.term, machine.least)
-    if isinstance(value, Segment):
-        at = value.rank + value.dim
-        others = [d for d in range(value.rank) if d != at]
-        whole = value.window == FULL and value.store.exact
-        if not whole or not all(statically_known_true(fakes[0].shape[d] == fakes[1].shape[d]) for d in others):
-            raise differs
-        if not isinstance(without, Segment) or (without.window, without.dim) != (FULL, value.dim):
-            raise differs
-        if not without.store.exact:
-            raise differs
-        if not _with_gradient(machine.read(without, collect)) <= _with_gradient(machine.read(value, collect)):
-            # Nothing of it is in the row, but what eager makes of no slots has a gradient, of zeros.
-            raise Refused("not-generic", "what documents without slots append has a gradient of its own", collect)
-        return value
+        raise _differs(collect)
+    if isinstance(value, Segment) and isinstance(without, Segment):
+        return _join_segments(graph, loop, machine, other, (without, value), fakes, collect)
     if not isinstance(value, Document) or not isinstance(without, Document):
-        raise differs
+        raise _differs(collect)
     if not all(statically_known_true(a == b) for a, b in zip(fakes[0].shape, fakes[1].shape, strict=True)):
-        raise differs
+        raise _differs(collect)
     if without.cell.term is value.cell.term:
         return value
+    for one in (without, value):
+        _holds_no_view(graph, loop, one, collect)
+    this, that = value.cell.term, without.cell.term
+    if machine.reach.misses_slots:
+        refuse_mixing(this, machine.reach)
+        if _adds_nothing(sources[0], collect):
+            keep_gradients(machine.inside, machine.reach, this, that)
+        else:
+            _same_gradients(this, that, collect)
     if fakes[0].requires_grad:
-        # It is made for documents with slots as well, and where there are no others it has no gradient in eager.
-        raise Refused("not-generic", "what documents without slots append has a gradient of its own", collect)
-    _known_before(graph, loop, without.cell.term)
-    return document(machine, DocAssign(without.cell.term, value.cell.term, machine.least))
+        if other is None:  # it is made for documents with slots as well, and where there are no others eager has none
+            raise _gradients(collect)
+        refuse_mixing(that, other)
+    _known_before(graph, loop, that)
+    return document(machine, DocAssign(that, this, machine.reach))
 
 
-def _with_gradient(term: Term) -> set[fx.Node]:
-    """The tensors from outside that a value is made from and that have a gradient."""
-    nodes = {getattr(part, "node", None) for part in walk(term)}
-    return {node for node in nodes if isinstance(node, fx.Node) and example(node).requires_grad}
+def _gradients(node: fx.Node | None) -> Refused:
+    reason = "only one way at a branch uses a tensor with a gradient, which it lacks in eager if no document goes there"
+    return Refused("not-generic", reason, node)
+
+
+def _same_gradients(this: Term, that: Term, node: fx.Node | None) -> None:
+    if with_gradient(this) != with_gradient(that):
+        raise _gradients(node)
+
+
+def _adds_nothing(source: Any, collect: fx.Node) -> bool:
+    """Is a list summed, to which documents append a 0?"""
+    zero = isinstance(source, fx.Node) and source.target is torch.full and bool(source.args[1] == 0)
+    stacks = list(collect.users)
+    summed = all(user.target is markers.LIST_STACK and all(map(_is_sum, user.users)) for user in stacks)
+    return zero and summed
+
+
+def _is_sum(node: fx.Node) -> bool:
+    return op_name(node) == "sum"
+
+
+def _differs(collect: fx.Node) -> Refused:
+    return Refused("not-generic", "what documents append one way is of another form than the other way", collect)
+
+
+def _join_segments(
+    graph: fx.Graph,
+    loop: LoopFound,
+    machine: Machine,
+    other: Reach | None,
+    segments: tuple[Segment, Segment],
+    fakes: list[torch.Tensor],
+    collect: fx.Node,
+) -> Segment:
+    """Rows of slots of both arms, each slot that of its own document's; ``other``: the documents of the first."""
+    without, value = segments
+    packed = value.rank + value.dim
+    others = [d for d in range(value.rank) if d != packed]
+    if not all(statically_known_true(fakes[0].shape[d] == fakes[1].shape[d]) for d in others):
+        raise _differs(collect)
+    if (without.window, without.dim) != (FULL, value.dim) or value.window != FULL:
+        raise _differs(collect)
+    if not value.store.exact or not without.store.exact:
+        raise _differs(collect)
+    this, that = machine.read(value, collect), machine.read(without, collect)
+    if not machine.reach.misses_slots:
+        if not with_gradient(that) <= with_gradient(this):
+            # Nothing of it is in the row, but what eager makes of no slots has a gradient, of zeros.
+            raise _gradients(collect)
+        return value
+    for one in segments:
+        _holds_no_view(graph, loop, one, collect)
+    _same_gradients(this, that, collect)
+    refuse_mixing(this, machine.reach)
+    refuse_mixing(that, other)
+    return machine.fresh(Reached(machine.reach, this, that, value.dim), value.rank)
+
+
+def _holds_no_view(graph: fx.Graph, loop: LoopFound, value: Segment | Document, collect: fx.Node) -> None:
+    """What is put together is no view any more: what was one must stay what it is, and nobody may write through it."""
+    memory: Any = value.store if isinstance(value, Segment) else value.cell
+    while memory.parent is not None:
+        memory = memory.parent[0]
+    if memory.outer is None:
+        return
+    changed = memory.version or mutated_after(graph, memory.outer.node, loop.iterations[0][0])
+    if changed or any(user.target is markers.LIST_GET for user in collect.users):
+        reason = "a list holds views of a tensor, which may be changed before or by what is made of the list"
+        raise Refused("aliasing", reason, collect)
 
 
 def _known_before(graph: fx.Graph, loop: LoopFound, term: Term) -> None:

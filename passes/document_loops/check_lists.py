@@ -91,7 +91,7 @@ def check_pieces(
         joins = user.target is markers.RAGGED_CAT and int(user.args[1]) % value.rank == value.rank + value.term.dim  # type: ignore[arg-type]
         pads = user.target is markers.LIST_PAD and value.term.dim == -value.rank and isinstance(value.term, ROWS)
         if user.target is markers.LIST_GET and isinstance(value.term, ROWS) and isinstance(user.args[1], fx.Node):
-            if machine.skips_empty or machine.least or value.term.least or mutated_after(graph, user, user.next):
+            if machine.skips_empty or machine.reach or value.term.reach or mutated_after(graph, user, user.next):
                 raise Refused("list-use", "a list that lacks documents, or is changed, is looped over again", user)
             continue
         if user.target is markers.LIST_BOUNDARIES and isinstance(value.term, ROWS) and not machine.skips_empty:

@@ -34,7 +34,7 @@ from passes.document_loops.documents import document
 from passes.document_loops.elsewhere import own_documents
 from passes.document_loops.emit_documents import place_of, vector_of
 from passes.document_loops.indices import expand_index
-from passes.document_loops.integers import Affine, Bound
+from passes.document_loops.integers import Affine, Bound, Reach
 from passes.document_loops.machine import Document, Machine
 from passes.document_loops.pairs import Pairs
 from passes.document_loops.parts import own_length
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corner(Term):
-    """``base``, with ``number`` where the places along all dimensions are within their span, in documents of at least
-    ``least`` slots."""
+    """``base``, with ``number`` where the places along all dimensions are within their span, in documents of
+    ``reach``."""
 
     base: Term
     spans: tuple[tuple[int, Affine | None, Affine | None], ...]
     """Dimension, and the bounds of a slice along it; None: where it begins, or ends."""
     number: Any
     """What is written; `Banded`: the square of a document, along the last two of ``spans``."""
-    least: int
+    reach: Reach
     dim: int = 0
 
     def emit(self, emitter: Emitter) -> fx.Node:
@@ -65,8 +65,8 @@ class Corner(Term):
         if isinstance(self.number, Banded):
             self._check_room(emitter, x)
         held = [self._inside(emitter, x, rank, *span) for span in self.spans]
-        if self.least:
-            reaches = emitter.on(emitter.reaches(self.least), example(x).device)
+        if self.reach:
+            reaches = emitter.on(emitter.reaches(self.reach), example(x).device)
             held.append(emitter.call(torch.reshape, reaches, [-1] + [1] * (rank - 1)))
         inside = functools.reduce(lambda one, other: emitter.call(torch.logical_and, one, other), held)
         if isinstance(self.number, Banded):
@@ -79,7 +79,7 @@ class Corner(Term):
             assert stop is not None
             fits = emitter.call(operator.le, vector_of(emitter, stop, torch.int64), _extent(emitter, x, at))
             message = "packpass: a square of a document does not fit into the row that it is written to"
-            emitter.call(torch._assert_async, emitter.for_every_document(fits, self.least), message)
+            emitter.call(torch._assert_async, emitter.for_every_document(fits, self.reach), message)
 
     def _square(self, emitter: Emitter, x: fx.Node, square: Banded) -> fx.Node:
         """The numbers by distance, for all places of the last two dimensions: [W, W, 1..]."""
@@ -142,7 +142,7 @@ def write_corner(machine: Machine, node: fx.Node) -> bool:
     cuts_last = sorted(range(len(entries)), key=lambda d: isinstance(entries[d], slice))
     wanted = tuple(span for span in (spans[d] for d in cuts_last) if span is not None and span[1:] != (None, None))
     machine.values[base] = row
-    row.cell.term = machine.intern(Corner(row.cell.term, wanted, number, machine.least))
+    row.cell.term = machine.intern(Corner(row.cell.term, wanted, number, machine.reach))
     row.cell.version += 1
     return True
 

@@ -32,7 +32,7 @@ def cut_off(loop: LoopFound, both: list[Interpreted]) -> Interpreted | None:
     for this, that in ((0, 1), (1, 0)):
         (machine, appended), (other, without) = both[this], both[that]
         number = _is_more(branches[this][0], machine)
-        if number is None or not alike(machine, other, reach=False) or other.least:
+        if number is None or not alike(machine, other, reach=False) or other.reach:
             continue
         made = {key: _joined(machine, key, (value, without[key]), other, number) for key, value in appended.items()}
         if all(value is not None for value in made.values()):
@@ -76,7 +76,7 @@ def _joined(machine: Machine, collect: fx.Node, values: tuple[Any, Any], short: 
     if tuple(_cut_by(part, number, nothing, length) for part in cutting.parts) != whole.parts:
         return None
     parts = tuple(_cut_by(part, number, some, length) for part in cutting.parts)
-    return Pieces(machine.intern(dataclasses.replace(cutting, parts=parts, least=whole.least)), slots[0])
+    return Pieces(machine.intern(dataclasses.replace(cutting, parts=parts, reach=whole.reach)), slots[0])
 
 
 def _cut_by(part: Part, number: Affine, by: Affine, length: Affine) -> Part:

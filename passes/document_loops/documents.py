@@ -30,7 +30,6 @@ from passes.document_loops.terms import (
     Apply,
     DocGuard,
     DocVector,
-    Guard,
     Outside,
     PointRead,
     Positions,
@@ -99,7 +98,7 @@ def _slot(machine: Machine, slot: Slot, node: fx.Node) -> Term:
         assert isinstance(store.outer, Row)
         if store.version:
             raise Refused("aliasing", "a slot of a tensor that the loop writes is read by its number in the row", node)
-        return machine.intern(PointRead(store.outer, slot.position, machine.least))
+        return machine.intern(PointRead(store.outer, slot.position, machine.reach))
     window, term = slot.segment.window, machine.read(slot.segment, node)
     if not store.exact:
         raise Refused("no-rule", "a slot of a padded part of a document is read", node)
@@ -234,13 +233,13 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
             dtype = have.dtype if isinstance(have, torch.Tensor) else as_tensor_dtype(have)
             term = cast(machine, term, dtype, compute)
         if isinstance(value, Segment):
-            return machine.intern(Guard(term, window, term.dim)) if guarded else term
+            return machine.guard(term, window, term.dim) if guarded else term
         shape = have.shape if isinstance(have, torch.Tensor) else ()
         if segments:
             term = spread(machine, term, shape, dim, node)
-            return machine.intern(Guard(term, window, dim)) if guarded else term
+            return machine.guard(term, window, dim) if guarded else term
         if guarded:
-            term = machine.intern(DocGuard(term, machine.least))
+            term = machine.intern(DocGuard(term, machine.reach))
         return lifted(machine, term, fake.dim() - len(shape))
 
     args = tuple(_mapped(a, leaf) for a in node.args)
@@ -330,7 +329,7 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
     if name in DIVIDING:
         if isinstance(args[1], Affine) and not args[1].is_const:
             message = "packpass: division by zero in a loop over documents"
-            machine.checks.append(Check(args[1], "ne", Affine(), message, machine.least))
+            machine.checks.append(Check(args[1], "ne", Affine(), message, machine.reach))
         elif isinstance(args[1], Number):
             return OPAQUE
     if name in ("sqrt", "pow"):
@@ -339,9 +338,9 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
             return OPAQUE
         message = "packpass: a root or power in a loop over documents is not defined"
         if type(power) is float:
-            machine.checks.append(Check(base, "ge", Affine.of(0 if power > 0 else 1), message, machine.least))
+            machine.checks.append(Check(base, "ge", Affine.of(0 if power > 0 else 1), message, machine.reach))
         elif power < 0:
-            machine.checks.append(Check(base, "ne", Affine(), message, machine.least))
+            machine.checks.append(Check(base, "ne", Affine(), message, machine.reach))
     parts: list[Any] = []
     for arg, value in zip(node.args, args, strict=True):
         if isinstance(value, (Affine, Number)):
@@ -358,6 +357,8 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
     if name in ("maximum", "minimum") and not isinstance(parts[1], Term):
         limit = (("min" if name == "maximum" else "max", parts[1]),)
         return Number(machine.intern(Apply(torch.clamp, False, (parts[0],), limit, 0)), bits)
+    if name in DIVIDING and isinstance(parts[1], Term):  # what integers are divided by may be no 0 for anybody
+        parts[1] = machine.intern(DocGuard(parts[1], machine.reach))
     if name == "sym_float":
         return Number(parts[0])
     return Number(machine.intern(Apply(getattr(torch, name), False, tuple(parts), (), 0)), bits)

@@ -32,6 +32,7 @@ from passes.document_loops.integers import (
     Derived,
     Index,
     Invariant,
+    Reach,
     Window,
     place,
 )
@@ -62,7 +63,7 @@ class Elsewhere(Term):
     begin: Affine
     per_row: int | None
     at_end: bool
-    least: int
+    reach: Reach
     window: Window
     """The slots of the document that are there, if not all: its first ones, up to a number of its own."""
 
@@ -125,7 +126,7 @@ class Elsewhere(Term):
         allowed = emitter.call(torch.logical_and, inside, emitter.call(torch.logical_not, empty))
         fits = allowed if self.at_end else emitter.call(torch.logical_or, inside, empty)
         message = "packpass: a document is longer than the part of another tensor that it is read from or written to"
-        emitter.call(torch._assert_async, emitter.for_every_document(fits, self.least), message)
+        emitter.call(torch._assert_async, emitter.for_every_document(fits, self.reach), message)
         return begins
 
     def _extent(self, emitter: Emitter) -> Any:
@@ -331,9 +332,9 @@ def _segment(
     index, (dim, *rows), rank = selection(entries, *(d for d in (cut, row) if d is not None))
     rank -= len(rows)
     per_row = rows[0] if rows else None
-    key = (base, index, dim, begin, per_row, at_end, machine.least, window)
+    key = (base, index, dim, begin, per_row, at_end, machine.reach, window)
     store = machine.outer.get(key)
     if store is None:
-        term = machine.intern(Elsewhere(base, index, dim, rank, begin, per_row, at_end, machine.least, window))
+        term = machine.intern(Elsewhere(base, index, dim, rank, begin, per_row, at_end, machine.reach, window))
         store = machine.outer[key] = Store(term, outer=term)
     return Segment(store, window, rank)

@@ -15,7 +15,19 @@ from packpass.semantics.build import Builder, NotBuilt
 from passes.document_loops import emit_documents
 from passes.document_loops.boundaries import summed
 from passes.document_loops.emit_shifts import as_roll, stored
-from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Derived, Invariant, Window, broadcast, place
+from passes.document_loops.integers import (
+    EVERY,
+    FULL,
+    Affine,
+    Bound,
+    Boundaries,
+    Derived,
+    Invariant,
+    Reach,
+    Window,
+    broadcast,
+    place,
+)
 from passes.document_loops.terms import (
     ANY,
     LENGTH,
@@ -24,7 +36,6 @@ from passes.document_loops.terms import (
     DocRow,
     Flip,
     Guard,
-    LongEnough,
     Outside,
     Positions,
     Roll,
@@ -62,7 +73,7 @@ class Emitter:
         self.device = example(like).device
         self._nodes: dict[int, tuple[Any, fx.Node]] = {}
         self._masks: dict[Window, fx.Node] = {}
-        self._reaches: dict[int, fx.Node] = {}
+        self._reaches: dict[Reach, fx.Node] = {}
         self._counts: dict[Any, fx.Node] = {}
         self.places: dict[Any, fx.Node] = {}
         """Where the slots of the row lie in an outer tensor (`passes.document_loops.elsewhere`)."""
@@ -216,32 +227,14 @@ class Emitter:
         if isinstance(value, Guard):
             inner = self.node(value.of)
             other: Any = bool(value.fill) if example(inner).dtype == torch.bool else value.fill
-            return self.choose(value.window, inner, other, value.dim)
+            kept = self.where_reached(value.reach, inner, other, value.dim) if value.reach else inner
+            return self.choose(value.window, kept, other, value.dim)
         if isinstance(value, Positions):
             return self._positions(value)
         if isinstance(value, Assign):
             return self._assign(value)
-        if isinstance(value, LongEnough):
-            return self._long_enough(value)
         made: fx.Node = value.emit(self) if hasattr(value, "emit") else emit_documents.make(self, value)
         return made
-
-    def _long_enough(self, value: LongEnough) -> fx.Node:
-        """Every slot looks up how long its document is (slots of no document are decided elsewhere)."""
-        entry = self.call(torch.clamp, self.call(_ops.segment_ids.default, self.cu, self.total), min=0)
-        last = self.call(torch.ops.aten.sym_size.int, self.cu, 0)
-        following = self.call(torch.clamp, self.call(torch.add, entry, 1), max=self.call(operator.sub, last, 1))
-        start, end = (self.call(torch.index_select, self.cu, 0, at) for at in (entry, following))
-        keep = self.call(torch.ge, self.call(torch.sub, end, start), value.length)
-        keep = self.along(keep, value.dim)
-        otherwise = self.node(value.otherwise)
-        keep = self.on(keep, example(otherwise).device)
-        then = value.then
-        if isinstance(then, Assign) and then.window == FULL and then.base is value.otherwise:
-            new = self.fitted(then.value, otherwise)
-        else:
-            new = self.node(then)
-        return self.call(torch.where, keep, new, otherwise)
 
     def _positions(self, value: Positions) -> fx.Node:
         if value.per_document:
@@ -372,18 +365,29 @@ class Emitter:
     def _bounds(self) -> fx.Node:
         return self.call(torch.ops.aten.sym_size.int, self.cu, 0)
 
-    def reaches(self, least: int) -> fx.Node:
-        """bool [N + 1]: documents of at least ``least`` slots (0: all documents, but not the last entry)."""
-        if least not in self._reaches:
+    def reaches(self, reach: Reach) -> fx.Node:
+        """bool [N + 1]: documents of ``reach``; not the last entry, which is no document."""
+        if reach not in self._reaches:
             real = self.call(operator.lt, self.entries(), self.documents())
-            if least:
-                real = self.call(torch.logical_and, real, self.call(operator.ge, self.lengths(), least))
-            self._reaches[least] = real
-        return self._reaches[least]
+            if reach.slots:
+                real = self.call(torch.logical_and, real, self.call(operator.ge, self.lengths(), reach.slots))
+            for condition in reach.conditions:
+                numbers = (condition.left, condition.right)
+                sides = (self.vector(n, self.boundaries) if isinstance(n, Affine) else self.node(n) for n in numbers)
+                real = self.call(torch.logical_and, real, self.call(getattr(operator, condition.op), *sides))
+            self._reaches[reach] = real
+        return self._reaches[reach]
 
-    def for_every_document(self, holds: fx.Node, least: int = 0) -> fx.Node:
-        """0-d bool: does a condition over `entries` hold for every document of at least ``least`` slots?"""
-        reached = self.on(self.reaches(least), example(holds).device)
+    def where_reached(self, reach: Reach, inside: Any, outside: Any, dim: int) -> fx.Node:
+        """``inside`` on slots of documents of ``reach``, ``outside`` on those of others (the tail is free)."""
+        entry = self.call(torch.clamp, self.call(_ops.segment_ids.default, self.cu, self.total), min=0)
+        keep = self.once(reach, lambda: self.call(torch.index_select, self.reaches(reach), 0, entry))
+        like = inside if is_tensor(inside) else outside
+        return self.call(torch.where, self.on(self.along(keep, dim), example(like).device), inside, outside)
+
+    def for_every_document(self, holds: fx.Node, reach: Reach = EVERY) -> fx.Node:
+        """0-d bool: does a condition over `entries` hold for every document of ``reach``?"""
+        reached = self.on(self.reaches(reach), example(holds).device)
         return self.call(torch.all, self.call(torch.logical_or, holds, self.call(torch.logical_not, reached)))
 
 

@@ -55,6 +55,6 @@ def emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
         left, right = (emitter.vector(side, decided.boundaries) for side in (check.left, check.right))
         holds = emitter.call(getattr(operator, check.op), left, right)
         if isinstance(example(holds), torch.Tensor):
-            emitter.call(torch._assert_async, emitter.for_every_document(holds, check.least), check.message)
+            emitter.call(torch._assert_async, emitter.for_every_document(holds, check.reach), check.message)
         else:
             emitter.call(torch._check, holds)

@@ -11,7 +11,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example
-from passes.document_loops.integers import FULL, Affine, Bound, broadcast, place
+from passes.document_loops.integers import FULL, Affine, Bound, Reach, broadcast, place
 from passes.document_loops.terms import (
     ArgReduce,
     Attention,
@@ -58,7 +58,7 @@ def make(emitter: Emitter, value: Any) -> fx.Node:
     if isinstance(value, DocGuard):
         inner = emitter.node(value.of)
         one: Any = True if example(inner).dtype == torch.bool else 1
-        return emitter.call(torch.where, _mask(emitter, value.least, inner), inner, one)
+        return emitter.call(torch.where, _mask(emitter, value.reach, inner), inner, one)
     if isinstance(value, DocAssign):
         return _doc_assign(emitter, value)
     if isinstance(value, Spread):
@@ -155,9 +155,9 @@ def only_documents(emitter: Emitter, whole: fx.Node) -> fx.Node:
     return emitter.call(torch.narrow, whole, 0, 0, emitter.documents())
 
 
-def _mask(emitter: Emitter, least: int, like: fx.Node) -> fx.Node:
-    """bool [N + 1, 1, ...]: documents of at least ``least`` slots; not the last entry."""
-    return emitter.on(emitter.along(emitter.reaches(least), -example(like).dim()), example(like).device)
+def _mask(emitter: Emitter, reach: Reach, like: fx.Node) -> fx.Node:
+    """bool [N + 1, 1, ...]: documents of ``reach``; not the last entry."""
+    return emitter.on(emitter.along(emitter.reaches(reach), -example(like).dim()), example(like).device)
 
 
 def write_rows(emitter: Emitter, row: DocRow, new: fx.Node) -> None:
@@ -193,21 +193,21 @@ def enough_rows(emitter: Emitter, row: DocRow, node: fx.Node) -> None:
     emitter.call(torch._check, emitter.call(operator.ge, rows, needed))
 
 
-def check_number(emitter: Emitter, at: fx.Node, extent: fx.Node, least: int, message: str) -> fx.Node:
+def check_number(emitter: Emitter, at: fx.Node, extent: fx.Node, reach: Reach, message: str) -> fx.Node:
     """Eager's IndexError for a document whose number ``at`` names none of ``extent`` slots, counted from either end;
     bool [N + 1]: which documents' do."""
     behind = emitter.call(operator.ge, emitter.call(torch.add, at, extent), 0)
     inside = emitter.call(torch.logical_and, behind, emitter.call(operator.lt, at, extent))
-    emitter.call(torch._assert_async, emitter.for_every_document(inside, least), message)
+    emitter.call(torch._assert_async, emitter.for_every_document(inside, reach), message)
     return inside
 
 
-def slot_number(emitter: Emitter, position: Affine | Term, extent: fx.Node, least: int) -> tuple[fx.Node, fx.Node]:
+def slot_number(emitter: Emitter, position: Affine | Term, extent: fx.Node, reach: Reach) -> tuple[fx.Node, fx.Node]:
     """The number that names a slot of every document's row, counted from the first one of ``extent``, and for which
     documents it is one. The others raise, as in eager."""
     at = emitter.node(position) if isinstance(position, Term) else vector_of(emitter, position, torch.int64)
     at = emitter.on(at, emitter.device)
-    inside = check_number(emitter, at, extent, least, "packpass: a slot named by its number lies outside of the row")
+    inside = check_number(emitter, at, extent, reach, "packpass: a slot named by its number lies outside of the row")
     wrapped = emitter.call(operator.add, at, extent)
     return emitter.call(torch.where, emitter.call(operator.lt, at, 0), wrapped, at), inside
 
@@ -216,7 +216,7 @@ def _point(emitter: Emitter, read: PointRead) -> fx.Node:
     """Any slot of the row, as eager's index finds it: documents without slots may read a neighbour's."""
     row = emitter.node(read.row)
     extent = emitter.call(torch.ops.aten.sym_size.int, row, example(row).dim() + read.row.dim)
-    at, _ = slot_number(emitter, read.position, extent, read.least)
+    at, _ = slot_number(emitter, read.position, extent, read.reach)
     at = emitter.call(
         torch.clamp, emitter.on(at, example(row).device), min=0, max=emitter.call(operator.sub, extent, 1)
     )
@@ -293,4 +293,4 @@ def _doc_assign(emitter: Emitter, value: DocAssign) -> fx.Node:
         new = node
     else:
         new = emitter.call(torch.full_like, base, new)
-    return emitter.call(torch.where, _mask(emitter, value.least, base), new, base) if value.least else new
+    return emitter.call(torch.where, _mask(emitter, value.reach, base), new, base) if value.reach else new

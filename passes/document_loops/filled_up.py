@@ -45,7 +45,7 @@ def alike(one: Machine, other: Machine, reach: bool = True) -> bool:
     """Do two iterations do the same, but for what they append? ``reach``: and are they ones of the same documents?"""
     stores = [[(key, s.term, s.version, s.point_fills) for key, s in m.outer.items()] for m in (one, other)]
     cells = [[(key, c.term, c.version) for key, c in m.rows.items()] for m in (one, other)]
-    rest = [(m.boundaries, m.checks, m.skips_empty, m.skip, m.split_of, reach and m.least) for m in (one, other)]
+    rest = [(m.boundaries, m.checks, m.skips_empty, m.skip, m.split_of, reach and m.reach) for m in (one, other)]
     return stores[0] == stores[1] and cells[0] == cells[1] and rest[0] == rest[1]
 
 
@@ -87,4 +87,4 @@ def _same(machine: Machine, collect: fx.Node, value: Any, other: Any, nothing: l
         if not isinstance(of, Open) or part.stop.plus(part.start, -1) not in nothing
     ]
     same = kept == list(zip(other.term.of, other.term.parts, strict=True))
-    return same and (term.dim, term.least, term.dtype) == (other.term.dim, other.term.least, other.term.dtype)
+    return same and (term.dim, term.reach, term.dtype) == (other.term.dim, other.term.reach, other.term.dtype)

@@ -9,12 +9,11 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass._compat import free_unbacked_symbols, hint_of, statically_known_true
+from packpass._compat import hint_of, statically_known_true
 from packpass.semantics import example
-from packpass.semantics.effects import effects_of
-from packpass.semantics.registry import family_of
 from passes.document_loops import (  # noqa: F401  (fills the rule table)
     masked,
+    rules_branches,
     rules_chosen,
     rules_convolution,
     rules_created,
@@ -40,7 +39,7 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
 )
 from passes.document_loops.aliasing import Outer, no_aliasing
 from passes.document_loops.appended import appended_value
-from passes.document_loops.arms import joined
+from passes.document_loops.arms import Interpreted, joined
 from passes.document_loops.blocks import Block, Diagonal
 from passes.document_loops.check_lists import check_document, check_pieces, check_segment
 from passes.document_loops.corners import Corner
@@ -49,6 +48,7 @@ from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.filled_up import filled_up
 from passes.document_loops.fitting import Fit, fit_of
 from passes.document_loops.integers import Affine, Bound, Boundaries, Check, Index
+from passes.document_loops.looked_at import seen, sizes_are_known
 from passes.document_loops.machine import (
     Document,
     Machine,
@@ -62,7 +62,7 @@ from passes.document_loops.row_windows import WindowOf
 from passes.document_loops.step import step
 from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
 from passes.document_loops.uneven import of_long
-from passes.loops import LoopFound, asserted_alone, hoistable, list_sizes, no_escape
+from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.refused import Refused
 from passes.turned_in_place import check_turned
 
@@ -115,24 +115,32 @@ def interpret(
     documents: Boundaries | None = None,
     arms: bool = False,
     parts: bool = True,
+    numbers: frozenset[Boundaries] = frozenset(),
 ) -> tuple[Machine, dict[fx.Node, Any]]:
     """Run one traced iteration on the abstract machine; ``documents``: by what it is known that the loop goes, and with
-    ``parts`` that these are parts of others; ``arms``: for the documents that take the way of this iteration alone."""
+    ``parts`` that these are parts of others; ``arms``: for the documents that take the way of this iteration alone;
+    ``numbers``: lengths in conditions that are none of its documents."""
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, loop.nodes, fakes)
-    machine.arms = arms
+    machine.arms, machine.numbers = arms, numbers
     if documents is not None:
         machine.boundaries, machine.parts_of_documents = (documents, 0), parts
     machine.values[begin] = Affine.of(Index())
     try:
-        for node in _seen(body):
+        for node in seen(body):
             step(machine, node)
-        _sizes_are_known(machine, body)
+        sizes_are_known(machine, body)
         _count_from_the_start(machine, loop)
         machine.finish()
-    except OtherDocuments as refused:
-        raise OtherDocuments(machine.instead or refused, refused.documents, refused.parts) from None
     except Refused as refused:
+        if machine.asked is not None:
+            try:
+                return interpret(loop, which, intern, fakes, documents, arms, parts, numbers | {machine.asked})
+            except Refused as again:
+                if again.code == "skip-condition":  # it got as far as what skipped documents must not do
+                    raise
+        if isinstance(refused, OtherDocuments):
+            raise OtherDocuments(machine.instead or refused, refused.documents, refused.parts) from None
         if machine.instead is None and machine.part is not None:
             raise OtherDocuments(refused, machine.part) from None
         raise (machine.instead or refused) from None
@@ -148,53 +156,10 @@ def interpret(
     return machine, appended
 
 
-def _seen(body: tuple[fx.Node, ...]) -> list[fx.Node]:
-    """The nodes of an iteration without those whose results nobody looks at, as the weights of attention often are.
-
-    Of these, none whose rank is a matter of sizes: Python may have asked for that (``x.squeeze(0).dim()``), or for the
-    size of what parts of different sizes make.
-    """
-    inside, seen = set(body), set[fx.Node]()
-    for node in reversed(body):
-        numbers_alone = effects_of(node).repeatable and family_of(node) in ("pointwise", "reductions")
-        numbers_alone = numbers_alone and not _of_several_sizes(node)
-        if not numbers_alone or any(user in seen or user not in inside for user in node.users):
-            seen.add(node)
-    return [node for node in body if node in seen]
-
-
-def _of_several_sizes(node: fx.Node) -> bool:
-    fakes = [fake for arg in node.all_input_nodes if isinstance(fake := example(arg), torch.Tensor)]
-    sizes = [size for fake in fakes for size in fake.shape if isinstance(size, torch.SymInt)]
-    return len({str(size) for size in sizes if free_unbacked_symbols(size)}) > 1
-
-
-def _sizes_are_known(machine: Machine, body: tuple[fx.Node, ...]) -> None:
-    """Where sizes are data, torch takes those of operands for the same, and one of them for that of the result. If one
-    slot met several, that may be the wrong one: nobody may ask for it."""
-    asked = [
-        (node, value.node.expr)
-        for node in body
-        if isinstance(value := example(node), (torch.SymInt, torch.SymFloat)) and not asserted_alone(node)
-    ]
-    for call, window in machine.met:
-        operands = [arg for arg in call.all_input_nodes if isinstance(machine.values.get(arg), Segment)]
-        alike = [arg for arg in operands if machine.values[arg].window == window]
-        known = {size.node.expr for arg in alike for size in example(arg).shape if isinstance(size, torch.SymInt)}
-        made = example(call)
-        sizes = made.shape if isinstance(made, torch.Tensor) else ()
-        for size in sizes:
-            if isinstance(size, torch.SymInt) and free_unbacked_symbols(size) and size.node.expr not in known:
-                wrong = next((node for node, number in asked if number.has(size.node.expr)), None)
-                if wrong is not None:
-                    what = "the length of a part is asked for, where one slot may meet several"
-                    raise Refused("length-mismatch", what, wrong)
-
-
 def _count_from_the_start(machine: Machine, loop: LoopFound) -> None:
     """``x[s : e - 1]`` is nearly all of the row where ``e`` is 0. Of a document without slots nothing comes of it but
     where it is written, or leaves something all the same; where that would have another length, eager raises."""
-    behind, least = machine.behind_end
+    behind, reach = machine.behind_end
     leaves_more = behind > 1 or machine.writes_behind_end or bool(loop.collects or machine.rows)
     if not behind or not leaves_more or machine.boundaries is None:
         return
@@ -203,7 +168,7 @@ def _count_from_the_start(machine: Machine, loop: LoopFound) -> None:
         return
     end = Affine.of(Bound(of, k + 1)).plus(Affine.of(behind), -1)
     message = "packpass: a slice that ends before a boundary begins to count from the row's end"
-    machine.checks.append(Check(end, "ge", Affine(), message, least))
+    machine.checks.append(Check(end, "ge", Affine(), message, reach))
 
 
 def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
@@ -223,8 +188,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
         if not branches or len(loop.iterations) != 2:
             raise
         try:
-            interner, made = Interner(), {}  # type: Interner, dict[int, Any]
-            both = [interpret(loop, i, interner, made, arms=True) for i in (0, 1)]
+            both = _both_arms(loop)
             first, appended = filled_up(loop, both) or cut_off(loop, both) or joined(graph, loop, both)
         except Refused as again:
             raise refused if again.code == "not-generic" else again from None
@@ -242,6 +206,16 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     fit = fit_of(first, loop.iterations[0][1], found.row_node is not None)
     checks = found.checks if fit is None else tuple(check for check in found.checks if not check.of_slices)
     return dataclasses.replace(found, fit=fit, checks=checks)
+
+
+def _both_arms(loop: LoopFound, numbers: frozenset[Boundaries] = frozenset()) -> list[Interpreted]:
+    """What each iteration leaves for the documents that go its way."""
+    interner, made = Interner(), {}  # type: Interner, dict[int, Any]
+    both = [interpret(loop, i, interner, made, arms=True, numbers=numbers) for i in (0, 1)]
+    machines = [machine for machine, _ in both]
+    cut = [m.boundaries[0] for m in machines if m.boundaries is not None and m.asked != m.boundaries[0]]
+    others = {m.asked for m in machines if m.asked is not None and cut and m.asked not in cut}
+    return both if others <= numbers else _both_arms(loop, numbers | others)
 
 
 def _generic(loop: LoopFound) -> tuple[Machine, dict[fx.Node, Any]]:
@@ -330,7 +304,7 @@ def _same_effects(first: Machine, appended: dict[Any, Any], second: Machine, aga
     if (
         first.boundaries != second.boundaries
         or first.checks != second.checks
-        or first.skips_empty != second.skips_empty
+        or (first.reach, first.skips_empty) != (second.reach, second.skips_empty)
     ):
         raise differs
     if list(first.outer) != list(second.outer) or (first.split_of, first.filled) != (second.split_of, second.filled):

@@ -21,7 +21,7 @@ from packpass.semantics.effects import mutated_after
 from passes.document_loops.boundaries import summed
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.emit_documents import place_of
-from passes.document_loops.integers import Affine, Bound, Derived, Invariant
+from passes.document_loops.integers import EVERY, Affine, Bound, Derived, Invariant
 from passes.document_loops.machine import Document, Machine
 from passes.document_loops.op_names import name_of
 from passes.document_loops.terms import Outside
@@ -63,7 +63,7 @@ class InEach:
         emitter.cu = emitter.given = given  # what the numbers are made of
         like = emitter.call("long", given, method=True)
         begins, lengths = self._cut(emitter, like, extent, lambda value: emitter.vector(value, emitter.boundaries))
-        lengths = emitter.call(torch.where, emitter.reaches(0), lengths, 0)  # the last entry is no document
+        lengths = emitter.call(torch.where, emitter.reaches(EVERY), lengths, 0)  # the last entry is no document
         emitter.begins = begins
         emitter.forget()
         return emitter.call(torch.sub, emitter.call(torch.cumsum, lengths, 0), lengths)

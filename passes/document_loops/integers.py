@@ -199,13 +199,53 @@ FULL = Window()
 
 
 @dataclasses.dataclass(frozen=True)
+class Condition:
+    """``left op right`` of numbers of the document, each an `Affine` or a term of every document's; ``op`` is "lt",
+    "le", "gt", "ge", "eq" or "ne"."""
+
+    left: Any
+    op: str
+    right: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Reach:
+    """The documents that get as far as some point of the body: those of at least ``slots`` slots for which all of the
+    ``conditions`` hold."""
+
+    slots: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+    def __bool__(self) -> bool:
+        """May there be a document that does not get there?"""
+        return self.slots > 0 or bool(self.conditions)
+
+    @property
+    def misses_slots(self) -> bool:
+        """May such a document have slots?"""
+        return self.slots > 1 or bool(self.conditions)
+
+    def longer(self, slots: int) -> Reach:
+        """Those of them that have so many slots."""
+        return Reach(max(self.slots, slots), self.conditions)
+
+    def where(self, condition: Condition) -> Reach:
+        """Those of them for which a condition holds, too."""
+        known = condition in self.conditions
+        return self if known else Reach(self.slots, (*self.conditions, condition))
+
+
+EVERY = Reach()
+
+
+@dataclasses.dataclass(frozen=True)
 class Check:
-    """``left op right`` must hold for every document of at least ``least`` slots."""
+    """``left op right`` must hold for every document of ``reach``."""
 
     left: Affine
     op: str
     right: Affine
     message: str
-    least: int = 0
+    reach: Reach = EVERY
     of_slices: bool = False
     """Only where slices by numbers of the document are taken for what these numbers say (see `fitting`)."""

@@ -16,28 +16,23 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
-from passes.document_loops.integers import FULL, Affine, Boundaries, Check, Invariant, Window
+from passes.document_loops.integers import EVERY, FULL, Affine, Boundaries, Check, Invariant, Reach, Window
 from passes.document_loops.moved import meets, onto
+from passes.document_loops.reached import Reached, keep_gradients, refuse_mixing
 from passes.document_loops.terms import (
     ANY,
     Apply,
     Assign,
-    Attention,
     DocRow,
     Guard,
     Interner,
-    LongEnough,
     Outside,
-    Reduce,
     Roll,
     Row,
-    Scan,
     Slice,
-    Softmax,
     Spread,
     Take,
     Term,
-    walk,
 )
 from passes.refused import Refused, refuse_stale
 
@@ -176,18 +171,22 @@ class Machine:
         """The documents that slots between two numbers of a document are, if the loop cuts such."""
         self.met: list[tuple[fx.Node, Window]] = []
         """Calls in which one slot may meet several, and the slots that their results have."""
-        self.least = 0
-        """Slots that a document must have to get as far as this point of the body."""
+        self.reach = EVERY
+        """The documents that get as far as this point of the body."""
+        self.asked: Boundaries | None = None
+        """What the loop is taken to go by, if that was first a condition's length."""
+        self.numbers: frozenset[Boundaries] = frozenset()
+        """Lengths in conditions that are known to be numbers like any others, and none of the loop's documents."""
         self.arms = False
         """Are the two ways that a branch goes looked at one by one?"""
-        self.short: int | None = None
-        """Then, if this is the arm that exactly the documents with fewer slots take: than how many."""
+        self.others: Reach | None = None
+        """Then, if this is the arm that exactly the documents outside of a reach take: that."""
         self.skips_empty = False
-        self.skip: tuple[int, dict[Any, tuple[Term, int]]] | None = None
-        """Documents shorter than this are left as they were at that point of the body."""
+        self.skip: dict[Any, tuple[Term, int]] | None = None
+        """The content, and version, that stores have for documents that do not get to the end of the body."""
         self.instead: Refused | None = None
         """Why a part of an outer tensor is no document of boundaries, if it is taken for a document of its own."""
-        self.behind_end: tuple[int, int] = (0, 0)
+        self.behind_end: tuple[int, Reach] = (0, EVERY)
         """By how much slices of outer tensors end before a boundary, and slots of the documents that get there."""
         self.writes_behind_end = False
         """Is such a slice written?"""
@@ -199,15 +198,20 @@ class Machine:
         self.defined = 0
         """How many kernels were replaced by torch's definitions of them while that was done."""
 
+    @property
+    def by_rows(self) -> bool:
+        """Does it cut no slots out of anything?"""
+        return self.boundaries is None or self.boundaries[0].made == Affine.of(1)
+
     def state(self) -> tuple[Any, ...]:
         """What a rule may change before it finds that it cannot go on; for `restore`."""
         copies = (list(self.checks), dict(self.rows), dict(self.outer), set(self.vectors), list(self.split_of))
-        return copies, (self.boundaries, self.least, self.skips_empty, self.skip)
+        return copies, (self.boundaries, self.reach, self.skips_empty, self.skip)
 
     def restore(self, state: tuple[Any, ...]) -> None:
         """Forget what was learned since `state` was called. Writes to stores are not undone."""
         (self.checks, self.rows, self.outer, self.vectors, self.split_of), rest = state
-        self.boundaries, self.least, self.skips_empty, self.skip = rest
+        self.boundaries, self.reach, self.skips_empty, self.skip = rest
 
     # --- values ---------------------------------------------------------------------------------------------
 
@@ -255,6 +259,11 @@ class Machine:
             row = self.intern(Row(node, index, dim))
             store = self.outer[key] = Store(row, outer=row)
         return Segment(store, window, rank)
+
+    def guard(self, term: Term, window: Window, dim: int, fill: int = 1) -> Term:
+        """``term`` where the body works on it, ``fill`` on all other slots."""
+        guarded: Term = self.intern(Guard(term, window, dim, fill, self.reach if self.reach.misses_slots else EVERY))
+        return guarded
 
     def fresh(self, term: Term, rank: int, window: Window = FULL, exact: bool = True, made_of: Any = None) -> Segment:
         """A new tensor that nothing else refers to."""
@@ -335,21 +344,22 @@ class Machine:
             self.boundaries = Boundaries(next(iter(self.rows))[0], lengths=True, made=Affine.of(1)), 0
         if self.skip is None:
             return
-        length, before = self.skip
         for cell in self.rows.values():
             if cell.version:
-                refuse_mixing(cell.term, length)
+                refuse_mixing(cell.term, self.reach)
+                keep_gradients(self.inside, self.reach, cell.term, cell.outer)
         for key, store in self.outer.items():
             if store.outer is None:
                 continue
-            old, version = before.get(key, (store.outer, 0))
+            old, version = self.skip.get(key, (store.outer, 0))
             if store.version != version:
-                refuse_mixing(store.term, length)
-                store.term = self.intern(LongEnough(length, store.term, old, store.term.dim))
+                refuse_mixing(store.term, self.reach)
+                keep_gradients(self.inside, self.reach, store.term, old)
+                store.term = self.intern(Reached(self.reach, store.term, old, store.term.dim))
 
     def require(self, left: Affine, op: str, right: Affine, message: str, of_slices: bool = False) -> None:
         """What must hold for every document that gets to this point of the body."""
-        check = Check(left, op, right, message, self.least, of_slices)
+        check = Check(left, op, right, message, self.reach, of_slices)
         if check not in self.checks:
             self.checks.append(check)
 
@@ -369,16 +379,6 @@ class Machine:
         value: Outside = self.intern(Outside(None, call))
         self.fakes.setdefault(id(value), fake)
         return value
-
-
-def refuse_mixing(term: Term, least: int) -> None:
-    """In documents of fewer slots, which are skipped: NaN would reach the gradient, or a division by zero would
-    raise."""
-    for t in walk(term):
-        if isinstance(t, Guard) and t.window.plain and t.window.front + t.window.back >= least - 1:
-            continue  # there are no such slots in them
-        if isinstance(t, (Attention, Guard, Softmax)) or (isinstance(t, (Reduce, Scan)) and t.op != "sum"):
-            raise Refused("skip-condition", "skipped documents would take part in a gradient or a division")
 
 
 def frozen_args(value: Any) -> Any:

@@ -46,7 +46,7 @@ class MaskedRow(Elsewhere):
             fits = emitter.call(operator.eq, counts, emitter.lengths())
             fits = emitter.call(torch.logical_or, fits, emitter.call(operator.eq, counts, 1))
             message = "packpass: two masks pick different numbers of slots from the rows of one document"
-            emitter.call(torch._assert_async, emitter.for_every_document(fits, self.least), message)
+            emitter.call(torch._assert_async, emitter.for_every_document(fits, self.reach), message)
         return emitter.call(_ops.mask_places.default, mask, emitter.cu, emitter.total)
 
 
@@ -67,7 +67,7 @@ def _segment(machine: Machine, node: fx.Node, exactly: bool) -> Segment:
         if not own and not exactly and not _only_put(node):
             reason = "slots picked by two masks, of which nothing says that they are as many"
             raise Refused("two-boundaries", reason, node)
-        term = MaskedRow(outer.node, (), dim, -dim, Affine(), dim - 1, False, machine.least, FULL, mask, own)
+        term = MaskedRow(outer.node, (), dim, -dim, Affine(), dim - 1, False, machine.reach, FULL, mask, own)
         interned = machine.intern(term)
         store = machine.outer[key] = Store(interned, outer=interned)
     if exactly and not store.outer.exactly:  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ from packpass.semantics import example
 from passes.document_loops.integers import Affine, Invariant, Window
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.op_names import label
-from passes.document_loops.terms import Guard, Outside
+from passes.document_loops.terms import Outside
 from passes.refused import Refused
 
 
@@ -28,7 +28,7 @@ def operand(machine: Machine, arg: Any, window: Window, node: fx.Node, fill: int
     value = machine.value(arg)
     if isinstance(value, Segment):
         term = machine.aligned(value, window, node)
-        return term if fill is None else machine.intern(Guard(term, window, term.dim, fill))
+        return term if fill is None else machine.guard(term, window, term.dim, fill)
     if isinstance(value, Outside):
         return value
     if isinstance(value, Affine):

@@ -104,7 +104,7 @@ def _width(machine: Machine, count: Affine) -> Affine | None:
 def check_width(machine: Machine, width: Affine, length: Affine) -> None:
     """Eager's error for a document that is longer than the width that it is padded to."""
     message = "packpass: a document is longer than the width that it is padded to"
-    check = Check(width, "ge", length, message, machine.least)
+    check = Check(width, "ge", length, message, machine.reach)
     if check not in machine.checks:
         machine.checks.append(check)
 

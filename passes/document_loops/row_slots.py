@@ -22,7 +22,7 @@ from passes.document_loops.documents import as_term, cast, read_cell
 from passes.document_loops.elsewhere import own_documents
 from passes.document_loops.emit_documents import enough_rows, lined_up, slot_number
 from passes.document_loops.emit_shifts import stored
-from passes.document_loops.integers import Affine
+from passes.document_loops.integers import EVERY, Affine, Reach
 from passes.document_loops.machine import Cell, Document, Machine, Slot
 from passes.document_loops.terms import Apply, DocRow, Outside, Term
 from passes.refused import Refused, refuse_stale
@@ -36,12 +36,12 @@ _ops = torch.ops.packpass
 @dataclasses.dataclass(frozen=True, eq=False)
 class SlotOf(Term):
     """The slot ``position`` along the dimension ``at`` (negative) of a value that documents have one of each, in
-    documents of at least ``least`` slots."""
+    documents of ``reach``."""
 
     of: Term
     at: int
     position: Position
-    least: int
+    reach: Reach
     dim: int = 0
 
     def emit(self, emitter: Emitter) -> fx.Node:
@@ -50,8 +50,8 @@ class SlotOf(Term):
         if example(x).dim() + self.at != 1:
             x = emitter.call(torch.movedim, x, self.at, 1)
         width = emitter.call(torch.ops.aten.sym_size.int, x, 1)
-        at, inside = slot_number(emitter, self.position, width, self.least)
-        own = emitter.call(torch.logical_and, inside, emitter.reaches(0))
+        at, inside = slot_number(emitter, self.position, width, self.reach)
+        own = emitter.call(torch.logical_and, inside, emitter.reaches(EVERY))
         places = emitter.call(torch.add, emitter.call(operator.mul, emitter.entries(), width), at)
         places = emitter.call(torch.where, own, places, -1)
         made: fx.Node = emitter.call(_ops.gather_places.default, emitter.call(torch.flatten, x, 0, 1), places, 0)
@@ -66,7 +66,7 @@ class WithSlot(Term):
     at: int
     position: Position
     value: Any
-    least: int
+    reach: Reach
     dim: int = 0
 
     def emit(self, emitter: Emitter) -> fx.Node:
@@ -74,9 +74,9 @@ class WithSlot(Term):
         base = emitter.node(self.of)
         rank = example(base).dim()
         width = emitter.call(torch.ops.aten.sym_size.int, base, rank + self.at)
-        at, inside = slot_number(emitter, self.position, width, self.least)
+        at, inside = slot_number(emitter, self.position, width, self.reach)
         here = emitter.call(operator.eq, emitter.call(torch.arange, width, device=emitter.device), behind(emitter, at))
-        inside = emitter.call(torch.logical_and, inside, emitter.reaches(self.least))
+        inside = emitter.call(torch.logical_and, inside, emitter.reaches(self.reach))
         here = emitter.call(torch.logical_and, here, behind(emitter, inside))
         return put(emitter, base, here, self.at, self._beside_others(emitter, base, rank - 1))
 
@@ -141,14 +141,14 @@ class _Spot:
         if isinstance(self.position, Affine) and self.position.is_const:
             term = Apply(torch.select, False, (whole, self.at, self.position.const), (), 0)
         else:
-            term = SlotOf(whole, self.at, self.position, machine.least)
+            term = SlotOf(whole, self.at, self.position, machine.reach)
         made: Term = machine.intern(term)
         return made
 
     def written(self, machine: Machine, whole: Term, value: Any, node: fx.Node) -> Term:
         if isinstance(value, Outside) and machine.fake(value).dim() > example(node.args[0]).dim():
             raise Refused("no-rule", "a slot is set to a value of more dimensions", node)
-        made: Term = machine.intern(WithSlot(whole, self.at, self.position, value, machine.least))
+        made: Term = machine.intern(WithSlot(whole, self.at, self.position, value, machine.reach))
         return made
 
 

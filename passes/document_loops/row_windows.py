@@ -26,7 +26,7 @@ from passes.document_loops.documents import as_term
 from passes.document_loops.emit_documents import lined_up, place_of, vector_of
 from passes.document_loops.emit_shifts import stored
 from passes.document_loops.indices import expand_index
-from passes.document_loops.integers import Affine
+from passes.document_loops.integers import EVERY, Affine, Reach
 from passes.document_loops.machine import Document, Machine, Number
 from passes.document_loops.row_slots import Position, behind, put, rows_of, view_of_row, write_spot
 from passes.document_loops.terms import Outside, Term
@@ -41,14 +41,14 @@ _ops = torch.ops.packpass
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowOf(Term):
     """``size`` slots along the dimension ``at`` (negative) of a value that documents have one of each, as a slice from
-    ``start`` to ``stop`` cuts them, in documents of at least ``least`` slots."""
+    ``start`` to ``stop`` cuts them, in documents of ``reach``."""
 
     of: Term
     at: int
     start: Position
     stop: Position | None
     size: int | Outside
-    least: int
+    reach: Reach
     dim: int = 0
 
     def emit(self, emitter: Emitter) -> fx.Node:
@@ -57,7 +57,7 @@ class WindowOf(Term):
         width = emitter.call(torch.ops.aten.sym_size.int, x, example(x).dim() + self.at)
         size = emitter.node(self.size) if isinstance(self.size, Outside) else self.size
         start, stop = _ends(emitter, self, width)
-        own = emitter.call(torch.logical_and, _sized(emitter, start, stop, size, self.least), emitter.reaches(0))
+        own = emitter.call(torch.logical_and, _sized(emitter, start, stop, size, self.reach), emitter.reaches(EVERY))
         first = emitter.call(torch.add, emitter.call(operator.mul, emitter.entries(), width), start)
         slots = emitter.call(torch.arange, size, device=emitter.device)
         places = emitter.call(torch.add, behind(emitter, first), slots)
@@ -75,7 +75,7 @@ class WithWindow(Term):
     stop: Position | None
     size: int | Outside | None
     value: Any
-    least: int
+    reach: Reach
     dim: int = 0
 
     def emit(self, emitter: Emitter) -> fx.Node:
@@ -89,8 +89,8 @@ class WithWindow(Term):
         if size is None:
             size = emitter.call(torch.ops.aten.sym_size.int, new, example(new).dim() + self.at)
         start, stop = _ends(emitter, self, width)
-        own = _sized(emitter, start, stop, size, self.least)
-        own = emitter.call(torch.logical_and, own, emitter.reaches(self.least))
+        own = _sized(emitter, start, stop, size, self.reach)
+        own = emitter.call(torch.logical_and, own, emitter.reaches(self.reach))
         slots = emitter.call(torch.arange, width, device=emitter.device)
         into = emitter.call(torch.sub, slots, behind(emitter, start))
         here = emitter.call(torch.logical_and, emitter.call(operator.ge, into, 0), behind(emitter, own))
@@ -130,12 +130,12 @@ def _ends(emitter: Emitter, window: WindowOf | WithWindow, width: fx.Node) -> tu
     return start, width if window.stop is None else end(window.stop)
 
 
-def _sized(emitter: Emitter, start: fx.Node, stop: Any, size: Any, least: int) -> fx.Node:
+def _sized(emitter: Emitter, start: fx.Node, stop: Any, size: Any, reach: Reach) -> fx.Node:
     """bool [N + 1]: whose slices have that many slots. The others raise, as in eager."""
     slots = emitter.call(torch.clamp, emitter.call(operator.sub, stop, start), min=0)
     fits = emitter.call(operator.eq, slots, size)
     message = "packpass: a slice of a row ends within it, or has another size than the program makes of it"
-    emitter.call(torch._assert_async, emitter.for_every_document(fits, least), message)
+    emitter.call(torch._assert_async, emitter.for_every_document(fits, reach), message)
     return fits
 
 
@@ -165,11 +165,11 @@ class _Spot:
     def read(self, machine: Machine, whole: Term) -> Term:
         if self.size is None:
             return whole
-        made: Term = machine.intern(WindowOf(whole, self.at, self.start, self.stop, self.size, machine.least))
+        made: Term = machine.intern(WindowOf(whole, self.at, self.start, self.stop, self.size, machine.reach))
         return made
 
     def written(self, machine: Machine, whole: Term, value: Any, node: fx.Node) -> Term:
-        new = WithWindow(whole, self.at, self.start, self.stop, self.size, value, machine.least)
+        new = WithWindow(whole, self.at, self.start, self.stop, self.size, value, machine.reach)
         made: Term = machine.intern(new)
         return made
 

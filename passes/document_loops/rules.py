@@ -32,7 +32,7 @@ from passes.document_loops.machine import (
 )
 from passes.document_loops.moved import common_window, meets
 from passes.document_loops.op_names import label, name_of
-from passes.document_loops.terms import Apply, Guard, Outside, map_args
+from passes.document_loops.terms import Apply, Outside, map_args
 from passes.refused import Refused
 
 RULES: dict[str, Rule] = {}
@@ -252,7 +252,7 @@ def _apply(
     def convert(value: Any) -> Any:
         if isinstance(value, Segment):
             term = machine.aligned(value, window, node, broadcast=True)
-            return machine.intern(Guard(term, window, term.dim)) if guarded else term
+            return machine.guard(term, window, term.dim) if guarded else term
         if isinstance(value, Outside):
             machine.broadcasts(value, first.dim, node)
             return value

@@ -29,7 +29,7 @@ from passes.document_loops.machine import Document, Machine, Segment
 from passes.document_loops.op_names import label, unshadowed
 from passes.document_loops.pairs import Band, Pairs, Scores, Side, visible
 from passes.document_loops.rules_reductions import exact_type
-from passes.document_loops.terms import LENGTH, Apply, Attention, Guard, Reduce, Term
+from passes.document_loops.terms import LENGTH, Apply, Attention, Reduce, Term
 from passes.refused import Refused
 
 _MOST = 16
@@ -345,7 +345,7 @@ def _of_slots(machine: Machine, node: fx.Node, found: Product, slots: dict[int, 
             word = (*word, letter)
         term = cast(machine, term, have, exact)
         if example(node).requires_grad:  # a gradient of 0 times the NaN of a slot that nobody asked for
-            term = machine.intern(Guard(term, FULL, term.dim))
+            term = machine.guard(term, FULL, term.dim)
         terms.append(term)
         words.append(word)
     names = {a: chr(ord("a") + i) for i, a in enumerate(dict.fromkeys((*words[0], *words[1])))}

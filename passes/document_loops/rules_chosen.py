@@ -30,7 +30,7 @@ from passes.document_loops.bits import of_tensor
 from passes.document_loops.documents import as_term, cast, document_view, length
 from passes.document_loops.emit_documents import check_number, vector_of
 from passes.document_loops.indices import through_constants
-from passes.document_loops.integers import FULL, Affine
+from passes.document_loops.integers import FULL, Affine, Reach
 from passes.document_loops.machine import Document, Machine, Number, Segment, Slot, selection
 from passes.document_loops.op_names import label
 from passes.document_loops.row_slots import slot_of_row
@@ -51,7 +51,7 @@ class Chosen(Term):
 
     of: Term
     extent: Affine
-    least: int
+    reach: Reach
     dim: int = 0
 
     def emit(self, emitter: Emitter) -> fx.Node:
@@ -59,7 +59,7 @@ class Chosen(Term):
         at = emitter.node(self.of)
         extent = vector_of(emitter, self.extent, torch.int64)
         message = "packpass: a slot is chosen by a number that lies outside of its document"
-        check_number(emitter, at, extent, self.least, message)
+        check_number(emitter, at, extent, self.reach, message)
         return at
 
 
@@ -107,7 +107,7 @@ def _of_document(machine: Machine, node: fx.Node, value: Segment, chosen: Number
         raise Refused("no-rule", f"{label(node)} of a part of a document by a number of its own has no rule", node)
     if machine.boundaries is None:
         raise Refused("no-segments", "the loop does not cut anything by boundaries", node)
-    place = machine.intern(Chosen(chosen.term, length(machine, FULL), machine.least))
+    place = machine.intern(Chosen(chosen.term, length(machine, FULL), machine.reach))
     taken = machine.intern(Take(machine.read(value, node), place, value.dim))
     return document_view(machine, taken, Slot(value))
 
@@ -127,5 +127,5 @@ def _of_row(machine: Machine, node: fx.Node, base: fx.Node, chosen: Number, dim:
     outer = segment.store.outer
     if segment.store.version or not isinstance(outer, Row):
         raise Refused("aliasing", "a slot of a tensor that the loop writes is read by its number in the row", node)
-    taken = machine.intern(PointRead(outer, chosen.term, machine.least))
+    taken = machine.intern(PointRead(outer, chosen.term, machine.reach))
     return document_view(machine, taken, Slot(segment))

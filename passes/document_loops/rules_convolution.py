@@ -22,7 +22,7 @@ from passes.document_loops.integers import FULL
 from passes.document_loops.machine import Longer, Machine, Padded, Segment
 from passes.document_loops.op_names import label
 from passes.document_loops.rules import outside_call, rule
-from passes.document_loops.terms import Apply, Guard, Outside, Positions, Roll, Term
+from passes.document_loops.terms import Apply, Outside, Positions, Roll, Term
 from passes.refused import Refused
 
 _MOST = 16
@@ -57,7 +57,7 @@ def _conv1d(machine: Machine, node: fx.Node) -> Any:
         raise unknown
     term = machine.read(value, node)
     if example(node).requires_grad:  # a gradient of 0 times the NaN of a slot that nobody asked for
-        term = machine.intern(Guard(term, FULL, -1))
+        term = machine.guard(term, FULL, -1)
     made = _summed(machine, node, parts, term, weight, bias, left, channels)
     segment = machine.fresh(made, value.rank)
     return Longer(segment, beyond) if beyond else segment

@@ -114,7 +114,7 @@ def assign_document(machine: Machine, target: Document, value: Any, node: fx.Nod
         return
     if cell.parent is not None:
         raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
-    cell.term = machine.intern(DocAssign(cell.term, value, machine.least))
+    cell.term = machine.intern(DocAssign(cell.term, value, machine.reach))
     cell.version += 1
 
 
@@ -134,7 +134,7 @@ def _guarded(machine: Machine, term: Term, node: fx.Node) -> Term:
     fake = example(node)
     fakes = fake if isinstance(fake, (tuple, list)) else [fake]
     if any(isinstance(f, torch.Tensor) and f.requires_grad for f in fakes):
-        return machine.intern(DocGuard(term, machine.least))
+        return machine.intern(DocGuard(term, machine.reach))
     return term
 
 

@@ -248,7 +248,7 @@ def _write_point(machine: Machine, segment: Segment, window: str, value: Any, no
     if any(type(other) is not type(value) or not (other is value or other == value) for _, other in before):
         raise Refused("point-read", "slots at both boundaries of a document are set to different values", node)
     machine.write(segment, Window(last=1) if window == "end" else Window(first=1), value, node)
-    if machine.least < 1:
+    if machine.reach.slots < 1:
         store.point_fills = (*before, (window, value))
 
 

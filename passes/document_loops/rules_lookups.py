@@ -31,7 +31,7 @@ from passes.document_loops.rules_tokenwise import (
     slot_by_slot,
     whole_row,
 )
-from passes.document_loops.terms import Apply, DocVector, Guard, Outside, Positions
+from passes.document_loops.terms import Apply, DocVector, Outside, Positions
 from passes.refused import Refused
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
@@ -260,11 +260,11 @@ def first_rows(
         raise Refused("check", "the length of a table that documents look up has no name in the graph", node)
     machine.use((found[0], min((a.k for a, _ in length.atoms if isinstance(a, Bound)), default=0)), node)
     message = "packpass: a table is shorter than a document that takes its first rows"
-    check = Check(length, "le", limit, message, machine.least)
+    check = Check(length, "le", limit, message, machine.reach)
     if check not in machine.checks:
         machine.checks.append(check)
     positions = machine.intern(Positions(True, 0, torch.int64, fake.device))
-    numbers = machine.intern(Guard(positions, FULL, -1, 0))
+    numbers = machine.guard(positions, FULL, -1, 0)
     term = machine.intern(Apply(operator.getitem, False, (source, (*before, numbers, *after)), (), -1 - where[1]))
     # A view of the table, which all documents would see change.
     return machine.view(term, example(node).dim(), machine.fresh(term, example(node).dim()))

@@ -17,12 +17,12 @@ from torch import fx
 
 from packpass.semantics import example
 from passes.document_loops.documents import document, own_slots, spread
-from passes.document_loops.integers import FULL
+from passes.document_loops.integers import FULL, Reach
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import bound_arguments, outside_call, rule
 from passes.document_loops.rules_reductions import over
-from passes.document_loops.terms import Apply, Guard, Outside, Take, Term
+from passes.document_loops.terms import Apply, Outside, Take, Term
 from passes.refused import Refused
 
 _MOST = 16
@@ -36,7 +36,7 @@ class Place(Term):
     at: Outside
     item: int
     wraps: bool
-    least: int
+    reach: Reach
     dim: int
 
     def emit(self, emitter: Any) -> fx.Node:
@@ -52,7 +52,7 @@ class Place(Term):
             torch.logical_and, emitter.call(operator.ge, place, 0), emitter.call(operator.lt, place, lengths)
         )
         message = "packpass: an index lies outside of a document"
-        emitter.call(torch._assert_async, emitter.for_every_document(inside, self.least), message)
+        emitter.call(torch._assert_async, emitter.for_every_document(inside, self.reach), message)
         made: fx.Node = place
         return made
 
@@ -75,7 +75,7 @@ class Places:
 
     def place(self, item: int) -> Term:
         """[N + 1]: one place in every document."""
-        term: Term = self.machine.intern(Place(self.at, item, self.wraps, self.machine.least, 0))
+        term: Term = self.machine.intern(Place(self.at, item, self.wraps, self.machine.reach, 0))
         return term
 
     def hit(self, item: int) -> Term:
@@ -188,7 +188,7 @@ def _reduced_at(machine: Machine, node: fx.Node) -> Any:
     hit, source = found.hit(0), _part(found, machine.value(given.get("source")), 0, found.segment.dim)
     # Other slots must not meet the number: what they hold times a gradient of 0 need not be 0.
     alone = found.apply(torch.where, hit, found.term, 1)
-    alone = machine.intern(Guard(alone, FULL, found.segment.dim))
+    alone = machine.guard(alone, FULL, found.segment.dim)
     return found.done(found.apply(torch.where, hit, found.apply(combine, alone, source), found.term))
 
 

@@ -23,7 +23,7 @@ from passes.document_loops.integers import Window
 from passes.document_loops.machine import Document, Machine, Segment
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import outside_call, rule
-from passes.document_loops.terms import Apply, DocVector, Fill, Guard, Outside, Reduce, Term
+from passes.document_loops.terms import Apply, DocVector, Fill, Outside, Reduce, Term
 from passes.refused import Refused
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Over:
         fakes = fake if isinstance(fake, (tuple, list)) else [fake]
         if not any(f.requires_grad for f in fakes):
             return term
-        kept: Term = self.machine.intern(Guard(term, self.segment.window, self.segment.dim))
+        kept: Term = self.machine.guard(term, self.segment.window, self.segment.dim)
         return kept
 
     def filled(self, identity: Any) -> Term:
@@ -314,7 +314,7 @@ def _contraction(machine: Machine, node: fx.Node) -> Any:
     exact = exact_type(want)
     a, b = cast(machine, a, want, exact), cast(machine, b, want, exact)
     if example(node).requires_grad:  # a gradient of 0 times the NaN of a slot that nobody asked for
-        a, b = (machine.intern(Guard(t, left.window, t.dim)) for t in (a, b))
+        a, b = (machine.guard(t, left.window, t.dim) for t in (a, b))
     if right.rank == 2:
         a = machine.intern(Apply(torch.unsqueeze, False, (a, -1), (), -2))
     product = machine.intern(Apply(torch.mul, False, (a, b), (), right.dim))

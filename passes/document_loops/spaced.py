@@ -26,7 +26,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import argument, example
-from passes.document_loops.integers import FULL, Affine, Derived
+from passes.document_loops.integers import FULL, Affine, Derived, Reach
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.op_names import label
 from passes.document_loops.parts import Pieces, own_length
@@ -55,9 +55,9 @@ class Spaced(Term):
     dim: int
 
     @property
-    def least(self) -> int:
-        """Slots that a document must have to be among them."""
-        return self.row.least
+    def reach(self) -> Reach:
+        """The documents that are among them."""
+        return self.row.reach
 
     def boundaries(self, emitter: Emitter) -> fx.Node:
         """Where in the row each document begins: [N + 1]."""
@@ -94,7 +94,7 @@ def spaced(machine: Machine, node: fx.Node, value: Any, start: int, step: int, t
     count = Affine.of(Derived(operator.floordiv, (count, Affine.of(step))))
     if start or taps != step:
         count = Affine.of(Derived(max, (count, Affine())))
-    row = Uneven((machine.read(value, node),), (Part(Affine(), count),), machine.least, value.dim, example(node).dtype)
+    row = Uneven((machine.read(value, node),), (Part(Affine(), count),), machine.reach, value.dim, example(node).dtype)
     return Pieces(machine.intern(Spaced(machine.intern(row), start, step, taps, value.dim)), value.rank)
 
 

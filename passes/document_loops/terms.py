@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from torch import fx
 
-from passes.document_loops.integers import Affine, Window
+from passes.document_loops.integers import EVERY, Affine, Reach, Window
 
 # === Terms ===================================================================================================
 
@@ -122,13 +122,14 @@ class Positions(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Guard(Term):
-    """``of`` on the slots of ``window``, ``fill`` elsewhere: keeps NaN of slots that nobody asked for out of gradients
-    (1), and their numbers out of lookups (0)."""
+    """``of`` on the slots of ``window`` of documents of ``reach``, ``fill`` elsewhere: keeps NaN of slots that nobody
+    asked for out of gradients (1), and their numbers out of lookups (0)."""
 
     of: Term
     window: Window
     dim: int
     fill: int = 1
+    reach: Reach = EVERY
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,16 +139,6 @@ class Assign(Term):
     base: Term
     window: Window
     value: Any
-    dim: int
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class LongEnough(Term):
-    """``then`` in documents of at least ``length`` slots, ``otherwise`` in shorter ones."""
-
-    length: int
-    then: Term
-    otherwise: Term
     dim: int
 
 
@@ -178,11 +169,11 @@ class DocRow(Term):
 @dataclasses.dataclass(frozen=True, eq=False)
 class PointRead(Term):
     """The slot ``position`` (a number, or a `Term` of every document's) of an outer row, which nothing writes, in
-    documents of at least ``least`` slots."""
+    documents of ``reach``."""
 
     row: Row
     position: Affine | Term
-    least: int
+    reach: Reach
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -216,19 +207,19 @@ class Take(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DocGuard(Term):
-    """``of`` in documents of at least ``least`` slots, 1 in others and in the last entry: see `Guard`."""
+    """``of`` in documents of ``reach``, 1 in others and in the last entry: see `Guard`."""
 
     of: Term
-    least: int
+    reach: Reach
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DocAssign(Term):
-    """``value`` (a term, an `Outside` or a number) in documents of at least ``least`` slots, ``base`` in others."""
+    """``value`` (a term, an `Outside` or a number) in documents of ``reach``, ``base`` in others."""
 
     base: Term
     value: Any
-    least: int
+    reach: Reach
 
 
 # === Terms from documents back to slots, and scans ===========================================================

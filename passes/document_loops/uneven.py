@@ -32,6 +32,7 @@ from passes.document_loops.machine import Document, Machine, Padded, Segment
 from passes.document_loops.moved import ends_of
 from passes.document_loops.padded import Filler
 from passes.document_loops.parts import Joined, Pieces, own_length
+from passes.document_loops.reached import keep_gradients
 from passes.document_loops.terms import Outside, Term
 from passes.document_loops.uneven_row import Constant, Each, Open, Part, Uneven
 from passes.loops import LoopFound, list_sizes, only_asserted
@@ -138,7 +139,7 @@ def sequence(machine: Machine, node: fx.Node, values: list[Any], rank: int, dim:
     if machine.boundaries is None or not found:
         return None
     of, parts = zip(*found, strict=True)
-    term = Uneven(of, parts, machine.least, dim, example(node).dtype)
+    term = Uneven(of, parts, machine.reach, dim, example(node).dtype)
     return Pieces(machine.intern(term), rank)
 
 
@@ -164,7 +165,7 @@ def _parts(machine: Machine, node: fx.Node, value: Any, rank: int, dim: int) -> 
         term = value.term
         if isinstance(term, Joined) and (value.rank, term.dim) == (rank, dim):
             return [(part, Part(Affine(), own_length(machine))) for part in term.parts]
-        fits = isinstance(term, Uneven) and (value.rank, term.dim, term.least) == (rank, dim, machine.least)
+        fits = isinstance(term, Uneven) and (value.rank, term.dim, term.reach) == (rank, dim, machine.reach)
         return list(zip(term.of, term.parts, strict=True)) if fits and term.dtype == example(node).dtype else None
     if isinstance(value, Padded):
         inner = _parts(machine, node, value.segment, rank, dim)
@@ -216,6 +217,7 @@ def of_long(machine: Machine, loop: LoopFound, collect: fx.Node, value: Any) -> 
     if made is None or not isinstance(made.term, Uneven):
         raise refused
     _check_gradient(collect, users)
+    keep_gradients(machine.inside, machine.reach, made.term, None)
     some = any(user.args[2:] != (False,) for user in users)
     return Pieces(machine.intern(dataclasses.replace(made.term, some=some)), made.rank)
 

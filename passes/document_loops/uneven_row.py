@@ -17,7 +17,7 @@ from torch import fx
 
 from packpass.semantics import example
 from passes.document_loops import emit_documents
-from passes.document_loops.integers import Affine
+from passes.document_loops.integers import Affine, Reach
 from passes.document_loops.terms import DocRow, Outside, Term
 
 if TYPE_CHECKING:
@@ -78,17 +78,17 @@ class Uneven(Term):
 
     of: tuple[Term | Outside | Constant | Open, ...]
     parts: tuple[Part, ...]
-    least: int
+    reach: Reach
     dim: int
     dtype: torch.dtype
     some: bool = False
-    """Must there be a document with ``least`` slots? Torch makes nothing of a list without entries."""
+    """Must there be a document of ``reach``? Torch makes nothing of a list without entries."""
 
     def emit(self, emitter: Emitter) -> fx.Node:
         """The row, gathered at once from those of the documents."""
         if self.some:
-            message = f"packpass: no document has {self.least} slots, and nothing is made of a list without entries"
-            emitter.call(torch._assert_async, emitter.call(torch.any, emitter.reaches(self.least)), message)
+            message = "packpass: all documents are skipped, and nothing is made of a list without entries"
+            emitter.call(torch._assert_async, emitter.call(torch.any, emitter.reaches(self.reach)), message)
         source, offsets = self._source(emitter)
         begins, lengths = [], []
         for of, part, offset in zip(self.of, self.parts, offsets, strict=True):
@@ -192,14 +192,14 @@ class Uneven(Term):
         slots = part.stop.plus(part.start, -1)
         length = emitter.vector(slots, emitter.boundaries)
         if (
-            self.least <= 1
+            not self.reach.misses_slots
             and part.each is Each.SLOTS
             and all(bound.of == emitter.boundaries for bound in slots.bounds())  # 0 in the last entry
             and isinstance(length, fx.Node)
             and isinstance(example(length), torch.Tensor)
         ):
             return length
-        return emitter.call(torch.mul, emitter.call("long", emitter.reaches(self.least), method=True), length)
+        return emitter.call(torch.mul, emitter.call("long", emitter.reaches(self.reach), method=True), length)
 
     def _boundaries(self, emitter: Emitter, lengths: list[fx.Node]) -> fx.Node:
         ends = emitter.call(torch.cumsum, self._in_order(emitter, lengths), 0)
@@ -220,7 +220,7 @@ class Uneven(Term):
             torch.logical_or, emitter.call(operator.lt, there, lengths), emitter.call(operator.eq, lengths, 0)
         )
         message = "packpass: a piece of a document is taken by its number, and chunk makes fewer of so short a document"
-        emitter.call(torch._assert_async, emitter.for_every_document(holds, self.least), message)
+        emitter.call(torch._assert_async, emitter.for_every_document(holds, self.reach), message)
 
     def _check_part(self, emitter: Emitter, of: Any, part: Part) -> None:
         """What torch wants of a number of slots, of a slice that is not to mean something else, and of a split."""
@@ -238,7 +238,7 @@ class Uneven(Term):
             if part.lengths is not None:
                 total = emitter.call(operator.eq, emitter.call(torch.sum, length), size)
                 emitter.call(torch._assert_async, total, "packpass: the lengths of a split do not fill the row")
-        emitter.call(torch._assert_async, emitter.for_every_document(holds, self.least), message)
+        emitter.call(torch._assert_async, emitter.for_every_document(holds, self.reach), message)
 
 
 _NOWHERE = -(1 << 40)

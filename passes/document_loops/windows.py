@@ -51,7 +51,7 @@ def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node) -> Window 
         raise Refused("not-a-segment", "a slice reaches beyond one document", node)
     machine.use((a.of, a.k), node)
     if -back > machine.behind_end[0]:
-        machine.behind_end = -back, machine.least
+        machine.behind_end = -back, machine.reach
     return Window(front, -back)
 
 
@@ -62,7 +62,7 @@ def _at_one_end(machine: Machine, bound: Bound, front: int, back: int, node: fx.
     count = -front if last else back
     if bound.of != of or bound.k not in (first, first + 1) or (back if last else front) or count < 1:
         raise Refused("not-a-segment", "a slice reaches beyond one document", node)
-    if count > machine.least:
+    if count > machine.reach.slots:
         what = f"a slice of {count} slots reaches beyond a document that is shorter, if none is skipped before"
         raise Refused("not-a-segment", what, node)
     return Window(last=count) if last else Window(first=count)

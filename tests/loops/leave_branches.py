@@ -10,7 +10,7 @@ from .harness import leave
 DEPENDS = "what is done depends on the document"
 
 
-@leave("f[2,T] cu", must_refuse=True, why=DEPENDS)
+@leave("f[2,T] cu")
 def other_factor_for_long_documents(x: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -53,7 +53,7 @@ def three_kinds_of_documents(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@leave("f[2,T] cu", must_refuse=True, why="only the first document is doubled")
+@leave("f[2,T] cu")
 def other_factor_for_the_first(x: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()
     for i in range(len(cu) - 1):
@@ -61,7 +61,7 @@ def other_factor_for_the_first(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@leave("f[2,T] cu", must_refuse=True, why=DEPENDS)
+@leave("f[2,T] cu")
 def another_tensor_is_written_for_long_documents(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     out, other = x.clone(), x.clone()
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -82,7 +82,7 @@ def appended_twice_or_once(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([*parts, x[:, :0]], 1)
 
 
-@leave("f[2,T] cu", must_refuse=True, why="the number of long documents is counted")
+@leave("f[2,T] cu")
 def counts_long_documents(x: Tensor, cu: Tensor) -> Tensor:
     out, many = x.clone(), 0
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

@@ -42,7 +42,7 @@ def long_enough_padded(x: Tensor, cu: Tensor) -> Tensor:
     return pad_sequence(parts, batch_first=True)
 
 
-@leave("f[T,3] cu", tail=False, refusal=True)
+@leave("f[T,3] cu", tail=False)
 def short_enough(x: Tensor, cu: Tensor) -> Tensor:
     parts = [x[:0]]
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

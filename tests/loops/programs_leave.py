@@ -10,6 +10,7 @@ from . import (
     leave_by_hand,
     leave_carried,
     leave_chosen,
+    leave_conditions,
     leave_convolution,
     leave_counted,
     leave_counts,
@@ -63,7 +64,8 @@ from .harness import LEAVE, Program
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
     "PROGRAMS", "leave_attention", "leave_beside", "leave_blocks", "leave_branches", "leave_by_hand",
-    "leave_carried", "leave_chosen", "leave_convolution", "leave_counted", "leave_counts", "leave_defaults",
+    "leave_carried", "leave_chosen", "leave_conditions",
+    "leave_convolution", "leave_counted", "leave_counts", "leave_defaults",
     "leave_divided",
     "leave_edges", "leave_elsewhere", "leave_ends", "leave_entries", "leave_filled", "leave_filtered", "leave_grids",
     "leave_grown", "leave_images", "leave_index", "leave_inner", "leave_iteration", "leave_kept", "leave_lengths",

@@ -12,6 +12,7 @@ from . import (
     rewrite_carried,
     rewrite_checks,
     rewrite_chosen,
+    rewrite_conditions,
     rewrite_convolution,
     rewrite_counted,
     rewrite_counts,
@@ -61,7 +62,8 @@ from .harness import REWRITE, Program
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
     "PROGRAMS", "rewrite_attention", "rewrite_beside", "rewrite_blocks", "rewrite_bodies", "rewrite_branches",
-    "rewrite_by_hand", "rewrite_carried", "rewrite_checks", "rewrite_chosen", "rewrite_convolution",
+    "rewrite_by_hand", "rewrite_carried", "rewrite_checks", "rewrite_chosen",
+    "rewrite_conditions", "rewrite_convolution",
     "rewrite_counted", "rewrite_counts", "rewrite_defaults", "rewrite_divided",
     "rewrite_edges",
     "rewrite_elsewhere", "rewrite_entries", "rewrite_filled",

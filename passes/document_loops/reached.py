@@ -1,0 +1,74 @@
+"""Slots of documents that get to a point of the body, and what others must not do to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from torch import fx
+
+from packpass.semantics import example
+from passes.document_loops.integers import FULL, Reach
+from passes.document_loops.terms import Assign, Attention, Guard, Reduce, Scan, Softmax, Term, walk
+from passes.refused import Refused
+
+if TYPE_CHECKING:
+    from passes.document_loops.emit import Emitter
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reached(Term):
+    """``then`` in documents of ``reach``, ``otherwise`` in others."""
+
+    reach: Reach
+    then: Term
+    otherwise: Term
+    dim: int
+
+    def emit(self, emitter: Emitter) -> fx.Node:
+        """What every slot is, by its document."""
+        otherwise = emitter.node(self.otherwise)
+        then = self.then
+        if isinstance(then, Assign) and then.window == FULL and then.base is self.otherwise:
+            new = emitter.fitted(then.value, otherwise)
+        else:
+            new = emitter.node(then)
+        return emitter.where_reached(self.reach, new, otherwise, self.dim)
+
+
+def refuse_mixing(term: Term, reach: Reach | None) -> None:
+    """In documents outside of the reach that a term is worked out for: NaN would reach the gradient, or a division by
+    zero would raise. None: which documents these are is not known."""
+    for t in walk(term):
+        if isinstance(t, Guard) and reach is not None:
+            if t.reach == reach:
+                continue  # it holds nothing of them
+            if t.window.plain and not reach.conditions and t.window.front + t.window.back >= reach.slots - 1:
+                continue  # there are no such slots in them
+        if isinstance(t, (Attention, Guard, Softmax)) or (isinstance(t, (Reduce, Scan)) and t.op != "sum"):
+            raise Refused("skip-condition", "skipped documents would take part in a gradient or a division")
+
+
+def with_gradient(term: Term | None) -> set[fx.Node]:
+    """The tensors from outside that a value is made from and that have a gradient."""
+    nodes = {getattr(part, "node", None) for part in walk(term)}
+    return {node for node in nodes if isinstance(node, fx.Node) and example(node).requires_grad}
+
+
+def keep_gradients(inside: Collection[fx.Node], reach: Reach, term: Term, instead: Term | None) -> None:
+    """Where no document of a batch is of some kind, eager gives what only those use no gradient, and whole rows one of
+    zeros, which optimizers take for another thing; raises `Refused`. (Batches of short documents alone are taken for
+    none.)"""
+    if not reach.conditions:
+        return
+    for node in with_gradient(term) - with_gradient(instead):
+        if not any(_has_gradient(user) for user in node.users if user not in inside):
+            reason = (
+                f"only documents that are not skipped use {node.name}, which has no gradient in eager where all are"
+            )
+            raise Refused("skip-condition", reason, node)
+
+
+def _has_gradient(node: fx.Node) -> bool:
+    return bool(getattr(example(node), "requires_grad", False))
