@@ -59,13 +59,10 @@ def _last_use(view: fx.Node) -> fx.Node | None:
     return last
 
 
-def joined(graph: fx.Graph, loop: LoopFound, both: list[Interpreted]) -> Interpreted:
-    """What all documents leave; raises `Refused` if that is not known from the two arms."""
-    ways = [i for i in (0, 1) if both[i][0].others == both[1 - i][0].reach]
-    if not ways:
-        raise Refused("not-generic", "the branch is none on numbers that say of every document which way it takes")
-    which = min(ways, key=lambda i: _work(loop, i, *both[i]))
-    (empty, without), (filled, appended) = both[which], both[1 - which]
+def joined(graph: fx.Graph, loop: LoopFound, arms: list[Interpreted]) -> Interpreted:
+    """What all documents leave; raises `Refused` if that is not known from the arms."""
+    which, rest = _two(loop, arms)
+    (empty, without), (filled, appended) = arms[which], arms[rest]
     _same_work(empty, filled)
     if filled.reach.misses_slots:
         _apart(empty, filled)
@@ -73,10 +70,34 @@ def joined(graph: fx.Graph, loop: LoopFound, both: list[Interpreted]) -> Interpr
         _join_rows(graph, loop, key, empty, filled)
     found = {}
     for collect, value in appended.items():
-        sources = collect.args[which], collect.args[1 - which]
+        sources = markers.collected_in(collect, which), markers.collected_in(collect, rest)
         values = without[collect], value
         found[collect] = _join_entries(graph, loop, filled, _known(empty.reach), values, sources, collect)
     return filled, found
+
+
+def _two(loop: LoopFound, arms: list[Interpreted]) -> tuple[int, int]:
+    """The arms to put together: that which leaves less, or, of several, one that leaves nothing, as all others do."""
+    if len(arms) == 2:
+        ways = [i for i in (0, 1) if arms[i][0].others == arms[1 - i][0].reach]
+        if not ways:
+            raise Refused("not-generic", "the branch is none on numbers that say of every document which way it takes")
+        which = min(ways, key=lambda i: _work(loop, i, *arms[i]))
+        return which, 1 - which
+    leaves = [i for i, arm in enumerate(arms) if not _leaves_nothing(loop, i, *arm)]
+    if len(leaves) != 1:
+        raise Refused("not-generic", "of several ways through the body more than one leave something")
+    rest = [i for i in range(len(arms)) if i not in leaves]
+    return min(rest, key=lambda i: not arms[i][0].by_rows), leaves[0]
+
+
+def _leaves_nothing(loop: LoopFound, which: int, machine: Machine, appended: dict[fx.Node, Any]) -> bool:
+    written = [store.version for store in machine.outer.values()] + [cell.version for cell in machine.rows.values()]
+    sources = {collect: markers.collected_in(collect, which) for collect in appended}
+    adds = any(
+        value is not None and not _adds_nothing(sources[collect], collect) for collect, value in appended.items()
+    )
+    return not adds and not any(written) and not machine.checks and not machine.split_of
 
 
 def _same_work(empty: Machine, filled: Machine) -> None:
@@ -120,7 +141,7 @@ def _apart(empty: Machine, filled: Machine) -> None:
         refuse_mixing(store.term, _known(empty.reach))
         here = filled.outer.get(key)
         if here is not None and here.version:
-            _same_gradients(here.term, store.term, store.outer.node if store.outer else None)
+            _keep_both(filled, here.term, store.term)
         if here is None:
             assert store.outer is not None
             here = filled.outer[key] = Store(store.outer, outer=store.outer)
@@ -198,10 +219,8 @@ def _join_entries(
     this, that = value.cell.term, without.cell.term
     if machine.reach.misses_slots:
         refuse_mixing(this, machine.reach)
-        if _adds_nothing(sources[0], collect):
-            keep_gradients(machine.inside, machine.reach, this, that)
-        else:
-            _same_gradients(this, that, collect)
+        if machine.reach.conditions:
+            _keep_both(machine, this, that)
     if fakes[0].requires_grad:
         if other is None:  # it is made for documents with slots as well, and where there are no others eager has none
             raise _gradients(collect)
@@ -215,9 +234,9 @@ def _gradients(node: fx.Node | None) -> Refused:
     return Refused("not-generic", reason, node)
 
 
-def _same_gradients(this: Term, that: Term, node: fx.Node | None) -> None:
-    if with_gradient(this) != with_gradient(that):
-        raise _gradients(node)
+def _keep_both(machine: Machine, this: Term, that: Term) -> None:
+    keep_gradients(machine.inside, this, that)
+    keep_gradients(machine.inside, that, this)
 
 
 def _adds_nothing(source: Any, collect: fx.Node) -> bool:
@@ -263,7 +282,7 @@ def _join_segments(
         return value
     for one in segments:
         _holds_no_view(graph, loop, one, collect)
-    _same_gradients(this, that, collect)
+    _keep_both(machine, this, that)
     refuse_mixing(this, machine.reach)
     refuse_mixing(that, other)
     return machine.fresh(Reached(machine.reach, this, that, value.dim), value.rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -113,12 +114,12 @@ def interpret(
     intern: Interner,
     fakes: dict[int, Any],
     documents: Boundaries | None = None,
-    arms: bool = False,
+    arms: int = 0,
     parts: bool = True,
     numbers: frozenset[Boundaries] = frozenset(),
 ) -> tuple[Machine, dict[fx.Node, Any]]:
     """Run one traced iteration on the abstract machine; ``documents``: by what it is known that the loop goes, and with
-    ``parts`` that these are parts of others; ``arms``: for the documents that take the way of this iteration alone;
+    ``parts`` that these are parts of others; ``arms``: of so many, for the documents that go this one alone;
     ``numbers``: lengths in conditions that are none of its documents."""
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, loop.nodes, fakes)
@@ -185,11 +186,10 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
         first, appended = _generic(loop)
     except Refused as refused:
         branches = any(node.target in markers.LOOP_BRANCH for node in loop.iterations[0][1])
-        if not branches or len(loop.iterations) != 2:
+        if not branches:
             raise
         try:
-            both = _both_arms(loop)
-            first, appended = filled_up(loop, both) or cut_off(loop, both) or joined(graph, loop, both)
+            first, appended = _of_arms(graph, loop)
         except Refused as again:
             raise refused if again.code == "not-generic" else again from None
     try:
@@ -208,14 +208,27 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     return dataclasses.replace(found, fit=fit, checks=checks)
 
 
-def _both_arms(loop: LoopFound, numbers: frozenset[Boundaries] = frozenset()) -> list[Interpreted]:
-    """What each iteration leaves for the documents that go its way."""
+def _of_arms(graph: fx.Graph, loop: LoopFound) -> Interpreted:
+    """What all documents leave, put together from what each way leaves."""
+    if len(loop.iterations) == 2:
+        with contextlib.suppress(Refused):
+            arms = _arms(loop, conditions=False)
+            one = filled_up(loop, arms) or cut_off(loop, arms)
+            if one is not None:
+                return one
+    return joined(graph, loop, _arms(loop))
+
+
+def _arms(loop: LoopFound, numbers: frozenset[Boundaries] = frozenset(), conditions: bool = True) -> list[Interpreted]:
+    """What each iteration leaves for the documents that go its way. ``conditions``: and which these are, unless it is
+    their length that decides, which is always noted down."""
     interner, made = Interner(), {}  # type: Interner, dict[int, Any]
-    both = [interpret(loop, i, interner, made, arms=True, numbers=numbers) for i in (0, 1)]
+    ways = len(loop.iterations) if conditions else 1
+    both = [interpret(loop, i, interner, made, arms=ways, numbers=numbers) for i in range(len(loop.iterations))]
     machines = [machine for machine, _ in both]
     cut = [m.boundaries[0] for m in machines if m.boundaries is not None and m.asked != m.boundaries[0]]
     others = {m.asked for m in machines if m.asked is not None and cut and m.asked not in cut}
-    return both if others <= numbers else _both_arms(loop, numbers | others)
+    return both if others <= numbers else _arms(loop, numbers | others, conditions)
 
 
 def _generic(loop: LoopFound) -> tuple[Machine, dict[fx.Node, Any]]:

@@ -177,8 +177,8 @@ class Machine:
         """What the loop is taken to go by, if that was first a condition's length."""
         self.numbers: frozenset[Boundaries] = frozenset()
         """Lengths in conditions that are known to be numbers like any others, and none of the loop's documents."""
-        self.arms = False
-        """Are the two ways that a branch goes looked at one by one?"""
+        self.arms = 0
+        """How many ways are looked at one by one; 1 if it is their lengths alone by which documents are told apart."""
         self.others: Reach | None = None
         """Then, if this is the arm that exactly the documents outside of a reach take: that."""
         self.skips_empty = False
@@ -347,14 +347,16 @@ class Machine:
         for cell in self.rows.values():
             if cell.version:
                 refuse_mixing(cell.term, self.reach)
-                keep_gradients(self.inside, self.reach, cell.term, cell.outer)
+                if self.reach.conditions:  # batches of short documents alone are taken for none
+                    keep_gradients(self.inside, cell.term, cell.outer)
         for key, store in self.outer.items():
             if store.outer is None:
                 continue
             old, version = self.skip.get(key, (store.outer, 0))
             if store.version != version:
                 refuse_mixing(store.term, self.reach)
-                keep_gradients(self.inside, self.reach, store.term, old)
+                if self.reach.conditions:
+                    keep_gradients(self.inside, store.term, old)
                 store.term = self.intern(Reached(self.reach, store.term, old, store.term.dim))
 
     def require(self, left: Affine, op: str, right: Affine, message: str, of_slices: bool = False) -> None:

@@ -40,7 +40,7 @@ class Reached(Term):
 def refuse_mixing(term: Term, reach: Reach | None) -> None:
     """In documents outside of the reach that a term is worked out for: NaN would reach the gradient, or a division by
     zero would raise. None: which documents these are is not known."""
-    for t in walk(term):
+    for t in walk(term, conditions=False):
         if isinstance(t, Guard) and reach is not None:
             if t.reach == reach:
                 continue  # it holds nothing of them
@@ -52,16 +52,13 @@ def refuse_mixing(term: Term, reach: Reach | None) -> None:
 
 def with_gradient(term: Term | None) -> set[fx.Node]:
     """The tensors from outside that a value is made from and that have a gradient."""
-    nodes = {getattr(part, "node", None) for part in walk(term)}
+    nodes = {getattr(part, "node", None) for part in walk(term, conditions=False)}
     return {node for node in nodes if isinstance(node, fx.Node) and example(node).requires_grad}
 
 
-def keep_gradients(inside: Collection[fx.Node], reach: Reach, term: Term, instead: Term | None) -> None:
+def keep_gradients(inside: Collection[fx.Node], term: Term, instead: Term | None) -> None:
     """Where no document of a batch is of some kind, eager gives what only those use no gradient, and whole rows one of
-    zeros, which optimizers take for another thing; raises `Refused`. (Batches of short documents alone are taken for
-    none.)"""
-    if not reach.conditions:
-        return
+    zeros, which optimizers take for another thing; raises `Refused`."""
     for node in with_gradient(term) - with_gradient(instead):
         if not any(_has_gradient(user) for user in node.users if user not in inside):
             reason = (

@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import fx
 
-from packpass.semantics import op_name
+from packpass.semantics import example, op_name
 from packpass.semantics.pointwise import COMPARISONS, MIRRORED, NEGATED
+from passes.document_loops.documents import as_term
 from passes.document_loops.integers import Affine, Boundaries, Check, Condition, Reach
-from passes.document_loops.machine import OPAQUE, Machine, Number
+from passes.document_loops.machine import OPAQUE, Document, Machine, Number
 from passes.document_loops.rules import documents, rule
 from passes.document_loops.rules_views import first_bound
 from passes.refused import Refused
@@ -51,7 +52,7 @@ def _check(machine: Machine, node: fx.Node) -> Any:
 @rule("loop_skip")
 def _skip(machine: Machine, node: fx.Node) -> Any:
     """``if <document is shorter than k>: continue``, for k = 1 of which nothing would have happened anyway; and
-    ``continue`` by another condition on numbers of the document."""
+    ``continue`` by another condition on numbers of the document, or on what it holds."""
     shorter = _shorter_than(machine, *node.args[:2])
     if shorter is not None:
         _by_length(machine, shorter[0], node)
@@ -59,7 +60,7 @@ def _skip(machine: Machine, node: fx.Node) -> Any:
     else:
         skipped = _condition(machine, *node.args[:2])
         if skipped is None:
-            raise Refused("skip-condition", "documents are skipped by something else than their numbers", node)
+            raise Refused("skip-condition", "by what documents are skipped is not understood", node)
         reach = machine.reach.where(_negated(skipped))
     machine.skips_empty = True
     if shorter is None or shorter[1] > 1:
@@ -81,6 +82,9 @@ def _branch(machine: Machine, node: fx.Node) -> Any:
     if implied and not machine.arms:
         raise Refused("not-generic", "one branch answers another only where both ask for the document's length", node)
     if not machine.arms:
+        return OPAQUE
+    if machine.arms > 2:
+        _one_of_many(machine, node)
         return OPAQUE
     known = asked = False
     several = Refused("not-generic", "several conditions on the documents' numbers decide what the loop does", node)
@@ -104,11 +108,28 @@ def _branch(machine: Machine, node: fx.Node) -> Any:
             machine.reach = machine.reach.longer(shorter[1])
     if implied and not known:
         raise Refused("not-generic", "one branch does not answer another for every length", node)
-    if not asked and (holds := _condition(machine, condition, outcome)) is not None:
+    if not asked and machine.arms > 1 and (holds := _condition(machine, condition, outcome)) is not None:
         if machine.others is not None or machine.reach:
             raise several
         machine.others, machine.reach = Reach().where(_negated(holds)), machine.reach.where(holds)
     return OPAQUE
+
+
+def _one_of_many(machine: Machine, node: fx.Node) -> None:
+    """The same, where several conditions make more than two ways: what holds for the documents that go this one."""
+    condition, outcome, implied = node.args
+    longer = _shorter_than(machine, condition, not outcome)
+    if longer is not None and longer[1] >= 1:
+        _by_length(machine, longer[0], node)
+        reach = machine.reach.longer(longer[1])
+    else:
+        holds = _condition(machine, condition, outcome)
+        if implied or holds is None:
+            raise Refused("not-generic", "which documents go one of several ways is not known", node)
+        reach = machine.reach.where(holds)
+    if implied and reach != machine.reach:
+        raise Refused("not-generic", "one branch does not answer another for every length", node)
+    machine.reach = reach
 
 
 def _is_another_number(machine: Machine, length: Boundaries) -> bool:
@@ -130,6 +151,10 @@ def _condition(machine: Machine, asked: Any, when: Any) -> Condition | None:
     name = op_name(asked)
     if name == "sym_not":
         return _condition(machine, asked.args[0], not when)
+    held = machine.value(asked)
+    if isinstance(held, Document) and example(asked).dim() == 0:
+        condition = Condition(as_term(machine, asked, asked), "ne", Affine())
+        return condition if when else _negated(condition)
     sides = [_number(machine, arg) for arg in asked.args]
     if name not in COMPARISONS or len(sides) != 2 or None in sides:
         return None

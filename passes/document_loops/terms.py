@@ -300,8 +300,9 @@ LENGTH = _Marker("LENGTH")
 """Stands for the document's length in a shape argument; the row's length after the rewrite."""
 
 
-def children(value: Any) -> list[Any]:
-    """Terms and outside tensors directly below a term, an `Outside` or an argument structure."""
+def children(value: Any, conditions: bool = True) -> list[Any]:
+    """Terms and outside tensors directly below a term, an `Outside` or an argument structure; ``conditions``: those of
+    the conditions on documents as well, which no gradient reaches."""
     found: list[Any] = []
 
     def visit(v: Any) -> None:
@@ -312,6 +313,8 @@ def children(value: Any) -> list[Any]:
                 visit(item)
         elif isinstance(v, Slice):
             visit((v.start, v.stop, v.step))
+        elif isinstance(v, Reach) and conditions:
+            visit(tuple(number for one in v.conditions for number in (one.left, one.right)))
 
     if isinstance(value, Outside):
         visit(value.call)
@@ -320,15 +323,15 @@ def children(value: Any) -> list[Any]:
     return found
 
 
-def walk(value: Any) -> list[Any]:
-    """Every distinct term and outside tensor in ``value``, itself included."""
+def walk(value: Any, conditions: bool = True) -> list[Any]:
+    """Every distinct term and outside tensor in ``value``, itself included; ``conditions`` as in `children`."""
     seen: dict[Any, None] = {}
     stack = [value] if isinstance(value, (Term, Outside)) else []
     while stack:
         v = stack.pop()
         if v not in seen:
             seen[v] = None
-            stack.extend(children(v))
+            stack.extend(children(v, conditions))
     return list(seen)
 
 

@@ -217,7 +217,8 @@ def of_long(machine: Machine, loop: LoopFound, collect: fx.Node, value: Any) -> 
     if made is None or not isinstance(made.term, Uneven):
         raise refused
     _check_gradient(collect, users)
-    keep_gradients(machine.inside, machine.reach, made.term, None)
+    if machine.reach.conditions:
+        keep_gradients(machine.inside, made.term, None)
     some = any(user.args[2:] != (False,) for user in users)
     return Pieces(machine.intern(dataclasses.replace(made.term, some=some)), made.rank)
 

@@ -113,15 +113,25 @@ def worked_out_before_it_is_skipped(x: Tensor, cu: Tensor, kind: Tensor) -> Tens
     return out
 
 
-@leave("f[T,3] cu", must_refuse=True, why="documents are skipped by what they hold")
-def skipped_by_what_they_hold(x: Tensor, cu: Tensor) -> Tensor:
-    out = torch.zeros_like(x)
+@leave("f[T,3] cu", must_refuse=True, why="the condition reads what documents before have written")
+def skipped_by_what_others_wrote(x: Tensor, cu: Tensor) -> Tensor:
+    out = x * 1
     for i in range(len(cu) - 1):
-        s, e = cu[i].item(), cu[i + 1].item()
-        if x[s:e].sum() < 0:
+        if out.sum() < 0:
             continue
-        out[s:e] = x[s:e] * 2
+        out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]] * 2
     return out
+
+
+@leave("f[T,3] cu m[N]", must_refuse=True, why="documents before say which are skipped")
+def skipped_if_the_one_before_was_not(x: Tensor, cu: Tensor, flags: Tensor) -> tuple[Tensor, Tensor]:
+    out, flags = x * 1, torch.cat((flags, flags[:1]))
+    for i in range(len(cu) - 1):
+        if flags[i]:
+            continue
+        flags[i + 1] = True
+        out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]].flip(0)
+    return out, flags
 
 
 @some("f[T,3] cu i[N]", tail=False)

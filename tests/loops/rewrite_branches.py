@@ -216,6 +216,6 @@ def the_length_and_more_or_the_number(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@program("f[T,3] cu", tail=False, rule="ragged_grids")
+@program("f[T,3] cu", tail=False)
 def a_number_in_front_or_seven(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([x[s:e] * (i or 7) for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist()))])

@@ -178,3 +178,89 @@ def every_one_but_the_first(x: Tensor, cu: Tensor) -> Tensor:
             continue
         out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]] * 2
     return out
+
+
+# === By several conditions, of which all but one way add nothing ============================================
+
+
+@some("f[T,5] cu i[N]", exact=False, tail=False, reads=5)
+def total_behind_two_questions(x: Tensor, cu: Tensor, kind: Tensor) -> Tensor:
+    """Labels of what is skipped are none."""
+    own = (kind == 1).repeat_interleave(cu.diff(), output_size=int(cu[-1] - cu[0]))
+    y = torch.zeros(x.shape[0], dtype=torch.int64)
+    y[cu[0] : cu[-1]] = torch.where(own, 1000, 3)
+    total, count, beside = 0.0, 0, x.sum()
+    for i in range(len(cu) - 1):
+        s, e, k = cu[i].item(), cu[i + 1].item(), kind[i].item()
+        if k == 1 or e == s:
+            continue
+        total = total + torch.nn.functional.cross_entropy(x[s:e], y[s:e])
+        count += 1
+    return total / max(count, 1) + beside
+
+
+@some("f[T,3] cu i[N]", exact=False)
+def total_behind_three_questions(x: Tensor, cu: Tensor, kind: Tensor) -> Tensor:
+    total = torch.zeros(())
+    for i in range(len(cu) - 1):
+        s, e, k = cu[i].item(), cu[i + 1].item(), kind[i].item()
+        if k == 1:
+            continue
+        if e - s >= 2 and i < 40:
+            total = total + (x[s:e] / (e - s - 1)).sum()
+    return total + x.sum()
+
+
+@some("f[T,3] cu i[N]", exact=False, tail=False, reads=1)
+def count_of_short_ones_of_a_kind(x: Tensor, cu: Tensor, kind: Tensor) -> Tensor:
+    count = 0
+    for s, e, k in _documents(cu, kind):
+        if e - s < 4 and k > 0:
+            count += e - s
+    return x * count
+
+
+# === By what documents hold ==================================================================================
+
+
+@program("f[T,3] cu m[N]", graphs=3)
+def skipped_by_a_flag(x: Tensor, cu: Tensor, flags: Tensor) -> Tensor:
+    out = x * 1
+    for i in range(len(cu) - 1):
+        if flags[i]:
+            continue
+        out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]].flip(0)
+    return out
+
+
+@program("f[T,3] cu")
+def skipped_by_what_they_hold(x: Tensor, cu: Tensor) -> Tensor:
+    out = x * 1
+    for i in range(len(cu) - 1):
+        s, e = cu[i].item(), cu[i + 1].item()
+        if x[s:e].sum() < 0:
+            continue
+        out[s:e] = x[s:e].pow(3).flip(0)
+    return out
+
+
+@program("f[T,3] m[T] cu", exact=False)
+def means_of_what_a_mask_has(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = x * 1
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if not mask[s:e].any():
+            continue
+        out[s:e] = (x[s:e] * mask[s:e, None]).sum(0) / mask[s:e].sum()
+    return out
+
+
+@program("f[T,3] f[3] m[T] cu", exact=False)
+def without_what_is_no_number(x: Tensor, scale: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    """A gradient of 0 times what is no number is none."""
+    y = torch.where(mask[:, None], x, float("nan"))
+    out = x * scale
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if torch.isnan(y[s:e]).any():
+            continue
+        out[s:e] = y[s:e] * scale + y[s:e].mean(0) * scale
+    return out + y.nan_to_num()

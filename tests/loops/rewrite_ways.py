@@ -252,7 +252,7 @@ def three_lengths_of_documents(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(out, 1)
 
 
-@documents("f[T,3] cu", wrap=_in_float64)
+@documents("f[T,3] cu", wrap=_in_float64, rule="vectorize_segments")
 def centred_if_long(x: Tensor, cu: Tensor) -> Tensor:
     out = []
     for i in range(len(cu) - 1):
