@@ -37,6 +37,8 @@ from passes.document_loops.terms import (
     Spread,
     Take,
     Term,
+    children,
+    walk,
 )
 from passes.refused import Refused, refuse_stale
 
@@ -305,6 +307,12 @@ def _bits(value: Any) -> int:
     return of_affine(value) if isinstance(value, Affine) else value.bit_length() if type(value) is int else 0
 
 
+def _is_a_number(part: Any) -> bool:
+    """Is a number surely none that is not a number: is it made of integers of documents?"""
+    leaves = [term for term in walk(part) if not children(term)]
+    return all(isinstance(leaf, DocVector) for leaf in leaves)
+
+
 def as_tensor_dtype(fake: Any) -> torch.dtype:
     """The dtype in which numbers of Python are kept, one per document."""
     return torch.float64 if isinstance(fake, (float, torch.SymFloat)) else torch.int64
@@ -348,6 +356,8 @@ def number(machine: Machine, node: fx.Node, name: str) -> Any:
             parts.append(cast(machine, term, as_tensor_dtype(example(arg)), want))
         else:
             parts.append(value)
+    if name in ("maximum", "minimum") and want is torch.float64 and not all(map(_is_a_number, parts)):
+        return OPAQUE  # Python's larger one of a number and none is that which comes first
     if name in ("maximum", "minimum") and not isinstance(parts[0], Term):
         parts.reverse()
     if not isinstance(parts[0], Term):

@@ -372,9 +372,7 @@ class Emitter:
             if reach.slots:
                 real = self.call(torch.logical_and, real, self.call(operator.ge, self.lengths(), reach.slots))
             for condition in reach.conditions:
-                numbers = (condition.left, condition.right)
-                sides = (self.vector(n, self.boundaries) if isinstance(n, Affine) else self.node(n) for n in numbers)
-                real = self.call(torch.logical_and, real, self.call(getattr(operator, condition.op), *sides))
+                real = self.call(torch.logical_and, real, emit_documents.condition(self, condition))
             self._reaches[reach] = real
         return self._reaches[reach]
 

@@ -11,7 +11,7 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example
-from passes.document_loops.integers import FULL, Affine, Bound, Reach, broadcast, place
+from passes.document_loops.integers import FULL, Affine, Bound, Condition, Reach, broadcast, place
 from passes.document_loops.terms import (
     ArgReduce,
     Attention,
@@ -191,6 +191,14 @@ def enough_rows(emitter: Emitter, row: DocRow, node: fx.Node) -> None:
     rows = emitter.call(torch.ops.aten.sym_size.int, node, row.dim % example(node).dim())
     needed = emitter.call(operator.add, emitter.documents(), row.k) if row.k else emitter.documents()
     emitter.call(torch._check, emitter.call(operator.ge, rows, needed))
+
+
+def condition(emitter: Emitter, asked: Condition) -> fx.Node:
+    """bool [N + 1]: which documents it holds for."""
+    numbers = (asked.left, asked.right)
+    sides = (emitter.vector(n, emitter.boundaries) if isinstance(n, Affine) else emitter.node(n) for n in numbers)
+    made = emitter.call(getattr(operator, asked.op), *sides)
+    return made if asked.holds else emitter.call(torch.logical_not, made)
 
 
 def check_number(emitter: Emitter, at: fx.Node, extent: fx.Node, reach: Reach, message: str) -> fx.Node:

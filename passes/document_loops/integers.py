@@ -200,12 +200,14 @@ FULL = Window()
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """``left op right`` of numbers of the document, each an `Affine` or a term of every document's; ``op`` is "lt",
-    "le", "gt", "ge", "eq" or "ne"."""
+    """``left op right`` of numbers of the document, each an `Affine` or a term of every document's, or the opposite;
+    ``op`` is "lt", "le", "gt", "ge", "eq" or "ne"."""
 
     left: Any
     op: str
     right: Any
+    holds: bool = True
+    """False: it does not hold, which for what is no number is not to say that the opposite comparison does."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from torch import fx
@@ -152,8 +153,9 @@ def _condition(machine: Machine, asked: Any, when: Any) -> Condition | None:
     if name == "sym_not":
         return _condition(machine, asked.args[0], not when)
     held = machine.value(asked)
-    if isinstance(held, Document) and example(asked).dim() == 0:
-        condition = Condition(as_term(machine, asked, asked), "ne", Affine())
+    if isinstance(held, Number) or (isinstance(held, Document) and example(asked).dim() == 0):
+        term = held.term if isinstance(held, Number) else as_term(machine, asked, asked)
+        condition = Condition(term, "ne", Affine())
         return condition if when else _negated(condition)
     sides = [_number(machine, arg) for arg in asked.args]
     if name not in COMPARISONS or len(sides) != 2 or None in sides:
@@ -170,7 +172,9 @@ def _number(machine: Machine, arg: Any) -> Any:
 
 
 def _negated(condition: Condition) -> Condition:
-    return Condition(condition.left, NEGATED[condition.op], condition.right)
+    if isinstance(condition.left, Affine) and isinstance(condition.right, Affine):
+        return Condition(condition.left, NEGATED[condition.op], condition.right)
+    return dataclasses.replace(condition, holds=not condition.holds)
 
 
 def _shorter_than(machine: Machine, condition: Any, when: Any) -> tuple[tuple[Any, int], int] | None:

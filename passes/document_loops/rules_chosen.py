@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from passes.document_loops.emit import Emitter
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+_PLAIN = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,18 +66,21 @@ class Chosen(Term):
 
 @documents(*AS_NUMBERS)
 def _number(machine: Machine, node: fx.Node) -> Any:
-    """``position.item()``: one integer of every document, which stays on the device."""
+    """``position.item()``: one number of every document, which stays on the device."""
     value, fake = machine.value(node.args[0]), example(node.args[0])
-    if not isinstance(value, (Document, Slot, Number)) or not isinstance(example(node), (int, torch.SymInt)):
+    if not isinstance(value, (Document, Slot, Number)) or not isinstance(example(node), _PLAIN):
         return shared_number(machine, node)
     assert isinstance(node.args[0], fx.Node)
     term = as_term(machine, node.args[0], node)
     if isinstance(value, Number):
         return value if not isinstance(example(node.args[0]), (float, torch.SymFloat)) else shared_number(machine, node)
-    if fake.dtype not in _INTEGERS:
+    if fake.dtype not in _INTEGERS and not fake.dtype.is_floating_point and fake.dtype != torch.bool:
         return shared_number(machine, node)
     if fake.dim():
         term = machine.intern(Apply("reshape", True, (term, -1), (), 0))
+    if fake.dtype.is_floating_point:
+        term = machine.intern(Apply(torch.detach, False, (term,), (), 0))
+        return Number(cast(machine, term, fake.dtype, torch.float64))
     return Number(cast(machine, term, fake.dtype, torch.int64), of_tensor(term, fake.dtype))
 
 

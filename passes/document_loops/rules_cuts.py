@@ -83,7 +83,8 @@ def _select(machine: Machine, node: fx.Node) -> Any:
     )
     if owned is not None:
         return owned
-    if isinstance(value, Outside) and rank == 1 and isinstance(base, fx.Node):
+    integers = example(base).dtype in (torch.int32, torch.int64)
+    if isinstance(value, Outside) and rank == 1 and integers and isinstance(base, fx.Node):
         position = machine.affine(index)
         if position is not None and not position.is_const:
             entry = element(machine, base, position, node)

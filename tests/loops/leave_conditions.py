@@ -155,3 +155,28 @@ def skipped_without_another_use(x: Tensor, cu: Tensor, kind: Tensor) -> Tensor:
             continue
         out[s:e] = x[s:e] * 2
     return out
+
+
+@leave("f[T,3] f[N] cu", must_refuse=True, why="the larger of a number and what is none is that which comes first")
+def the_larger_of_an_item(x: Tensor, rewards: Tensor, cu: Tensor) -> Tensor:
+    rewards = torch.cat((rewards[:1] * float("nan"), rewards[1:]))
+    out = x * 1
+    for i in range(len(cu) - 1):
+        out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]] * max(0.5, rewards[i].item())
+    return out
+
+
+@leave("f[T,3] f[N] cu")
+def weights_detached_in_the_loop(x: Tensor, weights: Tensor, cu: Tensor) -> Tensor:
+    out = x * 1
+    for i in range(len(cu) - 1):
+        out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]] * weights.detach()[i]
+    return out
+
+
+@leave("f[T,3] b[N] cu")
+def weights_converted_in_the_loop(x: Tensor, weights: Tensor, cu: Tensor) -> Tensor:
+    out = x * 1
+    for i in range(len(cu) - 1):
+        out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]] * weights.float()[i]
+    return out

@@ -264,3 +264,47 @@ def without_what_is_no_number(x: Tensor, scale: Tensor, mask: Tensor, cu: Tensor
             continue
         out[s:e] = y[s:e] * scale + y[s:e].mean(0) * scale
     return out + y.nan_to_num()
+
+
+# === Numbers that tensors of floats and flags hold ===========================================================
+
+
+@program("f[T,3] f[N] cu", graphs=3)
+def scaled_by_an_item(x: Tensor, rewards: Tensor, cu: Tensor) -> Tensor:
+    """A number that is read has no gradient."""
+    out = x + rewards.sum()
+    for i in range(len(cu) - 1):
+        out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]] * rewards[i].item()
+    return out
+
+
+@program("f[T,3] f[N] cu", graphs=3)
+def skipped_by_an_item(x: Tensor, rewards: Tensor, cu: Tensor) -> Tensor:
+    """Of numbers, one is none, which is neither more than 0 nor not."""
+    rewards = torch.cat((rewards[:1].detach() * float("nan"), rewards[1:]))
+    out = x * 1
+    for i in range(len(cu) - 1):
+        if rewards[i].item() > 0:
+            continue
+        out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]].flip(0)
+    return out
+
+
+@program("f[T,3] m[N] cu", graphs=3)
+def skipped_by_the_item_of_a_flag(x: Tensor, flags: Tensor, cu: Tensor) -> Tensor:
+    out = x * 1
+    for i in range(len(cu) - 1):
+        if not flags[i].item():
+            continue
+        out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]].flip(0)
+    return out
+
+
+@program("f[T,3] m[T] cu")
+def skipped_by_the_item_of_a_sum(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    out = x * 1
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if mask[s:e].sum().item() == 0 or not mask[s:e].any().item():
+            continue
+        out[s:e] = x[s:e].flip(0)
+    return out
