@@ -177,6 +177,9 @@ def fails_when_empty(node: fx.Node, equal: Axes) -> bool | None:
         fresh.known = [(s.node.expr, 0) for s in sizes if isinstance(s, torch.SymInt)]
         try:
             given = [fresh.operand(value) for value in values]
+        except Exception:  # a number of a kind that has no stand-in
+            return None
+        try:
             as_function(node, operands)(*given)
         except Exception as error:  # whatever torch raises
             if asks_for_data(error):

@@ -180,3 +180,12 @@ def weights_converted_in_the_loop(x: Tensor, weights: Tensor, cu: Tensor) -> Ten
     for i in range(len(cu) - 1):
         out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]] * weights.float()[i]
     return out
+
+
+@leave("f[T,3] f[N] cu", refusal=True)
+def filled_with_an_item(x: Tensor, rewards: Tensor, cu: Tensor) -> Tensor:
+    out = x * 1
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        out[cu[i] : cu[i + 1]] = part.masked_fill(part > rewards[i].item(), rewards[i].item())
+    return out
