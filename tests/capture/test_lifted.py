@@ -74,7 +74,7 @@ def changed_half_way(x: Tensor, parts: Tensor) -> Tensor:
         (as_whole_numbers, True),
         (as_entries_of_whole_numbers, True),
         (what_is_behind_the_point, False),
-        (both_in_one_loop, False),
+        (both_in_one_loop, True),
         (changed_before_it_is_read, False),
         (changed_half_way, False),
     ],
