@@ -31,6 +31,14 @@ def overwriting(term: Term, row: Outer) -> Any:
     return term
 
 
+def memory_of(value: Any) -> Any:
+    """The store or cell that holds what a segment or a document's value shows, through all views of it."""
+    memory: Any = value.store if hasattr(value, "store") else value.cell
+    while memory.parent is not None:
+        memory = memory.parent[0]
+    return memory
+
+
 def outside_nodes(terms: list[Term]) -> set[fx.Node]:
     """Outer tensors that the terms use whole, not cut by boundaries."""
     found = [t for term in terms for t in walk(term)]

@@ -18,7 +18,7 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example, op_name, storage
 from packpass.semantics.effects import mutated_after
-from passes.document_loops.aliasing import outside_nodes
+from passes.document_loops.aliasing import memory_of, outside_nodes
 from passes.document_loops.documents import document
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import FULL, Reach
@@ -92,12 +92,14 @@ def _two(loop: LoopFound, arms: list[Interpreted]) -> tuple[int, int]:
 
 
 def _leaves_nothing(loop: LoopFound, which: int, machine: Machine, appended: dict[fx.Node, Any]) -> bool:
-    written = [store.version for store in machine.outer.values()] + [cell.version for cell in machine.rows.values()]
-    sources = {collect: markers.collected_in(collect, which) for collect in appended}
-    adds = any(
-        value is not None and not _adds_nothing(sources[collect], collect) for collect, value in appended.items()
-    )
-    return not adds and not any(written) and not machine.checks and not machine.split_of
+    listed = [collect for collect, value in appended.items() if value is not None]
+    adds = any(not _adds_nothing(markers.collected_in(collect, which), collect) for collect in listed)
+    return not adds and not _written(machine) and not machine.checks and not machine.split_of
+
+
+def _written(machine: Machine) -> int:
+    """How many tensors from outside an arm writes."""
+    return sum(bool(held.version) for kept in (machine.outer, machine.rows) for held in kept.values())
 
 
 def _same_work(empty: Machine, filled: Machine) -> None:
@@ -128,9 +130,8 @@ def _known(reach: Reach) -> Reach | None:
 
 def _work(loop: LoopFound, which: int, machine: Machine, appended: dict[fx.Node, Any]) -> tuple[bool, int]:
     """Does an arm cut documents, and how much does it leave, with what has a gradient counted twice?"""
-    written = [store.version for store in machine.outer.values()] + [cell.version for cell in machine.rows.values()]
     sources = [example(markers.collected_in(c, which)) for c, value in appended.items() if value is not None]
-    leaves = sum(map(bool, written)) + sum(1 + getattr(source, "requires_grad", False) for source in sources)
+    leaves = _written(machine) + sum(1 + getattr(source, "requires_grad", False) for source in sources)
     return not machine.by_rows, leaves
 
 
@@ -290,9 +291,7 @@ def _join_segments(
 
 def _holds_no_view(graph: fx.Graph, loop: LoopFound, value: Segment | Document, collect: fx.Node) -> None:
     """What is put together is no view any more: what was one must stay what it is, and nobody may write through it."""
-    memory: Any = value.store if isinstance(value, Segment) else value.cell
-    while memory.parent is not None:
-        memory = memory.parent[0]
+    memory = memory_of(value)
     if memory.outer is None:
         return
     changed = memory.version or mutated_after(graph, memory.outer.node, loop.iterations[0][0])

@@ -11,7 +11,7 @@ from packpass import markers
 from packpass.semantics import is_tensor, op_name
 from packpass.semantics.creation import LENT
 from packpass.semantics.effects import mutated_after
-from passes.document_loops.aliasing import outside_nodes
+from passes.document_loops.aliasing import memory_of, outside_nodes
 from passes.document_loops.appended import Common
 from passes.document_loops.blocks import Diagonal
 from passes.document_loops.documents import read_cell
@@ -31,9 +31,7 @@ def check_segment(
     if not value.window.full or not value.store.exact:
         raise Refused("list-append", "what is appended per document is not as long as the document", collect)
     machine.read(value, collect)
-    root = value.store
-    while root.parent is not None:
-        root = root.parent[0]
+    root = memory_of(value)
     if root.outer is not None and (root.version or mutated_after(graph, root.outer.node, loop.iterations[0][0])):
         raise Refused(
             "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
@@ -106,10 +104,8 @@ def check_document(
     """A list of values that documents have one of each may be stacked or concatenated."""
     if not isinstance(value, Document):
         raise Refused("list-append", "what is appended per document is not a part of a packed row", collect)
-    memory: Any = value.cell
     read_cell(value.cell, collect)
-    while memory.parent is not None:
-        memory = memory.parent[0]
+    memory = memory_of(value)
     begin = loop.iterations[0][0]
     if isinstance(memory.term, Common) and any(
         mutated_after(graph, node, begin) for node in outside_nodes([memory.term])

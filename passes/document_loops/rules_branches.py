@@ -10,7 +10,7 @@ from torch import fx
 from packpass.semantics import example, op_name
 from packpass.semantics.pointwise import COMPARISONS, MIRRORED, NEGATED
 from passes.document_loops.documents import as_term
-from passes.document_loops.integers import Affine, Boundaries, Check, Condition, Reach
+from passes.document_loops.integers import EVERY, Affine, Boundaries, Check, Condition, Reach
 from passes.document_loops.machine import OPAQUE, Document, Machine, Number
 from passes.document_loops.rules import documents, rule
 from passes.document_loops.rules_views import first_bound
@@ -59,10 +59,10 @@ def _skip(machine: Machine, node: fx.Node) -> Any:
         _by_length(machine, shorter[0], node)
         reach = machine.reach.longer(shorter[1])
     else:
-        skipped = _condition(machine, *node.args[:2])
-        if skipped is None:
+        kept = _condition(machine, node.args[0], not node.args[1])
+        if kept is None:
             raise Refused("skip-condition", "by what documents are skipped is not understood", node)
-        reach = machine.reach.where(_negated(skipped))
+        reach = machine.reach.where(kept)
     machine.skips_empty = True
     if shorter is None or shorter[1] > 1:
         before = {key: (store.term, store.version) for key, store in machine.outer.items()}
@@ -112,7 +112,7 @@ def _branch(machine: Machine, node: fx.Node) -> Any:
     if not asked and machine.arms > 1 and (holds := _condition(machine, condition, outcome)) is not None:
         if machine.others is not None or machine.reach:
             raise several
-        machine.others, machine.reach = Reach().where(_negated(holds)), machine.reach.where(holds)
+        machine.others, machine.reach = EVERY.where(_negated(holds)), machine.reach.where(holds)
     return OPAQUE
 
 
