@@ -25,6 +25,7 @@ from typing import Any
 from packpass._compat import size_oblivious
 from packpass.capture import (
     calls,
+    counts,
     effects,
     exchanges,
     extended,
@@ -72,6 +73,8 @@ from packpass.capture.state import (
 )
 from packpass.capture.watch import watch_items
 from packpass.decisions.records import RefusedError
+from packpass.semantics.names import name_of_target
+from packpass.semantics.sizes import TAKING_SIZES
 
 __all__ = [
     "GROUPS",
@@ -257,6 +260,8 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
     if current_frame().seeks and function in _READING:
         watch_items(tx, args)
         lifted.watch(tx, args[0] if args and function is int else None)
+    elif current_frame().seeks and name_of_target(function) in TAKING_SIZES:
+        counts.watch(tx, [*args, *kwargs.values()])
     if current_frame().mode is Mode.PROBE:
         calls.watch(tx, function, args, kwargs)
     if current_frame().mode in LOOP_MODES:

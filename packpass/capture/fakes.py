@@ -152,9 +152,10 @@ def _row(x: Any, at: int, start: Any, end: Any) -> str:
 def _remembered(
     stock: Any, mode: Any, func: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Any:
-    """``aten.slice``, one size for the same bounds: torch makes up another each time where signs are unknown."""
+    """``aten.slice``, one size for the same bounds: torch makes up another each time where signs are unknown. When a
+    graph is traced again, in another epoch, its node must make up its size anew, which is given the old name then."""
     at = dim % x.dim() if x.dim() else 0
-    size = (_row(x, at, start, end), str(start), str(end), str(step)) if x.dim() else ()
+    size = (mode.epoch, _row(x, at, start, end), str(start), str(end), str(step)) if x.dim() else ()
     offset = (*size, str(x.storage_offset()), str(x.stride(at))) if x.dim() else ()
     known = active.trace.slices
     if size in known and offset in known:

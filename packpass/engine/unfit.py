@@ -4,11 +4,15 @@ The whole-row form checks what it rests on: boundaries that do not fall, lengths
 instead, or takes them for empty, so that such a call is no error there. Where the check fails before anything else
 could be seen of the call, the graph as it was captured runs document by document. If that raises as well, the error of
 the check stays, which names the numbers. (On a GPU a failed check ends the work of the process there.)
+
+So it is with what torch itself asserts about sizes that are data: that a row reaches to the last boundary, say. Its
+message is the bare condition, ``u0 <= s77``, so that an error of the program's own is better.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +21,7 @@ from torch import fx
 from packpass import markers
 from packpass.decisions.records import VerificationError
 from packpass.engine.counting import graph_modules
-from packpass.engine.replay import reference
+from packpass.engine.replay import NotReplayable, reference
 from packpass.semantics import storage
 from packpass.semantics.effects import effects_of
 
@@ -25,6 +29,9 @@ log = logging.getLogger("packpass.backend")
 
 _OURS = "packpass: "
 """What messages of checks begin with."""
+_OF_TORCH = "Runtime assertion failed for expression"
+_CONDITION = re.compile(r"[-\w()+*/%<>=!,. ]*\b[us]\d+\b[-\w()+*/%<>=!,. ]*")
+"""What Inductor's messages are for conditions on sizes."""
 _PLAIN = markers.MARKERS | {markers.LOOP_BRANCH, markers.BOUNDARIES}
 """Calls that only stand for something in a graph."""
 
@@ -39,7 +46,8 @@ def unless_unfit(compiled: Callable[..., Any], original: fx.GraphModule, doubt: 
         except VerificationError:
             raise
         except (RuntimeError, ValueError) as error:
-            if _OURS not in str(error) or any(getattr(x, "is_cuda", False) for x in inputs):
+            of_sizes = _is_of_sizes(error)
+            if (_OURS not in str(error) and not of_sizes) or any(getattr(x, "is_cuda", False) for x in inputs):
                 raise
             if not fallback and not _leaves_no_trace(original):
                 raise
@@ -49,11 +57,19 @@ def unless_unfit(compiled: Callable[..., Any], original: fx.GraphModule, doubt: 
                 result = fallback[0](*inputs)
             except Exception as reason:  # `NotReplayable`, or an error of the program's own
                 log.info("not run document by document either: %s", reason)
+                if of_sizes and not isinstance(reason, NotReplayable):
+                    raise reason from None
                 raise error from None
             log.info("this call runs document by document: %s", error)
             return result
 
     return run
+
+
+def _is_of_sizes(error: Exception) -> bool:
+    """Is this torch's assertion that sizes are what they were taken for?"""
+    text = str(error)
+    return isinstance(error, RuntimeError) and (text.startswith(_OF_TORCH) or bool(_CONDITION.fullmatch(text)))
 
 
 def _leaves_no_trace(gm: fx.GraphModule) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -66,6 +67,16 @@ from passes.document_loops.uneven import of_long
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.refused import Refused
 from passes.turned_in_place import check_turned
+
+
+class OtherLengths(Refused):
+    """Rows of different lengths are cut by the same boundaries."""
+
+    def __init__(self, node: fx.Node, rows: Sequence[Row | Block], machine: Machine) -> None:
+        super().__init__("row-lengths", "rows of different lengths are cut by the same boundaries", node)
+        self.machine = machine
+        self.rows = [(row.node, _position(row)) for row in rows]
+        """Outer tensors and their packed dimensions; none if there are others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,8 +183,8 @@ def _count_from_the_start(machine: Machine, loop: LoopFound) -> None:
     machine.checks.append(Check(end, "ge", Affine(), message, reach))
 
 
-def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
-    """Check every condition; raises `Refused`."""
+def decide(graph: fx.Graph, loop: LoopFound, must_fit: bool = False) -> Decided:
+    """Check every condition; raises `Refused`. ``must_fit``: must all documents lie within the rows?"""
     if len(loop.iterations) < 2:
         raise Refused("not-captured", "the loop was not traced twice")
     check_turned(loop)
@@ -203,7 +214,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
             found = conclude(graph, loop, first, appended, all_documents(first, loop), hoisted)
         except Refused:
             raise wanted from None
-    fit = fit_of(first, loop.iterations[0][1], found.row_node is not None)
+    fit = None if must_fit else fit_of(first, loop.iterations[0][1], found.row_node is not None)
     checks = found.checks if fit is None else tuple(check for check in found.checks if not check.of_slices)
     return dataclasses.replace(found, fit=fit, checks=checks)
 
@@ -288,7 +299,7 @@ def conclude(
     extents += [example(row.node).shape[_position(row, row.columns)] for row in squares]
     for other, extent in zip([*rows, *squares][1:], extents[1:], strict=True):
         if not same_length(extent, extents[0]):
-            raise Refused("row-lengths", "rows of different lengths are cut by the same boundaries", other.node)
+            raise OtherLengths(other.node, rows if not squares else [], first)
     no_escape(loop, label)
     return dataclasses.replace(found, row_node=rows[0].node, row_dim=_position(rows[0])) if rows else found
 

@@ -97,7 +97,7 @@ def fit_of(machine: Machine, body: tuple[fx.Node, ...], row: bool) -> Fit | None
         return None
     if row:
         return _in_row(machine, cuts)
-    if any(isinstance(e, slice) and e.start in sizes for node in body for e in _entries(node) or ()):
+    if any(isinstance(e, slice) and e.start in sizes for node in body for e in index_entries(node) or ()):
         return None  # counted from the end, a size of 0 is all there is
     return _in_each(machine, cuts, [store.outer for store in machine.outer.values() if store.outer is not None])
 
@@ -135,7 +135,7 @@ def _cuts(machine: Machine, body: tuple[fx.Node, ...], numbers: set[fx.Node]) ->
     found: list[_Cut] = []
     for node in body:
         used = numbers.intersection(node.all_input_nodes)
-        entries = _entries(node)
+        entries = index_entries(node)
         if entries is None:
             if used and node not in numbers and not _only_asserts(node):
                 return None
@@ -157,7 +157,7 @@ def _cuts(machine: Machine, body: tuple[fx.Node, ...], numbers: set[fx.Node]) ->
     return found
 
 
-def _entries(node: fx.Node) -> list[Any] | None:
+def index_entries(node: fx.Node) -> list[Any] | None:
     """The index of a call that takes or writes a part of a tensor, an entry for each dimension; None for others."""
     if name_of(node) not in ("getitem", "setitem") or not isinstance(node.args[0], fx.Node):
         return None

@@ -14,8 +14,9 @@ from packpass.decisions.records import Refusal, Rewrite
 from passes.context import PassContext
 from passes.document_loops import last_boundary
 from passes.document_loops.aliasing import used_beside_written
+from passes.document_loops.cropped import Cropped
 from passes.document_loops.divided import divide
-from passes.document_loops.find import Decided, decide
+from passes.document_loops.find import Decided
 from passes.document_loops.lengthened import made_longer, put_in_front
 from passes.document_loops.rewrite import rewrite
 from passes.loops import LoopFound, find, first_line
@@ -36,7 +37,10 @@ def run_loop(graph: fx.Graph, number: int, context: PassContext) -> Rewrite | Re
     """Rewrite one captured loop. An earlier loop may have made the documents that this one takes from its list."""
     loop = numbered(graph, number)
     location = context.locations.get(number) or first_line(loop)
-    result = run_one(graph, functools.partial(decide, graph, loop), location)
+    cropped = Cropped(graph, loop)
+    result = run_one(graph, cropped.decide, location)
+    if isinstance(result, Refusal):
+        cropped.undo()
     if isinstance(result, Refusal) and result.code == "not-generic" and number in context.branches:
         where = context.branches[number]
         reason = f"what the loop does for a document depends on its length or its data: the branch at {where} matters"
