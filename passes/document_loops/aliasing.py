@@ -11,9 +11,9 @@ from packpass._compat import hint_of
 from packpass.semantics import example, storage
 from passes.document_loops.blocks import Block
 from passes.document_loops.elsewhere import Elsewhere
-from passes.document_loops.integers import FULL
+from passes.document_loops.integers import EVERY, FULL, Affine, Bound, Check
 from passes.document_loops.machine import Machine
-from passes.document_loops.terms import Assign, DocRow, Outside, PointRead, Row, Term, walk
+from passes.document_loops.terms import Apply, Assign, DocRow, Guard, Outside, PointRead, Row, Term, walk
 from passes.loops import LoopFound
 from passes.refused import Refused
 
@@ -116,9 +116,45 @@ def no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
                 continue
             if not only_overwritten(decided, target.node):
                 raise Refused("aliasing", "the loop reads and writes overlapping parts of one tensor", target.node)
+        if isinstance(target, Row):
+            _set_before_it_is_read(decided, target, machine)
         if _elements_share_memory(example(target.node)):
             reason = "the loop writes a tensor whose elements share memory (expanded, or unfolded)"
             raise Refused("aliasing", reason, target.node)
+
+
+_SLOT_BY_SLOT = (Apply, Assign, Guard, Outside, Row)
+"""Terms of which a slot holds what their operands hold in the same one."""
+
+
+def _set_before_it_is_read(decided: Decided, row: Row, machine: Machine) -> None:
+    """``x[cu[i]] = 0`` of a document without slots sets the first one of the next document, before that is read; in
+    front of all slots, ``x[cu[i + 1] - 1]`` is the row's last. Unless what is read stays in its slot and is overwritten
+    there, there must be no such documents."""
+    stores = [store for other, store in decided.writes if other is row]
+    where = {window for store in stores for window, _ in store.point_fills} - {"last"}
+    if not where or not _is_read(decided, row, [store.term for store in stores]):
+        return
+    memory = storage(row.node)
+    if any(n.op in ("placeholder", "get_attr") and storage(n) == memory for n in row.node.graph.nodes):
+        # A call that fails its check could not be run as it was written: the input is changed by then.
+        reason = "a document without slots would set a slot of an input that another document reads: skip empty ones"
+        raise Refused("point-read", reason, row.node)
+    of, k = machine.boundaries
+    end = Affine.of(Bound(of, k + 1))
+    least = Affine.of(1) if where == {"end"} else Affine.of(Bound(of, k)).plus(Affine.of(1))
+    message = "packpass: a document without slots sets a slot of another document, which is read later: leave it out"
+    machine.checks.append(Check(end, "ge", least, message, EVERY))
+
+
+def _is_read(decided: Decided, row: Row, own: list[Term]) -> bool:
+    """Is a row that is written read for anything but what is in the same slot afterwards?"""
+    for term in decided.terms:
+        for part in walk(term):
+            kept = any(term is mine for mine in own) and isinstance(part, _SLOT_BY_SLOT)
+            if not kept and any(isinstance(t, Row) and t.node is row.node for t in walk(part)):
+                return True
+    return False
 
 
 def _elements_share_memory(fake: torch.Tensor) -> bool:

@@ -301,6 +301,7 @@ def conclude(
         if not same_length(extent, extents[0]):
             raise OtherLengths(other.node, rows if not squares else [], first)
     no_escape(loop, label)
+    found = dataclasses.replace(found, checks=tuple(first.checks))
     return dataclasses.replace(found, row_node=rows[0].node, row_dim=_position(rows[0])) if rows else found
 
 

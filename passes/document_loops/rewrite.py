@@ -331,14 +331,14 @@ def _point_filled(emitter: Emitter, new: fx.Node, store: Store, row: Row) -> fx.
 
 
 def _edge_filled(emitter: Emitter, new: fx.Node, where: str, number: Any, row: Row) -> fx.Node:
-    cu, total = emitter.cu, emitter.total
-    first, last = (0, 1) if where == "end" else (-1, -2)
+    cu, total, at_end = emitter.cu, emitter.total, where in ("end", "last")
+    first, last = (0, 1) if at_end else (-1, -2)
     edge = emitter.call(operator.getitem, cu, slice(first, 1 if first == 0 else None))
     inner = emitter.call(operator.getitem, cu, slice(last, 2 if last == 1 else -1))
     empty = emitter.call(torch.eq, edge, inner)
-    slot = emitter.call(torch.sub, edge, 1) if where == "end" else edge
+    slot = emitter.call(torch.sub, edge, 1) if at_end else edge
     if where == "end":
-        slot = emitter.call(torch.remainder, slot, total)  # index -1 is the last slot of the row
+        slot = emitter.call(torch.remainder, slot, total)  # index -1 is the last slot of the row, [-1:0] is none
     slots = emitter.call(torch.arange, total, device=emitter.device)
     hit = emitter.call(torch.logical_and, emitter.call(torch.eq, slots, slot), empty)
     hit = emitter.call(torch.logical_and, hit, emitter.call(torch.logical_not, emitter.mask(FULL)))

@@ -244,10 +244,13 @@ def _write_point(machine: Machine, segment: Segment, window: str, value: Any, no
     """A slot at a boundary, and at the other one the same: of documents without slots these are slots of others, which
     hold the value already."""
     store = segment.store
+    if machine.reach.conditions and machine.reach.slots < 1:
+        what = "documents without slots set slots of others, and some documents do not set theirs: skip empty ones too"
+        raise Refused("skip-condition", what, node)
     before, store.point_fills = store.point_fills, ()
     if any(type(other) is not type(value) or not (other is value or other == value) for _, other in before):
         raise Refused("point-read", "slots at both boundaries of a document are set to different values", node)
-    machine.write(segment, Window(last=1) if window == "end" else Window(first=1), value, node)
+    machine.write(segment, Window(last=1) if window in ("end", "last") else Window(first=1), value, node)
     if machine.reach.slots < 1:
         store.point_fills = (*before, (window, value))
 
@@ -259,6 +262,9 @@ def assign(
         value = value.const
     if isinstance(window, str):
         if is_per_document(value):
+            if window in ("first", "last"):
+                what = f"the {window} slot of a document, which may have none, is set to a value of its own"
+                raise Refused("per-document-value", what, node)
             set_slot(machine, segment, window, value, node)
             return
         if isinstance(value, Segment) or value is OPAQUE or (isinstance(value, Outside) and machine.fake(value).dim()):

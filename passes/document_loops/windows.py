@@ -30,8 +30,10 @@ from passes.document_loops.terms import DocRow, Outside, Roll
 from passes.refused import Refused
 
 
-def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node) -> Window | None:
-    """The document window ``[start, stop)`` of an outer tensor, or None if it does not depend on the document."""
+def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node, edges: bool = False) -> Any:
+    """The document window ``[start, stop)`` of an outer tensor, or None if it does not depend on the document.
+
+    ``edges``: the one slot at a boundary, which is another document's if this one has none, is "first" or "last"."""
     low = machine.affine(start) if start is not None else Affine.of(0)
     high = machine.affine(stop) if stop is not None else None
     if low is None or (stop is not None and high is None):
@@ -46,7 +48,7 @@ def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node) -> Window 
         raise Refused("not-a-segment", "a slice is not cut by two neighbouring boundaries", node)
     (a, front), (b, back) = s, e
     if (a.of, a.k) == (b.of, b.k):
-        return _at_one_end(machine, a, front, back, node)
+        return _at_one_end(machine, a, front, back, node, edges)
     if a.of != b.of or a.k + 1 != b.k or front < 0 or back > 0:
         raise Refused("not-a-segment", "a slice reaches beyond one document", node)
     machine.use((a.of, a.k), node)
@@ -55,13 +57,16 @@ def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node) -> Window 
     return Window(front, -back)
 
 
-def _at_one_end(machine: Machine, bound: Bound, front: int, back: int, node: fx.Node) -> Window:
+def _at_one_end(machine: Machine, bound: Bound, front: int, back: int, node: fx.Node, edges: bool) -> Window | str:
     """``x[e - n : e]`` and ``x[s : s + n]``, behind a ``continue`` for documents that are shorter."""
     of, first = machine.boundaries or (bound.of, bound.k if back else bound.k - 1)
     last = bound.k == first + 1
     count = -front if last else back
     if bound.of != of or bound.k not in (first, first + 1) or (back if last else front) or count < 1:
         raise Refused("not-a-segment", "a slice reaches beyond one document", node)
+    if count == 1 and not machine.reach.slots and edges:
+        machine.use((of, first), node)
+        return "last" if last else "first"
     if count > machine.reach.slots:
         what = f"a slice of {count} slots reaches beyond a document that is shorter, if none is skipped before"
         raise Refused("not-a-segment", what, node)
@@ -196,7 +201,7 @@ def _of_row(machine: Machine, outer: fx.Node, entries: list[Any], node: fx.Node)
                 if not constant_entry(machine, entry):
                     raise Refused("strided-slice", "a slice with a step over documents", node)
                 continue
-            cut = window_of(machine, entry.start, entry.stop, node)
+            cut = window_of(machine, entry.start, entry.stop, node, edges=node.target is operator.setitem)
             if cut is not None:
                 if packed_at is not None:
                     raise Refused("two-packed-dims", "two dimensions are cut by boundaries in one index", node)
