@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from passes.document_loops.documents import as_term, cast, document, spread
 from passes.document_loops.integers import FULL
 from passes.document_loops.machine import Document, Machine, Segment
 from passes.document_loops.op_names import label, unshadowed
+from passes.document_loops.own_weights import own_product
 from passes.document_loops.pairs import Band, Pairs, Scores, Side, visible
 from passes.document_loops.rules_reductions import exact_type
 from passes.document_loops.terms import LENGTH, Apply, Attention, Reduce, Term
@@ -332,6 +334,8 @@ def _of_slots(machine: Machine, node: fx.Node, found: Product, slots: dict[int, 
         math.prod(found.sizes[a] for a in word if a != letter) for word in found.letters
     ):
         raise _refused(node, "it is summed up over the slots of a document, and too large for each of them")
+    if not summed and _is_too_large(found, slots, letter):
+        return _of_own_matrix(machine, node, found, slots)
     terms: list[Term] = []
     words: list[tuple[str, ...]] = []
     for k, (arg, word) in enumerate(zip(found.nodes, found.letters, strict=True)):
@@ -357,3 +361,25 @@ def _of_slots(machine: Machine, node: fx.Node, found: Product, slots: dict[int, 
     if not summed:
         return machine.fresh(term, len(target))
     return document(machine, cast(machine, machine.intern(Reduce(term, "sum", dim)), exact, want))
+
+
+def _is_too_large(found: Product, slots: dict[int, str], letter: str) -> bool:
+    """Is a document's own operand, the weights of an expert, say, much larger than all that its slots have?"""
+
+    def size(word: Sequence[str]) -> Any:
+        return math.prod(found.sizes[a] for a in word if a != letter)
+
+    largest = max(size(word) for word in (found.out, *(found.letters[k] for k in slots)))
+    return any(size(word) > _MOST * largest for k, word in enumerate(found.letters) if k not in slots)
+
+
+def _of_own_matrix(machine: Machine, node: fx.Node, found: Product, slots: dict[int, str]) -> Any:
+    """The slots of a document times its own matrix, from the right."""
+    (k,) = slots
+    row, word, other = machine.value(found.nodes[k]), found.letters[k], found.letters[1 - k]
+    fits = len(word) == len(other) == len(found.out) == 2 and word[0] == found.out[0] == slots[k]
+    if fits and {word[1], found.out[1]} == set(other) and example(found.nodes[k]).dtype == example(node).dtype:
+        made = own_product(machine, node, row, found.nodes[1 - k], turned=other[0] == found.out[1])
+        if made is not None:
+            return machine.fresh(made, 2)
+    raise _refused(node, "what the document has one of is too large for each of its slots")

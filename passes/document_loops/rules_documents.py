@@ -54,6 +54,7 @@ from passes.document_loops.machine import (
     frozen_args,
 )
 from passes.document_loops.op_names import label, name_of, unshadowed
+from passes.document_loops.own_weights import own_layer
 from passes.document_loops.row_slots import numbered_slot, write_spot
 from passes.document_loops.row_windows import window_of_row
 from passes.document_loops.rules import DOCUMENTS, documents, is_elementwise
@@ -330,6 +331,9 @@ def _results(machine: Machine, node: fx.Node, whole: Term) -> Any:
 @documents("linear", *NORMALISED)
 def _rows(machine: Machine, node: fx.Node) -> Any:
     """Ops on the last dimensions: documents are rows."""
+    layer = own_layer(machine, node) if name_of(node) == "linear" else None
+    if layer is not None:
+        return layer
     _, term, rank = source(machine, node)
     means = meaning_of(call_of(node))
     if rank == 0 or means is None or means.traits.singular:

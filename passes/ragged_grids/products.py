@@ -20,7 +20,7 @@ from packpass.semantics.effects import open_autocasts
 from packpass.semantics.products import product_of
 from passes.ragged_grids.machine import Machine
 from passes.ragged_grids.sizes import coordinates, flat, product, unflat
-from passes.ragged_grids.terms import Product, Read, Term
+from passes.ragged_grids.terms import Applied, Product, Read, Term, frozen
 
 _ZERO = sympy.Integer(0)
 
@@ -47,13 +47,13 @@ def matrix_product(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     """The term of a product of two tensors, at least one of which is summed over slots or paired with slots of the
     document; None for others."""
     fake, p = example(node), _norm(call)
-    words = product_of(call) if p is None else _pairs_of_rows(call)
+    words = (product_of(call) or _of_layer(call)) if p is None else _pairs_of_rows(call)
     if words is None or not isinstance(fake, torch.Tensor) or not fake.dtype.is_floating_point:
         return None
     if open_autocasts(node.graph, node):
         return None
     (left, right), out = words
-    operands = [machine.term(operand.node, node) for operand in call.operands]
+    operands = [machine.term(operand.node, node) for operand in call.operands[:2]]
     if any(operand.dtype != fake.dtype for operand in operands):
         return None
     letters = _letters(machine, [left, right], out, operands)
@@ -73,7 +73,39 @@ def matrix_product(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     sizes = tuple(letters.size(*part) for part in (letters.batch, letters.rows, letters.inner, letters.columns))
     form = (fake.dtype, fake.device, fake.requires_grad)
     made = machine.intern(Product(dims, *form, a, b, sizes, turned, p))
-    return _as_tensor(machine, made, out, letters, (machine.dims(fake, node), *form))
+    made_of = (machine.dims(fake, node), *form)
+    whole = _as_tensor(machine, made, out, letters, made_of)
+    return whole if len(call.operands) == 2 else _with_bias(machine, whole, machine.term(call.operands[2].node, node))
+
+
+def _of_layer(call: Call) -> tuple[list[list[str]], list[str]] | None:
+    """The same letters of ``linear``, whose weight is the document's own, as of ``x @ weight.T``."""
+    ranks = [operand.rank for operand in call.operands]
+    if call.op != "linear" or len(ranks) not in (2, 3) or ranks[1] != 2 or (len(ranks) == 3 and ranks[2] != 1):
+        return None
+    ahead = [f".{d}" for d in range(ranks[0] - 1)]
+    return [[*ahead, "i"], ["o", "i"]], [*ahead, "o"]
+
+
+def _with_bias(machine: Machine, whole: Term, bias: Term) -> Term | None:
+    if bias.dtype != whole.dtype:
+        return None
+    at = coordinates(whole.dims)
+    parts = (machine.read(whole, at), machine.read(bias, at[-1:]))
+    return machine.intern(
+        Applied(
+            whole.dims,
+            whole.dtype,
+            whole.device,
+            whole.grad or bias.grad,
+            torch.add,
+            False,
+            frozen(parts),
+            (),
+            False,
+            False,
+        )
+    )
 
 
 def _norm(call: Call) -> float | None:
