@@ -16,7 +16,7 @@ from packpass import markers
 from packpass._compat import hint_of, statically_known_true
 from packpass.semantics import call_of, example
 from packpass.semantics.build import Builder
-from passes.document_loops.boundaries import boundary_vector, summed_up, unchanged
+from passes.document_loops.boundaries import boundary_vector, check_split, summed_up, unchanged
 from passes.document_loops.find import Decided, OtherLengths, decide, same_length
 from passes.document_loops.fitting import index_entries
 from passes.document_loops.machine import Machine
@@ -78,8 +78,10 @@ class Cropped:
         it."""
         cuts = [user for user in row.users if user in self.loop.nodes and _cuts_documents(user, row, dim)]
         extent = build.call(torch.ops.aten.sym_size.int, row, dim)
-        split = any(user.target is markers.SPLIT_GET for user in cuts)
-        fits = build.call(operator.eq if split else operator.le, size, extent)
+        for user in cuts[:1]:
+            if user.target is markers.SPLIT_GET:  # torch splits a row only where its lengths fill it
+                check_split(build.call, row, user.args[1], dim)  # type: ignore[arg-type]
+        fits = build.call(operator.le, size, extent)
         if not statically_known_true(example(fits)):
             build.call(torch.ops.aten._assert_scalar.default, fits, TOO_SHORT)
         view = build.call(torch.narrow, row, dim, 0, size)
