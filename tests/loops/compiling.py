@@ -49,9 +49,13 @@ def hold_against_eager(
     grad: bool = True,
     exact: bool | None = None,
     device: str = "cpu",
+    eager: Callable[..., Any] | None = None,
 ) -> None:
-    """Raise ``AssertionError`` naming the size at which the compiled program does anything else than eager."""
-    eager = prog.instance(device)
+    """Raise ``AssertionError`` naming the size at which the compiled program does anything else than eager.
+
+    ``eager``: the program that has seen the same calls as ``fn``, if that keeps something between calls.
+    """
+    eager = prog.instance(device) if eager is None else eager
     before: list[Shape] = []
     for shape in shapes:
         before.append(shape)

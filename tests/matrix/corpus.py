@@ -96,10 +96,10 @@ def _shapes(prog: loops.Program) -> list[loops.Shape]:
 
 def _loop_held(prog: loops.Program, compiled: Compile, shapes: list[loops.Shape]) -> Found:
     compiling.fresh()
-    fn, found = compiled(prog), Found()
+    fn, eager, found = compiled(prog), prog.instance(), Found()
     for shape in shapes:
         try:
-            compiling.hold_against_eager(prog, fn, [shape])
+            compiling.hold_against_eager(prog, fn, [shape], eager=eager)
         except AssertionError as error:
             raised = error.__cause__  # the harness chains what the compiled program raised, and nothing else
             found.outcome, found.detail = (RAISED, f"{shape}: {_words(raised)}") if raised else (WRONG, _words(error))
