@@ -63,8 +63,7 @@ class Store:
     made_of: Any = None
     """If not, the `parts.Pieces` that it is for documents of every length, until it is written."""
     point_fills: tuple[tuple[str, Any], ...] = ()
-    """The last writes were a scalar to ``cu[i+1] - 1`` ("end") or ``cu[i]`` ("start"), whatever the length; to slices
-    of one slot there ("last", "first")."""
+    """The last writes were a scalar to ``cu[i+1] - 1`` ("end"; "last" as a slice) or ``cu[i]`` ("start"; "first")."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
