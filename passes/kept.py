@@ -29,7 +29,7 @@ from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.pointwise import slot_by_slot
 from passes.building import Builder
 from passes.document_loops.boundaries import boundary_vector, check_split, summed, unchanged
-from passes.document_loops.find import same_length
+from passes.document_loops.lengths import same_length
 from passes.kept_apart import take_apart
 from passes.kept_put import put_back, puts, write_part, written_row
 from passes.loops import LoopFound, find, only_asserted

@@ -29,7 +29,7 @@ from packpass.semantics import call_of, example, op_name, storage
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.memory import copied
 from passes.building import Builder
-from passes.document_loops.find import same_length
+from passes.document_loops.lengths import same_length
 from passes.loops import LoopFound, find
 from passes.nodes import ahead
 from passes.refused import Refused

@@ -74,7 +74,6 @@ from packpass.capture.state import (
 from packpass.capture.watch import watch_items
 from packpass.decisions.records import RefusedError
 from packpass.semantics.names import name_of_target
-from packpass.semantics.sizes import TAKING_SIZES
 
 __all__ = [
     "GROUPS",
@@ -260,8 +259,8 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
     if current_frame().seeks and function in _READING:
         watch_items(tx, args)
         lifted.watch(tx, args[0] if args and function is int else None)
-    elif current_frame().seeks and name_of_target(function) in TAKING_SIZES:
-        counts.watch(tx, [*args, *kwargs.values()])
+    elif current_frame().seeks:
+        counts.watch(tx, name_of_target(function), [*args, *kwargs.values()])
     if current_frame().mode is Mode.PROBE:
         calls.watch(tx, function, args, kwargs)
     if current_frame().mode in LOOP_MODES:

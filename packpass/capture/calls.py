@@ -100,8 +100,8 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if name == "item" and current_frame().seeks and is_scalar(tensor):
         watch_item(tx, tensor)
         lifted.watch(tx, tensor)
-    if name in TAKING_SIZES and current_frame().seeks:
-        counts.watch(tx, [*args, *kwargs.values()])
+    if current_frame().seeks:
+        counts.watch(tx, name, [*args, *kwargs.values()])
     if name in OF_MEMORY and mode in LOOP_MODES and _is_of_a_list(tensor):
         raise refuse("list-use", f"{name}() of a document: how it lies in memory is not known", location_of(tx))
     if mode is Mode.PROBE:

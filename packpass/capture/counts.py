@@ -17,8 +17,8 @@ from packpass._compat import statically_known_true
 from packpass.capture import sized
 from packpass.capture.dynamo import ListVariable, SymNodeVariable, TensorVariable, TupleVariable, variable
 from packpass.capture.state import active
-from packpass.capture.watch import is_scalar, watch_items
-from packpass.semantics.sizes import OF_SIZES_ALONE
+from packpass.capture.watch import is_scalar, watch_item
+from packpass.semantics.sizes import OF_SIZES_ALONE, TAKING_SIZES
 
 _SIZES_ALONE = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)
 """Functions whose positional arguments are sizes, alone or as one tuple."""
@@ -41,14 +41,16 @@ def call_method(tx: Any, name: str, tensor: Any, *args: Any, **kwargs: Any) -> A
     return None if given is None else tensor.call_method(tx, name, given, kwargs)
 
 
-def watch(tx: Any, args: Any) -> None:
-    """The arguments of what takes sizes, before a loop is looked for: tensors among them are read as numbers, as
+def watch(tx: Any, name: str, args: Any) -> None:
+    """The arguments of what may take sizes, while a loop is looked for: tensors among them are read as numbers, as
     ``torch.zeros(cu[-1])`` does. Torch's fakes fail there as soon as lengths are dynamic."""
-    for arg in (value.realize() for value in args):
-        if isinstance(arg, (ListVariable, TupleVariable)) and type(arg.items) is list:
-            watch(tx, arg.items)
-        else:
-            watch_items(tx, [arg])
+
+    def read(tensor: Any) -> Any:
+        watch_item(tx, tensor)
+        return tensor
+
+    for arg in args if name in TAKING_SIZES else ():
+        numbered(arg.realize(), read)
 
 
 def _note_widths(args: Any, count: int | None) -> None:

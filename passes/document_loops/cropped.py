@@ -13,12 +13,13 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass._compat import hint_of, statically_known_true
+from packpass._compat import statically_known_true
 from packpass.semantics import call_of, example
 from packpass.semantics.build import Builder
 from passes.document_loops.boundaries import boundary_vector, check_split, summed_up, unchanged
-from passes.document_loops.find import Decided, OtherLengths, decide, same_length
+from passes.document_loops.find import Decided, OtherLengths, decide
 from passes.document_loops.fitting import index_entries
+from passes.document_loops.lengths import no_longer, same_length
 from passes.document_loops.machine import Machine
 from passes.loops import LoopFound
 
@@ -59,7 +60,7 @@ class Cropped:
         rows = list(dict.fromkeys(refused.rows))
         extents = [example(row).shape[dim] for row, dim in rows]
         begin = self.loop.iterations[0][0]
-        at = next((k for k, e in enumerate(extents) if all(_is_shorter(e, other) for other in extents)), None)
+        at = next((k for k, e in enumerate(extents) if all(no_longer(e, other) for other in extents)), None)
         if at is None:
             at = next((k for k, e in enumerate(extents) if _is_last(e, refused.machine, begin)), None)
         if at is None:
@@ -88,14 +89,6 @@ class Cropped:
         for user in cuts:
             user.replace_input_with(row, view)
             self._replaced.append((user, row, view))
-
-
-def _is_shorter(extent: Any, other: Any) -> bool:
-    """Is a size no more than another one? Where torch knows no more than what they are now, a guard settles it."""
-    if statically_known_true(extent <= other):
-        return True
-    hints = [hint_of(size) for size in (extent, other)]
-    return None not in hints and hints[0] <= hints[1] and bool(extent <= other)  # type: ignore[operator]
 
 
 def _cuts_documents(user: fx.Node, row: fx.Node, dim: int) -> bool:

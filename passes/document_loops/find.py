@@ -11,7 +11,6 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass._compat import hint_of, statically_known_true
 from packpass.semantics import example
 from passes.document_loops import (  # noqa: F401  (fills the rule table)
     masked,
@@ -50,6 +49,7 @@ from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.filled_up import filled_up
 from passes.document_loops.fitting import Fit, fit_of
 from passes.document_loops.integers import Affine, Bound, Boundaries, Check, Index
+from passes.document_loops.lengths import same_length
 from passes.document_loops.looked_at import seen, sizes_are_known
 from passes.document_loops.machine import (
     Document,
@@ -303,15 +303,6 @@ def conclude(
     no_escape(loop, label)
     found = dataclasses.replace(found, checks=tuple(first.checks))
     return dataclasses.replace(found, row_node=rows[0].node, row_dim=_position(rows[0])) if rows else found
-
-
-def same_length(a: Any, b: Any) -> bool:
-    """Are two sizes equal? Torch gives inputs of varying length one symbol each, even where their sizes agree; a loop
-    that cuts both is the place to settle that they do (by a guard, as adding the two tensors would)."""
-    if statically_known_true(a == b):
-        return True
-    hints = [hint_of(size) for size in (a, b)]
-    return None not in hints and hints[0] == hints[1] and bool(a == b)
 
 
 def _position(row: Row | Block, dim: int | None = None) -> int:

@@ -56,9 +56,7 @@ class OwnProduct(Term):
 def _slots(emitter: Emitter) -> fx.Node:
     """int64 [N + 1]: slots of every document, with those in front of the first; and those behind the last."""
     call = emitter.call
-    cu = call("long", emitter.cu, method=True)
-    own = call(torch.diff, cu)
-    own = call(torch.nn.functional.pad, own, (0, 1))
+    cu, own = (call("long", part, method=True) for part in (emitter.cu, emitter.lengths()))
     front = call(operator.getitem, cu, slice(0, 1))
     behind = call(operator.add, call(torch.neg, call(operator.getitem, cu, slice(-1, None))), emitter.total)
     numbers = emitter.entries()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,6 +49,10 @@ class Product:
     letters: tuple[tuple[str, ...], tuple[str, ...]]
     out: tuple[str, ...]
     sizes: dict[str, Any]
+
+    def size(self, word: tuple[str, ...], letter: str) -> Any:
+        """Numbers of an operand, or of the result, for each slot of ``letter``."""
+        return math.prod(self.sizes[a] for a in word if a != letter)
 
 
 def _product(node: fx.Node) -> Product | None:
@@ -330,9 +333,7 @@ def _of_slots(machine: Machine, node: fx.Node, found: Product, slots: dict[int, 
     summed = letter not in found.out
     want = example(node).dtype
     exact = exact_type(want) if summed else want
-    if summed and math.prod(sizes) > _MOST * max(
-        math.prod(found.sizes[a] for a in word if a != letter) for word in found.letters
-    ):
+    if summed and math.prod(sizes) > _MOST * max(found.size(word, letter) for word in found.letters):
         raise _refused(node, "it is summed up over the slots of a document, and too large for each of them")
     if not summed and _is_too_large(found, slots, letter):
         return _of_own_matrix(machine, node, found, slots)
@@ -365,12 +366,9 @@ def _of_slots(machine: Machine, node: fx.Node, found: Product, slots: dict[int, 
 
 def _is_too_large(found: Product, slots: dict[int, str], letter: str) -> bool:
     """Is a document's own operand, the weights of an expert, say, much larger than all that its slots have?"""
-
-    def size(word: Sequence[str]) -> Any:
-        return math.prod(found.sizes[a] for a in word if a != letter)
-
-    largest = max(size(word) for word in (found.out, *(found.letters[k] for k in slots)))
-    return any(size(word) > _MOST * largest for k, word in enumerate(found.letters) if k not in slots)
+    largest = max(found.size(word, letter) for word in (found.out, *(found.letters[k] for k in slots)))
+    others = [word for k, word in enumerate(found.letters) if k not in slots]
+    return any(found.size(word, letter) > _MOST * largest for word in others)
 
 
 def _of_own_matrix(machine: Machine, node: fx.Node, found: Product, slots: dict[int, str]) -> Any:

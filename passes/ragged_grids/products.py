@@ -73,8 +73,7 @@ def matrix_product(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     sizes = tuple(letters.size(*part) for part in (letters.batch, letters.rows, letters.inner, letters.columns))
     form = (fake.dtype, fake.device, fake.requires_grad)
     made = machine.intern(Product(dims, *form, a, b, sizes, turned, p))
-    made_of = (machine.dims(fake, node), *form)
-    whole = _as_tensor(machine, made, out, letters, made_of)
+    whole = _as_tensor(machine, made, out, letters, (machine.dims(fake, node), *form))
     return whole if len(call.operands) == 2 else _with_bias(machine, whole, machine.term(call.operands[2].node, node))
 
 
@@ -90,22 +89,9 @@ def _of_layer(call: Call) -> tuple[list[list[str]], list[str]] | None:
 def _with_bias(machine: Machine, whole: Term, bias: Term) -> Term | None:
     if bias.dtype != whole.dtype:
         return None
-    at = coordinates(whole.dims)
+    at, form = coordinates(whole.dims), (whole.dims, whole.dtype, whole.device, whole.grad)
     parts = (machine.read(whole, at), machine.read(bias, at[-1:]))
-    return machine.intern(
-        Applied(
-            whole.dims,
-            whole.dtype,
-            whole.device,
-            whole.grad or bias.grad,
-            torch.add,
-            False,
-            frozen(parts),
-            (),
-            False,
-            False,
-        )
-    )
+    return machine.intern(Applied(*form, torch.add, False, frozen(parts), (), False, False))
 
 
 def _norm(call: Call) -> float | None:

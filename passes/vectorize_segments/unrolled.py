@@ -19,8 +19,9 @@ from packpass.semantics import example, op_name, storage
 from packpass.semantics.effects import CHECKS, mutated_after, written_inputs
 from passes.document_loops.appended import appended_value
 from passes.document_loops.boundaries import boundary_vector, lengths_of
-from passes.document_loops.find import Decided, _same_effects, conclude, same_length
+from passes.document_loops.find import Decided, _same_effects, conclude
 from passes.document_loops.integers import FULL, Affine, Bound, Boundaries
+from passes.document_loops.lengths import same_length
 from passes.document_loops.machine import Document, Machine
 from passes.document_loops.op_names import name_of
 from passes.document_loops.step import step
