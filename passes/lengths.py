@@ -33,6 +33,7 @@ from passes.numbered import with_sorted_rows
 from passes.picked import with_picked_in_order
 from passes.prune import prune
 from passes.single_parts import without_single_parts
+from passes.sums_in_front import with_running_sums
 from passes.turned_in_place import with_turned_views
 
 _COUNTING = frozenset(
@@ -53,6 +54,7 @@ def prepare_lengths(graph: fx.Graph) -> None:
     with_picked_in_order(graph)
     with_kept_rows(graph)
     with_whole_masks(graph)
+    with_running_sums(graph)
     unify_lengths(graph)
     without_entries(graph)
     drop_counting_loops(graph)

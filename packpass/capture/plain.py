@@ -58,6 +58,12 @@ def bounds(documents: Any, key: Any) -> Any:
     _never(documents, key)
 
 
+def front(documents: Any, key: Any) -> Any:
+    """Where a slice ends that takes the entries in front of a document: ``[:i]`` and ``[: i + 1]`` of a list of
+    numbers, in a loop over them; None for any other."""
+    _never(documents, key)
+
+
 def take(documents: Any) -> Any:
     """Somebody goes through an iterator: refuses the loop if somebody has before."""
     _never(documents)
@@ -100,6 +106,9 @@ class Documents:
         if isinstance(key, slice):
             if steps(self, key):
                 return every(self, key)
+            stop = front(self, key)
+            if stop is not None:
+                return Documents(stop, self.get, self.kind, self.calls, self.origin[:stop])
             first, last = bounds(self, key)
             get = self.get
             part = Documents(

@@ -258,6 +258,21 @@ def _bounds(tx: Translator, documents: Value, key: Value) -> Value:
     return TupleVariable([constant(first), constant(-1 * last if last else 0)], mutation_type=ValueMutationNew())
 
 
+def _front(tx: Translator, documents: Value, key: Value) -> Value:
+    """`plain.front`."""
+    key, origin = key.realize(), attribute(tx, documents, "origin")
+    assert isinstance(key, SliceVariable)
+    start, stop, step = (item.realize() for item in key.items)
+    whole = all(
+        item.is_python_constant() and item.as_python_constant() in (None, one) for item, one in ((start, 0), (step, 1))
+    )
+    if not whole or origin.is_python_constant() or not isinstance(stop, SymNodeVariable):
+        return constant(None)
+    length = length_of(tx, documents)
+    known = any(_in_range(expression(stop) - more, length) for more in (0, 1))
+    return stop if known else constant(None)
+
+
 def can_be_picked(tx: Translator, documents: Value) -> bool:
     pick = attribute(tx, documents, "pick")
     return not (pick.is_python_constant() and pick.as_python_constant() is None)
@@ -347,6 +362,7 @@ QUESTIONS: dict[Any, Callable[..., Any]] = {
     plain.advance: _advance,
     plain.position: _position,
     plain.bounds: _bounds,
+    plain.front: _front,
     plain.steps: _steps,
     plain_parts.ends_of_part: _ends_of_part,
     plain.take: take,

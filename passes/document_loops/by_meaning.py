@@ -63,7 +63,7 @@ def by_meaning(machine: Machine, node: fx.Node) -> Any:
         term = _whole(machine, node, segments[0], packed <= means.traits.zero_gradient, int(dims[0] or 0), fills)
     except Refused:  # an argument is a number of the document
         return NotImplemented
-    exact = all(s.store.exact for s in segments)
+    least = max(s.store.least for s in segments)
     made = []
     for at, (dim, shared) in enumerate(zip(dims, memory, strict=True)):
         part: Any = term
@@ -71,9 +71,9 @@ def by_meaning(machine: Machine, node: fx.Node) -> Any:
             part = machine.intern(Apply(operator.getitem, False, (term, at), (), dim))  # type: ignore[arg-type]
         rank = call.results[at].dim()
         if shared is None:
-            made.append(machine.fresh(part, rank, segments[0].window, exact=exact))
+            made.append(machine.fresh(part, rank, segments[0].window, least=least))
         else:
-            store = Store(part, segments[0].window, parent=(shared.store, shared.store.version), exact=exact)
+            store = Store(part, segments[0].window, parent=(shared.store, shared.store.version), least=least)
             made.append(Segment(store, segments[0].window, rank))
     return tuple(made) if call.several else made[0]
 

@@ -50,7 +50,7 @@ def _document(machine: Machine, node: fx.Node, segment: Segment, op: str, same: 
     elif not same:
         term = Apply("to", True, (term, example(node).device, example(node).dtype), (), segment.dim)
     if op in _NEW or not same:
-        return machine.fresh(term, segment.rank, segment.window, exact=segment.store.exact)
+        return machine.fresh(term, segment.rank, segment.window, least=segment.store.least)
     return machine.view(term, segment.rank, segment)
 
 

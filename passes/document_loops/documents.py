@@ -23,7 +23,7 @@ from passes.document_loops.machine import (
     Segment,
     Slot,
 )
-from passes.document_loops.moved import common_window
+from passes.document_loops.moved import common_window, together
 from passes.document_loops.op_names import label
 from passes.document_loops.rules import bound_arguments, minds_unread, only_documented
 from passes.document_loops.terms import (
@@ -253,7 +253,7 @@ def combine(machine: Machine, node: fx.Node, name: str, target: Any, method: boo
     if segments:
         if isinstance(shared, Segment):
             return machine.view(term, fake.dim(), shared)
-        return machine.fresh(term, fake.dim(), window, exact=all(s.store.exact for s in segments))
+        return machine.fresh(term, fake.dim(), window, least=together(segments))
     return document(machine, term) if shared is None else document_view(machine, term, shared)
 
 

@@ -58,12 +58,17 @@ class Store:
     version: int = 0
     turn: int = 0
     """Which write of the body the last one was."""
-    exact: bool = True
-    """Is it as long as the document? (A cat that refills what it cut off is longer for shorter documents.)"""
+    least: int = 0
+    """So many slots at least, also of shorter documents: a cat that refills what it cut off has them."""
     made_of: Any = None
     """If not, the `parts.Pieces` that it is for documents of every length, until it is written."""
     point_fills: tuple[tuple[str, Any], ...] = ()
     """The last writes were a scalar to ``cu[i+1] - 1`` ("end"; "last" as a slice) or ``cu[i]`` ("start"; "first")."""
+
+    @property
+    def exact(self) -> bool:
+        """Is it as long as the document?"""
+        return self.least == 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,14 +92,6 @@ class Padded:
     left: int
     right: int
     fill: Any
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Longer:
-    """A document with ``behind`` more slots at its end, of which only that they are cut off again is understood."""
-
-    segment: Segment
-    behind: int
 
 
 @dataclasses.dataclass(eq=False)
@@ -265,13 +262,13 @@ class Machine:
         guarded: Term = self.intern(Guard(term, window, dim, fill, self.reach if self.reach.misses_slots else EVERY))
         return guarded
 
-    def fresh(self, term: Term, rank: int, window: Window = FULL, exact: bool = True, made_of: Any = None) -> Segment:
+    def fresh(self, term: Term, rank: int, window: Window = FULL, least: int = 0, made_of: Any = None) -> Segment:
         """A new tensor that nothing else refers to."""
-        return Segment(Store(self.intern(term), window, exact=exact, made_of=made_of), window, rank)
+        return Segment(Store(self.intern(term), window, least=least, made_of=made_of), window, rank)
 
     def view(self, term: Term, rank: int, of: Segment) -> Segment:
         """A tensor that may share memory with ``of`` under another shape."""
-        store = Store(self.intern(term), of.window, parent=(of.store, of.store.version), exact=of.store.exact)
+        store = Store(self.intern(term), of.window, parent=(of.store, of.store.version), least=of.store.least)
         return Segment(store, of.window, rank)
 
     def read(self, segment: Segment, node: fx.Node) -> Term:

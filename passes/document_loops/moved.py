@@ -47,7 +47,7 @@ class Moved(Term):
 
     def emit(self, emitter: Emitter) -> fx.Node:
         """The row, gathered at once."""
-        start, count = self.source[0], _count(self.source)
+        start, slots = self.source[0], count(self.source)
 
         def numbers(value: Affine) -> fx.Node:
             return vector_of(emitter, value, torch.int64)
@@ -59,7 +59,7 @@ class Moved(Term):
         def spread(numbers: fx.Node) -> fx.Node:
             return emitter.call(_ops.segment_spread.default, numbers, emitter.cu, emitter.total)
 
-        alone = emitter.call(operator.eq, spread(numbers(count)), 1)
+        alone = emitter.call(operator.eq, spread(numbers(slots)), 1)
         places = emitter.call(torch.where, alone, spread(first), places)
         places = emitter.call(torch.where, emitter.mask(Window(between=self.target)), places, -1)
         made: fx.Node = emitter.call(_ops.gather_places.default, emitter.node(self.of), places, self.dim)
@@ -91,7 +91,8 @@ def ends_of(documents: tuple[Boundaries, int], window: Window) -> Ends:
     return start, start.plus(shorter)
 
 
-def _count(ends: Ends) -> Affine:
+def count(ends: Ends) -> Affine:
+    """How many slots there are between two ends."""
     return ends[1].plus(ends[0], -1)
 
 
@@ -111,24 +112,30 @@ def meets(machine: Machine, segments: Sequence[Segment]) -> bool:
     return known and any(window.between is not None for window in windows) and len(set(windows)) > 1
 
 
+def together(segments: Sequence[Segment]) -> int:
+    """The slots that a call slot by slot has at least, where its operands have those: one slot goes with none, too."""
+    least = {segment.store.least for segment in segments}
+    return max(least) if least != {0, 1} else 0
+
+
 def common_window(machine: Machine, segments: Sequence[Segment]) -> Window:
     """The slots on which the result of a call slot by slot stands: those of an operand that is no single slot; of
     operands that may be of several lengths, as many as torch makes of them."""
     if not meets(machine, segments):
         return next((s.window for s in segments if s.window.plain), segments[0].window)
-    counts = [_count(ends_of(machine.boundaries, segment.window)) for segment in segments]
+    counts = [count(ends_of(machine.boundaries, segment.window)) for segment in segments]
 
-    def together(one: Affine, other: Affine) -> Affine:
+    def broadcasted(one: Affine, other: Affine) -> Affine:
         return one if one == other else Affine.of(Derived(broadcast, (one, other)))
 
-    return Window(between=(Affine(), functools.reduce(together, counts)))
+    return Window(between=(Affine(), functools.reduce(broadcasted, counts)))
 
 
 def onto(machine: Machine, segment: Segment, term: Term, window: Window, op: str | None = None) -> Term:
     """``term``, the content of the segment, on the slots of ``window``: of which there must be as many (``op``: "eq"),
     or no more ("le"); else as many, where it is no slot alone."""
     source, target = (ends_of(machine.boundaries, w) for w in (segment.window, window))
-    have, want = _count(source), _count(target)
+    have, want = count(source), count(target)
     if have != want:
         message = "packpass: parts of a document that are combined have different lengths"
         reached = have if op is not None else Affine.of(Derived(broadcast, (have, want)))

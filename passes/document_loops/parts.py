@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 _ops = torch.ops.packpass
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Longer:
+    """A document with ``behind`` more slots at its end, of which only that they are cut off again is understood."""
+
+    segment: Segment
+    behind: int
+
+
 class OtherDocuments(Refused):
     """A part of a document is no window that all documents have: the loop may go by the lengths of these parts."""
 

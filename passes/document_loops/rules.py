@@ -30,7 +30,7 @@ from passes.document_loops.machine import (
     Segment,
     frozen_args,
 )
-from passes.document_loops.moved import common_window, meets
+from passes.document_loops.moved import common_window, meets, together
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.terms import Apply, Outside, map_args
 from passes.refused import Refused
@@ -265,7 +265,7 @@ def _apply(
         source = next(a for a in node.all_input_nodes if isinstance(machine.value(a), Segment))
         if example(source).dtype == example(node).dtype:
             return machine.view(term, rank, first)
-    return machine.fresh(term, rank, window, exact=all(s.store.exact for s in segments))
+    return machine.fresh(term, rank, window, least=together(segments))
 
 
 def in_place(machine: Machine, node: fx.Node) -> Any:

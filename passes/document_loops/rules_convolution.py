@@ -19,8 +19,9 @@ from packpass.semantics import example
 from packpass.semantics.bound_mixers import Convolution, convolution_of
 from passes.document_loops.documents import cast
 from passes.document_loops.integers import FULL
-from passes.document_loops.machine import Longer, Machine, Padded, Segment
+from passes.document_loops.machine import Machine, Padded, Segment
 from passes.document_loops.op_names import label
+from passes.document_loops.parts import Longer
 from passes.document_loops.rules import outside_call, rule
 from passes.document_loops.terms import Apply, Outside, Positions, Roll, Term
 from passes.refused import Refused

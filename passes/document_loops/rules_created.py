@@ -203,7 +203,7 @@ def _like(machine: Machine, node: fx.Node) -> Any:
         term = spread(machine, cast(machine, as_term(machine, fill, node), have, fake.dtype), (), first.dim, node)
         base = machine.intern(Apply(torch.empty_like, False, (machine.read(first, node),), (), first.dim))
         wide = Apply("expand_as", True, (term, base), (), first.dim)
-        return machine.fresh(wide, first.rank, first.window, exact=first.store.exact)
+        return machine.fresh(wide, first.rank, first.window, least=first.store.least)
     _, term, _ = source(machine, node)
     kwargs = tuple(sorted(node.kwargs.items()))
     return document(machine, Apply(node.target, node.op == "call_method", (term, *node.args[1:]), kwargs, 0))

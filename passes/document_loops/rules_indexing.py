@@ -33,7 +33,7 @@ from passes.document_loops.row_slots import numbered_slot
 from passes.document_loops.row_windows import window_of_row, write_window
 from passes.document_loops.rules import documents, rule
 from passes.document_loops.rules_documents import assign_document, part_of_row
-from passes.document_loops.slots import set_slot
+from passes.document_loops.slots import flattened_in_front, set_slot
 from passes.document_loops.spaced import spaced
 from passes.document_loops.terms import Apply, Outside, Term
 from passes.document_loops.windows import locate, outer_row, outer_slot
@@ -260,6 +260,7 @@ def assign(
 ) -> None:
     if isinstance(value, Affine) and value.is_const:
         value = value.const
+    value = flattened_in_front(machine, value, segment, node)
     if isinstance(window, str):
         if is_per_document(value):
             if window in ("first", "last"):

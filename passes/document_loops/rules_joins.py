@@ -81,7 +81,7 @@ def _cat(machine: Machine, node: fx.Node) -> Any:
         raise Refused("no-rule", "cat of a segment with an outside tensor has no rule", node)
     terms = tuple(machine.aligned(s, first.window, node) for s in segments)
     term = Apply(torch.cat, False, (terms, at - first.rank), (), first.dim)
-    return machine.fresh(term, first.rank, first.window, exact=all(s.store.exact for s in segments))
+    return machine.fresh(term, first.rank, first.window, least=max(s.store.least for s in segments))
 
 
 def slots_alike(segments: list[Segment], node: fx.Node) -> Segment:
@@ -154,9 +154,9 @@ def _completed(machine: Machine, node: fx.Node, values: list[Any]) -> Segment | 
         moved = cast(machine, machine.aligned(rest, target, node), of_rest, want)
         block = _constant_block(machine, few, rest.dim)
         if block is not None and block[0] == k:
-            return machine.fresh(Fill(moved, target, block[1], rest.dim), rest.rank, exact=False)
+            return machine.fresh(Fill(moved, target, block[1], rest.dim), rest.rank, least=k)
         if isinstance(few, Outside) and k == 1 and of_few == want and _is_one(machine, few, rest):
-            return machine.fresh(Assign(moved, opened, few, rest.dim), rest.rank, exact=False)
+            return machine.fresh(Assign(moved, opened, few, rest.dim), rest.rank, least=k)
         if isinstance(few, Segment) and few.window == opened and few.store.exact:
             base = cast(machine, machine.read(few, node), of_few, want)
             return machine.fresh(Assign(base, target, moved, rest.dim), rest.rank)
@@ -182,7 +182,7 @@ def _cat_shift(machine: Machine, node: fx.Node, values: list[Any], dim: int) -> 
         term = cast(machine, machine.read(part, node), dtypes[at], example(node).dtype)  # the other part may promote it
         block = _constant_block(machine, other, dim)
         if block is not None and block[0] == k:
-            return machine.fresh(Roll(term, shift, block[1], dim), part.rank, exact=False)
+            return machine.fresh(Roll(term, shift, block[1], dim), part.rank, least=k)
         near, far = (Window(last=1), Window(first=1)) if left else (Window(first=1), Window(last=1))
         for window in (near, far):
             number = _constant_part(machine, other, window, dtypes[1 - at])
@@ -263,10 +263,11 @@ def _pad_shift(machine: Machine, node: fx.Node, padded: Padded) -> Segment | Non
     w, term = value.window, machine.read(value, node)
     for k in (right, left):
         if k >= 1 and (w, left, right) in ((Window(front=k), 0, k), (FULL, -k, k)):
-            return machine.fresh(Roll(term, -k, number, value.dim), value.rank, exact=False)
+            return machine.fresh(Roll(term, -k, number, value.dim), value.rank, least=k)
         if k >= 1 and (w, left, right) in ((Window(back=k), k, 0), (FULL, k, -k)):
-            return machine.fresh(Roll(term, k, number, value.dim), value.rank, exact=False)
+            return machine.fresh(Roll(term, k, number, value.dim), value.rank, least=k)
     if w.plain and min(left, right) >= 0 and left + right == w.front + w.back > 0:
         kept = Window(left, right)
-        return machine.fresh(Fill(machine.aligned(value, kept, node), kept, number, value.dim), value.rank, exact=False)
+        term = Fill(machine.aligned(value, kept, node), kept, number, value.dim)
+        return machine.fresh(term, value.rank, least=left + right)
     return None

@@ -225,7 +225,7 @@ def picked_by_slots(machine: Machine, node: fx.Node) -> Any:
     index = (spread(machine, number, (), -1, node), operand(machine, picks, places.window, node, 0))
     rank = example(node).dim()
     term = Apply(operator.getitem, False, (as_term(machine, row, node), index), (), -rank)
-    return machine.fresh(machine.intern(term), rank, places.window, exact=places.store.exact)
+    return machine.fresh(machine.intern(term), rank, places.window, least=places.store.least)
 
 
 def _first_rows(machine: Machine, node: fx.Node, source: Outside, entries: list[Any]) -> Any:

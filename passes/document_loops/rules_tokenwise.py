@@ -97,8 +97,7 @@ def made(machine: Machine, node: fx.Node, term: Apply, like: Segment, alias: boo
 def _segment(machine: Machine, term: Apply, rank: int, like: Segment, alias: bool) -> Segment:
     if alias:
         return machine.view(term, rank, like)
-    exact = like.store.exact
-    return machine.fresh(term, rank, like.window, exact=exact)
+    return machine.fresh(term, rank, like.window, least=like.store.least)
 
 
 def unwritable(machine: Machine, term: Apply, rank: int) -> Segment:
@@ -150,7 +149,7 @@ def slot_by_slot(
 
 def exactly(result: Segment, found: list[Segment]) -> Segment:
     """A result is as long as the document only if all its operands are."""
-    result.store.exact = all(s.store.exact for s in found)
+    result.store.least = max(s.store.least for s in found)
     return result
 
 

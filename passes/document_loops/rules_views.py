@@ -13,6 +13,7 @@ from packpass.semantics.views import TRANSPOSING, permutation_of
 from passes.document_loops.documents import length, shared_size
 from passes.document_loops.integers import FULL, Affine, Bound
 from passes.document_loops.machine import OPAQUE, Machine, Segment, frozen_args
+from passes.document_loops.moved import count, ends_of
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.parts import Cut, sizes_of
 from passes.document_loops.rules import bound_arguments, documents, outside_call, rule
@@ -25,8 +26,9 @@ from passes.refused import Refused
 def _size(machine: Machine, node: fx.Node) -> Any:
     value, dim = machine.value(node.args[0]), argument(node, 1, "dim")
     if isinstance(value, Segment) and isinstance(dim, int) and dim % value.rank == value.rank + value.dim:
-        whole = value.window == FULL and value.store.exact and machine.boundaries is not None
-        if whole or value.window.between is not None:
+        if value.store.exact and machine.boundaries is not None:
+            return count(ends_of(machine.boundaries, value.window))
+        if value.window.between is not None:
             return length(machine, value.window)
     if isinstance(value, Cut) and isinstance(dim, int) and sizes_of(value, dim) is not None:
         return sizes_of(value, dim)

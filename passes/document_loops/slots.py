@@ -68,3 +68,15 @@ def _write(machine: Machine, segment: Segment, window: Window, term: Term, shape
         shape.insert(len(shape) + segment.dim + 1, 1)
     term = spread(machine, term, shape, segment.dim, node)
     machine.write(segment, window, machine.fresh(term, max(len(shape), -segment.dim), window), node)
+
+
+def flattened_in_front(machine: Machine, value: Any, target: Segment, node: fx.Node) -> Any:
+    """What is assigned, without the dimensions of one entry in front that ``target`` lacks: torch leaves them out."""
+    more = value.rank - target.rank if isinstance(value, Segment) else 0
+    given = node.args[-1]
+    if more < 1 or not isinstance(given, fx.Node):
+        return value
+    if not all(isinstance(size, int) and size == 1 for size in example(given).shape[:more]):
+        return value
+    term = machine.intern(Apply(torch.squeeze, False, (machine.read(value, node), tuple(range(more))), (), value.dim))
+    return machine.fresh(term, target.rank, value.window, value.store.least)

@@ -226,5 +226,5 @@ def _like(machine: Machine, result: Segment, term: Term, node: fx.Node) -> Segme
     operands = _operands(machine, node)
     if any(result.store is operand.store for operand in operands):
         return result  # the operand itself
-    store = Store(term, result.window, parent=result.store.parent, exact=result.store.exact)
+    store = Store(term, result.window, parent=result.store.parent, least=result.store.least)
     return Segment(store, result.window, result.rank)

@@ -17,7 +17,6 @@ from passes.document_loops.integers import FULL, Affine, Bound, Index, Invariant
 from passes.document_loops.machine import (
     Cell,
     Document,
-    Longer,
     Machine,
     Padded,
     Segment,
@@ -25,7 +24,7 @@ from passes.document_loops.machine import (
     selection,
 )
 from passes.document_loops.op_names import label
-from passes.document_loops.parts import between
+from passes.document_loops.parts import Longer, between
 from passes.document_loops.terms import DocRow, Outside, Roll
 from passes.refused import Refused
 

@@ -54,6 +54,7 @@ from . import (
     rewrite_slices,
     rewrite_slots,
     rewrite_subscripts,
+    rewrite_sums,
     rewrite_tails,
     rewrite_totals,
     rewrite_ways,
@@ -75,7 +76,8 @@ __all__ = [
     "rewrite_lengths", "rewrite_lists", "rewrite_longer", "rewrite_modes", "rewrite_neighbours",
     "rewrite_numbered", "rewrite_numbers", "rewrite_offsets", "rewrite_ordered", "rewrite_outgoing", "rewrite_outputs",
     "rewrite_pairs",
-    "rewrite_places", "rewrite_pooled", "rewrite_pooling", "rewrite_row_slots", "rewrite_row_windows", "rewrite_tails",
+    "rewrite_places", "rewrite_pooled", "rewrite_pooling", "rewrite_row_slots", "rewrite_row_windows",
+    "rewrite_sums", "rewrite_tails",
     "rewrite_rows", "rewrite_sequences", "rewrite_slices", "rewrite_slots",
     "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
 ]  # fmt: skip
