@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from packpass._compat import hint_of
 from packpass.semantics import argument, example
 from packpass.semantics.effects import open_autocasts
 from passes.document_loops.documents import as_term, spread
@@ -42,7 +43,8 @@ class OwnProduct(Term):
     def emit(self, emitter: Emitter) -> fx.Node:
         """One product for every document, of all its slots."""
         call, (row, weights) = emitter.call, (emitter.node(part) for part in (self.of, self.weights))
-        inner, columns = example(weights).shape[1:][:: -1 if self.turned else 1]
+        sized = [call(torch.ops.aten.sym_size.int, weights, 1 + d) for d in (0, 1)]
+        inner, columns = reversed(sized) if self.turned else sized
         slots = emitter.once("slots with those around", lambda: _slots(emitter))
         shared = [call(torch.full_like, slots, size) for size in (1, inner, columns)]
         sizes = call(torch.stack, (shared[0], slots, *shared[1:]), 1)
@@ -71,7 +73,7 @@ def own_product(machine: Machine, node: fx.Node, row: Segment, weights: fx.Node,
     fakes = [example(part) for part in (node, weights)]
     if row.rank != 2 or row.dim != -2 or row.window != FULL or not row.store.exact or fakes[1].dim() != 2:
         return None
-    if not isinstance(machine.value(weights), Document) or not all(type(size) is int for size in fakes[1].shape):
+    if not isinstance(machine.value(weights), Document) or any(hint_of(size) is None for size in fakes[1].shape):
         return None
     if fakes[0].dtype != fakes[1].dtype or open_autocasts(node.graph, node):
         return None

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass._compat import hint_of
 from packpass.ops._varlen_attention_gpu import takes
 from packpass.semantics import call_of, example
 from packpass.semantics.bound_mixers import attention_of
@@ -51,8 +52,8 @@ class Product:
     sizes: dict[str, Any]
 
     def size(self, word: tuple[str, ...], letter: str) -> Any:
-        """Numbers of an operand, or of the result, for each slot of ``letter``."""
-        return math.prod(self.sizes[a] for a in word if a != letter)
+        """Numbers of an operand, or of the result, for each slot of ``letter``; of a dynamic size as it is now."""
+        return math.prod(hint_of(self.sizes[a]) or 0 for a in word if a != letter)
 
 
 def _product(node: fx.Node) -> Product | None:
@@ -327,13 +328,12 @@ def _with_rows(
 def _of_slots(machine: Machine, node: fx.Node, found: Product, slots: dict[int, str], letter: str) -> Any:
     """The slots are one dimension of the product, or are summed up: computed slot by slot."""
     kept = (letter, *(a for a in found.out if a != letter))
-    sizes = [found.sizes[a] for a in kept[1:]]
-    if any(type(size) is not int for size in sizes):
+    if any(hint_of(found.sizes[a]) is None for word in (kept, *found.letters) for a in word if a != letter):
         return NotImplemented
     summed = letter not in found.out
     want = example(node).dtype
     exact = exact_type(want) if summed else want
-    if summed and math.prod(sizes) > _MOST * max(found.size(word, letter) for word in found.letters):
+    if summed and found.size(kept, letter) > _MOST * max(found.size(word, letter) for word in found.letters):
         raise _refused(node, "it is summed up over the slots of a document, and too large for each of them")
     if not summed and _is_too_large(found, slots, letter):
         return _of_own_matrix(machine, node, found, slots)

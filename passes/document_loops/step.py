@@ -12,6 +12,7 @@ from packpass.semantics.losses import OF_CLASSES
 from packpass.semantics.names import is_in_place
 from passes.document_loops.by_meaning import by_meaning, why_not
 from passes.document_loops.copied import copied
+from passes.document_loops.each import of_each
 from passes.document_loops.foreign import refuse_foreign
 from passes.document_loops.machine import PER_DOCUMENT, Machine, Segment
 from passes.document_loops.moved import meets, onto
@@ -72,6 +73,7 @@ def _interpret(machine: Machine, node: fx.Node) -> None:
         machine.restore(before)
         value = shared(machine, node)
         value = by_meaning(machine, node) if value is NotImplemented else value
+        value = of_each(machine, node) if value is NotImplemented else value
         machine.values[node] = taken_apart(machine, node, refused, step) if value is NotImplemented else value
 
 
