@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from passes.document_loops.emit import Emitter
 
 _ops = torch.ops.packpass
+_NEGATIVE = "packpass: a slice of another tensor ends at a negative number, which Python counts from the end"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,7 +66,8 @@ class Elsewhere(Term):
     at_end: bool
     reach: Reach
     window: Window
-    """The slots of the document that are there, if not all: its first ones, up to a number of its own."""
+    """The slots of the document that are there, if not all: its first ones, up to a number of its own, or all but some
+    in front and behind."""
 
     def emit(self, emitter: Emitter) -> fx.Node:
         """The slots, moved to where the row has those documents."""
@@ -113,14 +115,11 @@ class Elsewhere(Term):
             begins = emitter.call(torch.full_like, emitter.given, begins, dtype=torch.int64)
         if self.at_end:
             begins = emitter.call(torch.add, begins, extent)
-        slots = (
-            emitter.lengths()
-            if self.window.between is None
-            else vector_of(emitter, self.window.between[1], torch.int64)
-        )
-        ends = emitter.call(torch.add, begins, slots)
+        slots = self._slots(emitter)
+        first = emitter.call(torch.add, begins, self.window.front)
+        ends = emitter.call(torch.add, first, slots)
         inside = emitter.call(
-            torch.logical_and, emitter.call(operator.ge, begins, 0), emitter.call(operator.le, ends, extent)
+            torch.logical_and, emitter.call(operator.ge, first, 0), emitter.call(operator.le, ends, extent)
         )
         empty = emitter.call(operator.eq, slots, 0)
         allowed = emitter.call(torch.logical_and, inside, emitter.call(torch.logical_not, empty))
@@ -128,6 +127,15 @@ class Elsewhere(Term):
         message = "packpass: a document is longer than the part of another tensor that it is read from or written to"
         emitter.call(torch._assert_async, emitter.for_every_document(fits, self.reach), message)
         return begins
+
+    def _slots(self, emitter: Emitter) -> fx.Node:
+        """How many slots of every document are there."""
+        if self.window.between is not None:
+            return vector_of(emitter, self.window.between[1], torch.int64)
+        slots, missing = emitter.lengths(), self.window.front + self.window.back
+        if not missing:
+            return slots
+        return emitter.call(torch.clamp, emitter.call(operator.sub, slots, missing), min=0)
 
     def _extent(self, emitter: Emitter) -> Any:
         """The size along ``dim``, of one row if there are rows; those must be enough."""
@@ -187,6 +195,9 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
     few = None if at_end or machine.boundaries in (None, (documents, 0)) else first_slots(machine, length)
     if few is not None and not _is_beside(begin, machine.boundaries[0]) and counts_from_the_start(begin):
         return _segment(machine, base, entries, cut, row, begin, at_end, few)
+    part = None if at_end else _all_but(machine, base, begin, end, length, row)
+    if part is not None:
+        return _segment(machine, base, entries, cut, row, begin.plus(Affine.of(part.front), -1), at_end, part)
     if documents is None:
         return None
     known = machine.boundaries == (documents, 0)
@@ -201,9 +212,29 @@ def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | No
     if machine.boundaries != (documents, 0):
         return None
     if documents.made is not None and not never_negative(end):
-        message = "packpass: a slice of another tensor ends at a negative number, which Python counts from the end"
-        machine.require(end, "ge", Affine(), message, of_slices=True)
+        machine.require(end, "ge", Affine(), _NEGATIVE, of_slices=True)
     return _segment(machine, base, entries, cut, row, begin, at_end)
+
+
+def _all_but(
+    machine: Machine, base: fx.Node, begin: Affine, end: Affine, length: Affine, row: int | None
+) -> Window | None:
+    """``out[i, 1:n]`` beside documents of ``n`` slots, as these without some in front or behind; None for others.
+
+    The slots in front are left out where what is in front of them is there."""
+    known = length.length_of()
+    if known is None or known[1] >= 0 or not counts_from_the_start(begin):
+        return None
+    if row is None and _is_beside(begin, known[0]):
+        return None
+    if machine.boundaries is None:
+        machine.use((known[0], 0), base)
+    if machine.boundaries != (known[0], 0):
+        return None
+    front = min(begin.number or 0, -known[1])
+    if not never_negative(end):
+        machine.require(end, "ge", Affine(), _NEGATIVE, of_slices=True)
+    return Window(front=front, back=-known[1] - front)
 
 
 def anywhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | None = None) -> Segment | None:

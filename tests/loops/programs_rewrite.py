@@ -52,6 +52,7 @@ from . import (
     rewrite_row_windows,
     rewrite_rows,
     rewrite_sequences,
+    rewrite_shifted,
     rewrite_slices,
     rewrite_slots,
     rewrite_subscripts,
@@ -79,6 +80,6 @@ __all__ = [
     "rewrite_pairs",
     "rewrite_places", "rewrite_pooled", "rewrite_pooling", "rewrite_row_slots", "rewrite_row_windows",
     "rewrite_sums", "rewrite_tails",
-    "rewrite_rows", "rewrite_sequences", "rewrite_slices", "rewrite_slots",
+    "rewrite_rows", "rewrite_sequences", "rewrite_shifted", "rewrite_slices", "rewrite_slots",
     "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
 ]  # fmt: skip
