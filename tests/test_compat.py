@@ -311,6 +311,31 @@ def test_sizes_of_nobody_cannot_be_asked_for() -> None:
         assert _compat.assumptions(mode)
 
 
+def test_attempts_that_fail_are_not_logged() -> None:
+    told: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = told.append  # type: ignore[method-assign]
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+
+    def fail() -> None:
+        with _compat.sizes_of_nobody() as (_, size):
+            x = torch.empty(1, 3, size(0))
+            with pytest.raises(Exception, match="data-dependent|symbolic"):
+                torch.nn.functional.avg_pool1d(x, 2, 2, ceil_mode=True)
+
+    log.addHandler(handler)
+    try:
+        with _compat.untold_attempts():
+            with _compat.untold_attempts():
+                fail()
+            fail()
+        assert not told
+        fail()
+        assert told, "nothing is logged any more: untold_attempts is not needed on this torch"
+    finally:
+        log.removeHandler(handler)
+
+
 def test_sizes_of_anybody_say_what_was_asked() -> None:
     with _compat.sizes_of_anybody() as (mode, size):
         x = torch.empty(size(7), 3)

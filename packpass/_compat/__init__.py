@@ -79,6 +79,7 @@ from packpass._compat.symbolic import (
     sizes_of_nobody,
     statically_known_true,
     suppress_guards,
+    untold_attempts,
     without_fake_cache,
 )
 
@@ -147,6 +148,7 @@ __all__ = [
     "trace_artifact",
     "transforms_closed",
     "transforms_open",
+    "untold_attempts",
     "without_fake_cache",
     "wrap_backward",
 ]

@@ -7,6 +7,7 @@ import functools
 import io
 import itertools
 import keyword
+import logging
 import math
 import tokenize
 import weakref
@@ -343,3 +344,23 @@ def assumptions(mode: Any) -> list[str]:
     deferred = [str(check.expr) for checks in env.deferred_runtime_asserts.values() for check in checks]
     found = [str(guard.expr) for guard in env.guards] + [f"{old} is {new}" for old, new in env.replacements.items()]
     return found + [text for text in deferred if not (text[:5] in ("0 <= ", "1 <= ") and text[5:].isidentifier())]
+
+
+@contextlib.contextmanager
+def untold_attempts() -> Iterator[None]:
+    """Torch logs an error with two tracebacks for every operation that fails on fake tensors, whether somebody catches
+    the exception or not. Whoever captures loops tries operations, and says where one remains: here they are not
+    logged."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    if _not_raised in log.filters:
+        yield
+        return
+    log.addFilter(_not_raised)
+    try:
+        yield
+    finally:
+        log.removeFilter(_not_raised)
+
+
+def _not_raised(record: logging.LogRecord) -> bool:
+    return not record.exc_info

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from packpass._compat import size_oblivious
+from packpass._compat import size_oblivious, untold_attempts
 from packpass.capture import (
     calls,
     counts,
@@ -131,7 +131,7 @@ def _data(frame: FrameState | None) -> Iterator[None]:
             **_defaults(),
         }
     try:
-        with dynamo_config.patch(**settings):
+        with dynamo_config.patch(**settings), untold_attempts() if captured else contextlib.nullcontext():
             yield
     finally:
         active.stock_settings = stock
