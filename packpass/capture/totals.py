@@ -91,20 +91,48 @@ def _number(value: Any) -> Any:
     return value.as_python_constant() if isinstance(value, ConstantVariable) else None
 
 
-def _added(value: Any, before: Any) -> tuple[Any, Any] | None:
-    """``(what adds, what is added)`` if the tensor ``value`` is ``before`` plus or minus another one, or a number."""
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """``node`` adds ``share``, a node or a number, to what there is: ``add`` says how."""
+
+    node: fx.Node
+    add: Any
+    share: Any
+
+
+def _added(value: Any, before: Any) -> list[_Step] | None:
+    """How the tensor ``value`` is made of ``before`` by adding and subtracting others, or numbers; None if it is not.
+    All of it in place, or nothing."""
     node, known = tensor_node(value), tensor_node(before)
     known = _number(before) if known is None else known
-    call = call_of(node) if node is not None and type(known) in (int, float, fx.Node) else None
+    steps = _steps(node, known, _MOST) if node is not None and type(known) in (int, float, fx.Node) else None
+    later = steps[1:] if steps and type(known) is not fx.Node else steps  # nothing is added to a number in place
+    kinds = {(step.add in _IN_PLACE, step.add if step.add in _EXTREMES else None) for step in later or ()}
+    return steps if len(kinds) <= 1 else None
+
+
+_MOST = 8
+"""So many shares of one document are looked for."""
+
+
+def _steps(node: fx.Node, known: Any, most: int) -> list[_Step] | None:
+    call = call_of(node) if most else None
     if call is None or call.several or not isinstance(call.results[0], torch.Tensor):
         return None
     add, first, second = _adds(call), call.get("input"), call.get("other")
-    if add not in (operator.sub, *_IN_PLACE) and _same(second, known):
-        first, second = second, first
-    if add is None or not _same(first, known):
+    sides = [(first, second)] if add in (operator.sub, *_IN_PLACE) else [(first, second), (second, first)]
+    if add is None:
         return None
-    tensor = isinstance(second, fx.Node) and isinstance(second.meta.get("example_value"), torch.Tensor)
-    return (add, second) if tensor or type(second) in (int, float) else None
+    for total, share in sides:
+        tensor = isinstance(share, fx.Node) and isinstance(share.meta.get("example_value"), torch.Tensor)
+        if not tensor and type(share) not in (int, float):
+            continue
+        earlier: list[_Step] | None = [] if _same(total, known) else None
+        if earlier is None and isinstance(total, fx.Node):
+            earlier = _steps(total, known, most - 1)
+        if earlier is not None:
+            return [*earlier, _Step(node, add, share)]
+    return None
 
 
 def _unchanged(value: Any, before: Any) -> bool:
@@ -137,15 +165,17 @@ def learn_total(before: Any, after: list[Any]) -> Total | None:
         if is_none(before) and tensor_node(value) is not None:  # the first document's share is the total
             before = value
             continue
-        step = _added(value, before)
+        steps = _added(value, before)
         node = tensor_node(value)
-        described = _described(node) if node is not None and step is not None else None
-        if step is None or described is None or (isinstance(step[1], fx.Node) and _described(step[1]) is None):
+        described = _described(node) if node is not None and steps is not None else None
+        shares = [_described(step.share) for step in steps or () if isinstance(step.share, fx.Node)]
+        if steps is None or described is None or None in shares:
             return None
         # What is added to a number cannot be added in place.
-        add = step[0] if isinstance(before, TensorVariable) else _IN_PLACE_OF.get(step[0])
-        found.append((Total(step[0], *described), Total(add, *described)))
-        of_one_form &= isinstance(step[1], fx.Node) and _described(step[1]) == described
+        first = steps[0].add
+        add = first if isinstance(before, TensorVariable) else _IN_PLACE_OF.get(first)
+        found.append((Total(first, *described), Total(add, *described)))
+        of_one_form &= shares == [described] * len(steps)
         before = value
     total = found[-1][0] if found else None
     if total is None or any(total not in (first, other) for first, other in found):
@@ -252,21 +282,40 @@ class Adding:
             return not is_none(self.before) and self._adds_nothing()
         if is_none(self.start):
             return self._begins_with(tensor_node(value))
-        step, stand_in, node = _added(value, self.start), tensor_node(self.start), tensor_node(value)
-        if step is None or stand_in is None or node is None or not self._adds_by(step[0]):
+        steps, stand_in, node = _added(value, self.start), tensor_node(self.start), tensor_node(value)
+        if steps is None or stand_in is None or node is None or not self._adds_by(steps[0].add):
             return False
-        if list(stand_in.users) != [node] or node.users or step[1] is stand_in or is_kept(self.region, node, stand_in):
+        chain = [stand_in, *(step.node for step in steps)]
+        if any(list(one.users) != [other] for one, other in itertools.pairwise(chain)) or node.users:
+            return False
+        if stand_in in [step.share for step in steps] or is_kept(self.region, *chain):
             return False
         if _described(node) != (self.total.sizes, self.total.dtype, self.total.device) or self._memory_is_used():
             return False
-        if isinstance(step[1], fx.Node) and mutated_after(node.graph, step[1], node):
+        if any(isinstance(s.share, fx.Node) and mutated_after(s.node.graph, s.share, s.node) for s in steps):
             return False  # what was added is what it was then
         if self.total.add not in _IN_PLACE and was_written(self.region, self.before):
             return False
-        self._add(step[1])
-        for done in (node, stand_in):
+        self._add(self._together(steps))
+        for done in reversed(chain):
             done.graph.erase_node(done)
         return True
+
+    def _together(self, steps: list[_Step]) -> Any:
+        """All that a document adds, a node or a number; what is subtracted first is subtracted."""
+        tx, less = self.region.tx, (operator.sub, operator.isub)
+        made, turned = steps[0].share, steps[0].add in less
+        for step in steps[1:]:
+            add = step.add
+            if add not in _EXTREMES:
+                add = operator.add if (add in less) == turned else operator.sub
+            if not isinstance(made, fx.Node) and not isinstance(step.share, fx.Node):
+                made = add(made, step.share)
+                continue
+            sides = [tx.output.current_tracer.proxy(s) if isinstance(s, fx.Node) else s for s in (made, step.share)]
+            proxy = tx.output.create_proxy("call_function", add, tuple(sides), {})
+            made = tensor_node(wrap_fx_proxy(tx, proxy))
+        return made
 
     def _begins_with(self, node: fx.Node | None) -> bool:
         """Is the total what the first document gives? Where there is no other, it is that very tensor: nobody else may

@@ -204,3 +204,57 @@ def total_in_a_condition(x: Tensor, cu: Tensor) -> Tensor:
     for part in all_but_one(x, cu):
         total = total + torch.where(total > 3, part.sum() * 2, part.sum())
     return total
+
+
+@leave("f[T,3] f[T,3] cu", must_refuse=True, why="the sum is scaled between two shares")
+def scaled_between_two_shares(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
+    total = torch.zeros(3)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = (total + p[s:e].sum(0)) * 0.5 + q[s:e].sum(0)
+    return total
+
+
+@leave("f[T,3] f[T,3] cu", tail=False, must_refuse=True, why="the sum is looked at between two shares")
+def looked_at_between_two_shares(p: Tensor, q: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    total, seen = torch.zeros(3), []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = total + p[s:e].sum(0)
+        seen.append(total.sum())
+        total = total + q[s:e].sum(0)
+    return total, torch.stack(seen)
+
+
+@leave("f[T,3] cu", must_refuse=True, why="the second share is the sum itself")
+def doubled_on_the_way(p: Tensor, cu: Tensor) -> Tensor:
+    total = torch.zeros(3)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = total + p[s:e].sum(0) / 64 + total
+    return total
+
+
+@leave("f[T,3] cu", must_refuse=True, why="the second share is made of the sum with the first")
+def share_of_the_sum_itself(p: Tensor, cu: Tensor) -> Tensor:
+    total = torch.zeros(3)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total += p[s:e].sum(0)
+        total += total * 0.125
+    return total
+
+
+@leave("i[T,3] i[T,3] cu", min_len=1, must_refuse=True, why="a sum and a maximum take turns")
+def larger_and_more(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
+    total = torch.zeros(3, dtype=torch.long)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = torch.maximum(total + p[s:e].sum(0), q[s:e].sum(0))
+    return total
+
+
+@leave("f[T,3] f[T,3] cu", min_len=1, exact=False)
+def share_changed_after_it_was_added(p: Tensor, q: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    total, out = torch.zeros(3), torch.zeros_like(p)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        share = p[s:e].sum(0)
+        total = total + share + q[s:e].sum(0)
+        share.mul_(2)
+        out[s:e] = share
+    return total, out

@@ -270,3 +270,54 @@ def lists_of_two_rows_side_by_side(x: Tensor, y: Tensor, cu: Tensor) -> Tensor:
     first = [x[s:e] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
     second = [y[s:e] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
     return torch.cat([a.cumsum(0) - b.type_as(a) for a, b in zip(first, second)])
+
+
+@program("f[T,3] f[T,3] cu", exact=False, tail=False, min_len=1, rule="ragged_grids")
+def two_shares_of_a_document(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
+    total = 0
+    for i in range(len(cu) - 1):
+        distances = torch.cdist(p[cu[i] : cu[i + 1]], q[cu[i] : cu[i + 1]])
+        total = total + distances.min(1).values.mean() + distances.min(0).values.mean()
+    return total / (len(cu) - 1)
+
+
+@program("f[T,3] f[T,3] cu", exact=False, tail=False, min_len=1)
+def two_shares_one_after_the_other(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
+    total = 0.0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total += p[s:e].mean()
+        total += 0.5 * q[s:e].mean()
+    return total
+
+
+@program("f[T,3] f[T,3] cu", exact=False)
+def shares_added_and_subtracted(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
+    total = torch.ones(3)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = total - p[s:e].sum(0) + q[s:e].sum(0) - 1
+    return total
+
+
+@program("f[T,3] f[T,3] cu", exact=False)
+def shares_in_place(p: Tensor, q: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    total = torch.zeros(3)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total -= p[s:e].sum(0)
+        total += q[s:e].sum(0)
+    return total, total
+
+
+@program("i[T,3] i[T,3] cu", min_len=1)
+def larger_of_three(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
+    total = torch.zeros(3, dtype=torch.long)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = torch.maximum(torch.maximum(total, p[s:e].amax(0)), q[s:e].amax(0))
+    return total
+
+
+@program("f[T,3] f[T,3] cu", exact=False, tail=False, min_len=1)
+def total_at_the_end_of_the_sum(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
+    loss = 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        loss = (p[s:e] - q[s:e]).square().mean() + 0.25 * p[s:e].abs().mean() + loss
+    return loss / (len(cu) - 1)
