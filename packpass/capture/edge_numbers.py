@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -16,7 +17,7 @@ import torch
 from torch import fx
 
 from packpass._compat import free_unbacked_symbols
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, emit, example
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit, example
 from packpass.capture.entries import is_constant
 from packpass.markers.entries import place_of, read_from
 
@@ -78,6 +79,7 @@ class Join:
         if not all(_alike(*pair) for pair in pairs.values()):
             return None
         edges = {others: pairs[place][0] for place, (_, others) in sides.items() if others in self.missing}
+        edges |= self._solved(sides.values(), set(edges))
         known = {symbol: self._number(number) for symbol, number in edges.items()}
         for alone, others in sides.values():
             if others.free_symbols & (set(self.missing) - set(edges)) or alone.free_symbols & set(self.missing):
@@ -90,6 +92,25 @@ class Join:
         for node, (vector, place) in self.edge.reads.items():
             node.args = (longer[_missing_from(vector)], 0, place)
         return {place: self._for_all(*pairs[place]) if place in pairs else other[place] for place in other}
+
+    def _solved(self, sides: Iterable[tuple[Any, Any]], known: set[Any]) -> dict[Any, Any]:
+        """What an entry that is not there would have to be for both ways to give the same: ``o[i]`` is
+        ``o[i] - o[i - 1]`` if that is 0. Only where it is a constant, or a size."""
+        found = {}
+        for alone, others in sides:
+            for symbol in others.free_symbols & (set(self.missing) - known):
+                rest, by = sympy.expand(alone - others.subs(symbol, 0)), others.coeff(symbol)
+                number = self._known(rest / by) if by in (1, -1) else None
+                if number is not None:
+                    found[symbol] = number
+        return found
+
+    def _known(self, number: Any) -> Any:
+        """The number as a value of the program; None if it is not there in front of the loop."""
+        if number.is_Integer:
+            return constant(int(number))
+        proxy = self._proxy_of(number)
+        return None if proxy is None else SymNodeVariable.create(self.tx, proxy, proxy.node.meta["example_value"])
 
     def _number(self, value: Any) -> Any:
         """A number for the document without a neighbour, as an expression; None if it is something else."""
@@ -164,7 +185,10 @@ class Join:
             return number.as_python_constant()
         if isinstance(number, TensorVariable):
             return number.as_proxy() if number.as_proxy().node < self.begin else None
-        wanted, tracer = number.sym_num.node.expr, self.tx.output.current_tracer
+        return self._proxy_of(number.sym_num.node.expr)
+
+    def _proxy_of(self, wanted: Any) -> Any:
+        tracer = self.tx.output.current_tracer
         for node in tracer.graph.nodes:
             if node is self.begin:
                 return None

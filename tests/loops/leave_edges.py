@@ -479,3 +479,39 @@ def tensor_of_sums_that_are_changed(x: Tensor, cu: Tensor) -> Tensor:
     for value in sums:
         value.mul_(2)
     return before + torch.tensor(sums)
+
+
+@leave("cu", min_len=1, tail=False)
+def first_length_that_is_told(cu: Tensor) -> Tensor:
+    ends, found = (cu[1:] - cu[0]).tolist(), []
+    for i in range(len(ends)):
+        n = ends[i] - ends[i - 1] if i > 0 else 3
+        found.append(torch.arange(n))
+    return torch.cat(found)
+
+
+@leave("cu", min_len=1, tail=False)
+def one_more_in_the_first(cu: Tensor) -> Tensor:
+    ends, found = (cu[1:] - cu[0]).tolist(), []
+    for i in range(len(ends)):
+        n = ends[i] - ends[i - 1] if i > 0 else ends[i] + 1
+        found.append(torch.arange(n))
+    return torch.cat(found)
+
+
+@leave("cu", min_len=1, tail=False)
+def first_length_twice(cu: Tensor) -> Tensor:
+    ends, found = (cu[1:] - cu[0]).tolist(), []
+    for i in range(len(ends)):
+        n = ends[i] - ends[i - 1] if i > 0 else 2 * ends[i]
+        found.append(torch.arange(n) + i)
+    return torch.cat(found)
+
+
+@leave("cu", min_len=1, tail=False)
+def two_numbers_that_contradict_each_other(cu: Tensor) -> Tensor:
+    ends, found = (cu[1:] - cu[0]).tolist(), []
+    for i in range(len(ends)):
+        n, more = (ends[i] - ends[i - 1], ends[i - 1]) if i > 0 else (ends[i], 1)
+        found.append(torch.arange(n) + more)
+    return torch.cat(found)

@@ -130,3 +130,44 @@ def last_two_behind_a_test_for_one(x: Tensor, cu: Tensor) -> Tensor:
             continue
         parts.append(x[e - 2 : e])
     return torch.cat(parts)
+
+
+@program("cu")
+def length_of_the_first_from_its_end(cu: Tensor) -> Tensor:
+    offset = cu[1:] - cu[0]
+    ids = []
+    for i in range(len(offset)):
+        n = offset[i] if i == 0 else offset[i] - offset[i - 1]
+        ids.append(torch.full((n,), i, dtype=torch.long))
+    return torch.cat([*ids, torch.zeros(0, dtype=torch.long)])
+
+
+@program("cu")
+def positions_by_differences_of_ends(cu: Tensor) -> Tensor:
+    ends = (cu[1:] - cu[0]).tolist()
+    positions = [torch.zeros(0, dtype=torch.long)]
+    for i in range(len(ends)):
+        n = ends[i] - ends[i - 1] if i > 0 else ends[i]
+        positions.append(torch.arange(n))
+    return torch.cat(positions)
+
+
+@program("f[T,3] cu", tail=False)
+def length_of_the_last_from_the_row(x: Tensor, cu: Tensor) -> Tensor:
+    starts, found = cu[:-1].clone(), []
+    for i in range(len(starts)):
+        n = starts[i + 1] - starts[i] if i + 1 < len(starts) else x.shape[0] - starts[i]
+        found.append(torch.arange(n))
+    return torch.cat(found)
+
+
+@program("f[T,3] cu", tail=False, exact=False, min_len=1)
+def last_document_to_the_end_of_the_row(x: Tensor, cu: Tensor) -> Tensor:
+    starts, found = cu[:-1].tolist(), []
+    for i in range(len(starts)):
+        if i == len(starts) - 1:
+            n = len(x) - starts[i]
+        else:
+            n = starts[i + 1] - starts[i]
+        found.append(x[starts[i] : starts[i] + n].sum(0) / n)
+    return torch.stack(found)
