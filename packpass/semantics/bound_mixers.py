@@ -57,21 +57,22 @@ class Convolution:
     bias: fx.Node | None
     padding: int
     groups: int
+    stride: int = 1
 
 
 def convolution_of(node: fx.Node) -> Convolution | None:
-    """A convolution over one axis with stride and dilation 1 and a known padding; None for any other call."""
+    """A convolution over one axis with dilation 1, a known stride and a known padding; None for any other call."""
     call = call_of(node)
     if call is None or call.op != "conv1d":
         return None
     given, weight, bias = call.of("input"), call.of("weight"), call.of("bias")
     padding = _one(call.get("padding", default=0))
-    plain = _one(call.get("stride", default=1)) == 1 and _one(call.get("dilation", default=1)) == 1
-    if given is None or weight is None or not isinstance(padding, int) or not plain:
+    stride, dense = _one(call.get("stride", default=1)), _one(call.get("dilation", default=1)) == 1
+    if given is None or weight is None or not isinstance(padding, int) or not isinstance(stride, int) or not dense:
         return None
     groups = call.get("groups", default=1)
     bias_node = bias.node if bias is not None else None
-    return Convolution(given.node, weight.node, bias_node, padding, groups) if isinstance(groups, int) else None
+    return Convolution(given.node, weight.node, bias_node, padding, groups, stride) if type(groups) is int else None
 
 
 def _one(value: Any) -> Any:

@@ -2,9 +2,11 @@
 
 ``conv1d(x[:, :, s:e], w, padding=K - 1, groups=C)[..., : e - s]``, ``conv1d(pad(x[:, :, s:e], (K - 1, 0)), w)`` and
 those that reach both ways: each tap is a product with a row that is shifted within documents and 0 where they end. A
-depthwise one that only reaches back is one pass over the row (`packpass.ops._document_taps`).
+depthwise one that only reaches back is one pass over the row (`packpass.ops._document_taps`). Of one with a stride, or
+with fewer slots than the document, every so many are picked (`spaced`).
 
-Does not handle: strides, dilation, groups of several channels, more than `_MOST` taps, results of another length.
+Does not handle: dilation, groups of several channels, more than `_MOST` taps, results that are longer than the document
+unless that is cut off again.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from packpass.ops._document_taps import document_taps
 from packpass.semantics import example
 from packpass.semantics.bound_mixers import Convolution, convolution_of
 from passes.document_loops.documents import cast
-from passes.document_loops.integers import FULL
+from passes.document_loops.integers import FULL, Affine
 from passes.document_loops.machine import Machine, Padded, Segment
 from passes.document_loops.op_names import label
-from passes.document_loops.parts import Longer
+from passes.document_loops.parts import Longer, own_length
 from passes.document_loops.rules import outside_call, rule
+from passes.document_loops.spaced import spaced
 from passes.document_loops.terms import Apply, Outside, Positions, Roll, Term
 from passes.refused import Refused
 
@@ -53,15 +56,19 @@ def _conv1d(machine: Machine, node: fx.Node) -> Any:
     taps = machine.fake(weight).shape[-1]
     channels = example(parts.input).shape[-2]
     sized = all(isinstance(n, int) for n in (*machine.fake(weight).shape, channels))
-    beyond = left + right - (taps - 1) if sized else -1
-    if not sized or taps > _MOST or not 0 <= beyond <= right or min(left, right) < 0:
+    beyond = left + right - (taps - 1) if sized else 0
+    if not sized or taps > _MOST or beyond > right or min(left, right) < 0 or (parts.stride > 1 and beyond > 0):
         raise unknown
     term = machine.read(value, node)
     if example(node).requires_grad:  # a gradient of 0 times the NaN of a slot that nobody asked for
         term = machine.guard(term, FULL, -1)
     made = _summed(machine, node, parts, term, weight, bias, left, channels)
     segment = machine.fresh(made, value.rank)
-    return Longer(segment, beyond) if beyond else segment
+    if parts.stride == 1 and beyond >= 0:
+        return Longer(segment, beyond) if beyond else segment
+    message = "packpass: a document has fewer slots than the window of a convolution"
+    machine.require(own_length(machine), "ge", Affine.of(1 - beyond), message)
+    return spaced(machine, node, segment, 0, parts.stride, missing=-beyond)
 
 
 def _summed(

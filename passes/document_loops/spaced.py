@@ -86,13 +86,15 @@ class Spaced(Term):
         return emitter.call("to", mean, dtype, method=True) if dtype in _LOW else mean
 
 
-def spaced(machine: Machine, node: fx.Node, value: Any, start: int, step: int, taps: int = 1) -> Pieces:
-    """Such slots of a whole document; raises `Refused`."""
+def spaced(
+    machine: Machine, node: fx.Node, value: Any, start: int, step: int, taps: int = 1, missing: int = 0
+) -> Pieces:
+    """Such slots of a whole document, but for some ``missing`` at its end; raises `Refused`."""
     if not isinstance(value, Segment) or value.window != FULL or not value.store.exact or machine.boundaries is None:
         raise Refused("no-rule", f"{label(node)} of a part of a document has no rule", node)
-    count = own_length(machine).plus(Affine.of(step - start - taps))
+    count = own_length(machine).plus(Affine.of(step - start - taps - missing))
     count = Affine.of(Derived(operator.floordiv, (count, Affine.of(step))))
-    if start or taps != step:
+    if start or taps + missing != step:
         count = Affine.of(Derived(max, (count, Affine())))
     row = Uneven((machine.read(value, node),), (Part(Affine(), count),), machine.reach, value.dim, example(node).dtype)
     return Pieces(machine.intern(Spaced(machine.intern(row), start, step, taps, value.dim)), value.rank)

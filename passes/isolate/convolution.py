@@ -54,7 +54,7 @@ def taps_of(reading: Reading, region: Region) -> Taps | None:
             if not whole or pad.fill or pad.dim != kind.dim:
                 return None
             left += pad.before
-        elif conv is not None and convolution is None and conv.input is at:
+        elif conv is not None and convolution is None and conv.input is at and conv.stride == 1:
             convolution, left = conv, left + conv.padding
         elif not (convolution is not None and _starts(node, at, kind.dim)):
             return None

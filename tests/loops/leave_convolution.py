@@ -61,3 +61,30 @@ def over_another_dimension(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         out[:, s:e] = F.conv1d(x[:, s:e].transpose(0, 1), weight).transpose(0, 1)
     return out
+
+
+@leave("d[4,T] d[6,4,3] cu", min_len=2, tail=False, exact=False)
+def slots_in_between_left_out(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
+    spans = zip(cu[:-1].tolist(), cu[1:].tolist())
+    return torch.cat([F.conv1d(x[None, :, s:e], weight, dilation=2, padding=2)[0] for s, e in spans], -1)
+
+
+@leave("d[4,T] d[6,4,4] cu", min_len=1, tail=False, exact=False)
+def a_stride_beyond_the_end(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
+    spans = zip(cu[:-1].tolist(), cu[1:].tolist())
+    return torch.cat([F.conv1d(x[None, :, s:e], weight, stride=2, padding=2)[0] for s, e in spans], -1)
+
+
+@leave("d[2,4,T] d[6,4,3] cu", min_len=1, tail=False, exact=False)
+def a_stride_along_two_rows(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
+    spans = zip(cu[:-1].tolist(), cu[1:].tolist())
+    return torch.cat([F.conv1d(x[..., s:e], weight, stride=2, padding=1) + 1 for s, e in spans], -1)
+
+
+@leave("d[4,T] d[6,4,3] cu", min_len=1, tail=False, exact=False)
+def strided_and_its_neighbour(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        hidden = F.conv1d(x[None, :, s:e], weight, stride=2, padding=1)[0]
+        parts.append(hidden - hidden.mean(-1, keepdim=True))
+    return torch.cat(parts, -1)
