@@ -19,6 +19,7 @@ from packpass.capture import (
     counts,
     divisible,
     extended,
+    flags,
     images,
     joins,
     lifted,
@@ -100,6 +101,8 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if name == "item" and current_frame().seeks and is_scalar(tensor):
         watch_item(tx, tensor)
         lifted.watch(tx, tensor)
+    if name == "item":
+        flags.watch(tx, tensor)
     if current_frame().seeks:
         counts.watch(tx, name, [*args, *kwargs.values()])
     if name in OF_MEMORY and mode in LOOP_MODES and _is_of_a_list(tensor):

@@ -21,6 +21,7 @@ from packpass.capture import (
     edges,
     effects,
     extended,
+    flags,
     grown,
     joined_numbers,
     joins,
@@ -61,6 +62,7 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
             value = self.stack[-1].realize()
             if active.frame.seeks and isinstance(value, TensorVariable):
                 watch_mask(self, value)
+                flags.watch(self, value)
             outcome = last_boundary.followed(self, value)
             if outcome is None and instruction.opname.startswith("POP"):
                 outcome = joins.truth(self, value)

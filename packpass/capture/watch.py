@@ -270,7 +270,7 @@ def watch_item(tx: Any, scalar: Any) -> None:
     if vector is mask is None and not (symbolic and is_of_a_batch(tx, scalar.as_proxy().node)):
         return
     size = None if vector is None else vector.meta["example_value"].shape[0]
-    if symbolic and _is_an_entry(scalar.as_proxy().node):
+    if symbolic and is_an_entry(scalar.as_proxy().node):
         code_loops.note_unseen(tx)
     documents = None if size is None else hint_of(size)
     if documents is not None and symbolic and (isinstance(size, int) or code_loops.line_of_loop(tx)):
@@ -291,7 +291,7 @@ def _watch_entry(tx: Any, node: Any) -> None:
     """The boundaries of one document are read in a loop over a constant number of them, in a frame that is ready for
     loops: the batch has a constant number of rows because another input of as many, which was met later, has."""
     frame = current_frame()
-    if frame.mode is not Mode.SYMBOLIC or not _is_an_entry(node) or not code_loops.line_of_loop(tx):
+    if frame.mode is not Mode.SYMBOLIC or not is_an_entry(node) or not code_loops.line_of_loop(tx):
         return
     documents = hint_of(node.args[0].meta["example_value"].shape[0])
     if documents is not None and not set(batches(tx, {documents, documents - 1})) <= frame.dynamic_sources:
@@ -304,7 +304,7 @@ def _is_of_one_row(node: Any) -> bool:
     return any(_is_integers(v) and v.dim() == 1 and type(v.shape[0]) is int and v.shape[0] == 1 for v in values)
 
 
-def _is_an_entry(node: Any) -> bool:
+def is_an_entry(node: Any) -> bool:
     """Is it one of the entries of a vector, counted from its start, as a loop reads them? The last is the total."""
     return node.target is operator.getitem and isinstance(node.args[1], int) and node.args[1] >= 0
 

@@ -348,6 +348,14 @@ def switches_gradients(node: fx.Node) -> bool:
     return node.op in _CALLS and any(word in str(node.target) for word in _MODES[:2])
 
 
+def records_gradients(at: fx.Node) -> bool:
+    """Are gradients recorded at a node? False only if the graph itself has switched that off before."""
+    node = at.prev
+    while node.op != "root" and not changes_grad_mode(node):
+        node = node.prev
+    return node.op == "root" or node.args[0] is not False
+
+
 def grad_mode_changes(start: fx.Node, stop: fx.Node) -> bool:
     """Is gradient recording switched between two nodes?"""
     return any(switches_gradients(node) for node in _between(start, stop))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import fx
 
 from packpass.semantics import example
+from packpass.semantics.effects import records_gradients
 from passes.document_loops.integers import FULL, Reach
 from passes.document_loops.terms import Assign, Attention, Guard, Reduce, Scan, Softmax, Term, walk
 from passes.refused import Refused
@@ -51,14 +52,16 @@ def refuse_mixing(term: Term, reach: Reach | None) -> None:
 
 
 def with_gradient(term: Term | None) -> set[fx.Node]:
-    """The tensors from outside that a value is made from and that have a gradient."""
-    nodes = {getattr(part, "node", None) for part in walk(term, conditions=False)}
+    """The tensors from outside that a value is made from and that have a gradient, which it passes on to them."""
+    nodes = {getattr(part, "node", None) for part in walk(term, conditions=False, detached=False)}
     return {node for node in nodes if isinstance(node, fx.Node) and example(node).requires_grad}
 
 
 def keep_gradients(inside: Collection[fx.Node], term: Term, instead: Term | None) -> None:
     """Where no document of a batch is of some kind, eager gives what only those use no gradient, and whole rows one of
     zeros, which optimizers take for another thing; raises `Refused`."""
+    if inside and not records_gradients(min(inside)):
+        return
     for node in with_gradient(term) - with_gradient(instead):
         if not any(_has_gradient(user) for user in node.users if user not in inside):
             reason = (

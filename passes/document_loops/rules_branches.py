@@ -18,9 +18,12 @@ from passes.refused import Refused
 
 
 def comparison(machine: Machine, arg: Any) -> tuple[Affine, str, Affine] | None:
-    """``(left, op, right)`` if ``arg`` compares two integers that the machine knows."""
+    """``(left, op, right)`` if ``arg`` compares two integers that the machine knows, or asks whether one is not 0."""
     if not isinstance(arg, fx.Node):
         return None
+    held = machine.affine(arg)
+    if held is not None:
+        return held, "ne", Affine()
     name = op_name(arg)
     if name == "sym_not":
         opposite = comparison(machine, arg.args[0])
@@ -157,6 +160,8 @@ def _condition(machine: Machine, asked: Any, when: Any) -> Condition | None:
         term = held.term if isinstance(held, Number) else as_term(machine, asked, asked)
         condition = Condition(term, "ne", Affine())
         return condition if when else _negated(condition)
+    if isinstance(held, Affine) and not held.is_shared:
+        return Condition(held, "ne" if when else "eq", Affine())
     sides = [_number(machine, arg) for arg in asked.args]
     if name not in COMPARISONS or len(sides) != 2 or None in sides:
         return None

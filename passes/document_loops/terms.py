@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from torch import fx
 
+from packpass.semantics.names import name_of_target
 from passes.document_loops.integers import EVERY, Affine, Reach, Window
 
 # === Terms ===================================================================================================
@@ -323,15 +324,17 @@ def children(value: Any, conditions: bool = True) -> list[Any]:
     return found
 
 
-def walk(value: Any, conditions: bool = True) -> list[Any]:
-    """Every distinct term and outside tensor in ``value``, itself included; ``conditions`` as in `children`."""
+def walk(value: Any, conditions: bool = True, detached: bool = True) -> list[Any]:
+    """Every distinct term and outside tensor in ``value``, itself included; ``conditions`` as in `children`. Of what is
+    ``detached``: the call alone, if told so."""
     seen: dict[Any, None] = {}
     stack = [value] if isinstance(value, (Term, Outside)) else []
     while stack:
         v = stack.pop()
         if v not in seen:
             seen[v] = None
-            stack.extend(children(v, conditions))
+            if detached or not (isinstance(v, Apply) and name_of_target(v.target) == "detach"):
+                stack.extend(children(v, conditions))
     return list(seen)
 
 
