@@ -41,6 +41,9 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
             (node.target, False, tuple(node.args), tuple(sorted(node.kwargs.items()))), example(node)
         )
     extent = stop.plus(start, -1)
+    shared = _shared_by_all(machine, node.args) if start.is_shared and stop.is_shared else None
+    if shared is not None:
+        return machine.computed((node.target, False, shared, tuple(sorted(node.kwargs.items()))), example(node))
     length, few = extent.length_of(), first_slots(machine, extent)
     if few is not None and length is None and start.is_const and step.const == 1:
         fake = example(node)

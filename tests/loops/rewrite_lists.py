@@ -294,3 +294,10 @@ def tensor_of_means_and_their_stack(x: Tensor, cu: Tensor) -> Any:
 @program("b[T] cu")
 def tensor_of_answers(kept: Tensor, cu: Tensor) -> Tensor:
     return torch.tensor([kept[s:e].any() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]).logical_not()
+
+
+@program("f[T,3] cu", tail=False)
+def masks_of_parts_as_wide_as_their_pad(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts = [x[s:e] for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
+    padded = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
+    return padded, torch.stack([torch.arange(padded.shape[1]) < len(part) for part in parts])
