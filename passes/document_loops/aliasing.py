@@ -25,8 +25,10 @@ Outer = Row | Elsewhere | Block
 
 
 def overwriting(term: Term, row: Outer) -> Any:
-    """What a loop leaves in an outer row: the value that it writes over all of it, or else the term."""
-    if isinstance(term, Assign) and term.window == FULL and term.base is row:
+    """What a loop leaves in an outer row: the value that it writes over all of it, or all that is there, or else the
+    term."""
+    there = row.window if isinstance(row, Elsewhere) else FULL
+    if isinstance(term, Assign) and term.window in (FULL, there) and term.base is row:
         return term.value
     return term
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any
 
 from torch import fx
@@ -55,7 +56,8 @@ def broadcast(one: int, other: int) -> int:
 @dataclasses.dataclass(frozen=True)
 class Derived:
     """``function(*args)`` of integers of the document: a quotient or remainder by a positive constant, the smaller or
-    larger of two, the place that a bound of a slice stands for, the slots that two lengths make."""
+    larger of two, the place that a bound of a slice stands for, the slots that two lengths make, the document's number
+    times a size."""
 
     function: Any
     args: tuple[Affine, ...]
@@ -118,6 +120,8 @@ class Affine:
     @property
     def is_large(self) -> bool:
         """May it be too large for 32 bits, where what it is made of is not?"""
+        if any(isinstance(atom, Derived) and atom.function is operator.mul for atom, _ in self.atoms):
+            return True
         parts = [arg for atom, _ in self.atoms if isinstance(atom, Derived) for arg in atom.args]
         factors = [abs(count) for _, count in self.atoms]
         return max((abs(self.const), *factors)) > SMALL or any(part.is_large for part in parts)

@@ -6,6 +6,7 @@ adding a rule and its test. What has no rule is refused by name.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ from packpass.semantics.names import base_name
 from packpass.semantics.pointwise import EXTREMES, slot_by_slot
 from passes.document_loops.boundaries import divided
 from passes.document_loops.inequalities import at_most, length_in
-from passes.document_loops.integers import Affine, Derived, Window
+from passes.document_loops.integers import Affine, Derived, Index, Window
 from passes.document_loops.machine import (
     OPAQUE,
     Machine,
@@ -94,17 +95,23 @@ def _integer(machine: Machine, node: fx.Node) -> Any:
         return None
     found = computed(node, machine.affine, divided)
     if found is None and len(node.args) == 2 and not node.kwargs:
-        found = _extreme(name_of(node), [machine.affine(arg) for arg in node.args])
+        found = _of_two(name_of(node), [machine.affine(arg) for arg in node.args])
     if isinstance(found, Affine):
         return found
     return OPAQUE if all(machine.affine(arg) is not None for arg in node.args) else None
 
 
-def _extreme(name: str, args: list[Affine | None]) -> Affine | None:
-    """The smaller or larger of two numbers of a document."""
+def _of_two(name: str, args: list[Affine | None]) -> Affine | None:
+    """The smaller or larger of two numbers of a document; the document's number times a size (``i * width``)."""
     function: Any = EXTREMES.get(name)
     known = [arg for arg in args if arg is not None]
-    if function is None or len(known) < len(args) or all(arg.is_shared for arg in known):
+    if len(known) < len(args) or all(arg.is_shared for arg in known):
+        return None
+    if name == "mul":
+        size, number = known if known[0].is_shared else known[::-1]
+        counted = size.is_shared and number == Affine.of(Index())
+        return Affine.of(Derived(operator.mul, (number, size))) if counted else None
+    if function is None:
         return None
     for one, other in (known, known[::-1]):
         length = length_in(one.plus(other))

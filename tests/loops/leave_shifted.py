@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .harness import leave
@@ -47,3 +48,22 @@ def shorter_by_a_number_of_its_own(x: Tensor, cu: Tensor) -> Tensor:
     for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
         out[i, i : e - s] = x[s:e][i:]
     return out
+
+
+@leave("f[N,T] cu", tail=False)
+def from_a_flat_batch_by_another_width(rows: Tensor, cu: Tensor) -> Tensor:
+    flat, width = rows.reshape(-1), rows.size(1)
+    parts = []
+    for i, n in enumerate(cu.diff().tolist()):
+        start = (width - 1) * i
+        parts.append(flat[start : start + n] * 2)
+    return torch.cat(parts)
+
+
+@leave("f[N,T] cu", tail=False)
+def squares_of_the_number(rows: Tensor, cu: Tensor) -> Tensor:
+    flat = rows.reshape(-1)
+    parts = []
+    for i, n in enumerate(cu.diff().tolist()):
+        parts.append(flat[i * i : i * i + min(n, 1)] * 2)
+    return torch.cat(parts)

@@ -58,3 +58,24 @@ def differences_in_rows(x: Tensor, cu: Tensor) -> Tensor:
     for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
         out[i, 1 : e - s] = x[s:e][1:] - x[s:e][:-1]
     return out
+
+
+@program("f[N,T] cu", graphs=3, tail=False)
+def responses_in_a_flat_batch(rows: Tensor, cu: Tensor) -> Tensor:
+    flat, width = rows.reshape(-1), rows.size(1)
+    totals = cu.diff()
+    parts = []
+    for i, (total, response) in enumerate(zip(totals.tolist(), (totals // 2).tolist())):
+        end = width * i + total
+        parts.append(flat[end - response : end] * 2)
+    return torch.cat(parts)
+
+
+@program("f[T] f[N,T] cu", graphs=3, min_len=1)
+def shifted_into_a_flat_batch(x: Tensor, rows: Tensor, cu: Tensor) -> Tensor:
+    flat = torch.zeros(rows.numel())
+    bounds = cu.tolist()
+    for i in range(len(bounds) - 1):
+        n, start = bounds[i + 1] - bounds[i], i * rows.size(1)
+        flat[start : start + n - 1] = x[bounds[i] + 1 : bounds[i + 1]]
+    return flat
