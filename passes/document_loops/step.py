@@ -10,6 +10,7 @@ from torch import fx
 from packpass.semantics import argument, call_of, example
 from packpass.semantics.losses import OF_CLASSES
 from packpass.semantics.names import is_in_place
+from passes.document_loops.bins import binned
 from passes.document_loops.by_meaning import by_meaning, why_not
 from passes.document_loops.copied import copied
 from passes.document_loops.each import of_each
@@ -73,7 +74,8 @@ def _interpret(machine: Machine, node: fx.Node) -> None:
         machine.restore(before)
         value = shared(machine, node)
         value = by_meaning(machine, node) if value is NotImplemented else value
-        value = of_each(machine, node) if value is NotImplemented else value
+        for look in (of_each, binned):
+            value = look(machine, node) if value is NotImplemented else value
         machine.values[node] = taken_apart(machine, node, refused, step) if value is NotImplemented else value
 
 

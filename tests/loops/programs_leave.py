@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     leave_attention,
     leave_beside,
+    leave_bins,
     leave_blocks,
     leave_branches,
     leave_by_hand,
@@ -69,7 +70,7 @@ from .harness import LEAVE, Program
 
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
-    "PROGRAMS", "leave_attention", "leave_beside", "leave_blocks", "leave_branches", "leave_by_hand",
+    "PROGRAMS", "leave_attention", "leave_beside", "leave_bins", "leave_blocks", "leave_branches", "leave_by_hand",
     "leave_carried", "leave_chosen", "leave_conditions",
     "leave_convolution", "leave_counted", "leave_counts", "leave_defaults",
     "leave_divided", "leave_each",

@@ -1,0 +1,48 @@
+"""Slots of each document added up by a number that every one of them has: histograms, voxels, kinds of tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .harness import program
+
+
+@program("i[T] cu")
+def histograms_of_ids(ids: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros(len(cu) - 1, 90)
+    for i in range(len(cu) - 1):
+        out[i].scatter_add_(0, ids[cu[i] : cu[i + 1]], torch.ones(cu[i + 1] - cu[i]))
+    return out
+
+
+@program("f[T,3] i[T] cu", tail=False)
+def sums_by_kind(x: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
+    kinds, out = kinds % 5, []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out.append(torch.zeros(5, 3).index_add(0, kinds[s:e], x[s:e]))
+    return torch.stack(out)
+
+
+@program("f[T,3] i[T] cu")
+def sums_by_kind_in_place(x: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
+    kinds, out = kinds % 4, x.new_ones(len(cu) - 1, 4, 3)
+    for i in range(len(cu) - 1):
+        out[i].index_add_(0, kinds[cu[i] : cu[i + 1]], x[cu[i] : cu[i + 1]])
+    return out
+
+
+@program("f[T] f[4] i[T] cu", tail=False)
+def added_to_what_all_begin_with(x: Tensor, first: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
+    kinds = kinds % 4
+    return torch.stack([first.scatter_add(0, kinds[s:e], x[s:e]) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
+
+
+@program("i[T] i[T] i[N] cu", graphs=3)
+def counted_where_the_document_is_of_a_kind(x: Tensor, bins: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros(kinds.shape[0], 90, dtype=torch.long)
+    for i in range(kinds.shape[0]):
+        if kinds[i] % 2 == 1:
+            continue
+        out[i].index_add_(0, bins[cu[i] : cu[i + 1]], x[cu[i] : cu[i + 1]])
+    return out
