@@ -32,8 +32,9 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import CollectedItems, items_of
 from packpass.capture.merges import cat_of
 from packpass.capture.nothing import is_none
+from packpass.capture.shares import tensor_node
 from packpass.capture.state import active
-from packpass.capture.totals import is_fresh, is_kept, tensor_node, was_written
+from packpass.capture.totals import is_fresh, is_kept, was_written
 from packpass.semantics import call_of, storage
 from packpass.semantics.effects import mutated_after
 

@@ -37,32 +37,13 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.either import Either
 from packpass.capture.nothing import is_none
+from packpass.capture.shares import EXTREMES, IN_PLACE, IN_PLACE_OF, Step, added, is_same, number_in, tensor_node
 from packpass.capture.tallies import filled, read, stacked, tally
-from packpass.semantics import Call, call_of, storage
-from packpass.semantics.effects import mutated_after
+from packpass.semantics import storage
+from packpass.semantics.effects import mutated_after, records_gradients
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
-
-_IN_PLACE_OF = {operator.add: operator.iadd, operator.sub: operator.isub}
-_IN_PLACE_OF |= {add: add for add in (operator.iadd, operator.isub)}
-_IN_PLACE = (operator.iadd, operator.isub)
-_EXTREMES = {torch.maximum: "amax", torch.minimum: "amin"}
-"""What keeps the larger or the smaller of two -> the method that does so along a dimension."""
-
-
-def _adds(call: Call) -> Any:
-    """What a total becomes in a call, as a function of it and what is added; None for any other operation."""
-    if call.op in ("add", "sub"):
-        plain = {"add": (operator.add, operator.iadd), "sub": (operator.sub, operator.isub)}[call.op]
-        return plain[call.in_place] if call.get("alpha", default=1) == 1 else None
-    larger, smaller = call.op in ("maximum", "max"), call.op in ("minimum", "min")
-    if not (larger or smaller) or "other" not in call.arguments or call.in_place:
-        return None
-    # Of two that are equal each gets half of the gradient, which depends on the order.
-    if call.results[0].requires_grad:
-        return None
-    return torch.maximum if larger else torch.minimum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,70 +64,14 @@ class Count:
     step: int
 
 
-def tensor_node(value: Any) -> fx.Node | None:
-    return value.as_proxy().node if isinstance(value, TensorVariable) else None
-
-
-def _number(value: Any) -> Any:
-    return value.as_python_constant() if isinstance(value, ConstantVariable) else None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Step:
-    """``node`` adds ``share``, a node or a number, to what there is: ``add`` says how."""
-
-    node: fx.Node
-    add: Any
-    share: Any
-
-
-def _added(value: Any, before: Any) -> list[_Step] | None:
-    """How the tensor ``value`` is made of ``before`` by adding and subtracting others, or numbers; None if it is not.
-    All of it in place, or nothing."""
-    node, known = tensor_node(value), tensor_node(before)
-    known = _number(before) if known is None else known
-    steps = _steps(node, known, _MOST) if node is not None and type(known) in (int, float, fx.Node) else None
-    later = steps[1:] if steps and type(known) is not fx.Node else steps  # nothing is added to a number in place
-    kinds = {(step.add in _IN_PLACE, step.add if step.add in _EXTREMES else None) for step in later or ()}
-    return steps if len(kinds) <= 1 else None
-
-
-_MOST = 8
-"""So many shares of one document are looked for."""
-
-
-def _steps(node: fx.Node, known: Any, most: int) -> list[_Step] | None:
-    call = call_of(node) if most else None
-    if call is None or call.several or not isinstance(call.results[0], torch.Tensor):
-        return None
-    add, first, second = _adds(call), call.get("input"), call.get("other")
-    sides = [(first, second)] if add in (operator.sub, *_IN_PLACE) else [(first, second), (second, first)]
-    if add is None:
-        return None
-    for total, share in sides:
-        tensor = isinstance(share, fx.Node) and isinstance(share.meta.get("example_value"), torch.Tensor)
-        if not tensor and type(share) not in (int, float):
-            continue
-        earlier: list[_Step] | None = [] if _same(total, known) else None
-        if earlier is None and isinstance(total, fx.Node):
-            earlier = _steps(total, known, most - 1)
-        if earlier is not None:
-            return [*earlier, _Step(node, add, share)]
-    return None
-
-
 def _unchanged(value: Any, before: Any) -> bool:
     """Is it what it was?"""
-    node, number = tensor_node(value), _number(value)
+    node, number = tensor_node(value), number_in(value)
     if is_none(value):
         return is_none(before)
     if node is not None or number is None:
         return node is not None and node is tensor_node(before)
-    return isinstance(before, ConstantVariable) and _same(number, _number(before))
-
-
-def _same(argument: Any, known: Any) -> bool:
-    return argument is known or (type(argument) is type(known) and type(known) is not fx.Node and argument == known)
+    return isinstance(before, ConstantVariable) and is_same(number, number_in(before))
 
 
 def _described(node: fx.Node) -> tuple[tuple[int, ...], torch.dtype, torch.device] | None:
@@ -165,7 +90,7 @@ def learn_total(before: Any, after: list[Any]) -> Total | None:
         if is_none(before) and tensor_node(value) is not None:  # the first document's share is the total
             before = value
             continue
-        steps = _added(value, before)
+        steps = added(value, before)
         node = tensor_node(value)
         described = _described(node) if node is not None and steps is not None else None
         shares = [_described(step.share) for step in steps or () if isinstance(step.share, fx.Node)]
@@ -173,16 +98,16 @@ def learn_total(before: Any, after: list[Any]) -> Total | None:
             return None
         # What is added to a number cannot be added in place.
         first = steps[0].add
-        add = first if isinstance(before, TensorVariable) else _IN_PLACE_OF.get(first)
+        add = first if isinstance(before, TensorVariable) else IN_PLACE_OF.get(first)
         found.append((Total(first, *described), Total(add, *described)))
         of_one_form &= shares == [described] * len(steps)
         before = value
     total = found[-1][0] if found else None
     if total is None or any(total not in (first, other) for first, other in found):
         return None
-    if begins_with_none and total.add not in (operator.add, operator.iadd, *_EXTREMES):
+    if begins_with_none and total.add not in (operator.add, operator.iadd, *EXTREMES):
         return None
-    if total.add in _EXTREMES and not of_one_form:
+    if total.add in EXTREMES and not of_one_form:
         return None
     # Sums of truth values say whether there is one, which is not how many there are.
     return None if total.dtype is torch.bool else total
@@ -190,7 +115,7 @@ def learn_total(before: Any, after: list[Any]) -> Total | None:
 
 def learn_count(before: Any, after: list[Any]) -> Count | None:
     """How a number grew in all traced iterations, if by the same number of the program."""
-    numbers = [_number(value) for value in (before, *after)]
+    numbers = [number_in(value) for value in (before, *after)]
     if not all(type(number) is int for number in numbers):
         return None
     steps = {later - earlier for earlier, later in itertools.pairwise(numbers)}
@@ -256,13 +181,13 @@ class Adding:
         self.grown: list[int] = []
         """For each traced iteration: 1 if it makes a tensor of a number."""
         fake = example(before) if isinstance(before, TensorVariable) else None
-        fits = fake is None or total.add not in _IN_PLACE or (tuple(fake.shape) == total.sizes)
-        known = fake is not None or type(_number(before)) in (int, float)
+        fits = fake is None or total.add not in IN_PLACE or (tuple(fake.shape) == total.sizes)
+        known = fake is not None or type(number_in(before)) in (int, float)
         self.ready = fits and (known or is_none(before))
         memory = storage(tensor_node(before)) if fake is not None else None
-        self.writes: Any = memory if total.add in _IN_PLACE else None
+        self.writes: Any = memory if total.add in IN_PLACE else None
         """The memory that is added to in place."""
-        self.reads: Any = None if total.add in _IN_PLACE else memory
+        self.reads: Any = None if total.add in IN_PLACE else memory
         """The memory of the first value of a total that is made anew."""
 
     def begin(self, index: Any) -> None:
@@ -282,7 +207,7 @@ class Adding:
             return not is_none(self.before) and self._adds_nothing()
         if is_none(self.start):
             return self._begins_with(tensor_node(value))
-        steps, stand_in, node = _added(value, self.start), tensor_node(self.start), tensor_node(value)
+        steps, stand_in, node = added(value, self.start), tensor_node(self.start), tensor_node(value)
         if steps is None or stand_in is None or node is None or not self._adds_by(steps[0].add):
             return False
         chain = [stand_in, *(step.node for step in steps)]
@@ -294,20 +219,36 @@ class Adding:
             return False
         if any(isinstance(s.share, fx.Node) and mutated_after(s.node.graph, s.share, s.node) for s in steps):
             return False  # what was added is what it was then
-        if self.total.add not in _IN_PLACE and was_written(self.region, self.before):
+        if self.total.add not in IN_PLACE and was_written(self.region, self.before):
             return False
-        self._add(self._together(steps))
+        detached = self._are_detached(steps)
+        if detached is None:
+            return False
+        self._add(self._together(steps, detached))
         for done in reversed(chain):
             done.graph.erase_node(done)
         return True
 
-    def _together(self, steps: list[_Step]) -> Any:
+    def _are_detached(self, steps: list[Step]) -> bool | None:
+        """Is all of it added under ``no_grad``, where the loop is not? None if some of it, or to what has a gradient,
+        which would lose it there."""
+        nodes = (tensor_node(self.before), *(step.share for step in steps))
+        some = [node for node in nodes if isinstance(node, fx.Node) and node.meta["example_value"].requires_grad]
+        modes, outside = {records_gradients(step.node) for step in steps}, records_gradients(self.region.indices[0])
+        if not some or modes == {outside}:
+            return False
+        known = not is_none(self.before) and tensor_node(self.before) not in some
+        return True if modes == {False} and known else None
+
+    def _together(self, steps: list[Step], detached: bool) -> Any:
         """All that a document adds, a node or a number; what is subtracted first is subtracted."""
         tx, less = self.region.tx, (operator.sub, operator.isub)
+        if detached:
+            steps = [dataclasses.replace(step, share=self._detached(step.share)) for step in steps]
         made, turned = steps[0].share, steps[0].add in less
         for step in steps[1:]:
             add = step.add
-            if add not in _EXTREMES:
+            if add not in EXTREMES:
                 add = operator.add if (add in less) == turned else operator.sub
             if not isinstance(made, fx.Node) and not isinstance(step.share, fx.Node):
                 made = add(made, step.share)
@@ -316,6 +257,13 @@ class Adding:
             proxy = tx.output.create_proxy("call_function", add, tuple(sides), {})
             made = tensor_node(wrap_fx_proxy(tx, proxy))
         return made
+
+    def _detached(self, share: Any) -> Any:
+        if not isinstance(share, fx.Node):
+            return share
+        tx = self.region.tx
+        proxy = tx.output.create_proxy("call_method", "detach", (tx.output.current_tracer.proxy(share),), {})
+        return tensor_node(wrap_fx_proxy(tx, proxy))
 
     def _begins_with(self, node: fx.Node | None) -> bool:
         """Is the total what the first document gives? Where there is no other, it is that very tensor: nobody else may
@@ -330,12 +278,12 @@ class Adding:
     def _adds_by(self, add: Any) -> bool:
         """Is this how the total is added to? To a number, nothing is added in place."""
         number = not isinstance(self.before, TensorVariable)
-        known = _IN_PLACE_OF.get(self.total.add)
-        return add is self.total.add or (number and known is not None and _IN_PLACE_OF.get(add) is known)
+        known = IN_PLACE_OF.get(self.total.add)
+        return add is self.total.add or (number and known is not None and IN_PLACE_OF.get(add) is known)
 
     def _adds_nothing(self) -> bool:
         stand_in: Any = tensor_node(self.start)
-        if self.total.add in _EXTREMES or stand_in.users or is_kept(self.region, stand_in) or self._memory_is_used():
+        if self.total.add in EXTREMES or stand_in.users or is_kept(self.region, stand_in) or self._memory_is_used():
             return False
         self._add(0)
         stand_in.graph.erase_node(stand_in)
@@ -357,10 +305,10 @@ class Adding:
     def after(self) -> Any:
         tx, region = self.region.tx, self.region
         vector = stacked(region, [self._proxy(iteration, share) for iteration, share in enumerate(self.added)])
-        if self.total.add in _EXTREMES:
+        if self.total.add in EXTREMES:
             first = [] if is_none(self.before) else [self.before.call_method(tx, "unsqueeze", [constant(0)], {})]
             every = call(tx, torch.cat, ListVariable([*first, vector])) if first else vector
-            return every.call_method(tx, _EXTREMES[self.total.add], [constant(0)], {})
+            return every.call_method(tx, EXTREMES[self.total.add], [constant(0)], {})
         dtype = {"dtype": constant(self.total.dtype)}
         share = vector.call_method(tx, "sum", [constant(0)], dtype)
         made = share if is_none(self.before) else call(tx, self.total.add, self.before, share)

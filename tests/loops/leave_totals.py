@@ -258,3 +258,32 @@ def share_changed_after_it_was_added(p: Tensor, q: Tensor, cu: Tensor) -> tuple[
         share.mul_(2)
         out[s:e] = share
     return total, out
+
+
+@leave("f[T,3] f[3] cu", must_refuse=True, why="what the total begins with has a gradient, which no_grad takes away")
+def begins_with_a_gradient(p: Tensor, first: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    total = first * 2
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        with torch.no_grad():
+            total = total + p[s:e].sum(0)
+    return total, (p.sum(0) * first).sum()
+
+
+@leave("f[T,3] f[T,3] cu", must_refuse=True, why="the second share takes the gradient of the first away")
+def recorded_and_then_not(p: Tensor, q: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    total = torch.zeros(3)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total = total + p[s:e].sum(0)
+        with torch.no_grad():
+            total = total + q[s:e].sum(0)
+    return total, (p * q).sum()
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="the first share alone has a gradient, that of one document")
+def none_that_loses_its_gradient(p: Tensor, cu: Tensor) -> tuple[Tensor | None, Tensor]:
+    total = None
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        share = p[s:e].sum(0)
+        with torch.no_grad():
+            total = share if total is None else total + share
+    return total, p.sum()

@@ -321,3 +321,24 @@ def total_at_the_end_of_the_sum(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         loss = (p[s:e] - q[s:e]).square().mean() + 0.25 * p[s:e].abs().mean() + loss
     return loss / (len(cu) - 1)
+
+
+@program("f[T,3] f[T,3] cu", exact=False)
+def added_where_nothing_is_recorded(p: Tensor, q: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    total = torch.zeros(3)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        share = p[s:e].sum(0)
+        with torch.no_grad():
+            total = total + share + q[s:e].sum(0)
+    return total, (p * q).sum()
+
+
+@program("f[T,3] cu", exact=False)
+def metric_under_no_grad(p: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    metrics, loss = {"norm": torch.zeros(())}, torch.zeros(())
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        own = p[s:e].square().sum()
+        loss = loss + own
+        with torch.no_grad():
+            metrics["norm"] += own
+    return metrics["norm"], loss
