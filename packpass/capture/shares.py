@@ -56,9 +56,12 @@ def added(value: Any, before: Any) -> list[Step] | None:
     node, known = tensor_node(value), tensor_node(before)
     known = number_in(before) if known is None else known
     steps = _steps(node, known, _MOST) if node is not None and type(known) in (int, float, fx.Node) else None
-    later = steps[1:] if steps and type(known) is not fx.Node else steps  # nothing is added to a number in place
-    kinds = {(step.add in IN_PLACE, step.add if step.add in EXTREMES else None) for step in later or ()}
-    return steps if len(kinds) <= 1 else None
+    if steps is None:
+        return None
+    later = steps if type(known) is fx.Node else steps[1:]  # nothing is added to a number in place
+    in_place = {step.add in IN_PLACE for step in later}
+    extremes = {step.add if step.add in EXTREMES else None for step in steps}
+    return steps if len(in_place) <= 1 and len(extremes) == 1 else None
 
 
 _MOST = 8
