@@ -29,7 +29,7 @@ def watch(tx: Any, value: Any) -> None:
     if not isinstance(value, TensorVariable) or example(value).dtype in INDEX_DTYPES:
         return
     entries: list[Any] = [node for node in needed_for([value.as_proxy().node]) if is_an_entry(node)]
-    vectors = {entry.args[0].meta.get("example_value") for entry in entries}
+    vectors = [entry.args[0].meta.get("example_value") for entry in entries]
     sizes = {hint_of(v.shape[0]) for v in vectors if isinstance(v, torch.Tensor) and v.dim() == 1}
     if len(sizes) != 1 or None in sizes or not code_loops.line_of_loop(tx):
         return
