@@ -210,7 +210,7 @@ def qwen2_5_omni_audio_layer() -> Program:
     Verdict.PART,
     graphs=6,
     breaks=4,
-    codes=["lengths-unknown", "frame-not-compiled"],
+    codes=["frame-not-compiled"],
     why="windows of recordings are split off by lists of lengths that a loop makes",
 )
 def qwen2_5_omni_audio_tower() -> Program:
