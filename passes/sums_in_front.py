@@ -83,10 +83,8 @@ def _sum(loop: LoopFound, begin: fx.Node, node: fx.Node) -> _Sum | None:
 def _fits(vector: fx.Node, begin: fx.Node, stop: fx.Node) -> bool:
     """Is ``stop`` the number of the document, or the one behind it, and no document behind the vector's end?"""
     number, documents, size = (_size(n) for n in (begin, begin.args[0], vector))
-    return any(
-        statically_known_true(_size(stop) == number + more) and statically_known_true(documents <= size)
-        for more in (0, 1)
-    )
+    is_next = any(statically_known_true(_size(stop) == number + more) for more in (0, 1))
+    return is_next and statically_known_true(documents <= size)
 
 
 def _size(of: Any) -> Any:

@@ -32,6 +32,7 @@ from packpass.capture.dynamo import (
     TensorVariable,
     call,
     constant,
+    emit,
     example,
     wrap_fx_proxy,
 )
@@ -254,16 +255,14 @@ class Adding:
                 made = add(made, step.share)
                 continue
             sides = [tx.output.current_tracer.proxy(s) if isinstance(s, fx.Node) else s for s in (made, step.share)]
-            proxy = tx.output.create_proxy("call_function", add, tuple(sides), {})
-            made = tensor_node(wrap_fx_proxy(tx, proxy))
+            made = tensor_node(emit(tx, add, *sides))
         return made
 
     def _detached(self, share: Any) -> Any:
         if not isinstance(share, fx.Node):
             return share
         tx = self.region.tx
-        proxy = tx.output.create_proxy("call_method", "detach", (tx.output.current_tracer.proxy(share),), {})
-        return tensor_node(wrap_fx_proxy(tx, proxy))
+        return tensor_node(emit(tx, "detach", tx.output.current_tracer.proxy(share), method=True))
 
     def _begins_with(self, node: fx.Node | None) -> bool:
         """Is the total what the first document gives? Where there is no other, it is that very tensor: nobody else may

@@ -304,3 +304,10 @@ ENTRIES: dict[str, Entry] = {
     **dict.fromkeys([f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)], _convolved),
     **dict.fromkeys([*_POOLS, *(f"max_pool{n}d_with_indices" for n in (1, 2, 3)), "interpolate"], _pooled),
 }
+
+
+def equation_of(words: Sequence[Sequence[str]], out: Sequence[str]) -> str:
+    """What ``torch.einsum`` calls a product of operands whose axes have these names, which may be of any length."""
+    names = {axis: chr(ord("a") + i) for i, axis in enumerate(dict.fromkeys(axis for word in words for axis in word))}
+    sides = ["".join(names[axis] for axis in word) for word in (*words, out)]
+    return f"{','.join(sides[:-1])}->{sides[-1]}"

@@ -20,6 +20,7 @@ from torch import fx
 
 from packpass.semantics import call_of, example
 from passes.document_loops.documents import as_term, document
+from passes.document_loops.emit_documents import reached_slots
 from passes.document_loops.integers import FULL, Reach
 from passes.document_loops.machine import Document, Machine, Segment
 from passes.document_loops.rules_documents import assign_document
@@ -52,8 +53,7 @@ class Binned(Term):
         owner = call(_ops.segment_ids.default, emitter.cu, emitter.total)
         inside = emitter.mask(FULL)
         if self.reach:  # what others hold need not be bins
-            reached = call(torch.index_select, emitter.reaches(self.reach), 0, call(torch.clamp, owner, min=0))
-            inside = call(torch.logical_and, inside, reached)
+            inside = call(torch.logical_and, inside, reached_slots(emitter, self.reach))
         owner, inside = (emitter.on(part, example(bins).device) for part in (owner, inside))
         known = call(torch.logical_and, call(operator.ge, bins, 0), call(operator.lt, bins, count))
         fits = call(torch.all, call(torch.logical_or, known, call(torch.logical_not, inside)))

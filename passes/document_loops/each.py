@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass._compat import hint_of
 from packpass.semantics import Call, call_of, example
-from packpass.semantics.products import product_of
+from packpass.semantics.products import equation_of, product_of
 from passes.document_loops.documents import as_term, document
 from passes.document_loops.machine import Document, Machine, Slot
 from passes.document_loops.rules import only_documented
@@ -42,12 +42,11 @@ def _product(machine: Machine, node: fx.Node, call: Call) -> Any:
     if found is None or not example(node).is_floating_point():
         return NotImplemented
     sides, out = found
-    letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY")
-    names = {a: next(letters) for a in dict.fromkeys((*sides[0], *sides[1], *out))}
-    words = ["".join(names[a] for a in word) for word in (*sides, out)]
     terms = [_operand(machine, node, operand.node) for operand in call.operands]
-    fronts = ["" if isinstance(term, Outside) else "Z" for term in terms]
-    equation = f"{fronts[0]}{words[0]},{fronts[1]}{words[1]}->Z{words[2]}"
+    words = [
+        word if isinstance(term, Outside) else ["documents", *word] for term, word in zip(terms, sides, strict=True)
+    ]
+    equation = equation_of(words, ["documents", *out])
     return document(machine, Apply(torch.einsum, False, (equation, *terms), (), 0))
 
 

@@ -378,8 +378,7 @@ class Emitter:
 
     def where_reached(self, reach: Reach, inside: Any, outside: Any, dim: int) -> fx.Node:
         """``inside`` on slots of documents of ``reach``, ``outside`` on those of others (the tail is free)."""
-        entry = self.call(torch.clamp, self.call(_ops.segment_ids.default, self.cu, self.total), min=0)
-        keep = self.once(reach, lambda: self.call(torch.index_select, self.reaches(reach), 0, entry))
+        keep = emit_documents.reached_slots(self, reach)
         like = inside if is_tensor(inside) else outside
         return self.call(torch.where, self.on(self.along(keep, dim), example(like).device), inside, outside)
 

@@ -160,6 +160,13 @@ def _mask(emitter: Emitter, reach: Reach, like: fx.Node) -> fx.Node:
     return emitter.on(emitter.along(emitter.reaches(reach), -example(like).dim()), example(like).device)
 
 
+def reached_slots(emitter: Emitter, reach: Reach) -> fx.Node:
+    """bool [total]: is a slot one of a document of ``reach``? What lies outside of all documents is anything."""
+    ids = emitter.call(_ops.segment_ids.default, emitter.cu, emitter.total)
+    entry = emitter.call(torch.clamp, ids, min=0)
+    return emitter.once(reach, lambda: emitter.call(torch.index_select, emitter.reaches(reach), 0, entry))
+
+
 def write_rows(emitter: Emitter, row: DocRow, new: fx.Node) -> None:
     """Write [N + 1, *shape] to the outer tensor in place."""
     target = emitter.selected(row)

@@ -23,7 +23,7 @@ from packpass._compat import hint_of
 from packpass.ops._varlen_attention_gpu import takes
 from packpass.semantics import call_of, example
 from packpass.semantics.bound_mixers import attention_of
-from packpass.semantics.products import product_of
+from packpass.semantics.products import equation_of, product_of
 from passes.document_loops.documents import as_term, cast, document, spread
 from passes.document_loops.integers import FULL
 from passes.document_loops.machine import Document, Machine, Segment
@@ -353,12 +353,9 @@ def _of_slots(machine: Machine, node: fx.Node, found: Product, slots: dict[int, 
             term = machine.guard(term, FULL, term.dim)
         terms.append(term)
         words.append(word)
-    names = {a: chr(ord("a") + i) for i, a in enumerate(dict.fromkeys((*words[0], *words[1])))}
     target = kept if summed else found.out
-    equation = ",".join("".join(names[a] for a in word) for word in words)
-    equation += "->" + "".join(names[a] for a in target)
     dim = target.index(letter) - len(target)
-    term = machine.intern(Apply(torch.einsum, False, (equation, *terms), (), dim))
+    term = machine.intern(Apply(torch.einsum, False, (equation_of(words, target), *terms), (), dim))
     if not summed:
         return machine.fresh(term, len(target))
     return document(machine, cast(machine, machine.intern(Reduce(term, "sum", dim)), exact, want))
