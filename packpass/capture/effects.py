@@ -11,7 +11,7 @@ import itertools
 import re
 from typing import Any
 
-from packpass.capture import expansions, masked, outgoing, plain_messages, sized
+from packpass.capture import expansions, masked, outgoing, places, plain_messages, sized
 from packpass.capture.dynamo import (
     AutogradFunctionContextVariable,
     CellVariable,
@@ -59,7 +59,9 @@ def check_allowed_side_effect(original: Any, self: Any, item: Any) -> Any:
 def store_attr(original: Any, self: Any, item: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     """``SideEffects.store_attr``: stock Dynamo defers this check for constants; a loop may not."""
     if active.regions and item.mutation_type is not None and not is_side_effect_safe(item.mutation_type):
-        if _new_cell(item) and name == "cell_contents":
+        if _new_cell(item) and name == places.CELL:
+            if places.store_shared(item, *args, **kwargs):
+                return None
             for region in active.regions:
                 region.cells.write(item)
         elif not isinstance(item, AutogradFunctionContextVariable):
@@ -69,6 +71,9 @@ def store_attr(original: Any, self: Any, item: Any, name: str, *args: Any, **kwa
 
 def load_cell(original: Any, self: Any, cell: Any) -> Any:
     """``SideEffects.load_cell``: closures are locals too."""
+    shared = places.load(cell, places.CELL) if active.regions else None
+    if shared is not None:
+        return shared
     value = original(self, cell)
     if isinstance(value, Poison):
         raise value.refuse()

@@ -1,4 +1,5 @@
-"""Entries of dicts and lists and attributes of objects that a loop over documents changes: as much locals as locals.
+"""Entries of dicts and lists, attributes of objects and variables of closures that a loop over documents changes: as
+much locals as locals.
 
 ::
 
@@ -11,6 +12,9 @@ Only of dicts, lists and objects that the frame has made, and that a local holds
 entry, its value moves into the locals of the frame, under a name that no program can have, where
 `packpass.capture.region` watches it and `packpass.capture.carried` learns how it grows. Whoever looks at the dict in
 another way finds a `Poison` there; after the loop the entry holds its value again.
+
+A variable that a closure shares (``start`` of ``torch.stack([x[start + k] for k in range(2)])``, before Python 3.12)
+is such an entry of its cell, where the body reads it before it stores it.
 """
 
 from __future__ import annotations
@@ -38,6 +42,10 @@ if TYPE_CHECKING:
 
 
 Entries = MutableMapping[Any, Any] | MutableSequence[Any]
+
+
+CELL = "cell_contents"
+"""What Dynamo calls the variable in a cell."""
 
 
 class Place(str):
@@ -70,6 +78,10 @@ def _entries(tx: Any, holder: Any, key: Any) -> tuple[Entries, Any] | None:
     """Where Dynamo keeps an entry of a dict, list or object that was made in this frame: ``(entries, key)``."""
     if holder.source is not None:
         return None
+    if isinstance(holder, CellVariable):
+        attributes = tx.output.side_effects.store_attr_mutations.get(holder, {})
+        own = key == CELL and holder.pre_existing_contents is None and key in attributes
+        return (attributes, key) if own else None
     holder = dict_of(holder) or holder
     if type(holder) in (ConstDictVariable, DefaultDictVariable) and isinstance(holder.mutation_type, ValueMutationNew):
         found = [own for own in dict.__iter__(holder.items) if _constant(own.vt) == (type(key), key)]
@@ -92,6 +104,8 @@ def _constant(value: Any) -> Any:
 
 def _key(holder: Any, key: Any) -> Any:
     """The key of an entry or the name of an attribute, if it is one that stays the same for all documents."""
+    if isinstance(holder, CellVariable):
+        return key
     if type(holder) is UserDefinedObjectVariable:
         return key if isinstance(key, str) else None
     subscript = type(holder) in (ConstDictVariable, DefaultDictVariable, ListVariable) and not isinstance(key, str)
@@ -113,7 +127,8 @@ def contents(tx: Any, held: Any) -> Any:
 def adopt_place(region: Region, index: int, place: Place) -> bool:
     """Move the value of an entry into the locals of the frame ``index`` that holds its dict or object."""
     frame, _, held_before = region.frame(index)
-    held = contents(region.tx, dict.get(frame.symbolic_locals, place.holder))
+    held = dict.get(frame.symbolic_locals, place.holder)
+    held = held if place.key == CELL else contents(region.tx, held)
     found = _entries(region.tx, held.realize(), place.key) if held is not None else None
     if found is None:
         return False
@@ -137,7 +152,8 @@ def _found(holder: Any, key: Any) -> Adopted | None:
 
 
 def load(holder: Any, key: Any) -> Any:
-    """The value of ``holder[key]`` or ``holder.key`` (``key`` a string then), if it is among the locals; else None."""
+    """The value of ``holder[key]`` or ``holder.key`` (``key`` a string then), or of a closure's variable, if it is
+    among the locals; else None."""
     made = _found(holder, key)
     return None if made is None else made.frame.symbolic_locals[made.place]
 
@@ -159,5 +175,23 @@ def store(holder: Any, key: Any, value: Any) -> bool:
             return False
         made = region.adopted[-1]
         region.frame(at[0])[1].read(place)  # it may have been, before anybody looked
+    made.frame.symbolic_locals[made.place] = value
+    return True
+
+
+def store_shared(cell: Any, value: Any) -> bool:
+    """A closure's variable is stored in the body of a loop over documents: does it become a local? Only if it has been
+    read before; others begin anew with every document."""
+    region = _region()
+    if region is None:
+        return False
+    made = _found(cell, CELL)
+    if made is None:
+        at = region.place_of(cell) if region.cells.has_read_first(cell) else None
+        place = None if at is None else Place(at[1], CELL, f"{at[1]} of a closure")
+        if at is None or place is None or not adopt_place(region, at[0], place):
+            return False
+        made = region.adopted[-1]
+        region.frame(at[0])[1].read(place)
     made.frame.symbolic_locals[made.place] = value
     return True

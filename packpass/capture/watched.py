@@ -53,6 +53,10 @@ class Accesses:
         if changed:
             self.written[key] = None
 
+    def has_read_first(self, key: Any) -> bool:
+        """Was it read, in an iteration so far, before it was written?"""
+        return key in self.read_first
+
     def carried(self) -> list[Any]:
         return [key for key in self.written if key in self.read_first]
 

@@ -11,6 +11,7 @@ from . import (
     leave_by_hand,
     leave_carried,
     leave_chosen,
+    leave_closures,
     leave_conditions,
     leave_convolution,
     leave_counted,
@@ -71,7 +72,8 @@ from .harness import LEAVE, Program
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
     "PROGRAMS", "leave_attention", "leave_beside", "leave_bins", "leave_blocks", "leave_branches", "leave_by_hand",
-    "leave_carried", "leave_chosen", "leave_conditions",
+    "leave_carried", "leave_chosen",
+    "leave_closures", "leave_conditions",
     "leave_convolution", "leave_counted", "leave_counts", "leave_defaults",
     "leave_divided", "leave_each",
     "leave_edges", "leave_elsewhere", "leave_ends", "leave_entries",

@@ -13,6 +13,7 @@ from . import (
     rewrite_carried,
     rewrite_checks,
     rewrite_chosen,
+    rewrite_closures,
     rewrite_conditions,
     rewrite_convolution,
     rewrite_counted,
@@ -71,7 +72,7 @@ PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
     "PROGRAMS", "rewrite_attention", "rewrite_beside", "rewrite_bins", "rewrite_blocks", "rewrite_bodies",
     "rewrite_branches",
-    "rewrite_by_hand", "rewrite_carried", "rewrite_checks", "rewrite_chosen",
+    "rewrite_by_hand", "rewrite_carried", "rewrite_checks", "rewrite_chosen", "rewrite_closures",
     "rewrite_conditions", "rewrite_convolution",
     "rewrite_counted", "rewrite_counts", "rewrite_defaults", "rewrite_divided", "rewrite_each",
     "rewrite_edges",
