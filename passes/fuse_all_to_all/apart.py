@@ -77,7 +77,8 @@ def exchanged(loop: LoopFound, bodies: Sequence[Body]) -> list[First]:
 
 
 def _first(loop: LoopFound, body: Body, nodes: tuple[fx.Node, ...]) -> First | None:
-    results = [node for node in nodes if node in body.exchanged and _is_used(body, node) and _is_exchange(body, node)]
+    covering = _covering(body, nodes)
+    results = [node for node in nodes if node in covering]
     if not results or any(isinstance(body.values[node], Buffer) for node in results):
         return None
     moved = needed(body, nodes, results)
@@ -104,6 +105,23 @@ def _first(loop: LoopFound, body: Body, nodes: tuple[fx.Node, ...]) -> First | N
     dim = next(d for d, factors in enumerate(dims) if TOKENS in factors)
     measure = (dim, size_of(dims[dim]).count)
     return First(Prefix(tuple(results), tuple(moved)), tuple(recounts), tuple(beside), measure)
+
+
+def _covering(body: Body, nodes: tuple[fx.Node, ...]) -> set[fx.Node]:
+    """The exchanges by which everything that is used is known: a part of one (``q, k, v = heads.chunk(3, -1)``) is cut
+    out by the rest. What needs another exchange still is left to that."""
+    found: set[fx.Node] = set()
+    stack = [node for node in nodes if node in body.exchanged and _is_used(body, node)]
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        if _is_exchange(body, node):
+            found.add(node)
+            continue
+        inputs = [n for n in node.all_input_nodes if n in body.exchanged and n not in seen]
+        seen.update(inputs)
+        stack += inputs
+    return found
 
 
 def _is_only_counted(body: Body, node: fx.Node, moved: set[fx.Node]) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
+from packpass.semantics import example
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks
 from passes.fuse_all_to_all.held import Source
@@ -25,15 +27,21 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """A document's part of ``op(columns of source)``, its columns in the order of ``sections``, as ``dims``."""
+    """A document's part of ``op(columns of the sources)``, its columns in the order of ``sections``, as ``dims``."""
 
-    source: Source
+    sources: tuple[Source, ...]
+    """The rows that it comes from; columns are counted over all of them."""
     to_heads: bool
     sections: tuple[Section, ...]
     dims: tuple[B.Dim, ...]
     """Of the document's part; one of them holds the tokens."""
     gathered: bool = False
     """Do all ranks get all columns?"""
+
+    @property
+    def source(self) -> Source:
+        """The first of its rows, of which all others hold the same documents in the same way."""
+        return self.sources[0]
 
     def parts(self, cp: int) -> int:
         """Among how many ranks the columns of a section are divided in the result."""
@@ -46,26 +54,25 @@ class Exchange:
 
 def recognise(value: Blocks, sources: dict[Source, tuple[Blocks, int]], cp: int, shard: int) -> Exchange | None:
     """The one op that gives ``value``, or None. ``shard``: chunks of a document on one rank."""
-    source, whole, base = only_source(value, sources) or (None, None, 0)
-    if source is None or whole is None:
-        return None
-    order = _tokens_first(value)
+    found = _alike(value, sources)
+    order = _tokens_first(value) if found else None
     if order is None or {f for dim in value.dims for f in dim if isinstance(f, str)} != {
-        f for dim in whole.dims for f in dim if isinstance(f, str)
+        f for dim in found[0][1].dims for f in dim if isinstance(f, str)
     }:
         return None
-    chunks = order.shape[1]
-    if chunks != (shard * cp if source.sharded else shard):
+    rows = tuple(source for source, _, _ in found)
+    sharded = rows[0].sharded
+    if order.shape[1] != (shard * cp if sharded else shard):
         return None
-    rank, piece, column = _origin(order - base, source, whole)
+    rank, piece, column = _origins(order, found)
     held = np.arange(cp)[:, None]
     if shard == 2:
         held = np.concatenate([held, 2 * cp - 1 - held], 1)
-    sections = (_to_heads if source.sharded else _to_tokens)(rank, piece, column, held)
+    sections = (_to_heads if sharded else _to_tokens)(rank, piece, column, held)
     if sections is not None:
-        return Exchange(source, source.sharded, sections, value.dims)
-    sections = _gathered(rank, piece, column, held) if source.sharded else None
-    return None if sections is None else Exchange(source, True, sections, value.dims, gathered=True)
+        return Exchange(rows, sharded, sections, value.dims)
+    sections = _gathered(rank, piece, column, held) if sharded else None
+    return None if sections is None else Exchange(rows, True, sections, value.dims, gathered=True)
 
 
 def only_source(value: Blocks, sources: dict[Source, tuple[Blocks, int]]) -> tuple[Source, Blocks, int] | None:
@@ -75,6 +82,48 @@ def only_source(value: Blocks, sources: dict[Source, tuple[Blocks, int]]) -> tup
         if base <= low and high < base + whole.data.size:
             return source, whole, base
     return None
+
+
+Rows = list[tuple[Source, Blocks, int]]
+"""Rows, their blocks and the numbers of the first ones."""
+
+
+def _alike(value: Blocks, sources: dict[Source, tuple[Blocks, int]]) -> Rows:
+    """The rows that all blocks come from, if one message may hold parts of all of them; else none."""
+    numbers = value.data.reshape(-1)
+    found = [
+        (source, whole, base)
+        for source, (whole, base) in sources.items()
+        if ((numbers >= base) & (numbers < base + whole.data.size)).any()
+    ]
+    kinds = {
+        (source.sharded, source.detached, example(source.node).dtype, example(source.node).device, _unknown(source))
+        for source, _, _ in found
+    }
+    return found if len(kinds) == 1 else []
+
+
+def _unknown(source: Source) -> tuple[str, ...]:
+    """The sizes of a row that are not known, in their order, without that of the tokens."""
+    return tuple(str(s) for d, s in enumerate(example(source.node).shape) if d != source.dim and not isinstance(s, int))
+
+
+def _origins(numbers: Columns, rows: Rows) -> tuple[Columns, Columns, Columns]:
+    """`_origin` of all blocks; the columns of a row are counted on from those of the rows before it."""
+    found = [np.zeros_like(numbers) for _ in range(3)]
+    width = 0
+    for source, whole, base in rows:
+        own = (numbers >= base) & (numbers < base + whole.data.size)
+        rank, piece, column = _origin(numbers[own] - base, source, whole)
+        for all_of, part in zip(found, (rank, piece, column + width), strict=True):
+            all_of[own] = part
+        width += _columns(source)
+    return found[0], found[1], found[2]
+
+
+def _columns(source: Source) -> int:
+    """How many columns of known number a row has."""
+    return math.prod(s for d, s in enumerate(example(source.node).shape) if d != source.dim and isinstance(s, int))
 
 
 def _tokens_first(value: Blocks) -> Columns | None:

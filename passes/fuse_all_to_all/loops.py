@@ -223,7 +223,7 @@ def _separate_inputs(gm: fx.GraphModule, decided: Decided) -> list[str]:
     """Inputs of the graph that the loop writes and those that are exchanged: eager reads what earlier iterations wrote
     where they share memory in a later call, the exchange does not (see `find.separate_inputs`)."""
     written = decided.loop.written
-    read = {storage(exchange.source.node) for _, exchange in decided.found}
+    read = {storage(source.node) for _, exchange in decided.found for source in exchange.sources}
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder" and isinstance(example(n), torch.Tensor)]
     targets = {example(n).dtype for n in inputs if storage(n) in written}
     found = [n for n in inputs if storage(n) in written | read and example(n).dtype in targets]
@@ -299,7 +299,8 @@ def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machin
         except Refused:
             no_aliasing(body, nodes, {*body.values}, {source.node for source in body.sources}, set())
             raise
-        no_aliasing(body, nodes, {*needed(body, nodes, chosen)}, {e.source.node for e in chosen.values()}, {*chosen})
+        rows = {source.node for exchange in chosen.values() for source in exchange.sources}
+        no_aliasing(body, nodes, {*needed(body, nodes, chosen)}, rows, {*chosen})
         kept, counted = live(body, nodes, set(chosen))
         order = steps(nodes)
         # All that ranks must have in common: what a rank does with its part may depend on the rank (weights of its own

@@ -76,17 +76,17 @@ def write(gm: fx.GraphModule, decided: Decided) -> list[tuple[str, list[int]]]:
 
 def _exchanges(build: Builder, decided: Decided) -> tuple[list[fx.Node], list[tuple[str, list[int]]]]:
     """For every exchanged tensor the row that holds it for all documents; one op per outer tensor."""
-    groups: dict[tuple[Source, bool], list[Exchange]] = {}
+    groups: dict[tuple[tuple[Source, ...], bool], list[Exchange]] = {}
     for _, exchange in decided.found:
-        groups.setdefault((exchange.source, exchange.gathered), []).append(exchange)
-    results: dict[tuple[Source, bool], fx.Node] = {}
+        groups.setdefault((exchange.sources, exchange.gathered), []).append(exchange)
+    results: dict[tuple[tuple[Source, ...], bool], fx.Node] = {}
     starts: dict[int, int] = {}
     made = []
-    for (source, gathers), exchanges in groups.items():
+    for (sources, gathers), exchanges in groups.items():
         sections = [s for e in exchanges for s in e.sections]
         widths = [s.width for s in sections]
-        row, name = _exchanged(build, decided, source, sections, gathers)
-        results[source, gathers] = row
+        row, name = _exchanged(build, decided, sources, sections, gathers)
+        results[sources, gathers] = row
         made.append((name if decided.counts.scale.zigzag else f"{name} of shards of one piece", widths))
         at = 0
         for exchange in exchanges:
@@ -95,7 +95,7 @@ def _exchanges(build: Builder, decided: Decided) -> tuple[list[fx.Node], list[tu
     rows = []
     for _, exchange in decided.found:
         width = sum(s.width for s in exchange.sections) // exchange.parts(decided.cp)
-        row = results[exchange.source, exchange.gathered]
+        row = results[exchange.sources, exchange.gathered]
         if example(row).shape[-1] != width:
             row = build.call(torch.narrow, row, -1, starts[id(exchange)], width)
         rows.append(_shaped(build, row, exchange))
@@ -103,14 +103,15 @@ def _exchanges(build: Builder, decided: Decided) -> tuple[list[fx.Node], list[tu
 
 
 def _exchanged(
-    build: Builder, decided: Decided, source: Source, sections: list[Section], gathers: bool
+    build: Builder, decided: Decided, sources: tuple[Source, ...], sections: list[Section], gathers: bool
 ) -> tuple[fx.Node, str]:
-    """One exchange of the columns of a row's sections, and its name."""
-    x = _columns(build, source, sections, decided.cp)
+    """One exchange of the columns of the sections of rows, and its name."""
+    source = sources[0]
+    x = _sections(build, [_columns(build, one) for one in sources], sections, 1 if source.sharded else decided.cp)
     cu = _boundaries(build, decided, False, example(source.node).device)
     zigzag = decided.counts.scale.zigzag
     op = _ops.cp_to_hp.default if source.sharded else _ops.hp_to_cp.default
-    if example(source.node).requires_grad:
+    if any(example(one.node).requires_grad for one in sources):
         cu = snapshot_of(cu, build.before, build.call)
     if gathers:
         way = way_back_of(decided.bodies[0].ways_back)
@@ -120,8 +121,8 @@ def _exchanged(
     return made, op._schema.name.removeprefix("packpass::")
 
 
-def _columns(build: Builder, source: Source, sections: list[Section], cp: int) -> fx.Node:
-    """The source as ``[tokens, sizes that are not known.., columns]``, with the columns of the sections in order."""
+def _columns(build: Builder, source: Source) -> fx.Node:
+    """A row as ``[tokens, sizes that are not known.., columns]``."""
     fake = example(source.node)
     others = [d for d in range(fake.dim()) if d != source.dim]
     unknown = [d for d in others if not isinstance(fake.shape[d], int)]
@@ -134,14 +135,27 @@ def _columns(build: Builder, source: Source, sections: list[Section], cp: int) -
         x = build.call("unsqueeze", x, -1, method=True)
     elif len(known) > 1:
         x = build.call("flatten", x, 1 + len(unknown), method=True)
-    part = cp if not source.sharded else 1
-    ranges = [(s.start, s.width // part) for s in sections]
-    ends = [0]
-    for start, width in ranges:
-        ends.append(start + width)
-    if all(start == end for (start, _), end in zip(ranges, ends, strict=False)) and ends[-1] == example(x).shape[-1]:
-        return x
-    return build.call(torch.cat, [build.call(torch.narrow, x, -1, start, width) for start, width in ranges], -1)
+    return x
+
+
+def _sections(build: Builder, rows: list[fx.Node], sections: list[Section], part: int) -> fx.Node:
+    """The columns of the sections in their order, of which the rows hold one in ``part``."""
+    widths = [int(example(x).shape[-1]) for x in rows]
+    starts = [sum(widths[:i]) for i in range(len(rows))]
+    found: list[tuple[fx.Node, int, int]] = []
+    for section in sections:
+        begin, end = section.start, section.start + section.width // part
+        for x, start, width in zip(rows, starts, widths, strict=True):
+            low, high = max(begin, start), min(end, start + width)
+            if low < high and found and found[-1][0] is x and found[-1][2] == low - start:
+                found[-1] = (x, found[-1][1], high - start)
+            elif low < high:
+                found.append((x, low - start, high - start))
+    cut = [
+        x if (low, high) == (0, example(x).shape[-1]) else build.call(torch.narrow, x, -1, low, high - low)
+        for x, low, high in found
+    ]
+    return cut[0] if len(cut) == 1 else build.call(torch.cat, cut, -1)
 
 
 def _shaped(build: Builder, row: fx.Node, exchange: Exchange) -> fx.Node:

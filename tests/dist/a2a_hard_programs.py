@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from tests.dist import a2a_computed_programs as computed
 from tests.dist import a2a_filled_programs as filled
 from tests.dist import a2a_gather_programs as gather
+from tests.dist import a2a_joined_programs as joined
 from tests.dist import a2a_library_programs as library
 from tests.dist import a2a_pieces_programs as pieces
 from tests.dist import a2a_spelled_programs as spelled
@@ -411,6 +412,13 @@ REWRITTEN = {
         Hard(gather.gradient_reduced, tails=False),
         Hard(gather.functional, differentiable=False, parts=1),
         Hard(gather.gathered_and_exchanged, exchanges=2),
+        Hard(joined.three_rows_in_a_message),
+        Hard(joined.rows_stacked_in_a_message),
+        Hard(joined.rows_one_of_which_is_detached),
+        Hard(joined.two_rows_back, sharded=False),
+        Hard(joined.two_rows_gathered, differentiable=False),
+        Hard(joined.parts_of_an_exchange, exchanges=2, tails=False),
+        Hard(joined.parts_taken_apart_by_number, exchanges=2, tails=False),
     )
 }
 LEFT = {
@@ -461,5 +469,9 @@ LEFT = {
         Hard(gather.largest_gradient, code="not-zigzag"),
         Hard(gather.two_gradients, code="not-zigzag"),
         Hard(gather.changed_when_gathered, code="aliasing"),
+        Hard(joined.rows_of_two_dtypes, code="not-zigzag"),
+        Hard(joined.rows_one_behind_the_other, code="not-zigzag"),
+        Hard(joined.shard_beside_the_whole, code="not-zigzag"),
+        Hard(joined.parts_that_wrap, code="not-zigzag"),
     )
 }
