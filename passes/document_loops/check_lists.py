@@ -81,7 +81,8 @@ def check_pieces(
     """A list of several parts of each document may be concatenated along their packed dimension, or looped over."""
     begin = loop.iterations[0][0]
     parts = [part.node for part in walk(value.term) if isinstance(part, (Elsewhere, Row, DocRow, Outside))]
-    if any(mutated_after(graph, part, begin) for part in parts if part is not None):
+    tensors = [part for part in parts if part is not None and is_tensor(part)]  # and no sizes that they share
+    if any(mutated_after(graph, part, begin) for part in tensors):
         raise Refused(
             "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
         )

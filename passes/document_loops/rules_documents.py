@@ -54,6 +54,7 @@ from passes.document_loops.machine import (
     frozen_args,
 )
 from passes.document_loops.op_names import label, name_of, unshadowed
+from passes.document_loops.own_parts import view_is_set
 from passes.document_loops.own_weights import own_layer
 from passes.document_loops.row_slots import numbered_slot, write_spot
 from passes.document_loops.row_windows import window_of_row
@@ -112,6 +113,8 @@ def assign_document(machine: Machine, target: Document, value: Any, node: fx.Nod
     cell = target.cell
     if cell.spot is not None:
         write_spot(machine, cell, value, node)
+        return
+    if view_is_set(machine, cell, value, node):
         return
     if cell.parent is not None:
         raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)

@@ -28,6 +28,7 @@ from passes.document_loops.machine import (
     frozen_args,
 )
 from passes.document_loops.op_names import label
+from passes.document_loops.own_parts import part_is_set
 from passes.document_loops.parts import Cut, cut, part_of
 from passes.document_loops.row_slots import numbered_slot
 from passes.document_loops.row_windows import window_of_row, write_window
@@ -176,7 +177,8 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
     row = slot if isinstance(slot, Document) else outer_row(machine, base, index, node)
     if row is not None:
         if row is slot and index is not Ellipsis and index != slice(None):
-            raise Refused("partial-write", "a part of a per-document value is assigned", node)
+            part_is_set(machine, row, index, _value_of_row(machine, value, node), node)
+            return OPAQUE
         assign_document(machine, row, _value_of_row(machine, value, node), node)
         return OPAQUE
     found = locate(machine, node, base, index)

@@ -10,14 +10,15 @@ from torch import fx
 
 from packpass.semantics import argument, example
 from passes.document_loops import uneven
-from passes.document_loops.integers import Invariant
-from passes.document_loops.machine import Machine, Segment, frozen_args
+from passes.document_loops.documents import document
+from passes.document_loops.integers import Affine, Invariant
+from passes.document_loops.machine import Machine, Number, Segment, frozen_args
 from passes.document_loops.op_names import label, name_of
-from passes.document_loops.rules import outside_call, tokenwise
+from passes.document_loops.rules import documents, outside_call, tokenwise
 from passes.document_loops.rules_splits import first_input, otherwise
 from passes.document_loops.rules_tokenwise import known_keywords, made, unwritable, whole_row
 from passes.document_loops.rules_views import takes_length
-from passes.document_loops.terms import LENGTH, Apply, Outside
+from passes.document_loops.terms import LENGTH, Apply, DocVector, Outside
 from passes.refused import Refused
 
 
@@ -192,13 +193,39 @@ def _arange(machine: Machine, node: fx.Node) -> Any:
     return outside_call(machine, node) if constant and not node.all_input_nodes else NotImplemented
 
 
+@documents("tensor")
 @tokenwise("tensor", "scalar_tensor")
 def _tensor(machine: Machine, node: fx.Node) -> Any:
-    """Written-down numbers."""
+    """Written-down numbers, or those of the document: ``torch.tensor([start, n])``."""
     if node.all_input_nodes:
-        return NotImplemented
+        return _of_numbers(machine, node)
     kwargs = tuple(sorted(node.kwargs.items()))
     return machine.computed((node.target, node.op == "call_method", frozen_args(node.args), kwargs), example(node))
+
+
+def _of_numbers(machine: Machine, node: fx.Node) -> Any:
+    given, fake = argument(node, 0, "data"), example(node)
+    listed = list(given) if isinstance(given, (tuple, list)) else [given]
+    values = [machine.value(item) for item in listed]
+    numbers = [isinstance(v, (Affine, Number)) or type(v) in (int, float) for v in values]
+    shared = [not isinstance(v, Number) and not (isinstance(v, Affine) and not v.is_shared) for v in values]
+    if not all(numbers) or all(shared) or set(node.kwargs) - {"data", "dtype", "device"}:
+        return NotImplemented
+    terms = [_one_each(machine, value) for value in values]
+    rows = tuple(machine.intern(Apply("to", True, (term, fake.device, fake.dtype), (), 0)) for term in terms)
+    if not isinstance(given, (tuple, list)):
+        return document(machine, rows[0])
+    return document(machine, Apply(torch.stack, False, (rows, 1), (), 0))
+
+
+def _one_each(machine: Machine, value: Any) -> Any:
+    """A number, once per document."""
+    if isinstance(value, Number):
+        return value.term
+    if isinstance(value, float):
+        zeros = machine.intern(DocVector(Affine(), torch.float64))
+        return machine.intern(Apply(torch.full_like, False, (zeros, value), (), 0))
+    return machine.intern(DocVector(value if isinstance(value, Affine) else Affine.of(value), torch.int64))
 
 
 # === Values that stay the same ===============================================================================

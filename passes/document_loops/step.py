@@ -10,6 +10,7 @@ from torch import fx
 from packpass.semantics import argument, call_of, example
 from packpass.semantics.losses import OF_CLASSES
 from packpass.semantics.names import is_in_place
+from passes.document_loops.appended import own_memory
 from passes.document_loops.bins import binned
 from passes.document_loops.by_meaning import by_meaning, why_not
 from passes.document_loops.copied import copied
@@ -67,7 +68,8 @@ def _beside(machine: Machine, node: fx.Node) -> dict[fx.Node, Segment]:
 def _interpret(machine: Machine, node: fx.Node) -> None:
     before, machine.here = machine.state(), node
     try:
-        machine.values[node] = _by_rule(machine, node)
+        value = _by_rule(machine, node)
+        machine.values[node] = own_memory(machine, node, value) if isinstance(value, Outside) else value
     except Refused as refused:
         if refused.code != "no-rule":
             raise
