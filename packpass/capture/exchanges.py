@@ -1,12 +1,14 @@
-"""All-to-alls that Dynamo does not trace, in the words of one that it does: ``dist.all_to_all_single``.
+"""Collectives that Dynamo does not trace, in the words of those that it does: ``dist.all_to_all_single``.
 
 * ``all_to_all_single`` of ``torch.distributed.nn.functional``, which from torch 2.13 on raises where it is compiled.
   Nothing but that refusal stands in the way: what it calls afterwards is an ``autograd.Function`` that Dynamo traces,
   and that the passes prove like any other.
 * ``dist.all_to_all`` between lists, and its differentiable form of ``torch.distributed.nn.functional``. What is sent is
   put into one tensor, and what comes is copied to where it was asked for.
-* Either, or an all-gather, with ``async_op=True``, inside a loop over documents: nobody may look at the result before
-  the wait, so that it may as well be there at once. One exchange of all documents has nothing to overlap with.
+* Either, or another collective, with ``async_op=True``, inside a loop over documents: nobody may look at the result
+  before the wait, so that it may as well be there at once. One exchange of all documents has nothing to overlap with.
+* ``all_reduce`` (a sum) and ``all_gather`` of ``torch.distributed.nn.functional``, inside a loop over documents: torch's
+  functional collectives have the same gradients.
 
 Each would break the graph, and with it every loop around it. Where the loop is refused all the same, its exchanges are
 left to stock torch: the pieces between its breaks are compiled once for all documents, the loop in one piece anew for
@@ -37,11 +39,11 @@ def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any
     traced = _functions().get(function)
     if traced is None or _is_left(tx):
         return None
-    names, replacement = traced
+    names, needed, replacement = traced
     if len(args) > len(names) or set(kwargs) - set(names[len(args) :]):
         return None
     given = dict(zip(names, args, strict=False)) | kwargs
-    if not set(names[:2]) <= set(given):
+    if not set(names[:needed]) <= set(given):
         return None
     out = replacement(tx, *(given.get(name, constant(None)) for name in names))
     if out is not None:
@@ -76,25 +78,37 @@ def _line(tx: Any) -> tuple[str, int]:
 
 
 @functools.cache
-def _functions() -> dict[Any, tuple[tuple[str, ...], Callable[..., Any]]]:
-    """What this torch does not trace -> the names of its parameters, and what is traced instead."""
+def _functions() -> dict[Any, tuple[tuple[str, ...], int, Callable[..., Any]]]:
+    """What this torch does not trace -> the names of its parameters, how many of them every call gives, and what is
+    traced instead."""
     if not torch.distributed.is_available():
         return {}
     module: Any = importlib.import_module("torch.distributed.nn.functional")
     dist = torch.distributed
     found: dict[Any, Any] = {
-        dist.all_to_all: (_LISTS, _between_lists),
-        dist.all_to_all_single: ((*_SINGLE, _ASYNC), _without_waiting(_all_to_all_single_done)),
-        dist.all_gather: (("tensor_list", "tensor", "group", _ASYNC), _without_waiting(_all_gather_done)),
+        dist.all_to_all: (_LISTS, 2, _between_lists),
+        dist.all_to_all_single: ((*_SINGLE, _ASYNC), 2, _without_waiting(_all_to_all_single_done)),
+        dist.all_gather: (("tensor_list", "tensor", "group", _ASYNC), 2, _without_waiting(_all_gather_done)),
         dist.all_gather_into_tensor: (
             ("output_tensor", "input_tensor", "group", _ASYNC),
+            2,
             _without_waiting(_all_gather_into_tensor_done),
+        ),
+        dist.all_reduce: (("tensor", "op", "group", _ASYNC), 1, _without_waiting(_all_reduce_done)),
+        dist.reduce_scatter_tensor: (
+            ("output", "input", "op", "group", _ASYNC),
+            2,
+            _without_waiting(_reduce_scatter_tensor_done),
         ),
     }
     if hasattr(module, "_AlltoAllSingle"):
-        found[module.all_to_all] = (_LISTS[:3], _between_lists_with_gradient)
+        found[module.all_to_all] = (_LISTS[:3], 2, _between_lists_with_gradient)
         if hasattr(module, "_not_supported_under_compile"):
-            found[module.all_to_all_single] = (_SINGLE, _single)
+            found[module.all_to_all_single] = (_SINGLE, 2, _single)
+    if _has_gradient("all_reduce"):
+        found[module.all_reduce] = (("tensor", "op", "group"), 1, _summed_with_gradient)
+    if hasattr(_functional(), "all_gather_tensor_autograd"):
+        found[module.all_gather] = (("tensor", "group"), 1, _gathered_with_gradient)
     return found
 
 
@@ -139,6 +153,63 @@ def _all_gather_done(outputs: Any, input: Any, group: Any) -> Any:
 def _all_gather_into_tensor_done(output: Any, input: Any, group: Any) -> Any:
     torch.distributed.all_gather_into_tensor(output, input, group)
     return plain_messages.done()
+
+
+def _all_reduce_done(tensor: Any, op: Any, group: Any) -> Any:
+    if op is None:
+        torch.distributed.all_reduce(tensor, group=group)
+    else:
+        torch.distributed.all_reduce(tensor, op, group)
+    return plain_messages.done()
+
+
+def _reduce_scatter_tensor_done(output: Any, input: Any, op: Any, group: Any) -> Any:
+    if op is None:
+        torch.distributed.reduce_scatter_tensor(output, input, group=group)
+    else:
+        torch.distributed.reduce_scatter_tensor(output, input, op, group)
+    return plain_messages.done()
+
+
+# === With gradients ==========================================================================================
+
+
+def _functional() -> Any:
+    return importlib.import_module("torch.distributed._functional_collectives")
+
+
+def _has_gradient(name: str) -> bool:
+    """Does this torch know the gradient of a functional collective?"""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    op = f"_c10d_functional::{name}"
+    return any(has(op, key) for key in ("Autograd", "AutogradCPU"))
+
+
+def _summed_with_gradient(tx: Any, tensor: Any, op: Any, group: Any) -> Any:
+    value = op.realize()
+    known = value.as_python_constant() if value.is_python_constant() else None
+    if not active.regions or known not in (None, torch.distributed.ReduceOp.SUM):
+        return None
+    return call(tx, _summed, tensor, group)
+
+
+def _summed(tensor: Any, group: Any) -> Any:
+    functional: Any = torch.distributed._functional_collectives
+    return functional.all_reduce(tensor, "sum", torch.distributed.group.WORLD if group is None else group)
+
+
+def _gathered_with_gradient(tx: Any, tensor: Any, group: Any) -> Any:
+    value = tensor.realize()
+    if not active.regions or not isinstance(value, TensorVariable) or not example(value).dim():
+        return None
+    return call(tx, _gathered, tensor, group)
+
+
+def _gathered(tensor: Any, group: Any) -> Any:
+    functional: Any = torch.distributed._functional_collectives
+    group = torch.distributed.group.WORLD if group is None else group
+    gathered = functional.all_gather_tensor_autograd(tensor.contiguous(), 0, group)
+    return gathered.view(torch.distributed.get_world_size(group), *tensor.shape).unbind(0)
 
 
 # === Lists ===================================================================================================

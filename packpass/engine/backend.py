@@ -195,7 +195,7 @@ def exchanging(gm: fx.GraphModule, outcome: Outcome, frame: FrameState, settings
     if alike(gm, outcome.results, code, frame.sites, settings, outcome.written):
         return settings
     frame.apart = True
-    replaced = [r for r in outcome.rewrites if r.rule in apart.EXCHANGES]
+    replaced = [r for r in outcome.rewrites if apart.exchanges(r)]
     if not replaced:
         left = None if frame.sites else apart.left_side_by_side(gm, settings)
         outcome.results += [left] if left is not None else []

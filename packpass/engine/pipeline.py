@@ -165,6 +165,7 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
             restore_shadows(gm)
     remove_boundary_markers(gm)
     stages.close()
+    results = without_overtaken(results)
     final = count(gm) if capturing or any(run.rewrites for run in runs) else before
     sources = [r.claims.boundary_source for r in results if isinstance(r, Rewrite) and r.claims.boundary_source]
     record = GraphRecord(
@@ -182,6 +183,12 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
     return Outcome(
         results, record, left, stages.done, capturing, products.packed, products.documents, written, findings
     )
+
+
+def without_overtaken(results: list[Rewrite | Refusal]) -> list[Rewrite | Refusal]:
+    """Without what one pass says of exchanges in a loop that a later pass has put another message in the place of."""
+    done = {r.location for r in results if isinstance(r, Rewrite) and r.claims.captured_loop and r.claims.agreement}
+    return [r for r in results if isinstance(r, Rewrite) or r.rule not in apart.EXCHANGES or r.location not in done]
 
 
 def _run_one(p: Pass, gm: fx.GraphModule, context: Any, stages: Stages) -> list[Rewrite | Refusal]:

@@ -111,7 +111,8 @@ def to_compare(
     """What the ranks of one group compare of a graph with these collectives; nothing if all are left as written."""
     mine = [c for c in found if c.group == group]
     joined = may_be_joined(mine, settings)
-    return [*mine, *joined, *decisions(rewrites, group)] if joined or any(c.ours for c in mine) else []
+    agreed = any(r.claims.agreement and r.claims.group == group for r in rewrites)
+    return [*mine, *joined, *decisions(rewrites, group)] if joined or agreed or any(c.ours for c in mine) else []
 
 
 def board_of(name: str) -> Board | None:

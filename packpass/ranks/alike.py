@@ -47,7 +47,7 @@ def alike(
         sites: the places of its captured loops.
         written: its exchanges before the passes.
     """
-    ours = [r for r in results if r.rule in apart.EXCHANGES]
+    ours = [r for r in results if apart.exchanges(r)]
     loops = [_said(r) for r in ours if _of_loop(r, set(sites.values()))]
     if not settings.agreement or not (loops or written):
         return True

@@ -18,7 +18,7 @@ from torch import fx
 
 from packpass._options import Options
 from packpass._passes import PASSES
-from packpass.decisions.records import Refusal
+from packpass.decisions.records import Refusal, Rewrite
 from packpass.ranks.collectives import Collective, collective, collectives
 
 EXCHANGES = tuple(dict.fromkeys(p.name for p in PASSES if p.exchanges))
@@ -29,6 +29,12 @@ SIDE_BY_SIDE = "fuse_all_to_all"
 
 _apart: set[tuple[str | None, tuple[str, ...]]] = set()
 """Group, and the lines that lead to an exchange, from each of them on."""
+
+
+def exchanges(result: Rewrite | Refusal) -> bool:
+    """Does a decision concern what ranks exchange? One about a captured loop does as well, if the ranks must agree."""
+    agreed = isinstance(result, Rewrite) and result.claims.captured_loop and bool(result.claims.agreement)
+    return result.rule in EXCHANGES or agreed
 
 
 def exchanges_of(gm: fx.GraphModule) -> list[Collective]:

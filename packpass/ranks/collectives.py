@@ -21,17 +21,17 @@ from packpass.decisions.location import location_of_node, way_to_node
 from packpass.decisions.records import Rewrite
 from packpass.ops import _cp_exchange, _cp_roll_host
 from packpass.ops._snapshot import snapshot_op
+from packpass.semantics.collectives import ALONG_FIRST, ELEMENTWISE, NAMESPACES
 from packpass.semantics.memory import copied
 from packpass.semantics.names import targets_of
 
-NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
 # What all ranks of a group call alike; sends and receives differ by rank.
 SYMMETRIC = (
     "all_to_all_single", "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast",
     "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced", "all_reduce_coalesced",
 )  # fmt: skip
 # What passes put something in place of where a loop calls it for every document.
-IN_LOOPS = ("all_gather_into_tensor",)
+IN_LOOPS = ELEMENTWISE | ALONG_FIRST
 SPLITS = ("output_split_sizes", "input_split_sizes")
 # What the first rank alone may know of a roll; that it is the one who knows is the same on every rank.
 ENDS = ("end_fills", "end_wraps")

@@ -43,6 +43,7 @@ from passes.document_loops.appended import appended_value
 from passes.document_loops.arms import Interpreted, joined
 from passes.document_loops.blocks import Block, Diagonal
 from passes.document_loops.check_lists import check_document, check_pieces, check_segment
+from passes.document_loops.collectives import all_sent, refuse_some_only
 from passes.document_loops.corners import Corner
 from passes.document_loops.cut_off import cut_off
 from passes.document_loops.elsewhere import Elsewhere
@@ -108,7 +109,7 @@ class Decided:
     @property
     def terms(self) -> list[Term]:
         """Everything the loop leaves behind."""
-        contents = [store.term for _, store in self.writes] + [term for _, term in self.rows]
+        contents = [*self.ordered, *(store.term for _, store in self.writes), *(term for _, term in self.rows)]
         return contents + [content(value) for _, value in self.appended]
 
 
@@ -237,6 +238,7 @@ def _arms(loop: LoopFound, numbers: frozenset[Boundaries] = frozenset(), conditi
     ways = len(loop.iterations) if conditions else 1
     both = [interpret(loop, i, interner, made, arms=ways, numbers=numbers) for i in range(len(loop.iterations))]
     machines = [machine for machine, _ in both]
+    refuse_some_only(machines)
     cut = [m.boundaries[0] for m in machines if m.boundaries is not None and m.asked != m.boundaries[0]]
     others = {m.asked for m in machines if m.asked is not None and cut and m.asked not in cut}
     return both if others <= numbers else _arms(loop, numbers | others, conditions)
@@ -289,7 +291,7 @@ def conclude(
         appends.append((collect, value))
     found = Decided(
         loop, boundaries, writes, doc_rows, tuple(appends), tuple(first.checks), bool(first.split_of), hoisted, sizes,
-        None, 0, tuple(first.filled),
+        None, 0, tuple(first.filled), all_sent(first, loop),
     )  # fmt: skip
     rows: list[Row | Block] = list(_rows(found, first))
     no_aliasing(found, [row for row in rows if isinstance(row, Row)], first)
@@ -321,6 +323,7 @@ def _same_effects(first: Machine, appended: dict[Any, Any], second: Machine, aga
         first.boundaries != second.boundaries
         or first.checks != second.checks
         or (first.reach, first.skips_empty) != (second.reach, second.skips_empty)
+        or [*first.sent.values()] != [*second.sent.values()]
     ):
         raise differs
     if list(first.outer) != list(second.outer) or (first.split_of, first.filled) != (second.split_of, second.filled):

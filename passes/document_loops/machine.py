@@ -188,6 +188,8 @@ class Machine:
         self.writes_behind_end = False
         """Is such a slice written?"""
         self.split_of: list[fx.Node] = []
+        self.sent: dict[fx.Node, Term] = {}
+        """What is sent to other ranks, whether or not this one needs what comes."""
         self.filled: list[tuple[fx.Node, fx.Node, int]] = []
         """Rows, lengths that they are split by and where, if the loop goes by parts of the documents."""
         self.taken_apart: list[Any] = []

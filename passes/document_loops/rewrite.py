@@ -19,6 +19,7 @@ from packpass.semantics.registry import reorders
 from passes.document_loops import emit_documents
 from passes.document_loops.aliasing import Outer, only_overwritten, overwriting, separate_inputs
 from passes.document_loops.blocks import Block
+from passes.document_loops.collectives import said_of
 from passes.document_loops.dense_masks import Squares, attend_within_documents
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.emit import Emitter
@@ -100,7 +101,9 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
     reordered = bool(attentions) or any(_adds_up(t) for term in decided.terms for t in walk(term))
     if reordered:
         facts["numerics"] = "sums in another order"
-    return Made(facts, Claims(captured_loop=True, separate_inputs=tuple(separate), reordered=reordered))
+    said, group = said_of(decided.terms)
+    claims = Claims(True, tuple(separate), reordered, agreement=said, group=group)
+    return Made(facts, claims)
 
 
 def _without_dense_masks(

@@ -13,6 +13,7 @@ from packpass.semantics.names import is_in_place
 from passes.document_loops.appended import own_memory
 from passes.document_loops.bins import binned
 from passes.document_loops.by_meaning import by_meaning, why_not
+from passes.document_loops.collectives import collected
 from passes.document_loops.copied import copied
 from passes.document_loops.each import of_each
 from passes.document_loops.foreign import refuse_foreign
@@ -76,7 +77,7 @@ def _interpret(machine: Machine, node: fx.Node) -> None:
         machine.restore(before)
         value = shared(machine, node)
         value = by_meaning(machine, node) if value is NotImplemented else value
-        for look in (of_each, binned):
+        for look in (of_each, binned, collected):
             value = look(machine, node) if value is NotImplemented else value
         machine.values[node] = taken_apart(machine, node, refused, step) if value is NotImplemented else value
 

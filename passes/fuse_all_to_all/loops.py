@@ -321,6 +321,22 @@ def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machin
     return Decided(loop, cp, bodies[0].group, counts, found[0], *of_each, calls, texts[0])
 
 
+def _gathered_whole(body: Body, node: fx.Node, exchange: Exchange) -> tuple[fx.Node, Exchange]:
+    """What all ranks gather, before each of them takes its own columns (``whole[:, rank * w : (rank + 1) * w]``): which
+    it takes is its own affair, and what is gathered is not."""
+    inputs = [n for n in node.all_input_nodes if n in body.exchanged]
+    found = node, exchange
+    while exchange.gathered and len(inputs) == 1:
+        value = body.tensor(inputs[0])
+        known = recognise(value, body.sources, body.cp, body.scale.shard) if isinstance(value, Blocks) else None
+        if known is not None and known.gathered:
+            found = inputs[0], known
+        elif not isinstance(value, (tuple, list)):
+            break
+        inputs = [n for n in inputs[0].all_input_nodes if n in body.exchanged]
+    return found
+
+
 def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.Node, Exchange]:
     """The exchanged tensors that something else uses, each as one exchange of an outer tensor."""
     inside = set(nodes)
@@ -333,6 +349,7 @@ def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.
         if isinstance(value, Blocks):
             exchange = recognise(value, body.sources, body.cp, body.scale.shard)
             if exchange is not None:
+                node, exchange = _gathered_whole(body, node, exchange)
                 chosen[node] = exchange
                 return
         inputs = [n for n in node.all_input_nodes if n in body.exchanged]

@@ -41,11 +41,15 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
 from packpass.semantics.overview import operations as known_operations
 from passes.context import PassContext
+from passes.document_loops.collectives import sent_by
 from passes.document_loops.lists import as_they_were_made
-from passes.document_loops.run import NAME, run_loops, run_one
+from passes.document_loops.run import NAME, numbered, run_loops, run_one
 from passes.loops import find as find_loops
 from passes.refused import Refused
 from passes.vectorize_segments.unrolled import Lists, decide_unrolled, find_unrolled, sweep_scalars
+
+EXCHANGES = "fuse_all_to_all"
+"""The pass without which loops keep their collectives: it does not run where the ranks differ."""
 
 
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
@@ -64,6 +68,9 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
 
 
 def _run_captured(gm: fx.GraphModule, number: int, context: PassContext) -> list[Rewrite | Refusal]:
+    if not context.options.runs(EXCHANGES) and (calls := sent_by(numbered(gm.graph, number).nodes)):
+        reason = f"there is no rule for {calls[0].target} in a loop over documents where {EXCHANGES} does not run"
+        return [Refusal(NAME, "no-rule", reason, context.locations.get(number, "<unknown>"))]
     results = run_loops(gm, number, context)
     refused = [result for result in results if isinstance(result, Refusal)]
     if len(refused) < len(results) or not context.options.runs("ragged_grids"):

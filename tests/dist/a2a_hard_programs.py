@@ -411,6 +411,7 @@ REWRITTEN = {
         Hard(gather.gradient_scattered, parts=1),
         Hard(gather.gradient_reduced, tails=False),
         Hard(gather.functional, differentiable=False, parts=1),
+        Hard(gather.own_columns, differentiable=False),
         Hard(gather.gathered_and_exchanged, exchanges=2),
         Hard(joined.three_rows_in_a_message),
         Hard(joined.rows_stacked_in_a_message),

@@ -26,6 +26,9 @@ TYPICAL = (
     "chosen_by_written_numbers",
     "own_gradient",
     "gradient_scattered",
+    "own_columns",
+    "three_rows_in_a_message",
+    "parts_of_an_exchange",
 )
 # Eager scatters for it by the numbers of ranks in a group, which are not those of a group of two among four.
 NOT_IN_GROUPS = ("differentiable_lists",)
