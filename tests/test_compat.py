@@ -426,6 +426,28 @@ def test_values_inside_vmap_are_known() -> None:
     assert not _compat.in_functorch(x)
 
 
+def test_vmap_by_rules_alone() -> None:
+    """An op that vmap runs sample by sample is refused inside, and run outside."""
+
+    def ranges(x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda row: torch.histc(row, 3, 0, 4))(x)
+
+    with pytest.raises(RuntimeError), _compat.vmap_by_rules_alone():
+        ranges(torch.ones(2, 3))
+    with _compat.vmap_by_rules_alone():
+        torch.vmap(torch.tril)(torch.ones(2, 3, 3))
+    assert ranges(torch.ones(2, 3)).shape == (2, 3)
+
+
+def test_with_any_batch() -> None:
+    """The number of samples stays unknown, and a call that asks for it has no result."""
+    made = _compat.with_any_batch(lambda rows: rows[0] @ rows[1], [torch.ones(3, 4), torch.ones(4, 2)], [True, False])
+    assert isinstance(made.shape[0], torch.SymInt)
+    assert made.shape[1:] == (3, 2)
+    asks = [torch.ones(3)]
+    assert _compat.with_any_batch(lambda rows: rows[0] if rows[0].shape[0] > 20 else None, asks, [True]) is None
+
+
 def test_what_is_assumed_of_a_size() -> None:
     """Guards of a row that was found to be a multiple of 16."""
     found: list[Any] = []

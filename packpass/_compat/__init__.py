@@ -53,6 +53,7 @@ from packpass._compat.operations import (
     registered_ops,
     transforms_closed,
     transforms_open,
+    vmap_by_rules_alone,
 )
 from packpass._compat.symbolic import (
     Assumed,
@@ -80,6 +81,7 @@ from packpass._compat.symbolic import (
     statically_known_true,
     suppress_guards,
     untold_attempts,
+    with_any_batch,
     without_fake_cache,
 )
 
@@ -148,6 +150,8 @@ __all__ = [
     "trace_artifact",
     "transforms_closed",
     "transforms_open",
+    "vmap_by_rules_alone",
+    "with_any_batch",
     "untold_attempts",
     "without_fake_cache",
     "wrap_backward",

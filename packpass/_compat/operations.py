@@ -37,6 +37,20 @@ def in_functorch(tensor: Any) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
+@contextlib.contextmanager
+def vmap_by_rules_alone() -> Iterator[None]:
+    """Inside, ``torch.vmap`` raises RuntimeError for an op that it would run sample by sample."""
+    import torch
+
+    functorch: Any = torch._C._functorch
+    before = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    finally:
+        functorch._set_vmap_fallback_enabled(before)
+
+
 def transforms_open() -> int:
     """How many transforms of ``torch.func`` (and ``torch.vmap``) the calls that run now are inside of."""
     import torch

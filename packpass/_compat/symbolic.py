@@ -364,3 +364,32 @@ def untold_attempts() -> Iterator[None]:
 
 def _not_raised(record: logging.LogRecord) -> bool:
     return not record.exc_info
+
+
+def with_any_batch(run: Callable[[list[Any]], Any], operands: list[Any], batched: list[bool]) -> Any:
+    """What ``run`` makes of fake tensors, where those that are ``batched`` are batches of an unknown number of samples.
+
+    Returns:
+        The fake result; None if something about that number was decided on the way.
+    """
+    import torch
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+
+    def fake(operand: Any, many: bool) -> Any:
+        if not isinstance(operand, torch.Tensor):
+            return operand
+        sizes = [*([23] if many else []), *operand.shape]
+        real = torch.zeros(sizes, dtype=operand.dtype, device=operand.device)
+        dims = [DimDynamic.DYNAMIC if many and d == 0 else DimDynamic.STATIC for d in range(real.dim())]
+        return mode.from_tensor(real, symbolic_context=StatelessSymbolicContext(dynamic_sizes=dims))
+
+    with unset_fake_temporarily():
+        given = [fake(operand, many) for operand, many in zip(operands, batched, strict=True)]
+        with mode, enable_python_dispatcher():
+            made = run(given)
+    return made if not env.guards and not env.replacements else None

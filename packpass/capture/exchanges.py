@@ -7,8 +7,8 @@
   put into one tensor, and what comes is copied to where it was asked for.
 * Either, or another collective, with ``async_op=True``, inside a loop over documents: nobody may look at the result
   before the wait, so that it may as well be there at once. One exchange of all documents has nothing to overlap with.
-* ``all_reduce`` (a sum) and ``all_gather`` of ``torch.distributed.nn.functional``, inside a loop over documents: torch's
-  functional collectives have the same gradients.
+* ``all_reduce`` (a sum) and ``all_gather`` of ``torch.distributed.nn.functional``, inside a loop over documents: the
+  functional collectives of torch have the same gradients.
 
 Each would break the graph, and with it every loop around it. Where the loop is refused all the same, its exchanges are
 left to stock torch: the pieces between its breaks are compiled once for all documents, the loop in one piece anew for

@@ -71,7 +71,7 @@ def _any(machine: Machine, node: fx.Node) -> Any:
     name = name_of(node)
     if name in DOCUMENTS:
         return DOCUMENTS[name](machine, node)
-    if not isinstance(example(node), torch.Tensor):
+    if not isinstance(example(node), (torch.Tensor, tuple, list)):
         return number(machine, node, name)
     if op_of(node) == "to" and is_per_document(machine.value(node.args[0])):
         return reinterpreted(machine, node)

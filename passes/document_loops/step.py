@@ -11,6 +11,7 @@ from packpass.semantics import argument, call_of, example
 from packpass.semantics.losses import OF_CLASSES
 from packpass.semantics.names import is_in_place
 from passes.document_loops.appended import own_memory
+from passes.document_loops.batched import batched
 from passes.document_loops.bins import binned
 from passes.document_loops.by_meaning import by_meaning, why_not
 from passes.document_loops.collectives import collected
@@ -77,7 +78,7 @@ def _interpret(machine: Machine, node: fx.Node) -> None:
         machine.restore(before)
         value = shared(machine, node)
         value = by_meaning(machine, node) if value is NotImplemented else value
-        for look in (of_each, binned, collected):
+        for look in (of_each, binned, collected, batched):
             value = look(machine, node) if value is NotImplemented else value
         machine.values[node] = taken_apart(machine, node, refused, step) if value is NotImplemented else value
 

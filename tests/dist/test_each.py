@@ -7,7 +7,6 @@ import pytest
 from tests.dist import each_programs, each_runs
 from tests.dist.ranks import Ranks
 
-
 # Eager scatters its gradient by the numbers of ranks in a group, which are not those of a group of two among four.
 NOT_IN_GROUPS = ("gathered_with_gradient",)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     leave_attention,
+    leave_batched,
     leave_beside,
     leave_bins,
     leave_blocks,
@@ -72,7 +73,8 @@ from .harness import LEAVE, Program
 
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
-    "PROGRAMS", "leave_attention", "leave_beside", "leave_bins", "leave_blocks", "leave_branches", "leave_by_hand",
+    "PROGRAMS", "leave_attention", "leave_batched", "leave_beside", "leave_bins", "leave_blocks", "leave_branches",
+    "leave_by_hand",
     "leave_carried", "leave_chosen",
     "leave_closures", "leave_conditions",
     "leave_convolution", "leave_counted", "leave_counts", "leave_defaults",

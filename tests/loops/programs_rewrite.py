@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     rewrite_attention,
+    rewrite_batched,
     rewrite_beside,
     rewrite_bins,
     rewrite_blocks,
@@ -71,8 +72,8 @@ from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
-    "PROGRAMS", "rewrite_attention", "rewrite_beside", "rewrite_bins", "rewrite_blocks", "rewrite_bodies",
-    "rewrite_branches",
+    "PROGRAMS", "rewrite_attention", "rewrite_batched", "rewrite_beside", "rewrite_bins", "rewrite_blocks",
+    "rewrite_bodies", "rewrite_branches",
     "rewrite_by_hand", "rewrite_carried", "rewrite_checks", "rewrite_chosen", "rewrite_closures",
     "rewrite_conditions", "rewrite_convolution",
     "rewrite_counted", "rewrite_counts", "rewrite_defaults", "rewrite_divided", "rewrite_each",
