@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import blank, example
+from packpass.semantics import example, is_tensor, storage
 from packpass.semantics.effects import mutated_after
 from passes.document_loops import uneven
 from passes.document_loops.blocks import diagonal
@@ -43,7 +43,7 @@ class Common(Term):
 def own_memory(machine: Machine, node: fx.Node, value: Outside) -> Any:
     """A tensor that every document makes, as one of the document's own if it is written later on."""
     fake = example(node)
-    if not isinstance(fake, torch.Tensor) or node not in machine.inside or not blank(node):
+    if not isinstance(fake, torch.Tensor) or node not in machine.inside or not _is_new(node):
         return value
     sizes = [size for size in fake.shape if isinstance(size, int)]
     if len(sizes) < fake.dim() or math.prod(sizes) > _LARGEST or not mutated_after(node.graph, node, node.next):
@@ -51,6 +51,12 @@ def own_memory(machine: Machine, node: fx.Node, value: Outside) -> Any:
     if any(_by_numbers(user, node) for user in node.users):  # slots of the document may be put there (`padded`)
         return value
     return document(machine, Common(value, 0))
+
+
+def _is_new(node: fx.Node) -> bool:
+    """Does a call give memory that none of its operands has?"""
+    memory = storage(node)
+    return memory is not None and all(storage(n) != memory for n in node.all_input_nodes if is_tensor(n))
 
 
 def _by_numbers(user: fx.Node, of: fx.Node) -> bool:

@@ -90,3 +90,14 @@ def no_numbers_of_the_document(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         out.append(x[s:e].sum(0) * torch.tensor([[1.0, e - s, 2.0], [e, s, 0.0]]).sum(0))
     return torch.stack(out)
+
+
+@leave("f[T,3] cu", tail=False, must_refuse=True, why="the view is of a table that all documents change")
+def a_view_of_a_table(x: Tensor, cu: Tensor) -> Tensor:
+    out, table = [], torch.arange(6.0).view(2, 3)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        mine = table.view(3, 2)[0]
+        mine *= 0.5
+        mine += x[s:e, :2].sum(0).detach()
+        out.append(mine + x[s:e, :2].sum(0))
+    return torch.stack(out) + table.sum()

@@ -117,3 +117,16 @@ def numbers_in_a_tensor(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         out.append(x[s:e].sum(0) * torch.tensor([1.0, e - s, 2 * (s + e)]) + torch.tensor(e - s))
     return torch.stack(out)
+
+
+@program("f[T,3] cu", tail=False)
+def copies_of_a_table(x: Tensor, cu: Tensor) -> Tensor:
+    out, table = [], torch.arange(6.0).view(2, 3)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        mine = table.clone()
+        mine[1] -= x[s:e].sum(0)
+        mine[:, 0] = 4
+        doubled = table * 2
+        doubled += mine
+        out.append(doubled)
+    return torch.stack(out)
