@@ -73,10 +73,10 @@ def left_side_by_side(gm: fx.GraphModule, settings: Options) -> Refusal | None:
 
 
 def _exchanges_in(gm: fx.GraphModule, node: fx.Node) -> list[Collective]:
-    """What one call of the graph itself exchanges."""
+    """What one call of the graph itself exchanges, so far as exchanges in no loop may be joined."""
     if node.op != "call_function":
         return []
     bodies = [getattr(gm, str(n.target), None) for n in node.all_input_nodes if n.op == "get_attr"]
-    inside = [c for body in bodies if isinstance(body, fx.GraphModule) for c in exchanges_of(body)]
+    inside = [c for body in bodies if isinstance(body, fx.GraphModule) for c in collectives(body)]
     own = collective(node)
-    return [own] if own is not None and own.exchange else inside
+    return [c for c in ([own] if own is not None else inside) if c.ours or c.joinable]

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass import markers
 from packpass.decisions.location import location_of_node, way_to_node
 from packpass.decisions.records import Rewrite
 from packpass.ops import _cp_exchange, _cp_roll_host
@@ -30,8 +29,9 @@ SYMMETRIC = (
     "all_to_all_single", "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast",
     "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced", "all_reduce_coalesced",
 )  # fmt: skip
-# What passes put something in place of where a loop calls it for every document.
-IN_LOOPS = ELEMENTWISE | ALONG_FIRST
+# What passes put something in place of: the last ones where a loop calls them for every document. A rank on which it is
+# no loop says so as well, to those on which it is one.
+REPLACED = {"all_to_all_single"} | ELEMENTWISE | ALONG_FIRST
 SPLITS = ("output_split_sizes", "input_split_sizes")
 # What the first rank alone may know of a roll; that it is the one who knows is the same on every rank.
 ENDS = ("end_fills", "end_wraps")
@@ -56,7 +56,7 @@ class Collective:
         operands: shapes of what is sent, each size a number or a sympy expression; empty where ranks may differ.
         boundaries: which of the graph's inputs holds the boundaries, None if they are computed in the graph.
         joinable: is it an all-to-all of equal parts, which a later pass may join with others?
-        exchange: is it an all-to-all, an op of packpass, or an all-gather in a captured loop?
+        exchange: may a pass put something in its place, as far as its kind goes?
         way: the user's lines by which the code comes to it, outermost first.
     """
 
@@ -76,13 +76,8 @@ def collectives(gm: fx.GraphModule) -> list[Collective]:
     if not any(overload is not None for overload in map(_exchanging, targets_of(gm))):
         return []
     inputs = {node: i for i, node in enumerate(placeholders(gm))}
-    found, loops = [], 0
-    for node in calls_in(gm):
-        loops += (node.target is markers.LOOP_BEGIN) - (node.target is markers.LOOP_END)
-        known = collective(node, inputs, in_loop=loops > 0)
-        if known is not None:
-            found.append(known)
-    return found
+    known = (collective(node, inputs) for node in calls_in(gm))
+    return [found for found in known if found is not None]
 
 
 def decisions(rewrites: Sequence[Rewrite], group: str) -> list[Collective]:
@@ -105,9 +100,7 @@ def calls_in(gm: fx.GraphModule) -> Iterator[fx.Node]:
             yield node
 
 
-def collective(
-    node: fx.Node, inputs: Mapping[fx.Node, int] = MappingProxyType({}), in_loop: bool = False
-) -> Collective | None:
+def collective(node: fx.Node, inputs: Mapping[fx.Node, int] = MappingProxyType({})) -> Collective | None:
     """The collective that a call is, if it is one."""
     target = _exchanging(node.target)
     if target is None:
@@ -143,7 +136,7 @@ def collective(
         operands=() if exchanged else tuple(map(_sizes, sent)),
         boundaries=next((inputs.get(_origin(value)) for value in boundaries if isinstance(value, fx.Node)), None),
         joinable=exchanged and all(_even(given.get(name)) for name in SPLITS),
-        exchange=ours or exchanged or (in_loop and target._opname in IN_LOOPS),
+        exchange=ours or target._opname in REPLACED,
         way=way_to_node(node),
     )
 
