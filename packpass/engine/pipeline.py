@@ -187,7 +187,8 @@ def run_passes(gm: fx.GraphModule, settings: Options, frame: FrameState) -> Outc
 
 def without_overtaken(results: list[Rewrite | Refusal]) -> list[Rewrite | Refusal]:
     """Without what one pass says of exchanges in a loop that a later pass has put another message in the place of."""
-    done = {r.location for r in results if isinstance(r, Rewrite) and r.claims.captured_loop and r.claims.agreement}
+    rewrites = [r for r in results if isinstance(r, Rewrite) and r.rule not in apart.EXCHANGES]
+    done = {r.location for r in rewrites if apart.exchanges(r)}
     return [r for r in results if isinstance(r, Rewrite) or r.rule not in apart.EXCHANGES or r.location not in done]
 
 

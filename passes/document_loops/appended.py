@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import example, is_tensor, storage
-from packpass.semantics.effects import mutated_after
+from packpass.semantics.effects import mutated_after, written_inputs
 from passes.document_loops import uneven
 from passes.document_loops.blocks import diagonal
 from passes.document_loops.documents import as_term, document, document_view, is_per_document
@@ -46,7 +46,7 @@ def own_memory(machine: Machine, node: fx.Node, value: Outside) -> Any:
     if not isinstance(fake, torch.Tensor) or node not in machine.inside or not _is_new(node):
         return value
     sizes = [size for size in fake.shape if isinstance(size, int)]
-    if len(sizes) < fake.dim() or math.prod(sizes) > _LARGEST or not mutated_after(node.graph, node, node.next):
+    if len(sizes) < fake.dim() or math.prod(sizes) > _LARGEST or not _is_written(node):
         return value
     if any(_by_numbers(user, node) for user in node.users):  # slots of the document may be put there (`padded`)
         return value
@@ -57,6 +57,19 @@ def _is_new(node: fx.Node) -> bool:
     """Does a call give memory that none of its operands has?"""
     memory = storage(node)
     return memory is not None and all(storage(n) != memory for n in node.all_input_nodes if is_tensor(n))
+
+
+def _is_written(node: fx.Node) -> bool:
+    """Does anything write to this memory, through the tensor itself or a view of it?"""
+    memory, stack, seen = storage(node), [node], {node}
+    while stack:
+        for user in stack.pop().users:
+            if any(storage(target) == memory for target in written_inputs(user)):
+                return True
+            if user not in seen and is_tensor(user) and storage(user) == memory:
+                seen.add(user)
+                stack.append(user)
+    return False
 
 
 def _by_numbers(user: fx.Node, of: fx.Node) -> bool:
