@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from packpass._compat import vmap_by_rules_alone, with_any_batch
-from packpass.semantics import example, storage
+from packpass.semantics import example, is_tensor, storage
 from packpass.semantics.effects import effects_of, written_inputs
 from packpass.semantics.names import name_of_target
 from passes.document_loops.documents import as_term, document, document_view
@@ -64,7 +64,7 @@ def batched(machine: Machine, node: fx.Node) -> Any:
         return NotImplemented
     dims = tuple(0 if isinstance(value, (Document, Slot)) else None for value in values)
     target = OfEach(node.target, node.op == "call_method", dims)
-    if 0 not in dims or not _is_known(target, node):
+    if 0 not in dims or _reads_bytes(node) or not _is_known(target, node):
         return NotImplemented
     only_documented(node)
     given = [
@@ -76,9 +76,20 @@ def batched(machine: Machine, node: fx.Node) -> Any:
     if not isinstance(example(node), torch.Tensor):
         results = range(len(example(node)))
         return tuple(document(machine, Apply(operator.getitem, False, (whole, i), (), 0)) for i in results)
-    shared = [arg for arg in operands if storage(arg) == storage(node)]
+    shared = _sharing(node)
     seen = next((machine.value(arg) for arg in shared if isinstance(machine.value(arg), (Document, Slot))), None)
     return document(machine, whole) if seen is None else document_view(machine, whole, seen)
+
+
+def _sharing(node: fx.Node) -> list[fx.Node]:
+    """The operands of which a result may be a view."""
+    return [arg for arg in node.all_input_nodes if is_tensor(arg) and storage(arg) == storage(node)]
+
+
+def _reads_bytes(node: fx.Node) -> bool:
+    """Does a view take numbers for numbers of another kind? Their last bits depend on the order of a sum."""
+    made: Any = example(node)
+    return isinstance(made, torch.Tensor) and any(example(arg).dtype != made.dtype for arg in _sharing(node))
 
 
 def _has_no_effects(node: fx.Node) -> bool:

@@ -44,6 +44,8 @@ OF_DOCUMENTS: dict[str, Part] = {
     "median": lambda d: d.sum(0).median(-1).values,
     "largest_of_all": lambda d: d.sum(0).view(2, 2).max(),
     "place_among_all": lambda d: d.sum(0).view(2, 2).argmin(),
+    "place_among_all_kept": lambda d: d.sum(0).argmax(keepdim=True),
+    "median_of_all": lambda d: d.sum(0).view(2, 2).median(),
     "quantile": lambda d: d.sum(0).quantile(0.25, dim=-1, keepdim=True),
     "nansum": lambda d: d.sum(0).nansum(),
     "count_nonzero": lambda d: torch.count_nonzero(d.sum(0)),
@@ -87,8 +89,6 @@ def test_a_sum_of_complex_numbers() -> None:
 
 LEFT_ALONE: dict[str, Part] = {
     "other_bytes": lambda d: d.sum(0).view(torch.int32),
-    "place_among_all": lambda d: d.sum(0).argmax(keepdim=True),
-    "median_of_all": lambda d: d.sum(0).view(2, 2).median(),
     "number_for_alpha": lambda d: torch.add(d.sum(0), d.sum(0), alpha=len(d)),
 }
 
