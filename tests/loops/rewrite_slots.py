@@ -97,6 +97,6 @@ def more_places_than_slots(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack([x[s:e].index_select(0, torch.arange(17) % 1) for s, e in spans])
 
 
-@program("f[T,4] cu", tail=False, min_len=1, wrap=lambda x, cu: (x.double(), cu), exact=False)
+@program("f[T,4] cu", tail=False, min_len=1, wrap=lambda x, cu: (x.double(), cu), exact=False, demand=False)
 def product_of_sums(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack([x[s:e].sum(0).prod() for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
