@@ -1,7 +1,7 @@
 """Operations without a rule on what documents have one of each, which torch.vmap knows.
 
-By which rules it does is a matter of the release, so that none is demanded here: `tests/passes/test_batched.py` does, for
-one release.
+By which rules it does is a matter of the release, so that none is demanded here: `tests/passes/test_batched.py` does,
+for one release.
 """
 
 from __future__ import annotations
