@@ -95,19 +95,17 @@ def _functions() -> dict[Any, tuple[tuple[str, ...], int, Callable[..., Any]]]:
             _without_waiting(_all_gather_into_tensor_done),
         ),
         dist.all_reduce: (("tensor", "op", "group", _ASYNC), 1, _without_waiting(_all_reduce_done)),
-        dist.reduce_scatter_tensor: (
-            ("output", "input", "op", "group", _ASYNC),
-            2,
-            _without_waiting(_reduce_scatter_tensor_done),
-        ),
     }
+    if hasattr(dist, "reduce_scatter_tensor"):
+        names = ("output", "input", "op", "group", _ASYNC)
+        found[dist.reduce_scatter_tensor] = (names, 2, _without_waiting(_reduce_scatter_tensor_done))
     if hasattr(module, "_AlltoAllSingle"):
         found[module.all_to_all] = (_LISTS[:3], 2, _between_lists_with_gradient)
         if hasattr(module, "_not_supported_under_compile"):
             found[module.all_to_all_single] = (_SINGLE, 2, _single)
-    if _has_gradient("all_reduce"):
+    if hasattr(module, "all_reduce") and _has_gradient("all_reduce"):
         found[module.all_reduce] = (("tensor", "op", "group"), 1, _summed_with_gradient)
-    if hasattr(_functional(), "all_gather_tensor_autograd"):
+    if hasattr(module, "all_gather") and hasattr(_functional(), "all_gather_tensor_autograd"):
         found[module.all_gather] = (("tensor", "group"), 1, _gathered_with_gradient)
     return found
 
