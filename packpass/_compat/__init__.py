@@ -150,9 +150,9 @@ __all__ = [
     "trace_artifact",
     "transforms_closed",
     "transforms_open",
+    "untold_attempts",
     "vmap_by_rules_alone",
     "with_any_batch",
-    "untold_attempts",
     "without_fake_cache",
     "wrap_backward",
 ]

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from packpass._compat.operations import python_dispatcher
+
 
 def current_shape_env() -> Any:
     """The ShapeEnv of the fake mode that is being traced with."""
@@ -373,7 +375,6 @@ def with_any_batch(run: Callable[[list[Any]], Any], operands: list[Any], batched
         The fake result; None if something about that number was decided on the way.
     """
     import torch
-    from torch._dispatch.python import enable_python_dispatcher
     from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
@@ -390,6 +391,6 @@ def with_any_batch(run: Callable[[list[Any]], Any], operands: list[Any], batched
 
     with unset_fake_temporarily():
         given = [fake(operand, many) for operand, many in zip(operands, batched, strict=True)]
-        with mode, enable_python_dispatcher():
+        with mode, python_dispatcher():
             made = run(given)
     return made if not env.guards and not env.replacements else None

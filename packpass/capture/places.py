@@ -158,6 +158,16 @@ def load(holder: Any, key: Any) -> Any:
     return None if made is None else made.frame.symbolic_locals[made.place]
 
 
+def _adopted(region: Region, index: int, name: str, key: Any, text: str) -> Adopted | None:
+    """An entry of what the local ``name`` of the frame ``index`` holds, moved into the locals as it is stored; None if
+    that cannot be."""
+    place = Place(name, key, text)
+    if not adopt_place(region, index, place):
+        return None
+    region.frame(index)[1].read(place)  # it may have been, before anybody looked
+    return region.adopted[-1]
+
+
 def store(holder: Any, key: Any, value: Any) -> bool:
     """``holder[key] = value`` or ``holder.key = value`` in the body of a loop over documents, if it becomes a local."""
     region = _region()
@@ -170,11 +180,9 @@ def store(holder: Any, key: Any, value: Any) -> bool:
         if at is None or is_side_effect_safe((dict_of(holder) or holder).mutation_type):
             return False
         attribute = type(holder) is UserDefinedObjectVariable
-        place = Place(at[1], known, f"{at[1]}.{known}" if attribute else f"{at[1]}[{known!r}]")
-        if not adopt_place(region, at[0], place):
+        made = _adopted(region, *at, known, f"{at[1]}.{known}" if attribute else f"{at[1]}[{known!r}]")
+        if made is None:
             return False
-        made = region.adopted[-1]
-        region.frame(at[0])[1].read(place)  # it may have been, before anybody looked
     made.frame.symbolic_locals[made.place] = value
     return True
 
@@ -188,10 +196,8 @@ def store_shared(cell: Any, value: Any) -> bool:
     made = _found(cell, CELL)
     if made is None:
         at = region.place_of(cell) if region.cells.has_read_first(cell) else None
-        place = None if at is None else Place(at[1], CELL, f"{at[1]} of a closure")
-        if at is None or place is None or not adopt_place(region, at[0], place):
+        made = None if at is None else _adopted(region, *at, CELL, f"{at[1]} of a closure")
+        if made is None:
             return False
-        made = region.adopted[-1]
-        region.frame(at[0])[1].read(place)
     made.frame.symbolic_locals[made.place] = value
     return True

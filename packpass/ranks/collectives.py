@@ -24,14 +24,13 @@ from packpass.semantics.collectives import ALONG_FIRST, ELEMENTWISE, NAMESPACES
 from packpass.semantics.memory import copied
 from packpass.semantics.names import targets_of
 
-# What all ranks of a group call alike; sends and receives differ by rank.
-SYMMETRIC = (
-    "all_to_all_single", "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast",
-    "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced", "all_reduce_coalesced",
-)  # fmt: skip
 # What passes put something in place of: the last ones where a loop calls them for every document. A rank on which it is
 # no loop says so as well, to those on which it is one.
 REPLACED = {"all_to_all_single"} | ELEMENTWISE | ALONG_FIRST
+# What all ranks of a group call alike; sends and receives differ by rank.
+SYMMETRIC = REPLACED | {
+    "all_gather_into_tensor_coalesced", "reduce_scatter_tensor_coalesced", "all_reduce_coalesced",
+}  # fmt: skip
 SPLITS = ("output_split_sizes", "input_split_sizes")
 # What the first rank alone may know of a roll; that it is the one who knows is the same on every rank.
 ENDS = ("end_fills", "end_wraps")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from packpass._compat import qualified_name
 
 NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
 ELEMENTWISE = frozenset({"all_reduce", "broadcast"})
@@ -17,10 +17,8 @@ ALONG_FIRST = frozenset({"all_gather_into_tensor", "reduce_scatter_tensor"})
 WAIT = "wait_tensor"
 
 
-def collective_name(target: Any) -> str | None:
-    """The name of a functional collective, or of the wait for one; None for anything else."""
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        target = getattr(target, "default", None)
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in NAMESPACES:
-        return None
-    return str(target._opname)
+def collective_name(target: Any) -> str:
+    """Name of a functional collective or of the wait for one (packet or overload), without its namespace; "" for
+    anything else."""
+    namespace, op = qualified_name(target)
+    return op if namespace in NAMESPACES else ""

@@ -17,7 +17,7 @@ from torch import fx
 
 from packpass._compat import vmap_by_rules_alone, with_any_batch
 from packpass.semantics import example, is_tensor, storage
-from packpass.semantics.effects import effects_of, written_inputs
+from packpass.semantics.effects import effects_of
 from packpass.semantics.names import name_of_target
 from passes.document_loops.documents import as_term, document, document_view
 from passes.document_loops.integers import EVERY
@@ -54,7 +54,7 @@ class OfEach:
 
 def batched(machine: Machine, node: fx.Node) -> Any:
     """The value of such a call, or one for each result; NotImplemented for any other."""
-    if node.op not in ("call_function", "call_method") or not _has_no_effects(node):
+    if node.op not in ("call_function", "call_method") or not effects_of(node).repeatable:
         return NotImplemented
     values = [machine.value(arg) if isinstance(arg, fx.Node) else None for arg in node.args]
     operands = [arg for arg in node.args if isinstance(arg, fx.Node)]
@@ -90,11 +90,6 @@ def _reads_bytes(node: fx.Node) -> bool:
     """Does a view take numbers for numbers of another kind? Their last bits depend on the order of a sum."""
     made: Any = example(node)
     return isinstance(made, torch.Tensor) and any(example(arg).dtype != made.dtype for arg in _sharing(node))
-
-
-def _has_no_effects(node: fx.Node) -> bool:
-    effects = effects_of(node)
-    return effects.repeatable and not effects.random and not written_inputs(node)
 
 
 def _is_known(target: OfEach, node: fx.Node) -> bool:

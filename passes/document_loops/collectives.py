@@ -36,7 +36,7 @@ _EXCHANGES = ELEMENTWISE | ALONG_FIRST
 def collected(machine: Machine, node: fx.Node) -> Any:
     """The value of such a call, as it is after the wait; NotImplemented for any other."""
     name = collective_name(node.target)
-    if name is None or not node.args or not isinstance(node.args[0], fx.Node):
+    if not name or not node.args or not isinstance(node.args[0], fx.Node):
         return NotImplemented
     value = machine.value(node.args[0])
     if name == WAIT:

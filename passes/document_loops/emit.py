@@ -40,9 +40,9 @@ from passes.document_loops.terms import (
     Positions,
     Roll,
     Row,
-    Slice,
     Term,
     map_args,
+    thawed,
 )
 from passes.nodes import snapshot_of
 from passes.refused import Refused
@@ -206,7 +206,7 @@ class Emitter:
 
     def arguments(self, value: Any) -> Any:
         """An interned argument structure as the new nodes take it."""
-        return _python(map_args(value, self._leaf))
+        return thawed(map_args(value, self._leaf))
 
     def _make(self, value: Any) -> fx.Node:
         if isinstance(value, Row):
@@ -386,12 +386,3 @@ class Emitter:
         """0-d bool: does a condition over `entries` hold for every document of ``reach``?"""
         reached = self.on(self.reaches(reach), example(holds).device)
         return self.call(torch.all, self.call(torch.logical_or, holds, self.call(torch.logical_not, reached)))
-
-
-def _python(value: Any) -> Any:
-    """Interned argument structures back as Python's own."""
-    if isinstance(value, Slice):
-        return slice(_python(value.start), _python(value.stop), _python(value.step))
-    if isinstance(value, tuple):
-        return tuple(_python(v) for v in value)
-    return value

@@ -16,30 +16,24 @@ from packpass.semantics import example
 from passes.document_loops.documents import read_cell
 from passes.document_loops.indices import constant_entry, expand_index
 from passes.document_loops.machine import Cell, Document, Machine, frozen_args
-from passes.document_loops.terms import Apply, DocAssign, Slice, Term
+from passes.document_loops.terms import Apply, DocAssign, Term, thawed
 from passes.refused import Refused, refuse_stale
 
 
 def part_is_set(machine: Machine, target: Document, index: Any, value: Any, node: fx.Node) -> None:
     """``target[index] = value`` (a term, an `Outside` or a number), and ``target[mask] = number``."""
     assert isinstance(node.args[0], fx.Node)
-    refuse_stale(target.cell, node)
     mask = machine.value(index) if isinstance(index, fx.Node) else None
     if isinstance(mask, Document) and example(index).dtype is torch.bool:
-        masked = _masked(target.cell, node, read_cell(mask.cell, node), value)
-        _replace(
-            machine,
-            target.cell,
-            machine.intern(DocAssign(target.cell.term, machine.intern(masked), machine.reach)),
-            node,
-        )
+        masked = machine.intern(_masked(target.cell, node, read_cell(mask.cell, node), value))
+        replace(machine, target.cell, machine.intern(DocAssign(target.cell.term, masked, machine.reach)), node)
         return
     entries = expand_index(index, example(node.args[0]).dim(), node)
     kept, new = sum(isinstance(entry, slice) for entry in entries), example(node.args[2])
     longer = isinstance(node.args[2], fx.Node) and isinstance(new, torch.Tensor) and new.dim() > kept
     if longer or not all(constant_entry(machine, entry) for entry in entries):
         raise Refused("partial-write", "a part of a per-document value is assigned", node)
-    _replace(machine, target.cell, _put(machine, target.cell.term, entries, value), node)
+    replace(machine, target.cell, _put(machine, target.cell.term, entries, value), node)
 
 
 def _masked(cell: Cell, node: fx.Node, mask: Term, value: Any) -> Term:
@@ -50,22 +44,14 @@ def _masked(cell: Cell, node: fx.Node, mask: Term, value: Any) -> Term:
     return Apply("masked_fill", True, (cell.term, mask, value), (), 0)
 
 
-def view_is_set(machine: Machine, cell: Cell, value: Any, node: fx.Node) -> bool:
-    """The whole of a view is set: a constant part of another value of the document. False if it is no such view."""
-    if _place(cell) is None:
-        return False
-    refuse_stale(cell, node)
-    _replace(machine, cell, machine.intern(DocAssign(cell.term, value, machine.reach)), node)
-    return True
-
-
-def _replace(machine: Machine, cell: Cell, term: Term, node: fx.Node) -> None:
+def replace(machine: Machine, cell: Cell, term: Term, node: fx.Node) -> None:
     """The content of a value from now on, and of what it is a view of; other views of that are out of date then."""
     if cell.parent is not None:
         whole, place = cell.parent[0], _place(cell)
         if not isinstance(whole, Cell) or place is None:
             raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
-        _replace(machine, whole, _put(machine, whole.term, place, term), node)
+        refuse_stale(cell, node)
+        replace(machine, whole, _put(machine, whole.term, place, term), node)
         cell.parent = (whole, whole.version)
     cell.term = term
     cell.version += 1
@@ -81,7 +67,7 @@ def _place(cell: Cell) -> list[Any] | None:
     if not isinstance(term, Apply) or term.target is not operator.getitem or term.kwargs:
         return None
     entries = term.args[1] if isinstance(term.args[1], tuple) else (term.args[1],)
-    plain = [slice(e.start, e.stop, e.step) if isinstance(e, Slice) else e for e in entries]
+    plain = list(thawed(entries))
     constant = all(type(e) is int or (isinstance(e, slice) and _is_constant(e)) for e in plain)
     return plain[1:] if constant and plain[:1] == [slice(None)] else None
 

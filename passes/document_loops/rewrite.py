@@ -101,7 +101,7 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> Made:
     reordered = bool(attentions) or any(_adds_up(t) for term in decided.terms for t in walk(term))
     if reordered:
         facts["numerics"] = "sums in another order"
-    said, group = said_of(decided.terms)
+    said, group = said_of(decided.ordered)
     claims = Claims(True, tuple(separate), reordered, agreement=said, group=group)
     return Made(facts, claims)
 

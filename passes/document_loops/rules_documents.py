@@ -54,7 +54,7 @@ from passes.document_loops.machine import (
     frozen_args,
 )
 from passes.document_loops.op_names import label, name_of, unshadowed
-from passes.document_loops.own_parts import view_is_set
+from passes.document_loops.own_parts import replace
 from passes.document_loops.own_weights import own_layer
 from passes.document_loops.row_slots import numbered_slot, write_spot
 from passes.document_loops.row_windows import window_of_row
@@ -114,12 +114,7 @@ def assign_document(machine: Machine, target: Document, value: Any, node: fx.Nod
     if cell.spot is not None:
         write_spot(machine, cell, value, node)
         return
-    if view_is_set(machine, cell, value, node):
-        return
-    if cell.parent is not None:
-        raise Refused("write-through-view", "a view, or a tensor that may be one, is changed in place", node)
-    cell.term = machine.intern(DocAssign(cell.term, value, machine.reach))
-    cell.version += 1
+    replace(machine, cell, machine.intern(DocAssign(cell.term, value, machine.reach)), node)
 
 
 def source(machine: Machine, node: fx.Node, numbers: Collection[fx.Node] = ()) -> tuple[Any, Term, int]:

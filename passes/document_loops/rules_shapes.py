@@ -10,7 +10,7 @@ from torch import fx
 
 from packpass.semantics import argument, example
 from passes.document_loops import uneven
-from passes.document_loops.documents import document
+from passes.document_loops.documents import as_term, document
 from passes.document_loops.integers import Affine, Invariant
 from passes.document_loops.machine import Machine, Number, Segment, frozen_args
 from passes.document_loops.op_names import label, name_of
@@ -211,21 +211,17 @@ def _of_numbers(machine: Machine, node: fx.Node) -> Any:
     shared = [not isinstance(v, Number) and not (isinstance(v, Affine) and not v.is_shared) for v in values]
     if not all(numbers) or all(shared) or set(node.kwargs) - {"data", "dtype", "device"}:
         return NotImplemented
-    terms = [_one_each(machine, value) for value in values]
+    terms = [as_term(machine, i, node) if isinstance(i, fx.Node) else _constant(machine, i) for i in listed]
     rows = tuple(machine.intern(Apply("to", True, (term, fake.device, fake.dtype), (), 0)) for term in terms)
     if not isinstance(given, (tuple, list)):
         return document(machine, rows[0])
     return document(machine, Apply(torch.stack, False, (rows, 1), (), 0))
 
 
-def _one_each(machine: Machine, value: Any) -> Any:
-    """A number, once per document."""
-    if isinstance(value, Number):
-        return value.term
-    if isinstance(value, float):
-        zeros = machine.intern(DocVector(Affine(), torch.float64))
-        return machine.intern(Apply(torch.full_like, False, (zeros, value), (), 0))
-    return machine.intern(DocVector(value if isinstance(value, Affine) else Affine.of(value), torch.int64))
+def _constant(machine: Machine, value: float) -> Any:
+    """A number of the program, once per document."""
+    like = machine.intern(DocVector(Affine(), torch.float64 if isinstance(value, float) else torch.int64))
+    return machine.intern(Apply(torch.full_like, False, (like, value), (), 0))
 
 
 # === Values that stay the same ===============================================================================

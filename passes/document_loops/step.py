@@ -10,7 +10,6 @@ from torch import fx
 from packpass.semantics import argument, call_of, example
 from packpass.semantics.losses import OF_CLASSES
 from packpass.semantics.names import is_in_place
-from passes.document_loops.appended import own_memory
 from passes.document_loops.batched import batched
 from passes.document_loops.bins import binned
 from passes.document_loops.by_meaning import by_meaning, why_not
@@ -21,6 +20,7 @@ from passes.document_loops.foreign import refuse_foreign
 from passes.document_loops.machine import PER_DOCUMENT, Machine, Segment
 from passes.document_loops.moved import meets, onto
 from passes.document_loops.op_names import label, name_of
+from passes.document_loops.own_memory import own_memory
 from passes.document_loops.rules import (
     DOCUMENTS,
     PAIRS,

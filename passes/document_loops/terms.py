@@ -347,3 +347,12 @@ def map_args(value: Any, fn: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
         return {k: map_args(v, fn) for k, v in value.items()}
     return fn(value)
+
+
+def thawed(value: Any) -> Any:
+    """Interned argument structures back as Python's own."""
+    if isinstance(value, Slice):
+        return slice(thawed(value.start), thawed(value.stop), thawed(value.step))
+    if isinstance(value, tuple):
+        return tuple(thawed(v) for v in value)
+    return value

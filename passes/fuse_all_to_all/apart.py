@@ -36,7 +36,6 @@ from passes.document_loops.op_names import is_size_check
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, size_of
 from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.counted import only_checked
-from passes.fuse_all_to_all.exchange import recognise
 from passes.fuse_all_to_all.held import Buffer
 from passes.fuse_all_to_all.needed import needed
 from passes.fuse_all_to_all.scalars import Lin
@@ -115,7 +114,7 @@ def _covering(body: Body, nodes: tuple[fx.Node, ...]) -> set[fx.Node]:
     seen = set(stack)
     while stack:
         node = stack.pop()
-        if _is_exchange(body, node):
+        if body.exchange(node) is not None:
             found.add(node)
             continue
         inputs = [n for n in node.all_input_nodes if n in body.exchanged and n not in seen]
@@ -162,11 +161,6 @@ def recount(graph: fx.Graph, found: Sequence[First]) -> None:
         for node in reversed(first.beside):
             if not node.users:
                 graph.erase_node(node)
-
-
-def _is_exchange(body: Body, node: fx.Node) -> bool:
-    value = body.tensor(node)
-    return isinstance(value, Blocks) and recognise(value, body.sources, body.cp, body.scale.shard) is not None
 
 
 def _is_used(body: Body, node: fx.Node) -> bool:

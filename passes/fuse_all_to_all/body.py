@@ -13,6 +13,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import process_group_of
 from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name
+from packpass.semantics.collectives import collective_name
 from packpass.semantics.effects import changes_grad_mode, written_inputs
 from passes.document_loops.indices import expand_index
 from passes.document_loops.integers import Affine, Boundaries, Index
@@ -21,13 +22,12 @@ from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all import calls
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
-from passes.fuse_all_to_all.exchange import only_source
+from passes.fuse_all_to_all.exchange import Exchange, only_source, recognise
 from passes.fuse_all_to_all.filling import copied_into, places_of, put_into
 from passes.fuse_all_to_all.held import Buffer, Cut, Source, fills
 from passes.fuse_all_to_all.integers import UNKNOWN, integer
 from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.scalars import Counted, Lin, Scale, from_affine
-from passes.fuse_all_to_all.straight_find import base_name
 
 
 class Body:
@@ -82,7 +82,7 @@ class Body:
         if value is UNKNOWN:
             return
         self.values[node] = value
-        if base_name(node.target) or any(n in self.exchanged for n in node.all_input_nodes):
+        if collective_name(node.target) or any(n in self.exchanged for n in node.all_input_nodes):
             self.exchanged.add(node)
 
     def call(self, name: str, arguments: Sequence[Any]) -> Any:
@@ -134,6 +134,11 @@ class Body:
             raise NotMovement("a tensor that is not understood")
         return value
 
+    def exchange(self, node: fx.Node) -> Exchange | None:
+        """The one exchange that gives a tensor, if it is known to be one."""
+        value = self.tensor(node)
+        return recognise(value, self.sources, self.cp, self.scale.shard) if isinstance(value, Blocks) else None
+
     def sizes(self, arg: Any) -> tuple[Lin | Size, ...] | None:
         """The sizes of another tensor, as one argument."""
         known = self.values.get(arg) if isinstance(arg, fx.Node) else None
@@ -175,7 +180,7 @@ class Body:
             value = integer(self, node)
             if value is not UNKNOWN:
                 return value
-        if base_name(node.target):
+        if collective_name(node.target):
             return calls.collective(self, node)
         if op_name(node) == AUTOGRAD_FUNCTION:
             return calls.function(self, node)

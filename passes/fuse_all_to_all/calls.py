@@ -8,11 +8,12 @@ import torch
 from torch import fx
 
 from packpass.semantics import argument, example, op_name
+from packpass.semantics.collectives import collective_name
 from passes.fuse_all_to_all import blocks as B
 from passes.fuse_all_to_all.blocks import Blocks, NotMovement, Size
 from passes.fuse_all_to_all.held import Buffer
 from passes.fuse_all_to_all.integers import UNKNOWN
-from passes.fuse_all_to_all.straight_find import EXCHANGE, GATHER, SUMS, base_name, group_of
+from passes.fuse_all_to_all.straight_find import EXCHANGE, GATHER, SUMS, group_of
 from passes.nodes import needed_for
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def collective(body: Body, node: fx.Node) -> Any:
-    name = base_name(node.target)
+    name = collective_name(node.target)
     if name == "wait_tensor":
         return body.blocks(node.args[0])
     if name == GATHER:
@@ -104,7 +105,7 @@ def function(body: Body, node: fx.Node) -> Any:
 def _note_own(body: Body, backward: Any) -> None:
     """What a rank takes of what it gets is its own affair; what the ranks send is not."""
     nodes = list(getattr(body.gm, str(backward.target)).graph.nodes)
-    sent = needed_for(n for n in nodes if base_name(n.target))
+    sent = needed_for(n for n in nodes if collective_name(n.target))
     body.own_affair[backward] = [node for node in nodes if node in sent]
 
 

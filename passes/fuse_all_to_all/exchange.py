@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -75,37 +74,36 @@ def recognise(value: Blocks, sources: dict[Source, tuple[Blocks, int]], cp: int,
     return None if sections is None else Exchange(rows, True, sections, value.dims, gathered=True)
 
 
-def only_source(value: Blocks, sources: dict[Source, tuple[Blocks, int]]) -> tuple[Source, Blocks, int] | None:
-    """The one row that all blocks come from, its blocks and the number of the first; None if there are several."""
-    low, high = value.data.min(), value.data.max()
-    for source, (whole, base) in sources.items():
-        if base <= low and high < base + whole.data.size:
-            return source, whole, base
-    return None
-
-
 Rows = list[tuple[Source, Blocks, int]]
 """Rows, their blocks and the numbers of the first ones."""
 
 
+def _rows_of(value: Blocks, sources: dict[Source, tuple[Blocks, int]]) -> Rows:
+    """The rows that all blocks come from; none if a block comes from none of them."""
+    found = [(source, *held) for source, held in sources.items() if _of(value.data, *held).any()]
+    known = sum(_of(value.data, whole, base).sum() for _, whole, base in found)
+    return found if known == value.data.size else []
+
+
+def _of(numbers: Columns, whole: Blocks, base: int) -> Columns:
+    """Which of these are blocks of a row?"""
+    return (numbers >= base) & (numbers < base + whole.data.size)
+
+
+def only_source(value: Blocks, sources: dict[Source, tuple[Blocks, int]]) -> tuple[Source, Blocks, int] | None:
+    """The one row that all blocks come from, its blocks and the number of the first; None if there are several."""
+    rows = _rows_of(value, sources)
+    return rows[0] if len(rows) == 1 else None
+
+
 def _alike(value: Blocks, sources: dict[Source, tuple[Blocks, int]]) -> Rows:
     """The rows that all blocks come from, if one message may hold parts of all of them; else none."""
-    numbers = value.data.reshape(-1)
-    found = [
-        (source, whole, base)
-        for source, (whole, base) in sources.items()
-        if ((numbers >= base) & (numbers < base + whole.data.size)).any()
-    ]
+    found = _rows_of(value, sources)
     kinds = {
-        (source.sharded, source.detached, example(source.node).dtype, example(source.node).device, _unknown(source))
+        (source.sharded, source.detached, example(source.node).dtype, example(source.node).device, source.unknown)
         for source, _, _ in found
     }
     return found if len(kinds) == 1 else []
-
-
-def _unknown(source: Source) -> tuple[str, ...]:
-    """The sizes of a row that are not known, in their order, without that of the tokens."""
-    return tuple(str(s) for d, s in enumerate(example(source.node).shape) if d != source.dim and not isinstance(s, int))
 
 
 def _origins(numbers: Columns, rows: Rows) -> tuple[Columns, Columns, Columns]:
@@ -113,17 +111,12 @@ def _origins(numbers: Columns, rows: Rows) -> tuple[Columns, Columns, Columns]:
     found = [np.zeros_like(numbers) for _ in range(3)]
     width = 0
     for source, whole, base in rows:
-        own = (numbers >= base) & (numbers < base + whole.data.size)
+        own = _of(numbers, whole, base)
         rank, piece, column = _origin(numbers[own] - base, source, whole)
         for all_of, part in zip(found, (rank, piece, column + width), strict=True):
             all_of[own] = part
-        width += _columns(source)
+        width += source.columns
     return found[0], found[1], found[2]
-
-
-def _columns(source: Source) -> int:
-    """How many columns of known number a row has."""
-    return math.prod(s for d, s in enumerate(example(source.node).shape) if d != source.dim and isinstance(s, int))
 
 
 def _tokens_first(value: Blocks) -> Columns | None:

@@ -29,8 +29,8 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import AUTOGRAD_FUNCTION, is_tensor, op_name, storage
+from packpass.semantics.collectives import collective_name
 from packpass.semantics.effects import changes_mode, effects_of, written_inputs
-from passes.fuse_all_to_all.straight_find import base_name
 from passes.loops import ASSERTIONS, WAYS, LoopFound, find, only_asserted
 from passes.nodes import needed_for
 
@@ -119,10 +119,10 @@ def _keeps(gm: fx.GraphModule, first: LoopFound, second: LoopFound, given: set[f
 def _only_computes(gm: fx.GraphModule, node: fx.Node) -> bool:
     """A wait, or a function with a backward of its own that does nothing but compute and exchange."""
     if op_name(node) != AUTOGRAD_FUNCTION:
-        return bool(base_name(node.target))
+        return bool(collective_name(node.target))
     parts = [getattr(gm, str(part.target), None) for part in node.args[:2] if isinstance(part, fx.Node)]
     nodes = [n for part in parts if isinstance(part, fx.GraphModule) for n in part.graph.nodes]
-    known = all(base_name(n.target) or (effects_of(n).known and not effects_of(n).random) for n in nodes)
+    known = all(collective_name(n.target) or (effects_of(n).known and not effects_of(n).random) for n in nodes)
     return bool(nodes) and known and not written_inputs(node)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 from torch import fx
 
+from packpass.semantics import example
 from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all.blocks import Blocks, NotMovement
 
@@ -22,6 +24,21 @@ class Source:
     """Shards of the tokens (2 chunks per document and rank of a zigzag, else 1), or whole documents."""
     detached: bool = False
     """Does nothing go back to it?"""
+
+    @property
+    def others(self) -> list[Any]:
+        """The sizes of its dimensions but that of the tokens."""
+        return [size for d, size in enumerate(example(self.node).shape) if d != self.dim]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Those of them that are not known, in their order."""
+        return tuple(str(size) for size in self.others if not isinstance(size, int))
+
+    @property
+    def columns(self) -> int:
+        """How many columns the known ones make."""
+        return math.prod(size for size in self.others if isinstance(size, int))
 
 
 @dataclasses.dataclass(frozen=True)

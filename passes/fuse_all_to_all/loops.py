@@ -25,6 +25,7 @@ from packpass import markers
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
+from packpass.semantics.collectives import collective_name
 from passes.context import PassContext
 from passes.document_loops.aliasing import used_beside_written
 from passes.document_loops.fission import Prefix, only_moves, prefixes, split
@@ -34,17 +35,16 @@ from passes.document_loops.run import NAME as VECTORIZE
 from passes.document_loops.run import at_line_of, numbered, run_loop, with_separate_inputs
 from passes.fuse_all_to_all.aliasing import no_aliasing
 from passes.fuse_all_to_all.apart import First, exchanged, recount
-from passes.fuse_all_to_all.blocks import Blocks
 from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.counted import boundaries_of, integers, only_checked
 from passes.fuse_all_to_all.digest import program, steps
-from passes.fuse_all_to_all.exchange import Exchange, recognise
+from passes.fuse_all_to_all.exchange import Exchange
 from passes.fuse_all_to_all.fusion import follower, join
 from passes.fuse_all_to_all.gather import way_back_of
 from passes.fuse_all_to_all.moves import MOVES
 from passes.fuse_all_to_all.needed import collectives, live, needed
 from passes.fuse_all_to_all.scalars import Counted, Lin, Scale
-from passes.fuse_all_to_all.straight_find import GATHER, base_name
+from passes.fuse_all_to_all.straight_find import GATHER
 from passes.fuse_all_to_all.write import write
 from passes.loops import LoopFound, find
 from passes.nodes import copy_of
@@ -242,7 +242,7 @@ def _group_size(gm: fx.GraphModule, loop: LoopFound) -> int | None:
     """Ranks in the group of the loop's first exchange; None for a loop without one."""
     calls = collectives(gm, loop.iterations[0][1])
     told = calls[0].args[1] if calls and len(calls[0].args) > 1 else None
-    if calls and base_name(calls[0].target) == GATHER:
+    if calls and collective_name(calls[0].target) == GATHER:
         return told if type(told) is int else None
     return len(told) if isinstance(told, (tuple, list)) and told else None
 
@@ -313,7 +313,7 @@ def _decide(gm: fx.GraphModule, loop: LoopFound, cp: int, counts: Counts, machin
         lengths.append(counted)
     if found[0] != found[1] or bodies[0].group is None:
         raise Refused("not-generic", "two iterations of the loop do different things")
-    names = [base_name(call.target) for call in collectives(gm, loop.iterations[0][1])]
+    names = [collective_name(call.target) for call in collectives(gm, loop.iterations[0][1])]
     calls = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
     if any(exchange.gathered for _, exchange in found[0]):
         way_back_of(bodies[0].ways_back)
@@ -327,11 +327,10 @@ def _gathered_whole(body: Body, node: fx.Node, exchange: Exchange) -> tuple[fx.N
     inputs = [n for n in node.all_input_nodes if n in body.exchanged]
     found = node, exchange
     while exchange.gathered and len(inputs) == 1:
-        value = body.tensor(inputs[0])
-        known = recognise(value, body.sources, body.cp, body.scale.shard) if isinstance(value, Blocks) else None
+        known = body.exchange(inputs[0])
         if known is not None and known.gathered:
             found = inputs[0], known
-        elif not isinstance(value, (tuple, list)):
+        elif not isinstance(body.tensor(inputs[0]), (tuple, list)):
             break
         inputs = [n for n in inputs[0].all_input_nodes if n in body.exchanged]
     return found
@@ -345,15 +344,13 @@ def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.
     def cover(node: fx.Node) -> None:
         if node in chosen:
             return
-        value = body.tensor(node)
-        if isinstance(value, Blocks):
-            exchange = recognise(value, body.sources, body.cp, body.scale.shard)
-            if exchange is not None:
-                node, exchange = _gathered_whole(body, node, exchange)
-                chosen[node] = exchange
-                return
+        exchange = body.exchange(node)
+        if exchange is not None:
+            node, exchange = _gathered_whole(body, node, exchange)
+            chosen[node] = exchange
+            return
         inputs = [n for n in node.all_input_nodes if n in body.exchanged]
-        if not inputs or base_name(node.target) or op_name(node) == AUTOGRAD_FUNCTION:
+        if not inputs or collective_name(node.target) or op_name(node) == AUTOGRAD_FUNCTION:
             raise Refused(
                 "not-zigzag",
                 "the exchanged tensors are not heads for tokens of shards, nor all tokens on every rank (of every "

@@ -9,12 +9,13 @@ import torch
 from torch import fx
 
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name
+from packpass.semantics.collectives import collective_name
 from packpass.semantics.effects import written_inputs
 from passes.document_loops.op_names import is_size_check, name_of
 from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.held import Buffer, fills
 from passes.fuse_all_to_all.scalars import Lin
-from passes.fuse_all_to_all.straight_find import EXCHANGE, GATHER, base_name
+from passes.fuse_all_to_all.straight_find import EXCHANGE, GATHER
 from passes.refused import Refused
 
 
@@ -54,7 +55,7 @@ def live(
         if sharded is not None:
             lengths[node] = sharded
         elif node not in chosen:
-            if base_name(node.target) or collectives(body.gm, [node]):
+            if collective_name(node.target) or collectives(body.gm, [node]):
                 raise Refused("not-zigzag", "a part of the exchange is used in another way", node)
             stack.extend(node.all_input_nodes)
             stack.extend(user for user in node.users if fills(user, node) and user in body.values)
@@ -79,7 +80,7 @@ def collectives(gm: fx.GraphModule, nodes: Any) -> list[fx.Node]:
     """All-to-all and all-gather calls among the nodes and in the functions they call (forwards only)."""
     out = []
     for node in nodes:
-        if base_name(node.target) in (EXCHANGE, GATHER):
+        if collective_name(node.target) in (EXCHANGE, GATHER):
             out.append(node)
         elif op_name(node) == AUTOGRAD_FUNCTION:
             forward = node.args[0]

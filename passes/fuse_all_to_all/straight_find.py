@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._compat import free_unbacked_symbols, is_collective, qualified_name, statically_known_true
+from packpass._compat import free_unbacked_symbols, is_collective, statically_known_true
 from packpass.decisions.location import location_of_node
 from packpass.semantics import argument, blank, example
+from packpass.semantics.collectives import WAIT, collective_name
 from passes.exchange_cost import Exchange
 from passes.fuse_all_to_all.straight_copies import exchange_of, is_row_major
 from passes.refused import Refused
@@ -67,14 +68,8 @@ class Member:
         return location_of_node(self.nodes[0]) or "<unknown>"
 
 
-def base_name(target: Any) -> str:
-    """Name of a functional collective (packet or overload), without its namespace; "" for anything else."""
-    space, op = qualified_name(target)
-    return op if space in ("_c10d_functional", "_c10d_functional_autograd") else ""
-
-
 def is_wait(node: fx.Node) -> bool:
-    return node.op == "call_function" and base_name(node.target) == "wait_tensor"
+    return node.op == "call_function" and collective_name(node.target) == WAIT
 
 
 def group_of(node: fx.Node) -> str | None:
@@ -103,7 +98,7 @@ def find(node: fx.Node) -> Member | None:
     """The member that begins with this node; None if it is none. Raises Refused for one that must stay as it is."""
     if not is_collective(node.target):
         return None
-    if base_name(node.target) == EXCHANGE:
+    if collective_name(node.target) == EXCHANGE:
         return _functional(node)
     if node.target in (TO_HEADS, TO_TOKENS) and not free_unbacked_symbols(example(node.args[0])):
         return _layout_change(node)

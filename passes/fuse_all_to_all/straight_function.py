@@ -21,19 +21,11 @@ from torch import fx
 
 from packpass._compat import is_collective, statically_known_true
 from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, keeps_order, op_name
+from packpass.semantics.collectives import collective_name
 from packpass.semantics.effects import changes_grad_mode
 from passes.fuse_all_to_all.straight_copies import is_row_major
 from passes.fuse_all_to_all.straight_effects import body_of, is_pure
-from passes.fuse_all_to_all.straight_find import (
-    EXCHANGE,
-    Member,
-    base_name,
-    equal_parts,
-    group_of,
-    is_wait,
-    member,
-    same_shape,
-)
+from passes.fuse_all_to_all.straight_find import EXCHANGE, Member, equal_parts, group_of, is_wait, member, same_shape
 from passes.refused import Refused
 
 
@@ -139,7 +131,7 @@ def _value(node: fx.Node, values: dict[Any, Any]) -> Any:
     name = op_name(node)
     first = node.args[0] if node.args else None
     given = values.get(first)
-    if base_name(node.target) == EXCHANGE:
+    if collective_name(node.target) == EXCHANGE:
         splits, received = argument(node, 2, "input_split_sizes"), argument(node, 1, "output_split_sizes")
         group = group_of(node)
         if isinstance(given, Elements) and given.exchanged is None and group is not None:

@@ -161,8 +161,7 @@ def _sections(build: Builder, rows: list[fx.Node], sections: list[Section], part
 def _shaped(build: Builder, row: fx.Node, exchange: Exchange) -> fx.Node:
     """The row with the dimensions of the document's tensor."""
     dims = exchange.dims
-    shape = example(exchange.source.node).shape
-    atoms = [str(s) for d, s in enumerate(shape) if d != exchange.source.dim and not isinstance(s, int)]
+    atoms = exchange.source.unknown
     ints = [d for d, dim in enumerate(dims) if TOKENS not in dim and not any(isinstance(f, str) for f in dim)]
     sizes = [size_of(dims[d]).count for d in ints]
     if not ints:

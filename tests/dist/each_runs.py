@@ -13,11 +13,11 @@ from packpass.decisions.records import collecting
 from packpass.reports.report import Report
 from tests.dist import each_programs
 from tests.dist.cp_programs import check, executed, group_of
+from tests.dist.loop_ranks import boundaries
 
 
 def _batch(cp: int, count: int) -> tuple[Tensor, Tensor]:
-    lengths = [cp * ((count + i * i) % 4 + 1) for i in range(count)]
-    cu = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    cu = boundaries(cp, count, seed=count, parts=1)
     torch.manual_seed(dist.get_rank() + count)
     return torch.randint(-8, 9, (int(cu[-1]) // cp, 4 * cp)).float().requires_grad_(), cu
 
