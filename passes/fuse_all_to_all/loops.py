@@ -326,7 +326,7 @@ def _gathered_whole(body: Body, node: fx.Node, exchange: Exchange) -> tuple[fx.N
     it takes is its own affair, and what is gathered is not."""
     inputs = [n for n in node.all_input_nodes if n in body.exchanged]
     found = node, exchange
-    while exchange.gathered and len(inputs) == 1:
+    while exchange.gathered and len(inputs) == 1 and collective_name(inputs[0].target) != GATHER:  # not before the wait
         known = body.exchange(inputs[0])
         if known is not None and known.gathered:
             found = inputs[0], known
