@@ -329,15 +329,16 @@ def asked(mode: Any) -> list[Any]:
     return [guard.expr for guard in mode.shape_env.guards]
 
 
-def asks_for_data(error: BaseException | None) -> bool:
-    """Did something fail because it asked for a size that only the data knows?"""
+def asked_of_data(error: BaseException | None) -> Any:
+    """The condition on a size that only the data knows, for which something failed; None if it failed for another
+    reason."""
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     while error is not None:
         if isinstance(error, GuardOnDataDependentSymNode):
-            return True
+            return error.cond
         error = error.__cause__ or error.__context__
-    return False
+    return None
 
 
 def assumptions(mode: Any) -> list[str]:

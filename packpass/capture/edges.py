@@ -26,6 +26,7 @@ from packpass.capture.dynamo import SymNodeVariable, TensorVariable, Unsupported
 from packpass.capture.edge_numbers import ARITHMETIC, Edge, Join, documents, is_number, is_vector
 from packpass.capture.entries import is_constant
 from packpass.capture.lists import is_documents, items_of
+from packpass.capture.moments import FILLERS, Moment
 from packpass.capture.region import JUMPS
 from packpass.capture.state import active, restart
 
@@ -38,7 +39,6 @@ _CALLS = ("CALL", "CALL_METHOD", "CALL_FUNCTION")
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL")
 _IN_PLACE = 13
 """Of BINARY_OP, the first in its table that changes its operand."""
-_FILLERS = ("NOP", "CACHE", "NOT_TAKEN", "RESUME", "EXTENDED_ARG")
 _READS = ("item", "shape", "size")
 _LONGEST = 40
 """Instructions of one way."""
@@ -96,7 +96,7 @@ def _join(tx: Any, instruction: Any, jumps_if: bool, edge: Edge, when: bool) -> 
     special, others = special[: special.index(meet)], others[: others.index(meet)]
     if not _calls_what_it_loads(tx, special) or not _calls_what_it_loads(tx, others):
         return False
-    before, joined = _State(tx), None
+    before, joined = Moment(tx), None
     one: dict[Any, Any] | None = None
     other: dict[Any, Any] | None = None
     with contextlib.suppress(Unsupported, NoNeighbour):
@@ -221,54 +221,14 @@ def _is_pure(tx: Any, instruction: Any) -> bool:
         return instruction.argval not in tx.f_globals and instruction.argval in ("int", "len")
     if name == "BINARY_OP":
         return instruction.arg < _IN_PLACE
-    return name in (*_FILLERS, *_CALLS, "PRECALL") or (name.startswith(_PURE) and name not in _OTHERS)
+    return name in (*FILLERS, *_CALLS, "PRECALL") or (name.startswith(_PURE) and name not in _OTHERS)
 
 
-class _State:
-    """The stack and the locals of a frame in front of the branch."""
-
-    def __init__(self, tx: Any) -> None:
-        self.tx, self.stack, self.locals = tx, list(tx.stack), dict(tx.symbolic_locals.items())
-        self.pointer, self.instruction = tx.instruction_pointer, tx.current_instruction
-        watchers = getattr(tx.symbolic_locals, "watchers", [])
-        self.written = [(watcher, set(watcher.written_now), dict(watcher.written)) for watcher in watchers]
-
-    def restore(self) -> None:
-        tx = self.tx
-        tx.stack[:] = self.stack
-        tx.instruction_pointer, tx.current_instruction = self.pointer, self.instruction
-        for name in [name for name in tx.symbolic_locals if name not in self.locals]:
-            dict.__delitem__(tx.symbolic_locals, name)
-        for name, value in self.locals.items():
-            dict.__setitem__(tx.symbolic_locals, name, value)
-        for watcher, written_now, written in self.written:
-            watcher.written_now, watcher.written = set(written_now), dict(written)
-
-    def changed(self) -> dict[Any, Any]:
-        """What is on the stack behind these entries, by its place there, and in locals that have changed."""
-        found: dict[Any, Any] = dict(enumerate(self.tx.stack[len(self.stack) :]))
-        now = dict(dict.items(self.tx.symbolic_locals))
-        return found | {name: value for name, value in now.items() if self.locals.get(name) is not value}
-
-    def completed(self, changed: dict[Any, Any], other: dict[Any, Any]) -> dict[Any, Any]:
-        """With the locals that only the other way has changed, as they were."""
-        return {name: self.locals[name] for name in other if name in self.locals} | changed
-
-    def put(self, place: Any, value: Any, was_read: bool) -> None:
-        """``was_read``: one way leaves the local as it was, which whoever watches has to know."""
-        if isinstance(place, str):
-            if was_read:
-                self.tx.symbolic_locals.get(place)
-            self.tx.symbolic_locals[place] = value
-        else:
-            self.tx.stack.append(value)
-
-
-def _trace(tx: Any, way: list[int], before: _State) -> dict[Any, Any] | None:
+def _trace(tx: Any, way: list[int], before: Moment) -> dict[Any, Any] | None:
     """What a way has left, by its place; None if it takes something from the stack, or asks what is no tensor."""
     for at in way:
         instruction = tx.instructions[at]
-        if instruction.opname in (*JUMPS, *_FILLERS):
+        if instruction.opname in (*JUMPS, *FILLERS):
             continue
         if not _is_on_numbers(tx, instruction, [value.realize() for value in tx.stack[-2:]]):
             return None

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from packpass import markers
 from packpass._compat import (
-    asks_for_data,
+    asked_of_data,
     current_shape_env,
     either,
     fake_mode_of,
@@ -30,6 +31,7 @@ from packpass._compat import (
 )
 from packpass.capture import assumed
 from packpass.capture.dynamo import fake_slice_table, fake_slices_are_expressions, fake_writes_assume_sizes
+from packpass.capture.questions import question
 from packpass.capture.state import LOOP_MODES, active
 from packpass.semantics import AUTOGRAD_FUNCTION, op_name
 from packpass.semantics.sizes import DISTINCT
@@ -65,20 +67,43 @@ def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmo
             return args[0]
         if node.target in _LOSSES:
             _rows_match(*args, **kwargs)
-    try:
-        with contextlib.suppress(Exception):  # torch says it better
-            known = of_one_slot(node, args, kwargs)
-            if known is not None:
-                return known
-        with without_fake_cache(_mode_of_documents((*args, *kwargs.values()))):
-            out = original(tracer, node, args, kwargs, nnmodule)
-        _something_is_left(node, args, out)
-        return out
-    except Exception as error:
-        value = assumed.run(node, args, kwargs) if asks_for_data(error) and active.regions else None
-        if value is None:
-            raise
-        return value
+    while True:
+        try:
+            with contextlib.suppress(Exception):  # torch says it better
+                known = of_one_slot(node, args, kwargs)
+                if known is not None:
+                    return known
+            with without_fake_cache(_mode_of_documents((*args, *kwargs.values()))):
+                out = original(tracer, node, args, kwargs, nnmodule)
+            _something_is_left(node, args, out)
+            return out
+        except Exception as error:
+            asked = asked_of_data(error)
+            if asked is None:
+                raise
+            if not active.regions and _some_slots(node, asked, (*args, *kwargs.values())):
+                continue
+            value = assumed.run(node, args, kwargs) if active.regions else None
+            if value is None:
+                raise
+            return value
+
+
+def _some_slots(node: Any, asked: Any, values: Any) -> bool:
+    """Where an op asks whether a row that a loop has made is empty, it is taken that nothing is that it is given, and
+    checked when the program runs: calls without a slot run as they are written (`packpass.engine.unfit`). False if that
+    is known, or something else is asked."""
+    wanted = question(asked)
+    rows = [row.meta["example_value"] for row in node.graph.find_nodes(op="call_function", target=markers.RAGGED_CAT)]
+    joined = {symbol for row in rows for symbol in free_unbacked_symbols(row)}
+    if wanted is None or wanted.least != 1 or not wanted.of.free_symbols <= joined:
+        return False
+    sizes = [size for x in values if isinstance(x, torch.Tensor) for size in x.shape if free_unbacked_symbols(size)]
+    open_ = [size for size in sizes if free_unbacked_symbols(size) <= joined and not statically_known_true(size >= 1)]
+    for size in open_:
+        torch._check(size >= 1)
+        torch._check(size != 0)  # torch does not infer it where the size is no symbol of its own
+    return bool(open_)
 
 
 def _mode_of_documents(values: Any) -> Any:

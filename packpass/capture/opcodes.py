@@ -21,14 +21,12 @@ from packpass.capture import (
     edges,
     effects,
     extended,
-    flags,
     grown,
     joined_numbers,
-    joins,
-    last_boundary,
     late_reads,
     left_loops,
     lifted,
+    outside,
     places,
     ranges,
     running,
@@ -50,7 +48,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import is_documents, items_of, numbers_of
 from packpass.capture.python_functions import unpacked
 from packpass.capture.state import LOOP_MODES, active
-from packpass.capture.watch import watch_items, watch_mask
+from packpass.capture.watch import watch_items
 from packpass.capture.watched import TrackedLocals
 
 
@@ -59,20 +57,8 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
         if active.frame is not None and not active.regions and branches.is_plain_assert(self, jumps_if):
             active.frame.user_checks = active.frame.user_checks or branches.is_on_data(self.stack[-1].realize())
         elif active.frame is not None and not active.regions:
-            value = self.stack[-1].realize()
-            if active.frame.seeks and isinstance(value, TensorVariable):
-                watch_mask(self, value)
-                flags.watch(self, value)
-            outcome = last_boundary.followed(self, value)
-            if outcome is None and instruction.opname.startswith("POP"):
-                outcome = joins.truth(self, value)
-            if outcome is not None:
-                self.stack[-1] = outcome
-            elif branches.is_on_data(value) and active.frame.mode in LOOP_MODES and instruction.opname[:3] == "POP":
-                self.pop()
-                if branches.check(self, instruction, value, jumps_if):
-                    return
-                self.push(value)
+            if outside.settled(self, instruction, jumps_if):
+                return
         if active.frame is not None and active.regions:
             value = self.stack[-1].realize()
             if branches.is_on_data(value):

@@ -3,7 +3,7 @@
 The whole-row form checks what it rests on: boundaries that do not fall, lengths that fit their rows. Python cuts slices
 instead, or takes them for empty, so that such a call is no error there. Where the check fails before anything else
 could be seen of the call, the graph as it was captured runs document by document. If that raises as well, the error of
-the check stays, which names the numbers. (On a GPU a failed check ends the work of the process there.)
+the check stays, which names the numbers. (On a GPU a failed check of values ends the work of the process there.)
 
 So it is with what torch itself asserts about sizes that are data: that a row reaches to the last boundary, say. Its
 message is the bare condition, ``u0 <= s77``, so that an error of the program's own is better.
@@ -47,7 +47,7 @@ def unless_unfit(compiled: Callable[..., Any], original: fx.GraphModule, doubt: 
             raise
         except (RuntimeError, ValueError) as error:
             of_sizes = _is_of_sizes(error)
-            if (_OURS not in str(error) and not of_sizes) or any(getattr(x, "is_cuda", False) for x in inputs):
+            if not of_sizes and (_OURS not in str(error) or any(getattr(x, "is_cuda", False) for x in inputs)):
                 raise
             if not fallback and not _leaves_no_trace(original):
                 raise

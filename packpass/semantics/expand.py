@@ -34,7 +34,7 @@ import torch
 from torch import fx
 
 from packpass._compat import (
-    asks_for_data,
+    asked_of_data,
     assumptions,
     aten_graph,
     decomposition_of,
@@ -182,7 +182,7 @@ def fails_when_empty(node: fx.Node, equal: Axes) -> bool | None:
         try:
             as_function(node, operands)(*given)
         except Exception as error:  # whatever torch raises
-            if asks_for_data(error):
+            if asked_of_data(error) is not None:
                 return None
         else:
             return False

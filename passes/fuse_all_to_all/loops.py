@@ -39,13 +39,13 @@ from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.counted import boundaries_of, integers, only_checked
 from passes.fuse_all_to_all.digest import program, steps
 from passes.fuse_all_to_all.exchange import Exchange
-from passes.fuse_all_to_all.fusion import follower, join
 from passes.fuse_all_to_all.gather import way_back_of
 from passes.fuse_all_to_all.moves import MOVES
 from passes.fuse_all_to_all.needed import collectives, live, needed
 from passes.fuse_all_to_all.scalars import Counted, Lin, Scale
 from passes.fuse_all_to_all.straight_find import GATHER
 from passes.fuse_all_to_all.write import write
+from passes.joined_loops import follower, join
 from passes.loops import LoopFound, find
 from passes.nodes import copy_of
 from passes.refused import Refused

@@ -36,6 +36,7 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.context import PassContext
 from passes.document_loops import find as document_loops
+from passes.joined_loops import as_one, together
 from passes.loops import LoopFound, find, first_line
 from passes.ragged_grids.decide import decide, ends_as_rows, is_over_rows
 from passes.ragged_grids.rewrite import rewrite
@@ -48,15 +49,20 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph that reads rows of sizes."""
     results: list[Rewrite | Refusal] = []
     for number in [loop.id for loop in find(gm.graph)]:
-        (loop,) = (loop for loop in find(gm.graph) if loop.id == number)
+        loop = next((loop for loop in find(gm.graph) if loop.id == number), None)
+        if loop is None:
+            continue  # it went over the list of another, and is gone with that
         over_rows = is_over_rows(loop)
         if not over_rows and not _has_ways(gm.graph, loop):
             continue
+        # What a row of sizes makes is no tensor that a later loop could cut: what it does with it is done here.
+        parts = together(gm, loop) if over_rows else (loop,)
         what = "loop over rows of sizes" if over_rows else "loop over documents"
-        result = _run_one(gm.graph, loop, context.locations.get(number) or first_line(loop), what)
+        result = _run_one(gm.graph, as_one(parts), context.locations.get(number) or first_line(loop), what)
         if over_rows or isinstance(result, Rewrite) or result.code == "length-branch":
             results.append(result)
-            context.products.judged_loops.add(number)
+            done = parts if isinstance(result, Rewrite) else (loop,)
+            context.products.judged_loops.update(part.id for part in done)
     if any(isinstance(result, Rewrite) for result in results):
         gm.graph.lint()
         gm.recompile()

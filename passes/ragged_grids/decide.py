@@ -236,7 +236,7 @@ def _values(args: Any) -> list[Value]:
 def _concatenated(decided: Decided, collect: fx.Node, term: Term) -> None:
     """The list may be concatenated or stacked along a dimension; the others must be the same for all documents."""
     for user in collect.users:
-        if user in decided.dead:
+        if user in decided.dead or user in decided.loop.nodes:
             continue
         joined = row_of(user, term)
         if joined is None:

@@ -123,10 +123,8 @@ def _check_splits(documents: Documents, decided: Decided) -> None:
 
 
 def _remove(graph: fx.Graph, decided: Decided) -> None:
-    nodes = decided.loop.nodes - set(decided.hoisted)
+    nodes = (decided.loop.nodes - set(decided.hoisted)) | set(decided.loop.collects)
     inputs = [n for node in nodes for n in node.all_input_nodes if n not in nodes]
-    for collect in decided.loop.collects:
-        graph.erase_node(collect)
     for node in reversed(list(graph.nodes)):
         if node in nodes:
             graph.erase_node(node)

@@ -38,7 +38,7 @@ from passes.refused import Refused
 
 def step(machine: Machine, node: fx.Node) -> None:
     """Interpret one node of the body; raises `Refused`."""
-    if node.op == "get_attr" or _is_size(node):
+    if node.op == "get_attr" or _is_size(node) or node.target is markers.LOOP_END:
         return
     if node.target in markers.LOOP_BRANCH:
         machine.branches.append(_condition(machine, node))
@@ -57,6 +57,12 @@ def step(machine: Machine, node: fx.Node) -> None:
     if node.target is markers.SPLIT_GET:
         _piece(machine, node)
         return
+    if node.target is markers.LIST_GET:
+        _entry(machine, node)
+        return
+    if node.target is markers.LOOP_BEGIN:  # of a loop over what this one has put into a list
+        machine.size.bind(example(node), DOCUMENT)
+        return
     if node.op not in ("call_function", "call_method"):
         raise Refused("no-rule", f"{node.name} ({node.op}) has no rule", node)
     call = call_of(node)
@@ -73,6 +79,20 @@ def step(machine: Machine, node: fx.Node) -> None:
     except Refused as refused:
         if refused.code not in ("no-rule", "length-mismatch") or not taken_apart(machine, node, step):
             raise
+
+
+def _entry(machine: Machine, node: fx.Node) -> None:
+    """What the document has put into a list of a loop before this one (`passes.joined_loops`), whose sizes Dynamo has
+    named once more."""
+    sources = [markers.collected_in(node.args[0], which) for which in (0, 1)]
+    source = next((source for source in sources if source in machine.values), None)
+    if source is None:
+        raise Refused("list-use", "looping over a list that an earlier loop over documents filled has no rule", node)
+    term = machine.values[source]
+    assert isinstance(term, Term)
+    if not all(machine.size.bind(size, dim) for size, dim in zip(example(node).shape, term.dims, strict=True)):
+        raise Refused("length-mismatch", "two sizes of a document are taken to be the same", node)
+    machine.keep(node, term)
 
 
 def _is_number(node: fx.Node) -> bool:

@@ -148,14 +148,7 @@ def paddleocr_vl_tower() -> Program:
     return Program(model, [one(grids) for grids in STILL])
 
 
-@case(
-    "transformers",
-    Verdict.REFUSED,
-    graphs=8,
-    breaks=4,
-    codes=["frame-not-compiled", "list-use"],
-    why="images are cut out of a padded batch and put into a list that is looped over again",
-)
+@case("transformers")
 def pixtral_tower() -> Program:
     """Images of several sizes padded to one: cut, made a row, attended under a mask of squares."""
     settings = dict(

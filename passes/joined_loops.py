@@ -23,6 +23,8 @@ Does not handle: loops that skip documents or branch, random numbers in both, li
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from torch import fx
@@ -35,25 +37,19 @@ from passes.loops import ASSERTIONS, WAYS, LoopFound, find, only_asserted
 from passes.nodes import needed_for
 
 
-def follower(graph: fx.Graph, first: LoopFound) -> LoopFound | None:
-    """The loop that goes over what this one puts into lists."""
+def follower(graph: fx.Graph, first: LoopFound, parts: Sequence[LoopFound] = ()) -> LoopFound | None:
+    """The loop that goes over what this one puts into lists; it is none of the ``parts`` of it."""
     lists = _lists(first)
     readers = {user for collect in lists for user in collect.users if user.target is markers.LIST_GET}
-    return next((loop for loop in find(graph) if loop.id != first.id and readers & loop.nodes), None)
+    known = {first.id, *(part.id for part in parts)}
+    return next((loop for loop in find(graph) if loop.id not in known and readers & loop.nodes), None)
 
 
 def join(gm: fx.GraphModule, first: LoopFound, second: LoopFound) -> bool:
     """Let a loop do what its `follower` does with its lists; False, and nothing is changed, if that may not be."""
     graph, lists = gm.graph, _lists(first)
-    if not _are_plain(first, second) or not _reads_own(second, lists):
+    if not _may_join(gm, (first,), second):
         return False
-    start = first.iterations[0][0]
-    given = {n for node in second.nodes for n in node.all_input_nodes if n not in second.nodes and n not in lists}
-    late = _computed_between(start, first, second, given)
-    if late is None or not _keeps(gm, first, second, given, late):
-        return False
-    for node in late:
-        start.prepend(node)
     for which in (0, 1):
         _move(graph, first, second, which)
     for collect in second.collects:
@@ -65,18 +61,53 @@ def join(gm: fx.GraphModule, first: LoopFound, second: LoopFound) -> bool:
     return True
 
 
+def together(gm: fx.GraphModule, first: LoopFound) -> tuple[LoopFound, ...]:
+    """A loop and all that go over what it, or one of these, puts into lists, in their order. The graph is as it was,
+    but for what the later ones are given, which is computed in front of the first now."""
+    parts: tuple[LoopFound, ...] = (first,)
+    while (second := follower(gm.graph, as_one(parts), parts)) is not None and _may_join(gm, parts, second):
+        parts = (*parts, second)
+    return parts
+
+
+def as_one(parts: Sequence[LoopFound]) -> LoopFound:
+    """Loops as one whose bodies are all of theirs, with the marks between them."""
+    first, *others = parts
+    iterations = []
+    for i, (begin, body, end) in enumerate(first.iterations):
+        theirs = [node for loop in others for b, nodes, e in loop.iterations[i : i + 1] for node in (b, *nodes, e)]
+        iterations.append((begin, (*body, *theirs), end))
+    collects = tuple(collect for loop in parts for collect in loop.collects)
+    return dataclasses.replace(first, iterations=tuple(iterations), collects=collects)
+
+
+def _may_join(gm: fx.GraphModule, parts: Sequence[LoopFound], second: LoopFound) -> bool:
+    """May the second loop be a part of those before it? What it is given is computed in front of them then."""
+    first = as_one(parts)
+    lists, start = _lists(first), first.iterations[0][0]
+    if not _are_plain((*parts, second)) or not _reads_own(second, lists):
+        return False
+    given = {n for node in second.nodes for n in node.all_input_nodes if n not in second.nodes and n not in lists}
+    late = _computed_between(start, first, second, given)
+    if late is None or not _keeps(gm, first, second, given, late):
+        return False
+    for node in late:
+        start.prepend(node)
+    return True
+
+
 def _lists(loop: LoopFound) -> set[fx.Node]:
     return {collect for collect in loop.collects if collect.target is markers.LIST_COLLECT}
 
 
-def _are_plain(first: LoopFound, second: LoopFound) -> bool:
-    begins = {begin for loop in (first, second) for begin, _, _ in loop.iterations}
-    nodes = [node for loop in (first, second) for node in loop.nodes]
+def _are_plain(loops: Sequence[LoopFound]) -> bool:
+    begins = {begin for loop in loops for begin, _, _ in loop.iterations}
+    nodes = [node for loop in loops for node in loop.nodes]
     other = any(node.target in WAYS or changes_mode(node) for node in nodes)
     nested = any(node.target is markers.LOOP_BEGIN and node not in begins for node in nodes)
     counts = {begin.args[0] for begin in begins}
-    filled = all(collect.target is markers.LIST_COLLECT for collect in second.collects)
-    traced = len(first.iterations) == len(second.iterations) == 2
+    filled = all(collect.target is markers.LIST_COLLECT for loop in loops[1:] for collect in loop.collects)
+    traced = all(len(loop.iterations) == 2 for loop in loops)
     return traced and len(counts) == 1 and filled and not other and not nested
 
 

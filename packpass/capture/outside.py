@@ -1,0 +1,33 @@
+"""Branches outside of loops over documents, in a frame that has some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packpass.capture import branches, flags, joins, last_boundary, short_circuits
+from packpass.capture.dynamo import TensorVariable
+from packpass.capture.state import LOOP_MODES, current_frame
+from packpass.capture.watch import watch_mask
+
+
+def settled(tx: Any, instruction: Any, jumps_if: bool) -> bool:
+    """Is there no branch any more? Otherwise its condition may be a known one now, on top of the stack."""
+    frame, value = current_frame(), tx.stack[-1].realize()
+    pops = instruction.opname.startswith("POP")
+    if frame.seeks and isinstance(value, TensorVariable):
+        watch_mask(tx, value)
+        flags.watch(tx, value)
+    outcome = last_boundary.followed(tx, value)
+    if outcome is None and pops:
+        outcome = joins.truth(tx, value)
+    if outcome is not None:
+        tx.stack[-1] = outcome
+        return False
+    if not branches.is_on_data(value) or frame.mode not in LOOP_MODES:
+        return False
+    if pops:
+        tx.pop()
+        if branches.check(tx, instruction, value, jumps_if):
+            return True
+        tx.push(value)
+    return short_circuits.followed(tx, instruction, value, jumps_if)
