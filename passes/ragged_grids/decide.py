@@ -123,7 +123,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     loop = LoopFound(loop.id, iterations, loop.collects)
     if not loop.collects:
         raise Refused("no-effect", "the loop over rows of sizes fills no list")
-    intern, names = Interner(), Names()
+    intern, names = Interner(), Names(_numbers_before(graph, loop))
     machines = [_interpret(loop, i, intern, names) for i in range(len(loop.iterations))]
     appended, checks = _generic(loop, machines)
     if any(_mentions_last(term) for _, term in appended):
@@ -135,6 +135,20 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     _from_outside(graph, decided)
     no_escape(loop, label)
     return decided
+
+
+def _numbers_before(graph: fx.Graph, loop: LoopFound) -> dict[Any, fx.Node]:
+    """Numbers that only the data says, and that are worked out in front of the loop, by their name."""
+    found: dict[Any, fx.Node] = {}
+    depth, node = 0, next(iter(graph.nodes))
+    while node is not loop.iterations[0][0]:
+        depth += (node.target is markers.LOOP_BEGIN) - (node.target is markers.LOOP_END)
+        value = example(node)
+        if not depth and isinstance(value, torch.SymInt) and free_unbacked_symbols(value):
+            if value.node.expr.is_Symbol:
+                found.setdefault(value.node.expr, node)
+        node = node.next
+    return found
 
 
 def _generic(loop: LoopFound, machines: list[Machine]) -> tuple[Appended, tuple[Check, ...]]:
@@ -284,6 +298,8 @@ def row_of(user: fx.Node, term: Term) -> tuple[Term, int] | None:
         return None if some else (term, dim)
     if some:
         return None
+    if user.target is markers.LIST_PAD and term.dims:
+        return term, 0
     if user.target is not markers.LIST_STACK:
         return None
     dim = int(str(user.args[1])) % (len(term.dims) + 1)

@@ -179,6 +179,8 @@ class Documents:
 
     def _outer(self, symbol: Any) -> Any:
         """The node of a size from outside the loop."""
+        if symbol in self.names.given:
+            return self.names.given[symbol]
         for node in self.graph.nodes:
             value = example(node)
             if node.op == "placeholder" and isinstance(value, torch.SymInt) and value.node.expr == symbol:

@@ -91,6 +91,8 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
                     documents.call(torch._assert_async, holds, "packpass: expected a non-empty list of tensors")
                 own = slots_of(documents, each.dims[dim])
                 made[user] = Row(documents, own, each, dim).made()
+                if user.target is markers.LIST_PAD:
+                    made[user] = _below_each_other(documents, own, made[user], user)
                 if collect.target is markers.LIST_CONTINUE:
                     made[user] = _counted_on(documents, own, made[user], int(str(collect.args[5])))
     return made
@@ -107,6 +109,13 @@ def _counted_on(documents: Documents, slots: Slots, row: fx.Node, start: int) ->
     before = call(torch.add, call(torch.sub, call(torch.cumsum, lasts, 0), lasts), start)
     of_slots = call(torch.index_select, before, 0, slots.ids)
     return call(torch.add, row, call("to", of_slots, example(row).dtype, method=True))
+
+
+def _below_each_other(documents: Documents, slots: Slots, row: fx.Node, pad: fx.Node) -> fx.Node:
+    """``pad_sequence`` of the documents."""
+    _, _, batch_first, number, side = pad.args
+    made = documents.call(_ops.segment_pad.default, row, slots.cu, 0, number, side == "left")
+    return made if batch_first else documents.call(torch.transpose, made, 0, 1)
 
 
 def _check_splits(documents: Documents, decided: Decided) -> None:

@@ -40,6 +40,9 @@ def apply(machine: Machine, node: fx.Node, call: Call | None) -> None:
     if node.target is markers.RESHAPE:
         _reshape(machine, node)
         return
+    if node.target is markers.PAD:
+        _padded_to(machine, node)
+        return
     call, means = _understood(node, call)
     if rules_slots.apply(machine, node, call):
         return
@@ -115,6 +118,22 @@ def _reshape(machine: Machine, node: fx.Node) -> None:
     machine.regroups(have, product(dims), node)
     form = (tuple(dims), fake.dtype, fake.device, fake.requires_grad)
     machine.keep(node, machine.moved(form, machine.read(term, regrouped(term.dims, dims, machine.same))))
+
+
+def _padded_to(machine: Machine, node: fx.Node) -> None:
+    """`markers.PAD`: one dimension gets the width that it is taken to have."""
+    source, amounts, _, fill, width = node.args
+    assert isinstance(source, fx.Node) and isinstance(amounts, (tuple, list))
+    term, fake = machine.term(source, node), example(node)
+    (entry,) = (i for i, amount in enumerate(amounts) if not (type(amount) is int and amount == 0))
+    dim, amount = len(term.dims) - 1 - entry // 2, machine.expression(amounts[entry], node)
+    wide = machine.expression(width, node)
+    machine.check(sympy.expand(term.dims[dim] + amount), "==", wide, node, "a document is padded to another width")
+    at = list(coordinates((*term.dims[:dim], wide, *term.dims[dim + 1 :])))
+    at[dim] = at[dim] if entry % 2 else at[dim] - amount
+    form = ((*term.dims[:dim], wide, *term.dims[dim + 1 :]), fake.dtype, fake.device, fake.requires_grad)
+    read = layers.in_memory(machine, machine.read(term, tuple(at)))
+    machine.keep(node, Padded(*form, read, ((at[dim], term.dims[dim]),), fill or 0))
 
 
 def _uncut(machine: Machine, size: Any, by: Any) -> Any:

@@ -134,7 +134,9 @@ class Column:
 class Names:
     """The names of a loop's integers, the same in both traced iterations."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: dict[Any, fx.Node] | None = None) -> None:
+        self.given = given or {}
+        """Numbers that only the data says, and that are there before the loop, by their name."""
         self.columns: dict[Any, Column] = {}
         self._symbols: dict[Column, Any] = {}
         self.outer: set[Any] = set()
@@ -199,7 +201,7 @@ class Reader:
         """The expression of a float, whose parts are left in their order; raises `Unknown`."""
         found = _in_our_words(found)
         for symbol in found.free_symbols - self.known.keys():
-            if free_unbacked_symbols(symbol):
+            if free_unbacked_symbols(symbol) and symbol not in self.names.given:
                 raise Unknown(symbol)
             self.known[symbol] = symbol
             self.names.outer.add(symbol)
