@@ -6,6 +6,7 @@ torch's schemas say so; the lists here are of what they do not say (each line of
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import fx
 
 from packpass.semantics.binding import example
 from packpass.semantics.call import Call, call_of
-from packpass.semantics.names import base_name
+from packpass.semantics.names import base_name, op_name
 from packpass.semantics.pointwise import COPIES
 
 # Composites that may return what they were given, or views of it, though their schemas are silent.
@@ -42,6 +43,20 @@ def storage(node: Any) -> Any:
         return value.untyped_storage()._cdata
     except NotImplementedError:  # samples of a batch inside torch.func.vmap have none of their own
         return None
+
+
+_OVERWRITE = frozenset({"copy_", "fill_", "zero_"})
+
+
+def overwritten(node: fx.Node) -> tuple[fx.Node, list[Any], Any] | None:
+    """``(tensor, index, value)`` of ``x[index] = value``, of ``x.copy_(value)``, ``x.fill_(value)`` and ``x.zero_()``
+    without an index; None for any other call."""
+    if node.target is operator.setitem:
+        target, index, value = node.args
+        return target, list(index) if isinstance(index, tuple) else [index], value  # type: ignore[return-value]
+    if node.op != "call_method" or op_name(node) not in _OVERWRITE or node.kwargs or len(node.args) > 2:
+        return None
+    return node.args[0], [], node.args[1] if len(node.args) > 1 else 0  # type: ignore[return-value]
 
 
 def copied(node: fx.Node) -> fx.Node | None:

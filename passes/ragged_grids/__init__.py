@@ -17,7 +17,9 @@ Why it is safe: both traced iterations are interpreted (`machine`) as functions 
 one looks; they must leave the same. What an operation means is asked of `packpass.semantics`. Sizes that eager would
 not take for a document are checked, and the error names it.
 
-Operations without a rule are taken apart by torch (`apart`). Sums and extremes make rows of their own (`rules_slots`).
+What documents write into rows of a new tensor is put in for all at once (`written`), and loops over the lists of a loop
+are a part of it (`passes.joined_loops`). Operations without a rule are taken apart by torch (`apart`). Sums and
+extremes make rows of their own (`rules_slots`).
 Branches on sizes may leave different things (`arms`, `ways`); loops over documents that are cut out of a row are taken
 as well, where such branches keep them from being whole rows, or where nothing else has a form for them
 (`run_documents`): with a slot for every two slots of a document, say.

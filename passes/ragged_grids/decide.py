@@ -41,6 +41,7 @@ from passes.ragged_grids.terms import (
     walk,
 )
 from passes.ragged_grids.ways import length_of, ways
+from passes.ragged_grids.written import Rows, check_rows
 from passes.refused import Refused
 from passes.turned_in_place import check_turned
 
@@ -49,6 +50,7 @@ _INTEGERS = (torch.int32, torch.int64)
 
 Appended = tuple[tuple[fx.Node, Term], ...]
 """List -> what each document appends."""
+Written = tuple[tuple[Rows, Term], ...]
 
 log = logging.getLogger("packpass.ragged_grids")
 
@@ -60,9 +62,16 @@ class Decided:
     loop: LoopFound
     names: Names
     appended: Appended
+    written: Written
+    """Rows of a tensor -> what each document's row of it holds behind the loop."""
     checks: tuple[Check, ...]
     hoisted: tuple[fx.Node, ...]
     dead: tuple[fx.Node, ...]
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """All that documents leave."""
+        return tuple(term for _, term in (*self.appended, *self.written))
 
     @property
     def documents(self) -> Any:
@@ -121,17 +130,17 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     inside = loop.nodes - set(hoisted)
     iterations = tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations)
     loop = LoopFound(loop.id, iterations, loop.collects)
-    if not loop.collects:
-        raise Refused("no-effect", "the loop over rows of sizes fills no list")
     intern, names = Interner(), Names(_numbers_before(graph, loop))
     machines = [_interpret(loop, i, intern, names) for i in range(len(loop.iterations))]
-    appended, checks = _generic(loop, machines)
-    if any(_mentions_last(term) for _, term in appended):
-        raise Refused("no-rule", "the last entry of a list is used otherwise than to count on from it")
-    dead = list_sizes(loop)
-    decided = Decided(loop, names, appended, checks, hoisted, dead)
+    appended, written, checks = _generic(loop, machines)
+    dead, begin = list_sizes(loop), loop.iterations[0][0]
+    decided = Decided(loop, names, appended, written, checks, hoisted, dead)
     for collect, term in appended:
         _concatenated(decided, collect, term)
+    if any(_mentions_last(term) for term in decided.terms):
+        raise Refused("no-rule", "the last entry of a list is used otherwise than to count on from it")
+    for term in decided.terms:
+        _in_one_place(begin, term)
     _from_outside(graph, decided)
     no_escape(loop, label)
     return decided
@@ -151,13 +160,23 @@ def _numbers_before(graph: fx.Graph, loop: LoopFound) -> dict[Any, fx.Node]:
     return found
 
 
-def _generic(loop: LoopFound, machines: list[Machine]) -> tuple[Appended, tuple[Check, ...]]:
-    """What every document appends, and what must hold for it; raises `Refused`."""
-    first = machines[0]
-    found = [(collect, _terms(loop, collect, machines)) for collect in loop.collects]
-    differs = [collect for collect, terms in found if any(term is not terms[0] for term in terms)]
+def _generic(loop: LoopFound, machines: list[Machine]) -> tuple[Appended, Written, tuple[Check, ...]]:
+    """What every document appends and writes, and what must hold for it; raises `Refused`."""
+    rows = check_rows(loop, machines)
+    if not loop.collects and not rows:
+        raise Refused("no-effect", "the loop over rows of sizes fills no list, and no rows of a new tensor")
+    lists = {collect: _terms(loop, collect, machines) for collect in loop.collects}
+    left, checks = _of_all(machines, {**lists, **rows})
+    appended = tuple((collect, left[collect]) for collect in lists if collect in left)
+    return appended, tuple((row, left[row]) for row in rows), checks
+
+
+def _of_all(machines: list[Machine], of_each: dict[Any, tuple[Term | None, ...]]) -> tuple[Any, tuple[Check, ...]]:
+    """What documents leave, by the list or the rows, and what must hold for them; ``of_each``: in each iteration."""
+    first, found = machines[0], list(of_each.items())
+    differs = [key for key, terms in found if any(term is not terms[0] for term in terms)]
     if not differs and all(machine.checks == first.checks for machine in machines):
-        return tuple((collect, terms[0]) for collect, terms in found if terms[0] is not None), tuple(first.checks)
+        return {key: terms[0] for key, terms in found if terms[0] is not None}, tuple(first.checks)
     nothing = any(None in terms for _, terms in found)
     few = arms(*machines) if len(machines) == 2 and not nothing else None
     if few is not None:
@@ -168,15 +187,13 @@ def _generic(loop: LoopFound, machines: list[Machine]) -> tuple[Appended, tuple[
     known = ways(machines)
     if known is None:
         reason = "two iterations of the loop do different things"
-        raise Refused("not-generic", reason, differs[0] if differs else None)
+        raise Refused("not-generic", reason, next((key for key in differs if isinstance(key, fx.Node)), None))
     which = [machines.index(machine) for machine in known.machines]
-    appended = tuple((collect, known.term([terms[i] for i in which])) for collect, terms in found)
-    return appended, known.checks()
+    return {key: known.term([terms[i] for i in which]) for key, terms in found}, known.checks()
 
 
-def _of_arms(found: Any, few: Arms, in_order: bool) -> tuple[Appended, tuple[Check, ...]]:
-    terms = [(collect, few.term(terms if in_order else terms[::-1])) for collect, terms in found]
-    return tuple(terms), few.checks()
+def _of_arms(found: Any, few: Arms, in_order: bool) -> tuple[Any, tuple[Check, ...]]:
+    return {key: few.term(terms if in_order else terms[::-1]) for key, terms in found}, few.checks()
 
 
 def _terms(loop: LoopFound, collect: fx.Node, machines: list[Machine]) -> tuple[Term | None, ...]:
@@ -263,6 +280,9 @@ def _concatenated(decided: Decided, collect: fx.Node, term: Term) -> None:
         own = [size for d, size in enumerate(term_of.dims) if d != dim]
         if any(size.free_symbols & decided.names.own for size in own):
             raise Refused("list-use", "documents of different shapes are joined along another dimension", user)
+
+
+def _in_one_place(collect: fx.Node, term: Term) -> None:
     for part in walk(term):
         if part.device != term.device:
             raise Refused("no-rule", "tensors of a document are on different devices", collect)
@@ -303,15 +323,15 @@ def row_of(user: fx.Node, term: Term) -> tuple[Term, int] | None:
     if user.target is not markers.LIST_STACK:
         return None
     dim = int(str(user.args[1])) % (len(term.dims) + 1)
-    return _as_one(term, dim), dim
+    return as_one(term, dim), dim
 
 
-def _as_one(term: Term, dim: int) -> Term:
+def as_one(term: Term, dim: int) -> Term:
     """A term with one more dimension, of one slot."""
     dims = (*term.dims[:dim], sympy.Integer(1), *term.dims[dim:])
     form = (dims, term.dtype, term.device, term.grad)
     if isinstance(term, Selected):
-        parts = [_as_one(part.of, dim) for part in term.parts]
+        parts = [as_one(part.of, dim) for part in term.parts]
         return Selected(*form, tuple(Read(part, coordinates(part.dims)) for part in parts), term.names)
     at = coordinates(dims)
     return Moved(*form, Read(term, (*at[:dim], *at[dim + 1 :])))
@@ -334,7 +354,7 @@ def _from_outside(graph: fx.Graph, decided: Decided) -> None:
             )
         if example(column.node).dtype not in _INTEGERS:
             raise Refused("boundary-dtype", f"sizes of dtype {example(column.node).dtype}", column.node)
-    parts = [part for part in walk(*(term for _, term in decided.appended)) if isinstance(part, (Input, Piece))]
-    for node in {*nodes, *(part.node for part in parts)}:
+    parts = [part for part in walk(*decided.terms) if isinstance(part, (Input, Piece))]
+    for node in {*nodes, *(part.node for part in parts)} - {rows.out for rows, _ in decided.written}:
         if mutated_after(graph, node, begin):
             raise Refused("aliasing", "a tensor that the loop reads is changed before the list is concatenated", node)

@@ -47,6 +47,10 @@ class Machine:
         self.size = Reader(names)
         self.values: dict[fx.Node, Any] = {}
         """`Term`, or a tuple of them."""
+        self.rows: dict[Any, Term] = {}
+        """What the document's row of a tensor that it writes to holds (`passes.ragged_grids.written.Rows`)."""
+        self.wholes: dict[Any, Input] = {}
+        """The same tensors as a whole, before the loop."""
         self.checks: dict[Check, None] = {}
         self.assumed: list[fx.Node] = []
         """Dynamo's own assertions."""
@@ -60,6 +64,11 @@ class Machine:
         """Targets of the calls whose pieces are being interpreted, outermost first."""
         self._divided: dict[Any, Any] = {}
         """Quotients that are known to leave no rest where a document has slots at all -> a name for each."""
+
+    @property
+    def on_host(self) -> bool:
+        """Is a call that fails a check run document by document? Elsewhere it is the end of the process."""
+        return all(term.device.type == "cpu" for term in self.values.values() if isinstance(term, Term))
 
     def expression(self, value: Any, node: fx.Node) -> Any:
         """A size, or a number in the graph, as an expression."""

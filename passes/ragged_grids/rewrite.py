@@ -12,11 +12,12 @@ from torch import fx
 from packpass import markers
 from packpass.semantics import example
 from passes.prune import prune
-from passes.ragged_grids.decide import Decided, is_among, may_be_nothing, row_of
+from passes.ragged_grids.decide import Decided, as_one, is_among, may_be_nothing, row_of
 from passes.ragged_grids.documents import Documents
 from passes.ragged_grids.places import ALL, Slots, slots_of
 from passes.ragged_grids.row import KeptSlots, Row
-from passes.ragged_grids.terms import Input, Piece, Selected, Term, walk
+from passes.ragged_grids.terms import Input, Piece, Selected, walk
+from passes.ragged_grids.written import put_in
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -47,13 +48,13 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
         graph.erase_node(cat)
     _remove(graph, decided)
     columns = dict.fromkeys(column.node.name for column in decided.names.columns.values())
-    return {"source": "loop", "sizes": list(columns), "lists": len(decided.appended)}
+    return {"source": "loop", "sizes": list(columns), "lists": len(decided.appended), "written": len(decided.written)}
 
 
 def _like(decided: Decided) -> fx.Node:
     """A tensor on the device on which the documents are worked on."""
     columns = [column.node for column in decided.names.columns.values()]
-    parts = walk(*(term for _, term in decided.appended))
+    parts = walk(*decided.terms)
     found = next(iter(columns), None) or next((part.node for part in parts if isinstance(part, (Input, Piece))), None)
     if found is None:
         raise Refused("no-segments", "the loop reads no tensor")
@@ -70,7 +71,7 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
         if check not in later:
             documents.check(check)
     _check_splits(documents, decided)
-    parts = list(walk(*(term for _, term in decided.appended)))
+    parts = list(walk(*decided.terms))
     used = {name for part in parts for size in part.dims for name in size.free_symbols}
     used.update(*(check.about for check in later))
     for name in (name for name in kept if name in used):
@@ -95,6 +96,10 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
                     made[user] = _below_each_other(documents, own, made[user], user)
                 if collect.target is markers.LIST_CONTINUE:
                     made[user] = _counted_on(documents, own, made[user], int(str(collect.args[5])))
+    for rows, term in decided.written:
+        each = as_one(term, 0)
+        row = Row(documents, slots_of(documents, each.dims[0]), each, 0).made()
+        put_in(documents, decided.documents, rows, row)
     return made
 
 
@@ -120,8 +125,7 @@ def _below_each_other(documents: Documents, slots: Slots, row: fx.Node, pad: fx.
 
 def _check_splits(documents: Documents, decided: Decided) -> None:
     """A split by lengths takes all there is."""
-    terms: list[Term] = [term for _, term in decided.appended]
-    for piece in dict.fromkeys(p for p in walk(*terms) if isinstance(p, Piece)):
+    for piece in dict.fromkeys(p for p in walk(*decided.terms) if isinstance(p, Piece)):
         size = documents.call(torch.ops.aten.sym_size.int, piece.node, piece.dim)
         total = documents.call(torch.sum, documents.full(piece.length))
         fits = documents.call(torch.eq, total, size)

@@ -249,6 +249,8 @@ class Row(Places):
             inside = fits if inside is None else self.call(torch.logical_and, inside, fits)
         assert inside is not None
         out = self._read_inside([inside], term.read, term.dims, at)
+        if isinstance(term.fill, Read):
+            return self.call(torch.where, inside, out, self.read(term.fill, term.dims, at))
         fill = self.call(torch.full, (1,) * self.rank, term.fill, dtype=term.dtype, device=self.documents.device)
         return self.call(torch.where, inside, out, fill)
 

@@ -33,6 +33,7 @@ from passes.ragged_grids.terms import (
     Term,
     Value,
 )
+from passes.ragged_grids.written import write
 from passes.refused import Refused
 
 
@@ -68,6 +69,8 @@ def step(machine: Machine, node: fx.Node) -> None:
     call = call_of(node)
     if _is_number(node):
         _number(machine, node, call)
+        return
+    if write(machine, node):
         return
     found = effects.effects_of(node)
     if effects.written_inputs(node) or not found.known:
@@ -218,6 +221,7 @@ def _assume(machine: Machine, node: fx.Node) -> None:
         holds = machine.size(value)
     except Unknown:
         raise Refused("no-rule", "a size that depends on values of tensors is checked", node) from None
+    holds = _as_checked(machine, holds)
     for part in holds.args if isinstance(holds, sympy.And) else (holds,):
         if not _whole_part(machine, node, part, value):
             _assumed(machine, node, part)
@@ -235,6 +239,29 @@ def _whole_part(machine: Machine, node: fx.Node, holds: Any, condition: torch.Sy
                     machine.check(other - size, ">=", sympy.Integer(0), node, "a table has fewer slots than are read")
                 return True
     return False
+
+
+def _as_checked(machine: Machine, holds: Any) -> Any:
+    """A condition where the smaller of two numbers, or the larger, is the one that has been checked to be that, and two
+    are the same that have been checked to be."""
+
+    def known(op: str, gap: Any) -> bool:
+        return any(c.op == op and sympy.expand(c.left - c.right - gap) == 0 for c in machine.checks)
+
+    def one_of(found: Any) -> Any:
+        sign = 1 if isinstance(found, sympy.Min) else -1
+        for one in found.args:
+            others = found.func(*(other for other in found.args if other != one))
+            if known(">=", sign * (others - one)) or known("==", found - one):
+                return one
+        return found
+
+    def same(found: Any) -> Any:
+        gap = found.lhs - found.rhs
+        return sympy.true if known("==", gap) or known("==", -gap) else found
+
+    holds = holds.replace(lambda e: isinstance(e, sympy.Eq), same)
+    return holds.replace(lambda e: isinstance(e, (sympy.Min, sympy.Max)), one_of)
 
 
 def _shared(machine: Machine, number: Any) -> bool:
@@ -255,14 +282,9 @@ def _assumed(machine: Machine, node: fx.Node, holds: Any) -> None:
     if _is_count(machine, holds):
         return
     size, least = _at_least(holds)
-    if least is None or least > (1 if _on_host(machine) else 0):
+    if least is None or least > (1 if machine.on_host else 0):
         raise Refused("length-mismatch", f"sizes of a document are taken to fulfil {holds}", node)
     machine.check(size - least, ">=", sympy.Integer(0), node, "a size is negative" if least <= 0 else "a size is 0")
-
-
-def _on_host(machine: Machine) -> bool:
-    """Is a call that fails a check run document by document? Elsewhere it is the end of the process."""
-    return all(term.device.type == "cpu" for term in machine.values.values() if isinstance(term, Term))
 
 
 def _is_of_memory(condition: fx.Node) -> bool:

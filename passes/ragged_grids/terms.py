@@ -113,7 +113,7 @@ class Chosen(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Padded(Term):
-    """Another term where ``0 <= at < size`` for each of ``within``, a number elsewhere."""
+    """Another term where ``0 <= at < size`` for each of ``within``; elsewhere ``fill``, a number, or a `Read`."""
 
     read: Read
     within: tuple[tuple[Any, Any], ...]
@@ -245,8 +245,10 @@ def reads(value: Any) -> Iterator[Read]:
         yield value
         for at in value.at:
             yield from reads(at)
-    elif isinstance(value, (Moved, Padded, Index, Reduced, Scanned, Pooled)):
+    elif isinstance(value, (Moved, Index, Reduced, Scanned, Pooled)):
         yield from reads(value.read)
+    elif isinstance(value, Padded):
+        yield from reads((value.read, value.fill))
     elif isinstance(value, Kept):
         yield from reads(value.read)
         yield from reads(value.mask)

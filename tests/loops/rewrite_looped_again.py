@@ -18,7 +18,9 @@ def _crops(x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     return x.double(), numbers % 4 + 1
 
 
-crops: Any = functools.partial(program, tail=False, rule="ragged_grids", wrap=_crops, lead_empty=False, min_len=1)
+crops: Any = functools.partial(
+    program, tail=False, rule="ragged_grids", wrap=_crops, graphs=3, lead_empty=False, min_len=1
+)
 
 
 def cut(x: Tensor, sizes: Tensor) -> list[Tensor]:
@@ -32,7 +34,8 @@ def as_row(part: Tensor) -> Tensor:
 
 @crops("f[N,3,4,4] i[N,2]")
 def cut_and_flattened(x: Tensor, sizes: Tensor) -> Tensor:
-    return torch.cat([as_row(part) for part in cut(x, sizes)])
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
+    return torch.cat([as_row(part) for part in parts])
 
 
 @crops("f[N,3,4,4] i[N,2]")
@@ -44,7 +47,7 @@ def cut_by_tensors(x: Tensor, sizes: Tensor) -> Tensor:
 @crops("f[N,3,4,4] i[N,2]")
 def rows_and_positions(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """A tower of transformers: its patches, and where each is."""
-    parts = cut(x, sizes)
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
     rows, places = torch.cat([as_row(part) for part in parts]), []
     for part in parts:
         both = torch.meshgrid(torch.arange(part.shape[-2]), torch.arange(part.shape[-1]), indexing="ij")
@@ -54,7 +57,7 @@ def rows_and_positions(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
 
 @crops("f[N,3,4,4] i[N,2]")
 def mask_of_the_parts(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    parts = cut(x, sizes)
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
     rows = torch.cat([as_row(part) for part in parts])
     mask = torch.full((rows.shape[0], rows.shape[0]), -1.0)
     start = 0
@@ -67,14 +70,14 @@ def mask_of_the_parts(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
 @crops("f[N,3,4,4] i[N,2]")
 def beside_numbers_of_their_own(x: Tensor, sizes: Tensor) -> Tensor:
     """What the later loop is given is worked out between both."""
-    parts = cut(x, sizes)
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
     weights = sizes[:, 0] * 2
     return torch.cat([as_row(part) * weight for part, weight in zip(parts, weights)])
 
 
 @crops("f[N,3,4,4] i[N,2]")
 def numbered_parts(x: Tensor, sizes: Tensor) -> Tensor:
-    parts = cut(x, sizes)
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
     ids = torch.cat([torch.full((part.shape[1] * part.shape[2],), i) for i, part in enumerate(parts)])
     return torch.cat([as_row(part) for part in parts]) * ids[:, None]
 
@@ -82,26 +85,26 @@ def numbered_parts(x: Tensor, sizes: Tensor) -> Tensor:
 @crops("f[N,3,4,4] i[N,2]")
 def one_list_from_another(x: Tensor, sizes: Tensor) -> Tensor:
     """Two lists, of which the second is made from the first, in one loop."""
-    parts = cut(x, sizes)
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
     places = [torch.arange(part.shape[1] * part.shape[2]) for part in parts]
     return torch.cat([as_row(part) + place[:, None] for part, place in zip(parts, places)])
 
 
 @crops("f[N,3,4,4] i[N,2]")
 def parts_by_their_number(x: Tensor, sizes: Tensor) -> Tensor:
-    parts = cut(x, sizes)
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
     return torch.cat([as_row(parts[i]) for i in range(len(parts))])
 
 
 @crops("f[N,3,4,4] i[N,2]", exact=False)
 def means_of_the_parts(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    parts = cut(x, sizes)
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
     return torch.stack([part.mean((1, 2)) for part in parts]), torch.cat([as_row(part) for part in parts])
 
 
 @crops("f[N,3,4,4] i[N,2]")
 def boundaries_of_the_parts(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    parts = cut(x, sizes)
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
     lengths = torch.tensor([part.shape[-2] * part.shape[-1] for part in parts], dtype=torch.int32)
     return torch.cat([as_row(part) for part in parts]), F.pad(lengths.cumsum(0), (1, 0))
 
@@ -116,6 +119,6 @@ def dicts_of_parts(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
 def table_changed_behind_the_cut(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """The sizes are changed when they have been read."""
     sizes = sizes.clone()
-    parts = cut(x, sizes)
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
     sizes.add_(1)
     return torch.cat([as_row(part) for part in parts]), torch.cat([torch.arange(h * w) for h, w in sizes.tolist()])

@@ -1,0 +1,242 @@
+"""What a document writes into a row of its own of a new tensor: ``out[i, : h * w] = x``, ``grid[i, :, :h, :w] = x``.
+
+After the loop, row i holds the values where the document has written them and what was there elsewhere, which is a term
+like any other (`passes.ragged_grids.terms.Padded`, over what was there). The rows of all documents are put in at once.
+
+Does not handle: tensors that are there before the graph, which somebody else may look at; rows that the loop reads, or
+adds to; places that tensors hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from packpass._compat import statically_known_true
+from packpass.semantics import example, is_tensor, storage
+from packpass.semantics.effects import effects_of
+from packpass.semantics.memory import overwritten
+from passes.loops import LoopFound
+from passes.ragged_grids import layers
+from passes.ragged_grids.machine import Machine
+from passes.ragged_grids.sizes import DOCUMENT, Coordinate, coordinates
+from passes.ragged_grids.terms import Filled, Form, Input, Moved, Padded, Term
+from passes.refused import Refused
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """A tensor of which document i has row ``i + ahead``."""
+
+    out: fx.Node
+    ahead: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """``size`` slots along a dimension, from ``start`` on; None for one place, which is no dimension of what is
+    written."""
+
+    start: Any
+    size: Any
+
+
+def write(machine: Machine, node: fx.Node) -> bool:
+    """A write to a document's row, through whatever view of it; False for another write."""
+    found = overwritten(node)
+    if found is None:
+        return False
+    view, index, value = found
+    term = machine.values.get(view)
+    if not isinstance(term, Moved) or not isinstance(term.read.of, Input) or not _is_only_written(view):
+        return False
+    out, (row, *at) = term.read.of.node, term.read.at
+    ahead = sympy.expand(row - DOCUMENT) if isinstance(row, sympy.Basic) else None
+    dims = [_dimension(where) for where in at]
+    if None in dims or ahead is None or not ahead.is_Integer or ahead < 0 or not _is_new(out):
+        return False
+    ranges = _ranges(machine, index, term.dims, node)
+    part = _value(machine, value, term, node)
+    rows = Rows(out, int(ahead))
+    before = machine.rows.get(rows) or _row(machine, term.read.of, row)
+    machine.wholes[rows] = term.read.of
+    _put(machine, rows, before, part, dims, ranges, node)
+    return True
+
+
+def _is_only_written(view: fx.Node) -> bool:
+    """Does nobody in the loop look at what a view of a row holds?"""
+    for user in view.users:
+        found = overwritten(user)
+        written = found is not None and found[0] is view and view not in user.args[1:]
+        seen = is_tensor(user) and storage(user) == storage(view) and _is_only_written(user)
+        size = isinstance(example(user), (int, torch.SymInt, torch.Size)) and not effects_of(user).host
+        if not (seen or size or (written and not user.users)):
+            return False
+    return True
+
+
+def _is_new(out: fx.Node) -> bool:
+    """Is a tensor made in the graph?"""
+    given = {storage(node) for node in out.graph.nodes if node.op in ("placeholder", "get_attr")}
+    return storage(out) is not None and storage(out) not in given
+
+
+def _dimension(where: Any) -> tuple[Any, Any] | None:
+    """``(dimension of the view, where it begins)`` of a coordinate in the row; of one place the dimension is None."""
+    found = where.atoms(Coordinate) if isinstance(where, sympy.Basic) else set()
+    if not found:
+        return (None, where) if isinstance(where, sympy.Basic) else None
+    begin = sympy.expand(where - min(found, key=str))
+    return None if len(found) > 1 or begin.has(Coordinate) else (int(min(found, key=str).args[0]), begin)
+
+
+def _row(machine: Machine, whole: Input, row: Any) -> Term:
+    """The document's row as it is before the loop."""
+    dims = whole.dims[1:]
+    read = machine.read(whole, (row, *coordinates(dims)))
+    return machine.moved((dims, whole.dtype, whole.device, whole.grad), read)
+
+
+def _put(
+    machine: Machine, rows: Rows, before: Term, part: Term, dims: list[Any], ranges: list[Range], node: fx.Node
+) -> None:
+    """The row, ``before`` that, with a value in ranges of a view with these ``dims``."""
+    where, within = {}, []
+    for at, size, (d, begin) in zip(coordinates(before.dims), before.dims, dims, strict=True):
+        found = Range(sympy.Integer(0), None) if d is None else ranges[d]
+        start = sympy.expand(begin + found.start)
+        where[d] = sympy.expand(at - start)
+        if start != 0 or found.size != size:
+            within.append((where[d], sympy.Integer(1) if found.size is None else found.size))
+    rooms = [(where.get(d, sympy.Integer(0)), each.size) for d, each in enumerate(ranges) if each.size is not None]
+    if len(part.dims) > len(rooms):
+        raise Refused("no-rule", "a value with more dimensions than the place where it is written", node)
+    rooms = rooms[len(rooms) - len(part.dims) :]
+    for size, (_, room) in zip(part.dims, rooms, strict=True):
+        if size != 1:
+            _fits(machine, room, size, node)
+    places = tuple(sympy.Integer(0) if size == 1 else at for size, (at, _) in zip(part.dims, rooms, strict=True))
+    form: Form = (before.dims, before.dtype, before.device, before.grad or part.grad)
+    read = layers.in_memory(machine, machine.read(part, places))
+    old = machine.read(before, coordinates(before.dims))
+    made = machine.intern(Padded(*form, read, tuple(within), old)) if within else machine.moved(form, read)
+    machine.rows[rows] = made
+
+
+def _fits(machine: Machine, room: Any, size: Any, node: fx.Node) -> None:
+    """A value has as many slots as are written. Of a document with one slot, eager writes that to all of them, which is
+    a failed check here."""
+
+    def uncut(found: Any) -> Any:
+        named = [arg for arg in found.args if arg.free_symbols & machine.names.own]
+        return named[-1] if named else found
+
+    whole = room.replace(lambda e: isinstance(e, (sympy.Min, sympy.Max)), uncut)
+    if not machine.on_host and sympy.expand(whole - size) != 0:
+        raise Refused("length-mismatch", "a value is not known to have as many slots as are written", node)
+    machine.check(room, "==", size, node, "a value does not fit where it is written")
+
+
+def _value(machine: Machine, value: Any, row: Term, node: fx.Node) -> Term:
+    """What is written, in the dtype of the tensor."""
+    if is_tensor(value):
+        term = machine.term(value, node)
+        if term.device != row.device:
+            raise Refused("no-rule", "a value on another device than the tensor that it is written to", node)
+        return machine.cast(term, row.dtype)
+    number = example(value) if isinstance(value, fx.Node) else value
+    if not isinstance(number, (bool, int, float, torch.SymInt)):
+        raise Refused("no-rule", "what is written into a row is no tensor and no number", node)
+    known = machine.expression(value, node) if isinstance(number, torch.SymInt) else number
+    return machine.intern(Filled((), row.dtype, row.device, False, known))
+
+
+# === Where ===================================================================================================
+
+
+def _ranges(machine: Machine, index: list[Any], dims: tuple[Any, ...], node: fx.Node) -> list[Range]:
+    """What an index takes of each dimension of a view."""
+    if any(entry is Ellipsis for entry in index):
+        at = next(i for i, entry in enumerate(index) if entry is Ellipsis)
+        index = index[:at] + [slice(None)] * (len(dims) - len(index) + 1) + index[at + 1 :]
+    index = index + [slice(None)] * (len(dims) - len(index))
+    if len(index) != len(dims):
+        raise Refused("no-rule", "an index of what is written with more entries than dimensions", node)
+    return [_range(machine, entry, size, node) for entry, size in zip(index, dims, strict=True)]
+
+
+def _range(machine: Machine, entry: Any, size: Any, node: fx.Node) -> Range:
+    if _is_number(entry):
+        place = machine.expression(entry, node)
+        place = sympy.expand(size + place) if place.is_Integer and place < 0 else place
+        machine.check(place, ">=", sympy.Integer(0), node, "a place in front of the row is written")
+        machine.check(size - place - 1, ">=", sympy.Integer(0), node, "a place behind the row is written")
+        return Range(place, None)
+    if not isinstance(entry, slice) or entry.step not in (None, 1):
+        raise Refused("no-rule", "a part of a row that is no range of slots is written", node)
+    start = sympy.Integer(0) if entry.start is None else _bound(machine, entry.start, size, node)
+    stop = size if entry.stop is None else _bound(machine, entry.stop, size, node)
+    if start != 0 and sympy.sympify(stop - start >= 0) != sympy.true:
+        start, stop = sympy.Min(start, size), sympy.Max(sympy.Min(start, size), stop)
+    return Range(start, sympy.expand(stop - start))
+
+
+def _bound(machine: Machine, entry: Any, size: Any, node: fx.Node) -> Any:
+    """A bound of a slice, at most the end of the row. It is counted from the end if it is negative, and then it must be
+    that for all documents."""
+    if not _is_number(entry):
+        raise Refused("no-rule", "a bound of what is written that is no number", node)
+    bound = machine.expression(entry, node)
+    from_end = bound != 0 and all(part.as_coeff_Mul()[0] < 0 for part in sympy.Add.make_args(bound))
+    if from_end and bound.free_symbols:
+        if not machine.on_host:
+            raise Refused("no-rule", "what is written begins so many slots before the end as a document says", node)
+        machine.check(-bound - 1, ">=", sympy.Integer(0), node, "a part that begins 0 slots before the end is written")
+    bound = sympy.expand(size + bound) if from_end else bound
+    machine.check(bound, ">=", sympy.Integer(0), node, "a part in front of the row is written")
+    return bound if from_end else sympy.Min(bound, size)
+
+
+def _is_number(entry: Any) -> bool:
+    value = example(entry) if isinstance(entry, fx.Node) else entry
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+
+
+# === The loop ================================================================================================
+
+
+def check_rows(loop: LoopFound, machines: list[Machine]) -> dict[Rows, tuple[Term, ...]]:
+    """What each iteration leaves in rows; raises `Refused` if somebody else in the loop looks at these tensors."""
+    found = dict.fromkeys(rows for machine in machines for rows in machine.rows)
+    memory = {storage(rows.out) for rows in found}
+    if len(memory) < len(found):
+        raise Refused("not-generic", "several rows of one tensor are written by one document", None)
+    for node in loop.nodes:
+        given = [n for n in node.all_input_nodes if n not in loop.nodes and is_tensor(n)]
+        if any(storage(n) in memory for n in given) and not (storage(node) in memory and _is_only_written(node)):
+            raise Refused("aliasing", "a tensor that the loop writes to is looked at in the loop as well", node)
+    made: dict[Rows, tuple[Term, ...]] = {}
+    for rows in found:
+        whole = next(machine.wholes[rows] for machine in machines if rows in machine.wholes)
+        row = DOCUMENT + rows.ahead
+        made[rows] = tuple(machine.rows.get(rows) or _row(machine, whole, row) for machine in machines)
+    return made
+
+
+def put_in(documents: Any, count: Any, rows: Rows, made: fx.Node) -> None:
+    """The rows of all documents are those of the tensor."""
+    out, have = rows.out, example(rows.out).shape[0]
+    last = documents.call(operator.add, count, rows.ahead) if isinstance(count, fx.Node) and rows.ahead else count
+    last = last + rows.ahead if isinstance(last, int) else last
+    number = example(last) if isinstance(last, fx.Node) else last
+    if not statically_known_true(have >= number):
+        there = documents.call(torch.ops.aten.sym_size.int, out, 0)
+        documents.call(torch._check, documents.call(operator.ge, there, last))
+    every = not rows.ahead and statically_known_true(have == number)
+    documents.call(operator.setitem, out, slice(None) if every else slice(rows.ahead, last), made, fake=False)

@@ -1,0 +1,145 @@
+"""Look-alikes of rows that images of several sizes are written to: rows that are read, other rows, memory of others."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+from .rewrite_looped_again import _crops, as_row
+
+
+def _constants(x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    x, sizes = _crops(x, numbers)
+    return x.detach(), sizes
+
+
+def _memory_of_others(x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    x, sizes = _constants(x, numbers)
+    return x, sizes, x + 1
+
+
+crops: Any = functools.partial(leave, tail=False, wrap=_crops, lead_empty=False, min_len=1)
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="the row is read behind the write")
+def row_read_again(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    out, rows = x.new_ones(x.shape), []
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[i, :, :h, :w] = x[i, :, :h, :w]
+        rows.append(as_row(out[i])[: h * w])
+    return out, torch.cat(rows)
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="the row of another document is read")
+def row_of_the_last_document(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_ones(x.shape[0] + 1, 3, 4, 4)
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[i + 1, :, :h, :w] = x[i, :, :h, :w] + out[i, :, :h, :w]
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="two rows are written by a document")
+def two_rows_of_one_tensor(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_ones(x.shape[0] + 1, 3, 4, 4)
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[i, :, :h, :w] = x[i, :, :h, :w]
+        out[i + 1, :, :1] = 5.0
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="the same memory under two names")
+def two_names_of_one_memory(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_ones(x.shape)
+    other = out[:, :1]
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[i, :, :h, :w] = x[i, :, :h, :w]
+        other[i, :, :h] = 2.0
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="a view of it is read")
+def another_view_is_read(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_ones(x.shape)
+    other = out[:, 0]
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[i, 1, :h, :w] = other[i, :h, :w] + x[i, 0, :h, :w]
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="one row after the other, in another order")
+def rows_in_reverse_order(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_ones(x.shape)
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[x.shape[0] - 1 - i, :, :h, :w] = x[i, :, :h, :w]
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="a row that is the same for all")
+def always_the_first_row(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_ones(x.shape)
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[0, :, :h, :w] = x[i, :, :h, :w]
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="added to what is there")
+def added_to_the_row(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_ones(x.shape)
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[i, :, :h, :w] += x[i, :, :h, :w]
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="every second slot of a row")
+def every_second_slot(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_ones(x.shape[0], 16, 3)
+    for i, (h, _) in enumerate(sizes.tolist()):
+        out[i, : 2 * h : 2] = x[i, :, :h, 0].T
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="memory of the caller", wrap=_memory_of_others, mutates=True)
+def memory_of_the_caller(x: Tensor, sizes: Tensor, out: Tensor) -> Tensor:
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[i, :, :h, :w] = x[i, :, :h, :w]
+    return out.sum((1, 2, 3))
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="two ways, of which one uses what has a gradient")
+def one_way_writes_the_image(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_ones(x.shape)
+    for i, (h, w) in enumerate(sizes.tolist()):
+        if h > 2:
+            out[i, :, :h, :w] = x[i, :, :h, :w]
+        else:
+            out[i, :, :h] = 0
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", why="more is written than the row is long, by a broadcast")
+def broadcast_beyond_the_row(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_zeros(x.shape[0], 18, 3)
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[i, : h * w + 8] = x[i, :, 0, 0]
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", why="of one slot, it is written to all of them")
+def one_slot_for_many(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_zeros(x.shape[0], 4, 3)
+    for i, (h, _) in enumerate((sizes % 2 + 1).tolist()):
+        out[i, : 3 - h] = x[i, :, : 3 - h, 0].T
+        out[i, :2] = x[i, :, :h, 1].T if h != 2 else x[i, :, :2, 1].T
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", why="no slot before the end is all of the row")
+def nothing_from_the_end(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_zeros(x.shape[0], 4)
+    for i, (h, _) in enumerate((sizes - 1).tolist()):
+        out[i, -h:] = 3.0
+    return out
