@@ -134,6 +134,34 @@ def _first(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     return machine.moved(form, machine.read(row, coordinates(dims)))
 
 
+def _between(machine: Machine, node: fx.Node, call: Call) -> Term | None:
+    """``x[start:stop]`` and ``x[start:]``: what there is between two numbers that are not counted from the end."""
+    cut, fake = _only_slice(node, call), example(node)
+    if cut is None or not isinstance(example(cut[1].start), torch.SymInt):
+        return None
+    d, row = cut[0], machine.term(call.operands[0].node, node)
+    start, stop = (None if b is None else machine.expression(b, node) for b in (cut[1].start, cut[1].stop))
+    for bound in (start, stop):
+        if bound is not None and not never_negative(machine, bound):
+            return None
+        if bound is not None:
+            machine.check(bound, ">=", sympy.Integer(0), node, "a part that is counted from the end")
+    begin, end = sympy.Min(start, row.dims[d]), row.dims[d] if stop is None else sympy.Min(stop, row.dims[d])
+    length = sympy.Max(0, sympy.expand(end - begin))
+    size = fake.shape[d]
+    taken = size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+    if taken.is_Integer:  # by whom it is written to something, say
+        machine.check(length, "==", taken, node, "a part is cut off where its row ends")
+        length = taken
+    elif not machine.size.is_new(size) or not machine.size.bind(size, length):
+        return None
+    dims = (*row.dims[:d], length, *row.dims[d + 1 :])
+    at = list(coordinates(dims))
+    at[d] = at[d] + begin
+    form = (dims, fake.dtype, fake.device, fake.requires_grad)
+    return machine.moved(form, machine.read(row, at))
+
+
 def _are_ends(start: Column | None, stop: Column | None) -> bool:
     """Does a document begin where the ones before it, or their sizes together, end?"""
     if start is None or start.column is not None:
@@ -223,6 +251,7 @@ def _scanned(machine: Machine, node: fx.Node, call: Call) -> Term | None:
 RULES: tuple[Callable[[Machine, fx.Node, Call], Term | tuple[Term, ...] | None], ...] = (
     _part,
     _first,
+    _between,
     _kept,
     _reduced,
     _scanned,

@@ -137,8 +137,8 @@ def _fits(machine: Machine, room: Any, size: Any, node: fx.Node) -> None:
         named = [arg for arg in found.args if arg.free_symbols & machine.names.own]
         return named[-1] if named else found
 
-    whole = room.replace(lambda e: isinstance(e, (sympy.Min, sympy.Max)), uncut)
-    if not machine.on_host and sympy.expand(whole - size) != 0:
+    whole = [found.replace(lambda e: isinstance(e, (sympy.Min, sympy.Max)), uncut) for found in (room, size)]
+    if not machine.on_host and sympy.expand(whole[0] - whole[1]) != 0:
         raise Refused("length-mismatch", "a value is not known to have as many slots as are written", node)
     machine.check(room, "==", size, node, "a value does not fit where it is written")
 

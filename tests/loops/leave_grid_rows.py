@@ -143,3 +143,8 @@ def nothing_from_the_end(x: Tensor, sizes: Tensor) -> Tensor:
     for i, (h, _) in enumerate((sizes - 1).tolist()):
         out[i, -h:] = 3.0
     return out
+
+
+@crops("f[N,9,3] i[N,2]", why="numbers that are counted from the end", wrap=lambda x, n: (x.double(), n % 5 - 2))
+def parts_that_count_from_the_end(x: Tensor, sizes: Tensor) -> Tensor:
+    return torch.cat([x[i, first:stop] for i, (first, stop) in enumerate(sizes.tolist())])

@@ -75,6 +75,17 @@ def padded_parts_of_a_split(x: Tensor, grid: Tensor, weight: Tensor) -> Tensor:
     return pad_sequence(rows, batch_first=True)
 
 
+@crops("f[N,5,3] i[N,2]")
+def parts_between_two_numbers(x: Tensor, sizes: Tensor) -> Tensor:
+    """Beyond the end of a row there is nothing."""
+    return torch.cat([x[i, first : first + count] * count for i, (first, count) in enumerate(sizes.tolist())])
+
+
+@crops("f[N,3,4,4] i[N,2]")
+def lower_right_corners(x: Tensor, sizes: Tensor) -> Tensor:
+    return torch.cat([as_row(image[:, h:, w:]) for image, (h, w) in zip(x, sizes.tolist())])
+
+
 # === Written =================================================================================================
 
 
@@ -112,6 +123,16 @@ def positions_in_columns(x: Tensor, sizes: Tensor) -> Tensor:
         out[i, : h * w, 1] = torch.arange(h)[:, None].expand(h, w).flatten()
         out[i, : h * w, 2] = torch.arange(w)[None].expand(h, w).flatten()
     return out
+
+
+@crops("f[N,12,3] i[N,2]")
+def captions_and_images(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Text in front of an image in one row, taken apart."""
+    captions, images = x.new_zeros(x.shape[0], 5, 3), x.new_zeros(x.shape[0], 6, 3)
+    for i, (text, _) in enumerate(sizes.tolist()):
+        captions[i, :text] = x[i, :text]
+        images[i, :6] = x[i, text : text + 6]
+    return captions, images
 
 
 @crops("f[N,3,4,4] i[N,2]")

@@ -57,14 +57,7 @@ def navit() -> Program:
     return Program(model, over(lambda rows: (batch(rows),), images))
 
 
-@case(
-    "diffusers",
-    Verdict.REFUSED,
-    graphs=6,
-    breaks=2,
-    codes=["no-rule", "partial-write"],
-    why="parts of two lengths are written in one loop, into columns of padded rows",
-)
+@case("diffusers")
 def lumina2_positions() -> Program:
     """Positions of captions of several lengths in front of an image, per row."""
     rope = _diffusers("diffusers.models.transformers.transformer_lumina2").Lumina2RotaryPosEmbed(
@@ -79,11 +72,10 @@ def lumina2_positions() -> Program:
 
 @case(
     "diffusers",
-    Verdict.REFUSED,
-    graphs=12,
-    breaks=6,
-    codes=["body-not-traceable", "frame-not-compiled", "graph-break", "no-rule", "partial-write", "sequence-use"],
-    why="whether all numbers of a list are equal decides what follows; parts of two lengths are written in a loop",
+    Verdict.PART,
+    graphs=5,
+    codes=["body-not-traceable", "frame-not-compiled", "graph-break", "sequence-use"],
+    why="whether all numbers of a list are equal decides what follows, and its attention asks Dynamo to end the graph",
 )
 def lumina2_transformer() -> Program:
     """A whole diffusion transformer: captions refined, joined with the image, attended under a mask."""
