@@ -39,20 +39,6 @@ def apply(machine: Machine, node: fx.Node, call: Call | None) -> bool:
     return False
 
 
-def _only_slice(node: fx.Node, call: Call) -> tuple[int, slice] | None:
-    """The dimension that an index cuts, and by which slice, if that is all it does."""
-    if call.op != "getitem" or len(call.operands) != 1 or not isinstance(example(node), torch.Tensor):
-        return None
-    rank = call.operands[0].rank
-    entries = entries_of(call.get("index"), rank)
-    if entries is None or len(entries) != rank or not all(isinstance(e.item, slice) for e in entries):
-        return None
-    cut = [d for d, e in enumerate(entries) if e.item != slice(None)]
-    if len(cut) != 1 or entries[cut[0]].item.step not in (None, 1):
-        return None
-    return cut[0], entries[cut[0]].item
-
-
 def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     """``x[start:stop]`` of a row from outside, where ``start`` goes on by the sizes of every document: as many slots as
     the two are apart, which torch does not know. (Of other numbers, torch takes what there is between them.) Other
@@ -115,51 +101,59 @@ def _read_at(entries: list[Any], begins: list[tuple[int | None, Any]], row: Term
     return at
 
 
-def _first(machine: Machine, node: fx.Node, call: Call) -> Term | None:
-    """``x[:stop]``, where torch does not know how many slots that are: all there are, if there are fewer."""
-    cut, fake = _only_slice(node, call), example(node)
-    if cut is None or cut[1].start not in (None, 0):
+def _cut(machine: Machine, node: fx.Node, call: Call) -> Term | None:
+    """``x[0, :stop, start:]``, where torch does not know how many slots that are: what there is between numbers that
+    are not counted from the end."""
+    fake = example(node)
+    if call.op != "getitem" or len(call.operands) != 1 or not isinstance(fake, torch.Tensor):
         return None
-    d, stop = cut[0], example(cut[1].stop)
-    if not isinstance(stop, torch.SymInt) or not machine.size.is_new(fake.shape[d]):
+    entries, row = entries_of(call.get("index"), call.operands[0].rank), machine.term(call.operands[0].node, node)
+    if not any(isinstance(e.item, slice) and _is_by_numbers(e.item) for e in entries or ()):
         return None
-    end, row = machine.expression(stop, node), machine.term(call.operands[0].node, node)
-    if not never_negative(machine, end):
-        return None
-    length = sympy.Min(row.dims[d], end)
-    if not machine.size.bind(fake.shape[d], length):
-        return None
-    dims = (*row.dims[:d], length, *row.dims[d + 1 :])
-    form = (dims, fake.dtype, fake.device, fake.requires_grad)
-    return machine.moved(form, machine.read(row, coordinates(dims)))
+    dims: list[Any] = []
+    found: list[tuple[int | None, Any]] = []
+    for entry in entries or ():
+        if entry.item is None:
+            dims.append(sympy.Integer(1))
+        elif type(entry.item) is int:
+            size = row.dims[entry.axis]  # type: ignore[index]
+            place = entry.item + (size if entry.item < 0 else 0)
+            machine.check(place if entry.item < 0 else size - place - 1, ">=", sympy.Integer(0), node, "no such place")
+            found.append((None, sympy.sympify(place)))
+        else:
+            part = _between(machine, node, entry.item, row.dims[entry.axis], fake.shape[len(dims)])  # type: ignore[index]
+            if part is None:
+                return None
+            found.append((len(dims), part[0]))
+            dims.append(part[1])
+    places = coordinates(dims)
+    at = [begin if d is None else places[d] + begin for d, begin in found]
+    return machine.moved((tuple(dims), fake.dtype, fake.device, fake.requires_grad), machine.read(row, at))
 
 
-def _between(machine: Machine, node: fx.Node, call: Call) -> Term | None:
-    """``x[start:stop]`` and ``x[start:]``: what there is between two numbers that are not counted from the end."""
-    cut, fake = _only_slice(node, call), example(node)
-    if cut is None or not isinstance(example(cut[1].start), torch.SymInt):
+def _is_by_numbers(part: slice) -> bool:
+    return any(isinstance(example(bound), torch.SymInt) for bound in (part.start, part.stop))
+
+
+def _between(machine: Machine, node: fx.Node, part: Any, size: Any, taken: Any) -> tuple[Any, Any] | None:
+    """Where a slice of a dimension begins, and how many slots it has; ``taken``: as far as torch knows."""
+    if not isinstance(part, slice) or part.step not in (None, 1):
         return None
-    d, row = cut[0], machine.term(call.operands[0].node, node)
-    start, stop = (None if b is None else machine.expression(b, node) for b in (cut[1].start, cut[1].stop))
+    start, stop = (None if b is None else machine.expression(b, node) for b in (part.start, part.stop))
     for bound in (start, stop):
         if bound is not None and not never_negative(machine, bound):
             return None
+    begin = sympy.Integer(0) if start is None else start if start == 0 else sympy.Min(start, size)
+    end = size if stop is None else sympy.Min(size, stop)
+    length = end if begin == 0 else sympy.Max(0, sympy.expand(end - begin))
+    for bound in (start, stop if begin != 0 else None):
         if bound is not None:
             machine.check(bound, ">=", sympy.Integer(0), node, "a part that is counted from the end")
-    begin, end = sympy.Min(start, row.dims[d]), row.dims[d] if stop is None else sympy.Min(stop, row.dims[d])
-    length = sympy.Max(0, sympy.expand(end - begin))
-    size = fake.shape[d]
-    taken = size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
-    if taken.is_Integer:  # by whom it is written to something, say
-        machine.check(length, "==", taken, node, "a part is cut off where its row ends")
-        length = taken
-    elif not machine.size.is_new(size) or not machine.size.bind(size, length):
-        return None
-    dims = (*row.dims[:d], length, *row.dims[d + 1 :])
-    at = list(coordinates(dims))
-    at[d] = at[d] + begin
-    form = (dims, fake.dtype, fake.device, fake.requires_grad)
-    return machine.moved(form, machine.read(row, at))
+    known = taken.node.expr if isinstance(taken, torch.SymInt) else sympy.Integer(taken)
+    if known.is_Integer:  # by whom it is written to something, say
+        machine.check(length, "==", known, node, "a part is cut off where its row ends")
+        return begin, known
+    return (begin, length) if machine.size.bind(taken, length) or length == size else None
 
 
 def _are_ends(start: Column | None, stop: Column | None) -> bool:
@@ -250,8 +244,7 @@ def _scanned(machine: Machine, node: fx.Node, call: Call) -> Term | None:
 
 RULES: tuple[Callable[[Machine, fx.Node, Call], Term | tuple[Term, ...] | None], ...] = (
     _part,
-    _first,
-    _between,
+    _cut,
     _kept,
     _reduced,
     _scanned,

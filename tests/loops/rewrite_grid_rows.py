@@ -86,6 +86,12 @@ def lower_right_corners(x: Tensor, sizes: Tensor) -> Tensor:
     return torch.cat([as_row(image[:, h:, w:]) for image, (h, w) in zip(x, sizes.tolist())])
 
 
+@crops("f[N,3,4,4] i[N,2]")
+def one_channel_of_each(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    first = [image[0, :h, :w].flatten() for image, (h, w) in zip(x, sizes.tolist())]
+    return torch.cat(first), torch.cat([image[-1, None, :h, 1].T for image, (h, _) in zip(x, sizes.tolist())])
+
+
 # === Written =================================================================================================
 
 
@@ -133,6 +139,36 @@ def captions_and_images(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
         captions[i, :text] = x[i, :text]
         images[i, :6] = x[i, text : text + 6]
     return captions, images
+
+
+@crops("f[N,3,4,4] i[N,2]", exact=False)
+def one_number_written_for_each(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    means, sums = x.new_zeros(x.shape[0]), x.new_zeros(x.shape[0], 3)
+    counts = torch.zeros(x.shape[0], dtype=torch.int64)
+    for i, (h, w) in enumerate(sizes.tolist()):
+        means[i] = x[i, 0, :h, :w].mean()
+        sums[i] = x[i, :, :h, :w].sum((1, 2))
+        counts[i] = h * w
+    return means, sums, counts
+
+
+@crops("f[N,3,4,4] i[N,2]")
+def edges_of_images(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_zeros(x.shape[0], 2, 4, 3)
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[i, 0, :h] = x[i, :, :h, 0].T
+        out[i, 1, :w] = x[i, :, 0, :w].T
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]")
+def over_computed_rows(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """The old rows have a gradient, and another view of them is used behind the loop."""
+    out = (x * 2).flatten(2).transpose(1, 2).contiguous()
+    view = out.view(x.shape[0], 48)
+    for i, (h, w) in enumerate(sizes.tolist()):
+        out[i, : h * w] = as_row(x[i, :, :h, :w]) * 3
+    return out, view * 2
 
 
 @crops("f[N,3,4,4] i[N,2]")
