@@ -13,14 +13,13 @@ other way does, the program goes on from where they meet.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import operator
 from typing import Any
 
 import torch
 
-from packpass._compat import free_unbacked_symbols
+from packpass._compat import asked_of_data, free_unbacked_symbols
 from packpass.capture.dynamo import (
     ConstantVariable,
     SymNodeVariable,
@@ -72,41 +71,41 @@ def followed(tx: Any, instruction: Any, value: Any, jumps_if: bool) -> bool:
 
 def _walked(tx: Any, meet: int) -> tuple[list[Any], dict[Any, Any]] | None:
     """The stack and the locals where a way gets to an instruction; None if it does more than to ask, or does not."""
-    nodes = len(tx.output.graph.nodes)
-    with contextlib.suppress(Unsupported):
-        for _ in range(_LONGEST):
-            at = tx.instruction_pointer
-            if at == meet:
-                computes = any(isinstance(n.meta.get("example_value"), torch.Tensor) for n in _behind(tx, nodes))
-                return None if computes else (list(tx.stack), dict(tx.symbolic_locals.items()))
-            instruction = tx.instructions[at]
-            if instruction.opname not in FILLERS and not _only_asks(tx, instruction):
+    for _ in range(_LONGEST):
+        at = tx.instruction_pointer
+        if at == meet:
+            return list(tx.stack), dict(tx.symbolic_locals.items())
+        instruction = tx.instructions[at]
+        tx.current_instruction, tx.instruction_pointer = instruction, at + 1
+        try:
+            if instruction.opname not in FILLERS and not _asked(tx, instruction):
                 return None
-            tx.current_instruction, tx.instruction_pointer = instruction, at + 1
-            if instruction.opname in FILLERS:
-                continue
-            if is_jump(instruction) and is_unknown_condition(tx.stack[-1].realize()):
-                jumps_if = "IF_TRUE" in instruction.opname
-                if not followed(tx, instruction, tx.stack[-1].realize(), jumps_if):
-                    return None
-                continue
-            tx.dispatch_table[instruction.opcode](tx, instruction)
+        except Exception as error:  # whatever Dynamo raises where it may not ask; but not a restart of the trace
+            if not isinstance(error, Unsupported) and asked_of_data(error) is None:
+                raise
+            return None
     return None
 
 
-def is_jump(instruction: Any) -> bool:
+def _asked(tx: Any, instruction: Any) -> bool:
+    """Trace an instruction that does nothing but look at what is there; False for any other."""
+    if not _only_asks(tx, instruction):
+        return False
+    if _is_jump(instruction) and is_unknown_condition(tx.stack[-1].realize()):
+        return followed(tx, instruction, tx.stack[-1].realize(), "IF_TRUE" in instruction.opname)
+    tx.dispatch_table[instruction.opcode](tx, instruction)
+    return True
+
+
+def _is_jump(instruction: Any) -> bool:
     return "JUMP" in instruction.opname and "IF_" in instruction.opname
-
-
-def _behind(tx: Any, count: int) -> list[Any]:
-    return list(tx.output.graph.nodes)[count:]
 
 
 def _only_asks(tx: Any, instruction: Any) -> bool:
     """Does an instruction do nothing but look at what is there already?"""
     name = instruction.opname
-    if is_jump(instruction):
-        forward = tx.indexof[instruction.target] > tx.instruction_pointer
+    if _is_jump(instruction):
+        forward = tx.indexof[instruction.target] >= tx.instruction_pointer
         top = tx.stack[-1].realize()
         return forward and ("NONE" in name or isinstance(top, ConstantVariable) or is_unknown_condition(top))
     if name == "JUMP_FORWARD":

@@ -58,6 +58,9 @@ def write(machine: Machine, node: fx.Node) -> bool:
     out, (row, *at) = term.read.of.node, term.read.at
     ahead = sympy.expand(row - DOCUMENT) if isinstance(row, sympy.Basic) else None
     dims = [_dimension(where) for where in at]
+    seen = [found[0] for found in dims if found is not None and found[0] is not None]
+    if len(set(seen)) < len(seen) or any(size != 1 for d, size in enumerate(term.dims) if d not in seen):
+        return False  # a diagonal, or one place many times
     if None in dims or ahead is None or not ahead.is_Integer or ahead < 0 or not _is_new(out):
         return False
     ranges = _ranges(machine, index, term.dims, node)

@@ -148,3 +148,11 @@ def nothing_from_the_end(x: Tensor, sizes: Tensor) -> Tensor:
 @crops("f[N,9,3] i[N,2]", why="numbers that are counted from the end", wrap=lambda x, n: (x.double(), n % 5 - 2))
 def parts_that_count_from_the_end(x: Tensor, sizes: Tensor) -> Tensor:
     return torch.cat([x[i, first:stop] for i, (first, stop) in enumerate(sizes.tolist())])
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="a diagonal is written")
+def diagonals_of_squares(x: Tensor, sizes: Tensor) -> Tensor:
+    out = x.new_zeros(x.shape[0], 4, 4)
+    for i, (h, _) in enumerate(sizes.tolist()):
+        out[i].diagonal()[:h] = x[i, 0, :h, 0]
+    return out
