@@ -38,7 +38,7 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.context import PassContext
 from passes.document_loops import find as document_loops
-from passes.joined_loops import as_one, together
+from passes.joined_loops import as_one, done_again, follower, together, undone
 from passes.loops import LoopFound, find, first_line
 from passes.ragged_grids.decide import decide, ends_as_rows, is_over_rows
 from passes.ragged_grids.rewrite import rewrite
@@ -59,6 +59,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
             continue
         # What a row of sizes makes is no tensor that a later loop could cut: what it does with it is done here.
         parts = together(gm, loop) if over_rows else (loop,)
+        results += _beside(gm, context, parts) if over_rows else []
         what = "loop over rows of sizes" if over_rows else "loop over documents"
         result = _run_one(gm.graph, as_one(parts), context.locations.get(number) or first_line(loop), what)
         if over_rows or isinstance(result, Rewrite) or result.code == "length-branch":
@@ -68,6 +69,27 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     if any(isinstance(result, Rewrite) for result in results):
         gm.graph.lint()
         gm.recompile()
+    return results
+
+
+def _beside(gm: fx.GraphModule, context: PassContext, parts: tuple[LoopFound, ...]) -> list[Rewrite | Refusal]:
+    """The loops over the lists of the first that are given something made of all documents: each is rewritten for
+    itself. The longest part, say, to which the others are padded."""
+    results: list[Rewrite | Refusal] = []
+    known = parts
+    while (second := follower(gm.graph, as_one(parts), known)) is not None:
+        known = (*known, second)
+        made = done_again(gm.graph, parts, second)
+        if not made:
+            continue
+        (loop,) = (found for found in find(gm.graph) if found.id == second.id)
+        location = context.locations.get(second.id) or first_line(loop)
+        result = _run_one(gm.graph, loop, location, "loop over rows of sizes")
+        if isinstance(result, Rewrite):
+            results.append(result)
+            context.products.judged_loops.add(second.id)
+        else:
+            undone(gm.graph, second, made)
     return results
 
 

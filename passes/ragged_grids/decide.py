@@ -16,6 +16,7 @@ from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.names import name_of_target
+from passes.joined_loops import indices
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.ragged_grids.arms import Arms, arms
 from passes.ragged_grids.machine import Check, Machine, label
@@ -219,7 +220,8 @@ def _interpret(loop: LoopFound, which: int, intern: Interner, names: Names) -> M
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, names, loop.nodes)
     machine.only_segments = not is_over_rows(loop) and not ends_as_rows(loop)
-    machine.size.bind(example(begin), DOCUMENT)
+    for index in indices(begin):
+        machine.size.bind(index, DOCUMENT)
     for node in body:
         step(machine, node)
     finish(machine)

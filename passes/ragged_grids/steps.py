@@ -87,7 +87,10 @@ def step(machine: Machine, node: fx.Node) -> None:
 def _entry(machine: Machine, node: fx.Node) -> None:
     """What the document has put into a list of a loop before this one (`passes.joined_loops`), whose sizes Dynamo has
     named once more."""
-    sources = [markers.collected_in(node.args[0], which) for which in (0, 1)]
+    listed = node.args[0]
+    assert isinstance(listed, fx.Node)
+    is_list = listed.target is markers.LIST_COLLECT
+    sources = [markers.collected_in(listed, which) for which in (0, 1)] if is_list else [listed]
     source = next((source for source in sources if source in machine.values), None)
     if source is None:
         raise Refused("list-use", "looping over a list that an earlier loop over documents filled has no rule", node)

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .harness import leave
@@ -39,7 +40,8 @@ def parts_change_the_images(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
 @crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="the part of a neighbour")
 def size_of_the_neighbour(x: Tensor, sizes: Tensor) -> Tensor:
     parts = cut(x, sizes)
-    return torch.cat([as_row(parts[i]) + parts[i - 1].shape[1] for i in range(1, len(parts))])
+    rows = [as_row(parts[i]) + parts[i - 1].shape[1] for i in range(1, len(parts))]
+    return torch.cat([x.new_zeros(0, 3), *rows])
 
 
 @crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="parts are left out")
@@ -78,17 +80,29 @@ def values_above_a_limit(x: Tensor, sizes: Tensor) -> Tensor:
 @crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="parts of another number of images")
 def half_of_the_parts(x: Tensor, sizes: Tensor) -> Tensor:
     parts = cut(x, sizes)
-    return torch.cat([as_row(a) + as_row(a).sum() for a, _ in zip(parts, x[1:])])
+    rows = [as_row(a) + as_row(a).sum() for a, _ in zip(parts, x[1:])]
+    return torch.cat([x.new_zeros(0, 3), *rows])
 
 
-@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="what the second loop is given is made of all parts")
-def by_the_largest_of_all(x: Tensor, sizes: Tensor) -> Tensor:
-    parts = cut(x, sizes)
-    most = torch.cat([as_row(part) for part in parts]).amax()
-    return torch.cat([as_row(part) / most for part in parts])
+@crops("f[N,3,4,4] i[N,2]", why="it is changed when some are padded", wrap=_constants)
+def images_change_before_the_padding(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone()
+    parts = [as_row(part) for part in cut(x, sizes)]
+    most = max(part.shape[0] for part in parts)
+    rows = torch.cat(parts)
+    x.zero_()
+    return rows, torch.stack([F.pad(part * 2, (0, 0, 0, most - part.shape[0])) for part in parts])
 
 
-@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="state is carried from part to part")
+@crops("f[N,3,4,4] i[N,2]", why="random numbers are drawn once")
+def random_parts_padded(x: Tensor, sizes: Tensor) -> Tensor:
+    torch.manual_seed(3)
+    parts = [as_row(part) * torch.rand(1) for part in cut(x, sizes)]
+    most = max(part.shape[0] for part in parts)
+    return torch.stack([F.pad(part, (0, 0, 0, most - part.shape[0])) for part in parts])
+
+
+@crops("f[N,3,4,4] i[N,2]", why="state is carried from part to part")
 def each_part_plus_the_last(x: Tensor, sizes: Tensor) -> Tensor:
     rows, last = [], torch.zeros(3, dtype=torch.float64)
     for part in cut(x, sizes):

@@ -122,3 +122,45 @@ def table_changed_behind_the_cut(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tens
     parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
     sizes.add_(1)
     return torch.cat([as_row(part) for part in parts]), torch.cat([torch.arange(h * w) for h, w in sizes.tolist()])
+
+
+# === Given something made of all of them ====================================================================
+
+
+@crops("f[N,3,4,4] i[N,2]", exact=False)
+def by_the_largest_of_all(x: Tensor, sizes: Tensor) -> Tensor:
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
+    most = torch.cat([as_row(part) for part in parts]).abs().amax()
+    return torch.cat([as_row(part) / most for part in parts])
+
+
+@crops("f[N,3,4,4] i[N,2]", exact=False)
+def less_the_mean_of_all_sums(x: Tensor, sizes: Tensor) -> Tensor:
+    parts = [as_row(part) for part in [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]]
+    mean = torch.stack([part.sum(0) for part in parts]).mean(0)
+    return torch.cat([part - mean for part in parts])
+
+
+@crops("f[N,3,4,4] i[N,2]", reads=1)
+def padded_to_the_longest_part(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    parts = [as_row(part) for part in [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]]
+    most = max(part.shape[0] for part in parts)
+    mask = torch.stack([F.pad(torch.ones(part.shape[0]), (0, most - part.shape[0])) for part in parts])
+    return torch.stack([F.pad(part, (0, 0, 0, most - part.shape[0])) for part in parts]), mask
+
+
+@crops("f[N,3,4,4] i[N,2]", reads=1)
+def rows_for_the_longest_part(x: Tensor, sizes: Tensor) -> Tensor:
+    parts = [as_row(part) for part in [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]]
+    out = x.new_zeros(len(parts), max(part.shape[0] for part in parts), 3)
+    for i, part in enumerate(parts):
+        out[i, : part.shape[0]] = part
+    return out
+
+
+@crops("f[N,3,4,4] i[N,2]", exact=False)
+def split_by_lengths_of_parts(x: Tensor, sizes: Tensor) -> Tensor:
+    parts = [image[..., :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
+    lengths = [part.shape[-2] * part.shape[-1] for part in parts]
+    row = torch.cat([as_row(part) for part in parts]) * 2
+    return torch.stack([part.sum(0) for part in row.split(lengths)])
