@@ -30,7 +30,7 @@ from typing import Any
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import AUTOGRAD_FUNCTION, example, is_tensor, op_name, storage
+from packpass.semantics import AUTOGRAD_FUNCTION, is_tensor, op_name, storage
 from packpass.semantics.collectives import collective_name
 from packpass.semantics.effects import changes_mode, effects_of, mutated_after, written_inputs
 from passes.loops import ASSERTIONS, WAYS, LoopFound, find, only_asserted
@@ -70,32 +70,50 @@ def together(gm: fx.GraphModule, first: LoopFound) -> tuple[LoopFound, ...]:
     return parts
 
 
-def done_again(graph: fx.Graph, parts: Sequence[LoopFound], second: LoopFound) -> list[fx.Node]:
+@dataclasses.dataclass(frozen=True)
+class Again:
+    """A loop that does again what others have done, and what it takes to undo that."""
+
+    loop: LoopFound
+    made: tuple[fx.Node, ...]
+    listed: tuple[tuple[fx.Node, Any], ...]
+    """Calls that take an entry, and what they took it from."""
+
+    def undo(self) -> None:
+        for node, args in self.listed:
+            node.args = args
+        for node in reversed(self.made):
+            node.graph.erase_node(node)
+
+
+def done_again(graph: fx.Graph, parts: Sequence[LoopFound], second: LoopFound) -> Again | None:
     """Let a loop that goes over what others have put into lists do again what these do, where it cannot be one with
-    them: what it is given is made of all that they have left. The nodes that this takes, for `undone`; none, and
-    nothing is changed, if they do more than to compute from what stays as it is."""
+    them: what it is given is made of all that they have left. None, and nothing is changed, if they do more than to
+    compute from what stays as it is."""
     first = as_one(parts)
     if not _are_plain((*parts, second)) or not _reads_own(second, _lists(first)):
-        return []
+        return None
     computed = [node for node in first.nodes if not _is_marker(node)]
     given = {n for node in first.nodes for n in node.all_input_nodes if n not in first.nodes} - set(first.collects)
     quiet = all(effects_of(node).pure or effects_of(node).host for node in computed)
     if not quiet or any(is_tensor(n) and mutated_after(graph, n, first.iterations[0][0]) for n in given):
-        return []
+        return None
     made: list[fx.Node] = []
+    listed: list[tuple[fx.Node, Any]] = []
+    others = tuple(tuple(part.iterations[which][0] for part in parts) for which in (0, 1))
     for which in (0, 1):
         theirs, readers, _ = second.iterations[which]
-        again: dict[fx.Node, fx.Node] = {part.iterations[which][0]: theirs for part in parts}
-        theirs.meta[INDICES] = (*indices(theirs), *(index for begin in again for index in indices(begin)))
+        again = dict.fromkeys(others[which], theirs)
         with graph.inserting_before(theirs.next):
             for node in [node for part in parts for node in part.iterations[which][1]]:
                 again[node] = _copied(graph, node, again, which)
                 made.append(again[node])
         for node in readers:
             if node.target is markers.LIST_GET and node.args[0] in first.collects:
-                node.meta[_LISTED] = node.args
+                listed.append((node, node.args))
                 node.args = (again[markers.collected_in(node.args[0], which)], theirs)
-    return made
+    (loop,) = (found for found in find(graph) if found.id == second.id)
+    return Again(dataclasses.replace(loop, others=others), tuple(made), tuple(listed))
 
 
 def _copied(graph: fx.Graph, node: fx.Node, again: dict[fx.Node, fx.Node], which: int) -> fx.Node:
@@ -108,27 +126,6 @@ def _copied(graph: fx.Graph, node: fx.Node, again: dict[fx.Node, fx.Node], which
         return again.get(n, n)
 
     return graph.node_copy(node, given)
-
-
-def undone(graph: fx.Graph, second: LoopFound, made: list[fx.Node]) -> None:
-    """Take back `done_again`."""
-    for begin, body, _ in second.iterations:
-        begin.meta.pop(INDICES, None)
-        for node in body:
-            if _LISTED in node.meta:
-                node.args = node.meta.pop(_LISTED)
-    for node in reversed(made):
-        graph.erase_node(node)
-
-
-INDICES, _LISTED = "packpass_indices", "packpass_listed"
-"""Keys of notes on nodes: what Dynamo calls the number of the document in a beginning of a loop that does again what
-another does; what a call that takes an entry took before."""
-
-
-def indices(begin: fx.Node) -> tuple[Any, ...]:
-    """What the number of the document is called in a traced iteration."""
-    return begin.meta.get(INDICES, (example(begin),))
 
 
 def as_one(parts: Sequence[LoopFound]) -> LoopFound:

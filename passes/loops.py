@@ -24,6 +24,8 @@ class LoopFound:
     id: int
     iterations: tuple[tuple[fx.Node, tuple[fx.Node, ...], fx.Node], ...]
     collects: tuple[fx.Node, ...]
+    others: tuple[tuple[fx.Node, ...], ...] = ()
+    """For each iteration, the beginnings of loops that it does again: they are numbers of the same document."""
 
     @property
     def nodes(self) -> set[fx.Node]:

@@ -38,7 +38,7 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.context import PassContext
 from passes.document_loops import find as document_loops
-from passes.joined_loops import as_one, done_again, follower, together, undone
+from passes.joined_loops import as_one, done_again, follower, together
 from passes.loops import LoopFound, find, first_line
 from passes.ragged_grids.decide import decide, ends_as_rows, is_over_rows
 from passes.ragged_grids.rewrite import rewrite
@@ -79,17 +79,16 @@ def _beside(gm: fx.GraphModule, context: PassContext, parts: tuple[LoopFound, ..
     known = parts
     while (second := follower(gm.graph, as_one(parts), known)) is not None:
         known = (*known, second)
-        made = done_again(gm.graph, parts, second)
-        if not made:
+        again = done_again(gm.graph, parts, second)
+        if again is None:
             continue
-        (loop,) = (found for found in find(gm.graph) if found.id == second.id)
-        location = context.locations.get(second.id) or first_line(loop)
-        result = _run_one(gm.graph, loop, location, "loop over rows of sizes")
+        location = context.locations.get(second.id) or first_line(second)
+        result = _run_one(gm.graph, again.loop, location, "loop over rows of sizes")
         if isinstance(result, Rewrite):
             results.append(result)
             context.products.judged_loops.add(second.id)
         else:
-            undone(gm.graph, second, made)
+            again.undo()
     return results
 
 

@@ -40,6 +40,19 @@ def never_negative(machine: Machine, number: Any) -> bool:
     """Is a number at least 0 for every document that gets here, by what it is made of or by the branches so far?"""
     if all(part.as_coeff_Mul()[0] >= 0 for part in sympy.Add.make_args(sympy.expand(number))):
         return True
+    return said_to_be(machine, number)
+
+
+def may_be_checked(machine: Machine, number: Any) -> bool:
+    """Is a number at least 0, or taken to be, so that a check may say so? Where it fails, the call runs document by
+    document; but not where documents go different ways, which must say it themselves."""
+    if not number.free_symbols & machine.names.own or not machine.branches:
+        return never_negative(machine, number)
+    return said_to_be(machine, number)
+
+
+def said_to_be(machine: Machine, number: Any) -> bool:
+    """Do the branches so far say that a number is at least 0?"""
     asked = (sympy.expand(number), ">=")
     ways = [sympy.sympify(holds if outcome else sympy.Not(holds)) for holds, outcome in filter(None, machine.branches)]
     return any(follows(asked, asked_of(way)) for way in ways)

@@ -16,7 +16,6 @@ from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.names import name_of_target
-from passes.joined_loops import indices
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.ragged_grids.arms import Arms, arms
 from passes.ragged_grids.machine import Check, Machine, label
@@ -130,7 +129,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     hoisted = hoistable(graph, loop)
     inside = loop.nodes - set(hoisted)
     iterations = tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations)
-    loop = LoopFound(loop.id, iterations, loop.collects)
+    loop = dataclasses.replace(loop, iterations=iterations)
     intern, names = Interner(), Names(_numbers_before(graph, loop))
     machines = [_interpret(loop, i, intern, names) for i in range(len(loop.iterations))]
     appended, written, checks = _generic(loop, machines)
@@ -220,8 +219,8 @@ def _interpret(loop: LoopFound, which: int, intern: Interner, names: Names) -> M
     begin, body, _ = loop.iterations[which]
     machine = Machine(intern, names, loop.nodes)
     machine.only_segments = not is_over_rows(loop) and not ends_as_rows(loop)
-    for index in indices(begin):
-        machine.size.bind(index, DOCUMENT)
+    for index in (begin, *(loop.others[which] if loop.others else ())):
+        machine.size.bind(example(index), DOCUMENT)
     for node in body:
         step(machine, node)
     finish(machine)

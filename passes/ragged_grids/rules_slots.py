@@ -15,7 +15,7 @@ from packpass.semantics.indexing import entries_of, selection
 from packpass.semantics.reductions import REDUCING, SCANS
 from passes.document_loops.boundaries import boundary_vector
 from passes.ragged_grids import classes, groups
-from passes.ragged_grids.asked import never_negative
+from passes.ragged_grids.asked import may_be_checked, never_negative
 from passes.ragged_grids.by_place import by_place
 from passes.ragged_grids.complex_numbers import pairs
 from passes.ragged_grids.layers import layer
@@ -140,19 +140,19 @@ def _between(machine: Machine, node: fx.Node, part: Any, size: Any, taken: Any) 
     if not isinstance(part, slice) or part.step not in (None, 1):
         return None
     start, stop = (None if b is None else machine.expression(b, node) for b in (part.start, part.stop))
-    for bound in (start, stop):
-        if bound is not None and not never_negative(machine, bound):
-            return None
+    known = never_negative if start in (None, 0) else may_be_checked  # what only ends a part is a length
+    if not all(known(machine, bound) for bound in (start, stop) if bound is not None):
+        return None
     begin = sympy.Integer(0) if start is None else start if start == 0 else sympy.Min(start, size)
     end = size if stop is None else sympy.Min(size, stop)
     length = end if begin == 0 else sympy.Max(0, sympy.expand(end - begin))
     for bound in (start, stop if begin != 0 else None):
         if bound is not None:
             machine.check(bound, ">=", sympy.Integer(0), node, "a part that is counted from the end")
-    known = taken.node.expr if isinstance(taken, torch.SymInt) else sympy.Integer(taken)
-    if known.is_Integer:  # by whom it is written to something, say
-        machine.check(length, "==", known, node, "a part is cut off where its row ends")
-        return begin, known
+    given = taken.node.expr if isinstance(taken, torch.SymInt) else sympy.Integer(taken)
+    if given.is_Integer:  # by whom it is written to something, say
+        machine.check(length, "==", given, node, "a part is cut off where its row ends")
+        return begin, given
     return (begin, length) if machine.size.bind(taken, length) or length == size else None
 
 

@@ -23,6 +23,7 @@ from packpass.semantics.effects import effects_of
 from packpass.semantics.memory import overwritten
 from passes.loops import LoopFound
 from passes.ragged_grids import layers
+from passes.ragged_grids.asked import may_be_checked
 from passes.ragged_grids.machine import Machine
 from passes.ragged_grids.sizes import DOCUMENT, Coordinate, coordinates
 from passes.ragged_grids.terms import Filled, Form, Input, Moved, Padded, Term
@@ -183,14 +184,14 @@ def _range(machine: Machine, entry: Any, size: Any, node: fx.Node) -> Range:
         return Range(place, None)
     if not isinstance(entry, slice) or entry.step not in (None, 1):
         raise Refused("no-rule", "a part of a row that is no range of slots is written", node)
-    start = sympy.Integer(0) if entry.start is None else _bound(machine, entry.start, size, node)
+    start = sympy.Integer(0) if entry.start is None else _bound(machine, entry.start, size, node, begins=True)
     stop = size if entry.stop is None else _bound(machine, entry.stop, size, node)
     if start != 0 and sympy.sympify(stop - start >= 0) != sympy.true:
         start, stop = sympy.Min(start, size), sympy.Max(sympy.Min(start, size), stop)
     return Range(start, sympy.expand(stop - start))
 
 
-def _bound(machine: Machine, entry: Any, size: Any, node: fx.Node) -> Any:
+def _bound(machine: Machine, entry: Any, size: Any, node: fx.Node, begins: bool = False) -> Any:
     """A bound of a slice, at most the end of the row. It is counted from the end if it is negative, and then it must be
     that for all documents."""
     if not _is_number(entry):
@@ -202,6 +203,8 @@ def _bound(machine: Machine, entry: Any, size: Any, node: fx.Node) -> Any:
             raise Refused("no-rule", "what is written begins so many slots before the end as a document says", node)
         machine.check(-bound - 1, ">=", sympy.Integer(0), node, "a part that begins 0 slots before the end is written")
     bound = sympy.expand(size + bound) if from_end else bound
+    if begins and machine.branches and not may_be_checked(machine, bound):
+        raise Refused("no-rule", "where what is written begins may be a negative number", node)
     machine.check(bound, ">=", sympy.Integer(0), node, "a part in front of the row is written")
     return bound if from_end else sympy.Min(bound, size)
 
