@@ -196,8 +196,8 @@ def _keeps(gm: fx.GraphModule, first: LoopFound, second: LoopFound, given: set[f
     before = _memory(n for node in first.nodes for n in node.all_input_nodes if n not in first.nodes)
     seen = _memory((*given, *(n for node in late for n in node.all_input_nodes)))
     entries = _memory(markers.collected_in(c, i) for c in first.collects for i in (0, 1))
-    last, behind = first.iterations[-1][2], second.iterations[0][0]
-    between = [node for node in gm.graph.nodes if last < node < behind and not _is_marker(node) and node not in late]
+    last, behind, own = first.iterations[-1][2], second.iterations[0][0], {*first.nodes, *late}
+    between = [node for node in gm.graph.nodes if last < node < behind and not _is_marker(node) and node not in own]
     written = {storage(target) for node in between for target in written_inputs(node)}
     shared = before & first.written
     if None in written or written & (seen | entries | before) or shared & (seen | entries):

@@ -74,6 +74,8 @@ def _number(machine: Machine, node: fx.Node) -> Any:
     term = as_term(machine, node.args[0], node)
     if isinstance(value, Number):
         return value if not isinstance(example(node.args[0]), (float, torch.SymFloat)) else shared_number(machine, node)
+    if not isinstance(fake, torch.Tensor):
+        return shared_number(machine, node)
     if fake.dtype not in _INTEGERS and not fake.dtype.is_floating_point and fake.dtype != torch.bool:
         return shared_number(machine, node)
     if fake.dim():

@@ -156,3 +156,12 @@ def diagonals_of_squares(x: Tensor, sizes: Tensor) -> Tensor:
     for i, (h, _) in enumerate(sizes.tolist()):
         out[i].diagonal()[:h] = x[i, 0, :h, 0]
     return out
+
+
+@crops("f[N,3,4,4] i[N,2]", why="the rows are read between both loops")
+def rows_read_before_the_cat(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    parts = [image[:, :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
+    out = x.new_zeros(len(parts), 16, 3)
+    for i, part in enumerate(parts):
+        out[i, : part[0].numel()] = as_row(part)
+    return torch.cat([as_row(part) * row[0] for part, row in zip(parts, out)]), out

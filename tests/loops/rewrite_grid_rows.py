@@ -264,6 +264,15 @@ def rows_of_listed_parts(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     return out, mask
 
 
+@crops("f[N,3,4,4] i[N,2]", wrap=lambda x, numbers: (x.double(), (numbers % 4 + 1).int()))
+def rows_between_a_list_and_its_cat(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    parts = [image[:, :h, :w] for image, (h, w) in zip(x, sizes)]
+    out = x.new_zeros(len(parts), 16, 3)
+    for i, part in enumerate(parts):
+        out[i, : part[0].numel()] = as_row(part)
+    return out, torch.cat([as_row(part) for part in parts])
+
+
 @crops("f[N,3,4,4] i[N,2]")
 def a_view_of_new_memory(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     whole = x.new_ones(x.shape[0], 3, 4, 8)
