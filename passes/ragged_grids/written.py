@@ -2,9 +2,10 @@
 
 After the loop, row i holds the values where the document has written them and what was there elsewhere, which is a term
 like any other (`passes.ragged_grids.terms.Padded`, over what was there). The rows of all documents are put in at once.
+So it is with a tensor that the document makes for itself: from the write on, it holds such a term.
 
 Does not handle: tensors that are there before the graph, which somebody else may look at; rows that the loop reads, or
-adds to; places that tensors hold.
+adds to; places that tensors hold; views of a tensor of the document's own that are taken before a write and looked at.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from torch import fx
 
 from packpass._compat import statically_known_true
 from packpass.semantics import example, is_tensor, storage
-from packpass.semantics.effects import effects_of
-from packpass.semantics.memory import overwritten
+from packpass.semantics.effects import effects_of, written_inputs
+from packpass.semantics.memory import is_new, overwritten
 from passes.loops import LoopFound
 from passes.ragged_grids import layers
 from passes.ragged_grids.asked import may_be_checked
@@ -54,23 +55,76 @@ def write(machine: Machine, node: fx.Node) -> bool:
         return False
     view, index, value = found
     term = machine.values.get(view)
+    base = _own(machine, view)
+    if base is not None:
+        return isinstance(term, Term) and _write_own(machine, base, view, index, value, node)
     if not isinstance(term, Moved) or not isinstance(term.read.of, Input) or not _is_only_written(view):
         return False
     out, (row, *at) = term.read.of.node, term.read.at
     ahead = sympy.expand(row - DOCUMENT) if isinstance(row, sympy.Basic) else None
     dims = [_dimension(where) for where in at]
-    seen = [found[0] for found in dims if found is not None and found[0] is not None]
-    if len(set(seen)) < len(seen) or any(size != 1 for d, size in enumerate(term.dims) if d not in seen):
-        return False  # a diagonal, or one place many times
-    if None in dims or ahead is None or not ahead.is_Integer or ahead < 0 or not _is_new(out):
+    if not _has_each_place_once(dims, term) or ahead is None or not ahead.is_Integer or ahead < 0 or not _is_new(out):
         return False
     ranges = _ranges(machine, index, term.dims, node)
     part = _value(machine, value, term, node)
     rows = Rows(out, int(ahead))
     before = machine.rows.get(rows) or _row(machine, term.read.of, row)
     machine.wholes[rows] = term.read.of
-    _put(machine, rows, before, part, dims, ranges, node)
+    machine.rows[rows] = _put(machine, before, part, dims, ranges, node)
     return True
+
+
+def _own(machine: Machine, view: fx.Node) -> fx.Node | None:
+    """The tensor that the document makes, of which this is a view, or itself."""
+    memory = storage(view)
+    while not is_new(view):
+        given = [n for n in view.all_input_nodes if is_tensor(n) and storage(n) == memory]
+        if memory is None or len(given) != 1 or given[0] not in machine.inside:
+            return None
+        view = given[0]
+    return view if view in machine.inside else None
+
+
+def _write_own(machine: Machine, base: fx.Node, view: fx.Node, index: list[Any], value: Any, node: fx.Node) -> bool:
+    """A write to a tensor of the document's own: it holds something else from there on."""
+    before, term = machine.values.get(base), machine.values[view]
+    if not isinstance(before, Term) or not _is_seen_behind(base):
+        return False
+    if view is base:
+        dims: list[Any] = [(d, sympy.Integer(0)) for d in range(len(before.dims))]
+    elif isinstance(term, Moved) and term.read.of is before:
+        dims = [_dimension(where) for where in term.read.at]
+    else:
+        return False
+    if not _has_each_place_once(dims, term):
+        return False
+    ranges = _ranges(machine, index, term.dims, node)
+    made = _put(machine, before, _value(machine, value, term, node), dims, ranges, node)
+    machine.keep(base, made)
+    return True
+
+
+def _is_seen_behind(base: fx.Node) -> bool:
+    """Are views of a tensor that somebody looks at taken when all has been written to it?"""
+    views, writes, stack = list[fx.Node](), list[fx.Node](), [base]
+    while stack:
+        seen = stack.pop()
+        for user in seen.users:
+            if (found := overwritten(user)) is not None and found[0] is seen:
+                writes.append(user)
+            elif is_tensor(user) and storage(user) == storage(base) and user not in views:
+                views.append(user)
+                stack.append(user)
+            elif seen in written_inputs(user):
+                return False
+    return all(_is_only_written(view) or all(write < view for write in writes) for view in views)
+
+
+def _has_each_place_once(dims: list[Any], term: Term) -> bool:
+    """Is a view neither a diagonal nor one place many times?"""
+    seen = [found[0] for found in dims if found is not None and found[0] is not None]
+    once = len(set(seen)) == len(seen) and all(size == 1 for d, size in enumerate(term.dims) if d not in seen)
+    return once and None not in dims
 
 
 def _is_only_written(view: fx.Node) -> bool:
@@ -107,10 +161,8 @@ def _row(machine: Machine, whole: Input, row: Any) -> Term:
     return machine.moved((dims, whole.dtype, whole.device, whole.grad), read)
 
 
-def _put(
-    machine: Machine, rows: Rows, before: Term, part: Term, dims: list[Any], ranges: list[Range], node: fx.Node
-) -> None:
-    """The row, ``before`` that, with a value in ranges of a view with these ``dims``."""
+def _put(machine: Machine, before: Term, part: Term, dims: list[Any], ranges: list[Range], node: fx.Node) -> Term:
+    """What a tensor holds, ``before`` that, with a value in ranges of a view with these ``dims``."""
     where, within = {}, []
     for at, size, (d, begin) in zip(coordinates(before.dims), before.dims, dims, strict=True):
         found = Range(sympy.Integer(0), None) if d is None else ranges[d]
@@ -129,8 +181,7 @@ def _put(
     form: Form = (before.dims, before.dtype, before.device, before.grad or part.grad)
     read = layers.in_memory(machine, machine.read(part, places))
     old = machine.read(before, coordinates(before.dims))
-    made = machine.intern(Padded(*form, read, tuple(within), old)) if within else machine.moved(form, read)
-    machine.rows[rows] = made
+    return machine.intern(Padded(*form, read, tuple(within), old)) if within else machine.moved(form, read)
 
 
 def _fits(machine: Machine, room: Any, size: Any, node: fx.Node) -> None:

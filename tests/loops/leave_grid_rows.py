@@ -165,3 +165,44 @@ def rows_read_before_the_cat(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     for i, part in enumerate(parts):
         out[i, : part[0].numel()] = as_row(part)
     return torch.cat([as_row(part) * row[0] for part, row in zip(parts, out)]), out
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="a view of it was taken before")
+def view_of_a_buffer_before_the_write(x: Tensor, sizes: Tensor) -> Tensor:
+    rows = []
+    for image, (h, w) in zip(x, sizes.tolist()):
+        buffer = x.new_zeros(16, 3)
+        view = buffer[:4]
+        buffer[: h * w] = as_row(image[:, :h, :w])
+        rows.append(view)
+    return torch.cat(rows)
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="it is added to in place")
+def added_to_a_buffer(x: Tensor, sizes: Tensor) -> Tensor:
+    grids = []
+    for h, w in sizes.tolist():
+        grid = torch.zeros(h, w, 2, dtype=torch.int64)
+        grid[..., 0] = torch.arange(h)[:, None]
+        grid[..., 1] += torch.arange(w)[None]
+        grids.append(grid.view(-1, 2))
+    return torch.cat(grids)
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="one tensor for all documents")
+def one_buffer_for_all(x: Tensor, sizes: Tensor) -> Tensor:
+    buffer, rows = x.new_zeros(16, 3), []
+    for image, (h, w) in zip(x, sizes.tolist()):
+        buffer[: h * w] = as_row(image[:, :h, :w])
+        rows.append(buffer * 2)
+    return torch.stack(rows) if rows else buffer[None]
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="the diagonal of a tensor of its own")
+def diagonals_of_buffers(x: Tensor, sizes: Tensor) -> Tensor:
+    rows = []
+    for image, (h, _) in zip(x, sizes.tolist()):
+        square = x.new_zeros(4, 4)
+        square.diagonal()[:h] = image[0, :h, 0]
+        rows.append(square)
+    return torch.stack(rows) if rows else x[:, 0]

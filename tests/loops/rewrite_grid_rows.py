@@ -289,3 +289,59 @@ def written_parts_of_a_split(x: Tensor, grid: Tensor, weight: Tensor) -> Tensor:
     for i, (part, (t, h, w)) in enumerate(zip(x.split(lengths.tolist()), grid.tolist())):
         out[i, : t * h * w] = (part * weight).view(t, h, w, 6).transpose(1, 2).reshape(-1, 6)
     return out
+
+
+# === Tensors of their own ====================================================================================
+
+
+@crops("f[N,3,4,4] i[N,2]")
+def buffers_and_masks_of_each(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    buffers, masks = [], []
+    for image, (h, w) in zip(x, sizes.tolist()):
+        buffer = torch.full((3, 4, 4), -1.0, dtype=torch.float64)
+        buffers.append(buffer)
+        buffer[:, :h, :w] = image[:, :h, :w] * 2
+        buffer[0, :h] = 7.0
+        mask = torch.zeros(16, dtype=torch.bool)
+        mask[: h * w] = True
+        masks.append(mask)
+    return torch.stack(buffers), torch.stack(masks)
+
+
+@crops("f[N,3,4,4] i[N,2]")
+def grids_of_their_own(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions [h, w, 2] that are filled in, column by column."""
+    grids = []
+    for h, w in sizes.tolist():
+        grid = torch.zeros(h, w, 2, dtype=torch.int64)
+        grid[..., 0] = torch.arange(h)[:, None]
+        grid[..., 1] = torch.arange(w)[None]
+        grids.append(grid.view(-1, 2))
+    return torch.cat(grids), x.sum()
+
+
+@crops("f[N,3,4,4] i[N,2]")
+def copies_with_empty_borders(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    whole, parts = [], []
+    for image, (h, w) in zip(x, sizes.tolist()):
+        copy = image.clone()
+        copy[:, h:] = 0
+        copy[:, :, w:] = 0
+        whole.append(copy)
+        part = image[:, :h, :w].clone()
+        part[0, 0] = 1.5
+        parts.append(as_row(part))
+    return torch.stack(whole), torch.cat(parts)
+
+
+@crops("f[N,3,4,4] i[N,2]")
+def looked_at_between_writes(x: Tensor, sizes: Tensor) -> Tensor:
+    rows = []
+    for image, (h, w) in zip(x, sizes.tolist()):
+        buffer = x.new_zeros(16, 3)
+        before = buffer + 1
+        buffer[: h * w] = as_row(image[:, :h, :w])
+        between = buffer * 2
+        buffer[0] = 5.0
+        rows.append(before + between + buffer)
+    return torch.stack(rows)
