@@ -18,11 +18,13 @@ import sympy
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example, is_tensor, storage
 from packpass.semantics.effects import effects_of, written_inputs
 from packpass.semantics.memory import is_new, overwritten
 from passes.loops import LoopFound
+from passes.nodes import namespace_of
 from passes.ragged_grids import layers
 from passes.ragged_grids.asked import may_be_checked
 from passes.ragged_grids.machine import Machine
@@ -56,6 +58,8 @@ def write(machine: Machine, node: fx.Node) -> bool:
     view, index, value = found
     term = machine.values.get(view)
     base = _own(machine, view)
+    if base is not None and _is_marker(base):
+        return False  # a list has it, too, or it is a part of another tensor
     if base is not None:
         return isinstance(term, Term) and _write_own(machine, base, view, index, value, node)
     if not isinstance(term, Moved) or not isinstance(term.read.of, Input) or not _is_only_written(view):
@@ -75,14 +79,19 @@ def write(machine: Machine, node: fx.Node) -> bool:
 
 
 def _own(machine: Machine, view: fx.Node) -> fx.Node | None:
-    """The tensor that the document makes, of which this is a view, or itself."""
+    """The tensor that the document makes, or has from capture, of which this is a view, or itself."""
     memory = storage(view)
-    while not is_new(view):
+    while not is_new(view) and not _is_marker(view):
         given = [n for n in view.all_input_nodes if is_tensor(n) and storage(n) == memory]
         if memory is None or len(given) != 1 or given[0] not in machine.inside:
             return None
         view = given[0]
     return view if view in machine.inside else None
+
+
+def _is_marker(node: fx.Node) -> bool:
+    """Is it a call of capture's own? Its fake result has memory of its own, and yet it may be a view."""
+    return namespace_of(node.target) == "packpass_capture"
 
 
 def _write_own(machine: Machine, base: fx.Node, view: fx.Node, index: list[Any], value: Any, node: fx.Node) -> bool:
@@ -112,12 +121,16 @@ def _is_seen_behind(base: fx.Node) -> bool:
         for user in seen.users:
             if (found := overwritten(user)) is not None and found[0] is seen:
                 writes.append(user)
-            elif is_tensor(user) and storage(user) == storage(base) and user not in views:
+            elif is_tensor(user) and (storage(user) == storage(base) or _is_marker(user)) and user not in views:
                 views.append(user)
-                stack.append(user)
+                stack += [] if _is_marker(user) else [user]
             elif seen in written_inputs(user):
                 return False
-    return all(_is_only_written(view) or all(write < view for write in writes) for view in views)
+    lists = [view for view in views if view.target is markers.LIST_COLLECT]
+    return all(
+        view in lists or (not _is_marker(view) and _is_only_written(view)) or all(write < view for write in writes)
+        for view in views
+    )
 
 
 def _has_each_place_once(dims: list[Any], term: Term) -> bool:

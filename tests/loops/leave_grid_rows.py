@@ -206,3 +206,51 @@ def diagonals_of_buffers(x: Tensor, sizes: Tensor) -> Tensor:
         square.diagonal()[:h] = image[0, :h, 0]
         rows.append(square)
     return torch.stack(rows) if rows else x[:, 0]
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="a later loop changes what is in the list", wrap=_constants)
+def entries_changed_by_a_later_loop(x: Tensor, sizes: Tensor) -> Tensor:
+    parts = [as_row(image[:, :h, :w]) * 2 for image, (h, w) in zip(x, sizes.tolist())]
+    for part in parts:
+        part[0] = 5.0
+    return torch.cat(parts)
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="a later loop changes the images through the list", wrap=_constants)
+def images_changed_through_a_list(x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone()
+    parts = [image[:, :h, :w] for image, (h, w) in zip(x, sizes.tolist())]
+    for part in parts:
+        part[0] = 5.0
+    return torch.cat([as_row(part) for part in parts]), x
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="another form of it was taken before")
+def another_form_taken_before(x: Tensor, sizes: Tensor) -> Tensor:
+    rows = []
+    for h, w in sizes.tolist():
+        buffer = x.new_zeros(h * w, 3)
+        grid = buffer.view(h, w, 3)
+        buffer[:w] = 2.0
+        rows.append(grid.flatten(0, 1))
+    return torch.cat(rows)
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="another form of it is written")
+def another_form_written(x: Tensor, sizes: Tensor) -> Tensor:
+    rows = []
+    for h, w in sizes.tolist():
+        buffer = x.new_zeros(h * w, 3)
+        buffer.view(h, w, 3)[:, :1] = 2.0
+        rows.append(buffer)
+    return torch.cat(rows)
+
+
+@crops("f[N,3,4,4] i[N,2]", must_refuse=True, why="halves of it are written")
+def halves_of_a_buffer(x: Tensor, sizes: Tensor) -> Tensor:
+    rows = []
+    for h, _ in sizes.tolist():
+        buffer = x.new_zeros(2 * h, 3)
+        buffer.chunk(2)[0][0] = 1.0
+        rows.append(buffer)
+    return torch.cat(rows)
