@@ -65,6 +65,8 @@ def write(machine: Machine, node: fx.Node) -> bool:
     if not isinstance(term, Moved) or not isinstance(term.read.of, Input) or not _is_only_written(view):
         return False
     out, (row, *at) = term.read.of.node, term.read.at
+    if storage(view) != storage(out):
+        return False  # a copy
     ahead = sympy.expand(row - DOCUMENT) if isinstance(row, sympy.Basic) else None
     dims = [_dimension(where) for where in at]
     if not _has_each_place_once(dims, term) or ahead is None or not ahead.is_Integer or ahead < 0 or not _is_new(out):
