@@ -150,11 +150,14 @@ def _numbers_before(graph: fx.Graph, loop: LoopFound) -> dict[Any, fx.Node]:
     """Numbers that only the data says, and that are worked out in front of the loop, by their name."""
     found: dict[Any, fx.Node] = {}
     depth, node = 0, next(iter(graph.nodes))
+    count = example(loop.iterations[0][0].args[0])
+    # What is as long as there are documents would be made once for each of them.
+    documents = count.node.expr if isinstance(count, torch.SymInt) else None
     while node is not loop.iterations[0][0]:
         depth += (node.target is markers.LOOP_BEGIN) - (node.target is markers.LOOP_END)
         value = example(node)
         if not depth and isinstance(value, torch.SymInt) and free_unbacked_symbols(value):
-            if value.node.expr.is_Symbol:
+            if value.node.expr.is_Symbol and value.node.expr != documents:
                 found.setdefault(value.node.expr, node)
         node = node.next
     return found

@@ -87,12 +87,12 @@ def noise_of_each_image(grid: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@grids("i[N,3]", why="a tensor of the image is written in place")
+@grids("i[N,3]", why="a tensor of the image is added to in place")
 def marked_corners(grid: Tensor) -> Tensor:
     out = []
     for _, h, w in grid.tolist():
         image = torch.zeros(h, w)
-        image[0, 0] = 1
+        image[0, 0] += 1
         out.append(image.flatten())
     return torch.cat(out)
 
