@@ -41,6 +41,8 @@ def follower(graph: fx.Graph, first: LoopFound, parts: Sequence[LoopFound] = ())
     """The loop that goes over what this one puts into lists; it is none of the ``parts`` of it."""
     lists = _lists(first)
     readers = {user for collect in lists for user in collect.users if user.target is markers.LIST_GET}
+    if not readers:
+        return None
     known = {first.id, *(part.id for part in parts)}
     return next((loop for loop in find(graph) if loop.id not in known and readers & loop.nodes), None)
 
@@ -100,20 +102,22 @@ def done_again(graph: fx.Graph, parts: Sequence[LoopFound], second: LoopFound) -
         return None
     made: list[fx.Node] = []
     listed: list[tuple[fx.Node, Any]] = []
+    iterations = []
     others = tuple(tuple(part.iterations[which][0] for part in parts) for which in (0, 1))
     for which in (0, 1):
-        theirs, readers, _ = second.iterations[which]
+        theirs, readers, end = second.iterations[which]
         again = dict.fromkeys(others[which], theirs)
         with graph.inserting_before(theirs.next):
             for node in [node for part in parts for node in part.iterations[which][1]]:
                 again[node] = _copied(graph, node, again, which)
-                made.append(again[node])
+        copies = [copy for copy in again.values() if copy is not theirs]
+        made += copies
+        iterations.append((theirs, (*copies, *readers), end))
         for node in readers:
             if node.target is markers.LIST_GET and node.args[0] in first.collects:
                 listed.append((node, node.args))
                 node.args = (again[markers.collected_in(node.args[0], which)], theirs)
-    (loop,) = (found for found in find(graph) if found.id == second.id)
-    return Again(dataclasses.replace(loop, others=others), tuple(made), tuple(listed))
+    return Again(dataclasses.replace(second, iterations=tuple(iterations), others=others), tuple(made), tuple(listed))
 
 
 def _copied(graph: fx.Graph, node: fx.Node, again: dict[fx.Node, fx.Node], which: int) -> fx.Node:

@@ -156,9 +156,9 @@ def _numbers_before(graph: fx.Graph, loop: LoopFound) -> dict[Any, fx.Node]:
     while node is not loop.iterations[0][0]:
         depth += (node.target is markers.LOOP_BEGIN) - (node.target is markers.LOOP_END)
         value = example(node)
-        if not depth and isinstance(value, torch.SymInt) and free_unbacked_symbols(value):
-            if value.node.expr.is_Symbol and value.node.expr != documents:
-                found.setdefault(value.node.expr, node)
+        name = value.node.expr if isinstance(value, torch.SymInt) and not depth else None
+        if name is not None and name.is_Symbol and name != documents and free_unbacked_symbols(value):
+            found.setdefault(name, node)
         node = node.next
     return found
 

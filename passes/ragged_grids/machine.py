@@ -49,8 +49,6 @@ class Machine:
         """`Term`, or a tuple of them."""
         self.rows: dict[Any, Term] = {}
         """What the document's row of a tensor that it writes to holds (`passes.ragged_grids.written.Rows`)."""
-        self.wholes: dict[Any, Input] = {}
-        """The same tensors as a whole, before the loop."""
         self.checks: dict[Check, None] = {}
         self.assumed: list[fx.Node] = []
         """Dynamo's own assertions."""

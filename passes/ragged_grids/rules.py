@@ -129,9 +129,9 @@ def _padded_to(machine: Machine, node: fx.Node) -> None:
     dim, amount = len(term.dims) - 1 - entry // 2, machine.expression(amounts[entry], node)
     wide = machine.expression(width, node)
     machine.check(sympy.expand(term.dims[dim] + amount), "==", wide, node, "a document is padded to another width")
-    at = list(coordinates((*term.dims[:dim], wide, *term.dims[dim + 1 :])))
-    at[dim] = at[dim] if entry % 2 else at[dim] - amount
     form = ((*term.dims[:dim], wide, *term.dims[dim + 1 :]), fake.dtype, fake.device, fake.requires_grad)
+    at = list(coordinates(form[0]))
+    at[dim] = at[dim] if entry % 2 else at[dim] - amount
     read = layers.in_memory(machine, machine.read(term, tuple(at)))
     machine.keep(node, Padded(*form, read, ((at[dim], term.dims[dim]),), fill or 0))
 

@@ -22,9 +22,10 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example, is_tensor, storage
 from packpass.semantics.effects import effects_of, written_inputs
+from packpass.semantics.indexing import entries_of
 from packpass.semantics.memory import is_new, overwritten
 from passes.loops import LoopFound
-from passes.nodes import namespace_of
+from passes.nodes import is_of_capture
 from passes.ragged_grids import layers
 from passes.ragged_grids.asked import may_be_checked
 from passes.ragged_grids.machine import Machine
@@ -58,7 +59,7 @@ def write(machine: Machine, node: fx.Node) -> bool:
     view, index, value = found
     term = machine.values.get(view)
     base = _own(machine, view)
-    if base is not None and _is_marker(base):
+    if base is not None and is_of_capture(base):
         return False  # a list has it, too, or it is a part of another tensor
     if base is not None:
         return isinstance(term, Term) and _write_own(machine, base, view, index, value, node)
@@ -74,8 +75,7 @@ def write(machine: Machine, node: fx.Node) -> bool:
     ranges = _ranges(machine, index, term.dims, node)
     part = _value(machine, value, term, node)
     rows = Rows(out, int(ahead))
-    before = machine.rows.get(rows) or _row(machine, term.read.of, row)
-    machine.wholes[rows] = term.read.of
+    before = machine.rows.get(rows) or _row(machine, rows)
     machine.rows[rows] = _put(machine, before, part, dims, ranges, node)
     return True
 
@@ -83,17 +83,12 @@ def write(machine: Machine, node: fx.Node) -> bool:
 def _own(machine: Machine, view: fx.Node) -> fx.Node | None:
     """The tensor that the document makes, or has from capture, of which this is a view, or itself."""
     memory = storage(view)
-    while not is_new(view) and not _is_marker(view):
+    while not is_new(view) and not is_of_capture(view):
         given = [n for n in view.all_input_nodes if is_tensor(n) and storage(n) == memory]
         if memory is None or len(given) != 1 or given[0] not in machine.inside:
             return None
         view = given[0]
     return view if view in machine.inside else None
-
-
-def _is_marker(node: fx.Node) -> bool:
-    """Is it a call of capture's own? Its fake result has memory of its own, and yet it may be a view."""
-    return namespace_of(node.target) == "packpass_capture"
 
 
 def _write_own(machine: Machine, base: fx.Node, view: fx.Node, index: list[Any], value: Any, node: fx.Node) -> bool:
@@ -123,14 +118,14 @@ def _is_seen_behind(base: fx.Node) -> bool:
         for user in seen.users:
             if (found := overwritten(user)) is not None and found[0] is seen:
                 writes.append(user)
-            elif is_tensor(user) and (storage(user) == storage(base) or _is_marker(user)) and user not in views:
+            elif is_tensor(user) and (storage(user) == storage(base) or is_of_capture(user)) and user not in views:
                 views.append(user)
-                stack += [] if _is_marker(user) else [user]
+                stack += [] if is_of_capture(user) else [user]
             elif seen in written_inputs(user):
                 return False
     lists = [view for view in views if view.target is markers.LIST_COLLECT]
     return all(
-        view in lists or (not _is_marker(view) and _is_only_written(view)) or all(write < view for write in writes)
+        view in lists or (not is_of_capture(view) and _is_only_written(view)) or all(write < view for write in writes)
         for view in views
     )
 
@@ -156,7 +151,7 @@ def _is_only_written(view: fx.Node) -> bool:
 
 def _is_new(out: fx.Node) -> bool:
     """Is a tensor made in the graph?"""
-    given = {storage(node) for node in out.graph.nodes if node.op in ("placeholder", "get_attr")}
+    given = {storage(node) for op in ("placeholder", "get_attr") for node in out.graph.find_nodes(op=op)}
     return storage(out) is not None and storage(out) not in given
 
 
@@ -169,10 +164,11 @@ def _dimension(where: Any) -> tuple[Any, Any] | None:
     return None if len(found) > 1 or begin.has(Coordinate) else (int(min(found, key=str).args[0]), begin)
 
 
-def _row(machine: Machine, whole: Input, row: Any) -> Term:
+def _row(machine: Machine, rows: Rows) -> Term:
     """The document's row as it is before the loop."""
+    whole = machine.term(rows.out, rows.out)
     dims = whole.dims[1:]
-    read = machine.read(whole, (row, *coordinates(dims)))
+    read = machine.read(whole, (DOCUMENT + rows.ahead, *coordinates(dims)))
     return machine.moved((dims, whole.dtype, whole.device, whole.grad), read)
 
 
@@ -232,13 +228,10 @@ def _value(machine: Machine, value: Any, row: Term, node: fx.Node) -> Term:
 
 def _ranges(machine: Machine, index: list[Any], dims: tuple[Any, ...], node: fx.Node) -> list[Range]:
     """What an index takes of each dimension of a view."""
-    if any(entry is Ellipsis for entry in index):
-        at = next(i for i, entry in enumerate(index) if entry is Ellipsis)
-        index = index[:at] + [slice(None)] * (len(dims) - len(index) + 1) + index[at + 1 :]
-    index = index + [slice(None)] * (len(dims) - len(index))
-    if len(index) != len(dims):
-        raise Refused("no-rule", "an index of what is written with more entries than dimensions", node)
-    return [_range(machine, entry, size, node) for entry, size in zip(index, dims, strict=True)]
+    entries = entries_of(tuple(index), len(dims))
+    if entries is None or len(entries) != len(dims):
+        raise Refused("no-rule", "an index of what is written that does not name a place for every dimension", node)
+    return [_range(machine, entry.item, size, node) for entry, size in zip(entries, dims, strict=True)]
 
 
 def _range(machine: Machine, entry: Any, size: Any, node: fx.Node) -> Range:
@@ -253,7 +246,7 @@ def _range(machine: Machine, entry: Any, size: Any, node: fx.Node) -> Range:
     start = sympy.Integer(0) if entry.start is None else _bound(machine, entry.start, size, node, begins=True)
     stop = size if entry.stop is None else _bound(machine, entry.stop, size, node)
     if start != 0 and sympy.sympify(stop - start >= 0) != sympy.true:
-        start, stop = sympy.Min(start, size), sympy.Max(sympy.Min(start, size), stop)
+        stop = sympy.Max(start, stop)
     return Range(start, sympy.expand(stop - start))
 
 
@@ -293,19 +286,13 @@ def check_rows(loop: LoopFound, machines: list[Machine]) -> dict[Rows, tuple[Ter
         given = [n for n in node.all_input_nodes if n not in loop.nodes and is_tensor(n)]
         if any(storage(n) in memory for n in given) and not (storage(node) in memory and _is_only_written(node)):
             raise Refused("aliasing", "a tensor that the loop writes to is looked at in the loop as well", node)
-    made: dict[Rows, tuple[Term, ...]] = {}
-    for rows in found:
-        whole = next(machine.wholes[rows] for machine in machines if rows in machine.wholes)
-        row = DOCUMENT + rows.ahead
-        made[rows] = tuple(machine.rows.get(rows) or _row(machine, whole, row) for machine in machines)
-    return made
+    return {rows: tuple(machine.rows.get(rows) or _row(machine, rows) for machine in machines) for rows in found}
 
 
 def put_in(documents: Any, count: Any, rows: Rows, made: fx.Node) -> None:
     """The rows of all documents are those of the tensor."""
     out, have = rows.out, example(rows.out).shape[0]
-    last = documents.call(operator.add, count, rows.ahead) if isinstance(count, fx.Node) and rows.ahead else count
-    last = last + rows.ahead if isinstance(last, int) else last
+    last = documents.folded(operator.add, [count, rows.ahead])
     number = example(last) if isinstance(last, fx.Node) else last
     if not statically_known_true(have >= number):
         there = documents.call(torch.ops.aten.sym_size.int, out, 0)

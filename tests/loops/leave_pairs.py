@@ -57,11 +57,6 @@ def pairs_in_half_precision(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([(x[s:e].bfloat16() @ x[s:e].bfloat16().T).float().amax(1).detach() for s, e in _documents(cu)])
 
 
-@leave("f[T,3] cu", tail=False, min_len=1, why="a document's slots and one of the next, slot by slot")
-def pairs_beyond_the_document(x: Tensor, cu: Tensor) -> Tensor:
-    return torch.cat([(x[s : e + 1, None] - x[None, s : e + 1]).abs().sum((1, 2)) for s, e in _documents(cu)])
-
-
 @leave("f[T,3] cu", tail=False, min_len=1)
 def ties_among_pairs(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     """The first of equal ones has the gradient of max, all of them that of amax."""

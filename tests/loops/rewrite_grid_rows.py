@@ -345,3 +345,13 @@ def looked_at_between_writes(x: Tensor, sizes: Tensor) -> Tensor:
         buffer[0] = 5.0
         rows.append(before + between + buffer)
     return torch.stack(rows)
+
+
+@program("i[N,3]", tail=False, rule="ragged_grids", wrap=lambda n: (grid_of(n),), graphs=3, lead_empty=False, min_len=1)
+def corners_that_are_marked(grid: Tensor) -> Tensor:
+    out = []
+    for _, h, w in grid.tolist():
+        image = torch.zeros(h, w)
+        image[0, 0] = 1
+        out.append(image.flatten())
+    return torch.cat(out)

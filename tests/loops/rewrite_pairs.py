@@ -204,3 +204,9 @@ class ReLUsInPlace(nn.Module):
 
     def forward(self, x: Tensor, cu: Tensor) -> Tensor:
         return torch.stack([self.layers(x[s:e]).amax(0) for s, e in _documents(cu)])
+
+
+@pairs("f[T,3] cu")
+def pairs_beyond_the_document(x: Tensor, cu: Tensor) -> Tensor:
+    """A document's slots and one of the next, which the last one has not."""
+    return torch.cat([(x[s : e + 1, None] - x[None, s : e + 1]).abs().sum((1, 2)) for s, e in _documents(cu)])
