@@ -501,3 +501,18 @@ def test_fake_values_need_not_be_remembered() -> None:
             after = FakeTensorMode.cache_info()
             assert (before == after) == (off is mode)
     assert mode.cache_enabled
+
+
+def test_bindings_name_the_sizes_that_a_call_made() -> None:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from torch.utils import _pytree as pytree
+
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True) as mode:
+        known, size = mode.shape_env.create_unbacked_symint(), mode.shape_env.create_unbacked_symint()
+        row = torch.empty(3, size, known, 2 * size)
+    (bound,) = _compat.bindings_of(row, {known.node.expr}).items()
+    assert bound[0] == size.node.expr
+    assert str(pytree.key_get(row, bound[1])) == str(size)
+    assert _compat.bindings_of(size, set()) == {size.node.expr: ()}
+    assert _compat.bindings_of(2 * size, set()) == {}
+    assert _compat.bindings_of(torch.ones(2), set()) == {}

@@ -5,6 +5,7 @@ Functions import what they need when they are called: importing this package cos
 
 from __future__ import annotations
 
+from packpass._compat.bindings import bindings_of
 from packpass._compat.compiling import (
     ProfilerEvent,
     compile_for,
@@ -97,6 +98,7 @@ __all__ = [
     "assumed_of",
     "assumptions",
     "aten_graph",
+    "bindings_of",
     "compile_cpp",
     "compile_for",
     "current_shape_env",

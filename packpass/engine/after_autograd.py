@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import fx
@@ -18,11 +18,13 @@ from packpass._compat import custom_graph_pass, custom_graph_passes
 from packpass._options import Options
 from packpass._passes import Pass
 from packpass.decisions.records import Rewrite, active
-from packpass.engine import passes
+from packpass.engine import passes, regrouped
 from packpass.engine.counting import count
 from packpass.reports.report import traced_transaction
 
 HOOK = "post_grad_custom_pre_pass"
+_REGROUPED = functools.partial(str, "packpass regrouped 1")
+"""What stands for `packpass.engine.regrouped` in the keys of caches."""
 
 
 def inductor_options(
@@ -38,13 +40,19 @@ def inductor_options(
     reported = bool(active())
     known = count(gm)[1] if found and reported else None
     for p in found:
-        key = next((key for key in given if key.replace("-", "_") == HOOK), HOOK)
         run = functools.partial(_run_and_record, p=p, settings=settings, known=known)
-        ours = custom_graph_pass(run, functools.partial(passes.module_of(p).uuid, settings))
-        given[key] = custom_graph_passes(given.get(key), ours)
+        given = _with(given, run, functools.partial(passes.module_of(p).uuid, settings))
+    if regrouped.could_matter(gm):
+        given = _with(given, regrouped.by_way_of_one, _REGROUPED)
     if found and reported:
         given.update(fx_graph_cache=False, fx_graph_remote_cache=False)
     return given
+
+
+def _with(options: Mapping[str, Any], run: Callable[[fx.Graph], None], uuid: Callable[[], str]) -> dict[str, Any]:
+    """The options with one more pass."""
+    key = next((key for key in options if key.replace("-", "_") == HOOK), HOOK)
+    return {**options, key: custom_graph_passes(options.get(key), custom_graph_pass(run, uuid))}
 
 
 def _run_and_record(graph: fx.Graph, p: Pass, settings: Options, known: int | None) -> None:

@@ -12,7 +12,9 @@ import torch
 from torch import fx
 
 from packpass._compat import (
+    bindings_of,
     fake_mode_of,
+    free_unbacked_symbols,
     ignore_fresh_symbols,
     python_dispatcher,
     statically_known_true,
@@ -36,14 +38,19 @@ class Builder:
     """Adds calls to a graph, before a node or where the graph inserts, and can take them back.
 
     Fake values are made as where the graph was traced: in its fake mode, under the autocast regions that are open
-    there. AOTAutograd traces the graph again, so sizes that are made up here belong to nobody.
+    there.
     """
 
-    def __init__(self, graph: fx.Graph, before: fx.Node | None = None, like: Any = None, rule: str = "") -> None:
-        """``like``: a tensor node, for its fake mode (else that of the arguments); ``rule``: stamped on every node."""
+    def __init__(
+        self, graph: fx.Graph, before: fx.Node | None = None, like: Any = None, rule: str = "", names: bool = False
+    ) -> None:
+        """``like``: a tensor node, for its fake mode (else that of the arguments); ``rule``: stamped on every node;
+        ``names``: sizes that are made up keep their names when the graph is traced again. (AOTAutograd traces it twice,
+        and the sizes of gradients have the names of the first time.)"""
         self.graph, self.before, self.rule = graph, before, rule
         self.mode = fake_mode_of(example(like))
         self.made: list[fx.Node] = []
+        self.names = names
         self._regions: list[tuple[Any, ...]] | None = None
 
     def call(self, target: Any, *args: Any, method: bool = False, fake: Any = None, **kwargs: Any) -> fx.Node:
@@ -69,6 +76,11 @@ class Builder:
             except Exception as error:  # whatever torch raises for these values: there is no common class
                 raise NotBuilt(target, node, error) from error
         node.meta["example_value"] = fake
+        if self.names and isinstance(fake, (torch.Tensor, torch.SymInt)):
+            given = [example(n) for n in node.all_input_nodes]
+            made = bindings_of(fake, set().union(*map(free_unbacked_symbols, given)))
+            if made:
+                node.meta["unbacked_bindings"] = made
         return node
 
     def undo(self) -> None:

@@ -45,6 +45,8 @@ MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "n
 NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
 """``a < b`` is not ``a >= b``."""
 EXTREMES: dict[str, Any] = {"minimum": min, "maximum": max}
+WHOLE_SUMS: dict[str, Any] = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
+"""Sums and products of two integers -> Python's functions."""
 OF_INTEGERS: dict[str, Any] = {"floor_divide": operator.floordiv, "remainder": operator.mod}
 """Operations of two integers that are not sums -> Python's functions."""
 ON_POSITIONS = {

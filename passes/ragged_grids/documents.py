@@ -34,7 +34,7 @@ class Documents:
     def __init__(self, graph: fx.Graph, names: Names, documents: Any, like: fx.Node, rule: str) -> None:
         """``documents``: their number, a node or an int; ``like``: a tensor of numbers of documents."""
         self.graph, self.names, self.documents = graph, names, documents
-        self._builder = Builder(graph, like=like, rule=rule)
+        self._builder = Builder(graph, like=like, rule=rule, names=True)
         self.device = example(like).device
         self._vectors: dict[Any, Any] = {}
         self.slots: dict[Any, Any] = {}
@@ -49,6 +49,11 @@ class Documents:
             return self._builder.call(target, *args, method=method, **kwargs)
         except NotBuilt as error:
             raise Refused("emit", f"the whole-row form of {error}", error.node) from error
+
+    @property
+    def made(self) -> list[fx.Node]:
+        """What was emitted so far, in order."""
+        return self._builder.made
 
     def abandon(self) -> None:
         """Erase everything emitted so far."""

@@ -16,7 +16,7 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import example, is_tensor
 from passes.ragged_grids.documents import DIVISIONS, OPERATORS, Documents
-from passes.ragged_grids.sizes import SLOT, Free
+from passes.ragged_grids.sizes import SLOT, Free, Looked
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -57,6 +57,7 @@ class Places:
         self.looked: dict[Any, fx.Node] = {}
         """Coordinates that tensors of integers hold."""
         self._numbers: dict[Any, Any] = {}
+        self._flattened: dict[fx.Node, fx.Node] = {}
 
     # --- numbers --------------------------------------------------------------------------------------------
 
@@ -78,8 +79,8 @@ class Places:
             )
         if found == SLOT:
             return self.behind(self.slots.numbers)
-        if found in self.looked:
-            return self.looked[found]
+        if found in self.looked or isinstance(found, Looked):
+            return self.looked[found.args[0] if found.args else found]
         if isinstance(found, Free):
             axis, size = int(found.args[0]), self.documents.vector(found.args[1])
             places = self.call(torch.arange, size, device=self.documents.device)
@@ -129,19 +130,30 @@ class Places:
         whole = [isinstance(where, Free) and where.args[1] == size for where, size in zip(at, dims, strict=True)]
         axes = [int(where.args[0]) for where, is_whole in zip(at, whole, strict=True) if is_whole]
         rest = [d for d, is_whole in enumerate(whole) if not is_whole]
-        if len(rest) == 1 and len(set(axes)) == len(axes) and not at[rest[0]].has(Free):
-            slots = self.number(at[rest[0]])
-            along = is_tensor(slots) and example(slots).dim() and not self._lies_along_shared(at[rest[0]])
-            if along and (self.inside is None or self._is_of_slots(self.inside)):
-                node, slots = self._within(node, rest[0], slots)
-                return self._rows(node, rest[0], slots, axes)
-        index = [self.tensor(where, torch.int64) for where in at]
         moving = [d for d in rest if not at[d].is_Integer]
-        if self.inside is not None and moving:
-            node, index[moving[0]] = self._within(node, moving[0], index[moving[0]])
-            for d in moving[1:]:
-                index[d] = self.call(torch.where, self.inside, index[d], 0)
-        return self.call(operator.getitem, node, tuple(index))
+        slots = {d: self.number(at[d]) for d in moving if not at[d].has(Free)}
+        along = moving and len(slots) == len(moving) and len(set(axes)) == len(axes)
+        if along and all(self._is_along_slots(at[d], number) for d, number in slots.items()):
+            if self.inside is None or self._is_of_slots(self.inside):
+                node = self._all_within(node, slots)
+                return self._rows(node, {d: slots.get(d, int(at[d]) if at[d].is_Integer else 0) for d in rest}, axes)
+        index = dict(enumerate(self.tensor(where, torch.int64) for where in at))
+        within = {d: index[d] for d in moving}
+        node = self._all_within(node, within)
+        return self.call(operator.getitem, node, tuple((index | within).values()))
+
+    def _is_along_slots(self, where: Any, number: Any) -> bool:
+        """Is a coordinate a tensor that differs from slot to slot only?"""
+        return is_tensor(number) and example(number).dim() and not self._lies_along_shared(where)
+
+    def _all_within(self, node: fx.Node, places: dict[int, fx.Node]) -> fx.Node:
+        """A tensor, and ``places`` along its dimensions, so that those outside of it find zeros."""
+        for d in places if self.inside is not None else ():
+            if d == min(places):
+                node, places[d] = self._within(node, d, places[d])
+            else:
+                places[d] = self.call(torch.where, self.inside, places[d], 0)
+        return node
 
     def _within(self, node: fx.Node, dim: int, slots: fx.Node) -> tuple[fx.Node, fx.Node]:
         """A tensor and places along a dimension, with one more slot of zeros for places that are outside."""
@@ -164,18 +176,27 @@ class Places:
         shape = example(node).shape
         return all(statically_known_true(size == 1) for size in shape[max(len(shape) - self.rank + 1, 0) :])
 
-    def _rows(self, node: fx.Node, dim: int, slots: fx.Node, axes: list[int]) -> fx.Node:
-        """One dimension is looked up, the others are whole: ``axes`` of the row."""
+    def _flat(self, slots: fx.Node) -> fx.Node:
+        """Without the dimensions behind that of the slots."""
+        if slots not in self._flattened:
+            self._flattened[slots] = self.call("reshape", slots, (-1,), method=True)
+        return self._flattened[slots]
+
+    def _rows(self, node: fx.Node, places: dict[int, Any], axes: list[int]) -> fx.Node:
+        """Some dimensions are looked up, the others are whole: ``axes`` of the row."""
         if self.rank > 1:
-            slots = self.call("reshape", slots, (-1,), method=True)
-        out = self.call(torch.index_select, node, dim, slots)
-        order = [0] * (len(axes) + 1)
-        kept = [d for d in range(len(axes) + 1) if d != dim]
-        for place, axis in enumerate(sorted(axes), 1):
-            order[place] = kept[axes.index(axis)]
-        order[0] = dim
+            places = {d: self._flat(at) if isinstance(at, fx.Node) else at for d, at in places.items()}
+        kept = [d for d in range(len(axes) + len(places)) if d not in places]
+        if len(places) == 1:
+            ((dim, slots),) = places.items()
+            out, order = self.call(torch.index_select, node, dim, slots), [dim]
+        else:
+            out, order = node, list(places)
+        order += [kept[axes.index(axis)] for axis in sorted(axes)]
         if order != list(range(len(order))):
             out = self.call(torch.permute, out, tuple(order))
+        if len(places) > 1:
+            out = self.call(operator.getitem, out, tuple(places.values()))
         for axis in range(1, self.rank):
             if axis not in axes:
                 out = self.call(torch.unsqueeze, out, axis)

@@ -21,6 +21,7 @@ from passes.ragged_grids.written import put_in
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
+_LENGTH, _OWNERS = _ops.covered_length.default, _ops.segment_ids.default
 
 
 def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
         for node, before in reversed(moved):
             before.append(node)
         raise
+    _totals_first(documents.made)
     for node in decided.dead:
         graph.erase_node(node)
     for cat, row in made.items():
@@ -101,6 +103,25 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
         row = Row(documents, slots_of(documents, each.dims[0]), each, 0).made()
         put_in(documents, decided.documents, rows, row)
     return made
+
+
+def _totals_first(made: list[fx.Node]) -> None:
+    """Numbers of slots that do not depend on others, and whose each slot is, are worked out in front of all that is
+    done with slots: the host reads the former, and torch has kernels of its own for both, so that what lies between
+    two of them is compiled by itself."""
+    late: set[fx.Node] = set()
+    needed: set[fx.Node] = set()
+    for node in made:
+        if any(n in late or n.target is _LENGTH for n in node.all_input_nodes):
+            late.add(node)
+    for node in reversed(made):
+        if node not in late and (node.target is _LENGTH or not needed.isdisjoint(node.users)):
+            needed.add(node)
+    owners = [node for node in made if node.target is _OWNERS and needed.issuperset(node.all_input_nodes)]
+    front = [*(node for node in made if node in needed), *owners]
+    first = next((node for node in made if node not in needed and node not in owners), None)
+    for node in front if first is not None else ():
+        first.prepend(node)  # type: ignore[union-attr]
 
 
 def _counted_on(documents: Documents, slots: Slots, row: fx.Node, start: int) -> fx.Node:

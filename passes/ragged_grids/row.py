@@ -13,9 +13,10 @@ from packpass._compat import statically_known_true
 from packpass.semantics import example, is_tensor
 from packpass.semantics.build import fills
 from packpass.semantics.reductions import PLACED
+from passes.ragged_grids import looked
 from passes.ragged_grids.documents import Documents
 from passes.ragged_grids.places import ALL, Places, Slots, slots_of
-from passes.ragged_grids.sizes import SLOT, Free, placed
+from passes.ragged_grids.sizes import SLOT, Free, below, placed
 from passes.ragged_grids.terms import (
     Applied,
     Chosen,
@@ -151,6 +152,10 @@ class Row(Places):
         for where, size in zip(read.at, read.of.dims, strict=True):
             if not isinstance(where, Index):
                 places.append(placed(where, dims, at))
+                continue
+            found = looked.place(self, where.read, dims, at)
+            if found is not None and below(found, size):
+                places.append(found)
                 continue
             index = self.read(where.read, dims, at)
             if example(index).dtype != torch.int64:

@@ -12,9 +12,11 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import Call, call_of, example, meaning, meaning_of
+from packpass.semantics.limits import NO_LIMITS, limits_of
 from packpass.semantics.pointwise import COPIES, PROMOTING
 from passes.ragged_grids import layers, rules_slots
 from passes.ragged_grids.asked import never_negative
+from passes.ragged_grids.looked import known_limits
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import (
     Coordinate,
@@ -302,12 +304,13 @@ def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: For
     """Slot by slot."""
     node, where = call.node, _loops(machine, call, relation, form[0])
     reads = {o.node: k for k, o in enumerate(call.operands) if o.argument not in call.unread}
+    limits = limits_of(call, known_limits(machine.term(call.operands[0].node, node))) if reads else NO_LIMITS
     if call.op in COPIES:
         (k,) = reads.values()
         to = _read(machine, call, relation, k, where)
         if call.op == "detach":
             return Applied(*form, "detach", True, (to,), (), True)
-        return Applied(*form, "to", True, (to, form[2], form[1]), (), True)
+        return Applied(*form, "to", True, (to, form[2], form[1]), (), True, limits=limits)
 
     def argument(arg: fx.Node) -> Any:
         if arg in reads:
@@ -324,7 +327,8 @@ def _applied(machine: Machine, call: Call, relation: meaning.Relation, form: For
     if dtype is not None:
         args, kwargs = (_cast(machine, part, dtype) for part in (args, kwargs))
     given = tuple(sorted((name, frozen(value)) for name, value in kwargs.items()))
-    return Applied(*form, node.target, node.op == "call_method", frozen(args), given, False, _raises(call))
+    op, method = "" if given else call.op, node.op == "call_method"
+    return Applied(*form, node.target, method, frozen(args), given, False, _raises(call), op, limits)
 
 
 def _computed_in(call: Call, reads: Mapping[fx.Node, int], args: Any, node: fx.Node) -> torch.dtype | None:

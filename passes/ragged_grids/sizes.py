@@ -39,6 +39,12 @@ class Free(sympy.Function):
     is_integer = True
 
 
+class Looked(sympy.Function):
+    """``Looked(name, size)``: what a tensor of integers holds, ``0 <= it < size``."""
+
+    is_integer = True
+
+
 class Quotient(sympy.Function):
     """``a // b``, as Python has it."""
 
@@ -100,21 +106,25 @@ def _divided(a: Any, b: Any) -> tuple[Any, Any]:
     return sympy.Add(*whole), sympy.Add(*rest)
 
 
+_BOUNDED = (Coordinate, Free, Looked)
+"""What lies between 0 and its second argument."""
+
+
 def below(a: Any, b: Any) -> bool:
     """Is ``0 <= a < b`` where the coordinates in ``a`` are within their tensors? (All sizes are at least 1 there.)"""
     parts = sympy.Add.make_args(sympy.expand(a))
     if not all(_is_stride(part) for part in parts):
         return False
-    most = a.replace(lambda e: isinstance(e, (Coordinate, Free)), lambda e: e.args[1] - 1)
+    most = a.replace(lambda e: isinstance(e, _BOUNDED), lambda e: e.args[1] - 1)
     spare = sympy.expand(b - 1 - most)
     return bool(spare.is_Integer and spare >= 0)
 
 
 def _is_stride(part: Any) -> bool:
     """A coordinate times sizes."""
-    coordinates = [f for f in sympy.Mul.make_args(part) if isinstance(f, (Coordinate, Free))]
+    coordinates = [f for f in sympy.Mul.make_args(part) if isinstance(f, _BOUNDED)]
     factor = part / coordinates[0] if len(coordinates) == 1 else None
-    return factor is not None and not factor.has(Coordinate, Free) and factor.as_coeff_Mul()[0] > 0
+    return factor is not None and not factor.has(*_BOUNDED) and factor.as_coeff_Mul()[0] > 0
 
 
 def product(sizes: Iterable[Any]) -> Any:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import fx
 
+from packpass.semantics.limits import NO_LIMITS, Limits
+
 Places = tuple[Any, ...]
 """Coordinates, one per dimension: expressions, or an `Index`."""
 
@@ -132,6 +134,10 @@ class Applied(Term):
     """Does it hold the values of what it reads, perhaps as another dtype?"""
     raises: bool = False
     """May it fail because of what a slot holds?"""
+    op: str = ""
+    """The operation, where ``args`` are all that it is given."""
+    limits: Limits = NO_LIMITS
+    """Between which integers every slot lies."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
