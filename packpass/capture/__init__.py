@@ -39,6 +39,7 @@ from packpass.capture import (
     outgoing,
     p2p,
     python_functions,
+    row_entries,
     sequences,
 )
 from packpass.capture.dynamo import (
@@ -71,7 +72,6 @@ from packpass.capture.state import (
     frame_state,
     note,
 )
-from packpass.capture.watch import watch_items
 from packpass.decisions.records import RefusedError
 from packpass.semantics.names import name_of_target
 
@@ -257,7 +257,7 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
         if out is not None:
             return out
     if current_frame().seeks and function in _READING:
-        watch_items(tx, args)
+        row_entries.watch_items(tx, args)
         lifted.watch(tx, args[0] if args and function is int else None)
     elif current_frame().seeks:
         counts.watch(tx, name_of_target(function), [*args, *kwargs.values()])

@@ -22,12 +22,15 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
+from packpass.capture import sized
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, example
 from packpass.capture.nothing import ensure
 from packpass.capture.region import JUMPS, Region, catches_exceptions
 from packpass.capture.state import current_frame, location_of, refuse
 from packpass.capture.watch import ROWS
 from packpass.capture.ways import MOST, TooMany
+from packpass.semantics import op_of
+from packpass.semantics.pointwise import COMPARISONS
 
 FILLERS = ("NOP", "RESUME", "CACHE")
 
@@ -37,6 +40,16 @@ def is_on_data(value: Any) -> bool:
     if isinstance(value, TensorVariable):
         return True
     return isinstance(value, SymNodeVariable) and bool(free_unbacked_symbols(value.sym_num))
+
+
+def by_numbers(tx: Any, value: Any) -> Any:
+    """``t > 1``, where ``t`` is an entry of a row of sizes and still a tensor, as the comparison of the number that it
+    holds; any other value as it is."""
+    node = value.as_proxy().node if isinstance(value, TensorVariable) else None
+    if node is None or op_of(node) not in COMPARISONS or node.kwargs or not _is_of_row(node):
+        return value
+    sides = sized.numbers_in(tx, node)
+    return value if sides is None else call(tx, getattr(operator, op_of(node)), *sides)
 
 
 def is_assert(tx: Any, jumps_if: bool) -> bool:

@@ -27,6 +27,7 @@ from packpass.capture import (
     plain,
     plain_numbers,
     plain_parts,
+    row_entries,
     row_numbers,
     running,
     shadows,
@@ -51,7 +52,7 @@ from packpass.capture.matrices import with_numbers
 from packpass.capture.origins import needed_for
 from packpass.capture.sequences import documents_of, refuse_use, rows_of_numbers
 from packpass.capture.state import LOOP_MODES, Mode, active, current_frame, location_of, refuse
-from packpass.capture.watch import is_jagged, is_matrix, is_scalar, is_unknown, is_vector, watch_item, watch_list
+from packpass.capture.watch import is_batch, is_jagged, is_matrix, is_scalar, is_unknown, is_vector, watch_list
 from packpass.semantics.names import name_of_target
 from packpass.semantics.reductions import OF_A_ROW
 from packpass.semantics.sizes import OF_MEMORY, TAKING_SIZES
@@ -98,8 +99,13 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
         if name != "tolist" or not (is_vector(tensor) or is_matrix(tensor)):
             return None
         tensor = call(tx, torch.from_numpy, tensor)  # the same numbers, as a list
+    if name == "tolist":
+        row_entries.watch(tx, tensor)
+        listed = row_entries.listed(tx, tensor)
+        if listed is not None:
+            return listed
     if name == "item" and current_frame().seeks and is_scalar(tensor):
-        watch_item(tx, tensor)
+        row_entries.watch_item(tx, tensor)
         lifted.watch(tx, tensor)
     if name == "item":
         flags.watch(tx, tensor)
@@ -215,7 +221,10 @@ def _split(tx: Any, function: Any, tensor: Any, numbers: Any, dim: Any) -> Any:
 def _unbind(tx: Any, tensor: Any = None, dim: Any = None, **kwargs: Any) -> Any:
     """``boundaries.unbind()``: their entries, as going over them gives. ``t, h, w = sizes.unbind()`` has so many."""
     tensor = tensor.realize() if tensor is not None else kwargs.get("input")
-    if not isinstance(tensor, TensorVariable) or code_loops.unpacks(tx) or not (is_vector(tensor) or is_jagged(tensor)):
+    if not isinstance(tensor, TensorVariable) or code_loops.unpacks(tx):
+        return None
+    rows = is_batch(tensor) and (dim is None or (dim.is_python_constant() and dim.as_python_constant() == 0))
+    if not (is_vector(tensor) or is_jagged(tensor) or (rows and not kwargs)):
         return None
     if is_jagged(tensor) and (dim is not None or kwargs):
         return None
@@ -274,6 +283,18 @@ def _sized(name: str, otherwise: Callable[..., Any] | None) -> Callable[..., Any
     return replacement
 
 
+_TYPED = {torch.IntTensor: torch.int32, torch.LongTensor: torch.int64, torch.FloatTensor: torch.float32}
+
+
+def _typed(dtype: torch.dtype) -> Callable[..., Any]:
+    """``torch.LongTensor(numbers)``, which is ``torch.tensor(numbers, dtype=torch.long)``."""
+
+    def replacement(tx: Any, data: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return None if data is None or args or kwargs else joins.tensor(tx, data, dtype=variable(tx, dtype))
+
+    return replacement
+
+
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), joins.cat),
     torch.stack: joins.stack,
@@ -303,6 +324,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.unfold: images.unfold,
     torch.conv2d: images.convolution,
     torch.tensor: joins.tensor,
+    **{function: _typed(dtype) for function, dtype in _TYPED.items()},
     **{function: _shadowed(function) for function in shadows.SHADOWED},
     **{function: _divided(name) for function, name in divisible.FUNCTIONS.items()},
     **{function: _counted(function) for function in counts.FUNCTIONS},

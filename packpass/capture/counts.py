@@ -14,10 +14,10 @@ import torch
 from torch import fx
 
 from packpass._compat import statically_known_true
-from packpass.capture import sized
+from packpass.capture import row_entries, sized
 from packpass.capture.dynamo import ListVariable, SymNodeVariable, TensorVariable, TupleVariable, variable
 from packpass.capture.state import active
-from packpass.capture.watch import is_scalar, watch_item
+from packpass.capture.watch import is_scalar
 from packpass.semantics.sizes import OF_SIZES_ALONE, TAKING_SIZES
 
 _SIZES_ALONE = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)
@@ -46,7 +46,7 @@ def watch(tx: Any, name: str, args: Any) -> None:
     ``torch.zeros(cu[-1])`` does. Torch's fakes fail there as soon as lengths are dynamic."""
 
     def read(tensor: Any) -> Any:
-        watch_item(tx, tensor)
+        row_entries.watch_item(tx, tensor)
         return tensor
 
     for arg in args if name in TAKING_SIZES else ():

@@ -16,6 +16,7 @@ from packpass._compat import hint_of
 from packpass.capture import row_numbers
 from packpass.capture.dynamo import (
     ConstantVariable,
+    SliceVariable,
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
@@ -37,7 +38,7 @@ def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
     mask of a row."""
     if not active.regions:
         return None
-    key = args[0].realize()
+    key = _without_rest(args[0].realize())
     of_row = isinstance(key, TupleVariable) and len(key.items) == 2 and _is_number(key.items[0].realize())
     by_places = chosen(tensor, key.items[1].realize(), dim=1) if of_row else chosen(tensor, key)
     if by_places is not None:
@@ -95,6 +96,7 @@ def places(tx: Any, tensor: Any = None, *args: Any, **kwargs: Any) -> Any:
     if fake.dtype is not torch.bool:
         mask = mask.call_method(tx, "__ne__", [constant(0)], {})
     numbers = _numbers(tx, mask) if is_unknown(fake.shape[0]) else row_numbers.places(tx, mask)
+    numbers = _numbers_in_front(tx, mask) if numbers is None else numbers
     if numbers is None:
         return None
     picked = emit(tx, markers.MASKED, numbers.as_proxy(), mask.as_proxy(), None, None)
@@ -110,6 +112,25 @@ def _numbers(tx: Any, mask: Any) -> Any:
     return wrap_fx_proxy(
         tx, tx.output.create_proxy("call_function", torch.arange, (size.as_proxy(),), {"device": device})
     )
+
+
+def _numbers_in_front(tx: Any, mask: Any) -> Any:
+    """The numbers of the slots of a row that all documents share, ``ids`` where the mask is ``ids == i``; None if there
+    is none."""
+    region, node = active.regions[-1], mask.as_proxy().node
+    while node > region.indices[0]:
+        rows = [n for n in node.all_input_nodes if getattr(n.meta.get("example_value"), "ndim", 0)]
+        if len(rows) != 1 or not slot_by_slot(node):
+            return None
+        (node,) = rows
+    row = tx.output.current_tracer.proxy(node)
+
+    def numbers() -> Any:
+        size = emit(tx, torch.ops.aten.sym_size.int, row, 0).as_proxy()
+        device = {"device": node.meta["example_value"].device}
+        return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", torch.arange, (size,), device))
+
+    return region.in_front(("numbers", node), numbers) if node.meta["example_value"].dim() == 1 else None
 
 
 def _same_length(one: torch.Tensor, other: torch.Tensor, dim: int = 0) -> bool:
@@ -179,9 +200,27 @@ def _cut_alike(tensor: Any, mask: Any) -> bool:
 
 def watch(tx: Any, tensor: Any, key: Any) -> None:
     """Before a loop is looked for: does the program pick from rows by masks?"""
-    entries = _picking(tensor, key.realize())
+    entries = _picking(tensor, _without_rest(key.realize()))
     if entries is not None:
         watch_mask(tx, entries[-1])
+
+
+def _without_rest(key: Any) -> Any:
+    """``mask, :`` and ``mask, ...`` pick as ``mask`` does."""
+    entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else []
+    while len(entries) > 1 and _is_rest(entries[-1]):
+        entries.pop()
+    if not entries or len(entries) == len(key.items) or not isinstance(entries[-1], TensorVariable):
+        return key
+    return entries[0] if len(entries) == 1 else TupleVariable(entries)
+
+
+def _is_rest(entry: Any) -> bool:
+    if isinstance(entry, SliceVariable):
+        return all(part.realize().is_python_constant() for part in entry.items) and entry.as_python_constant() == slice(
+            None
+        )
+    return isinstance(entry, ConstantVariable) and entry.value is Ellipsis
 
 
 def _picking(tensor: Any, key: Any) -> list[Any] | None:

@@ -29,6 +29,7 @@ from packpass.capture import (
     outside,
     places,
     ranges,
+    row_entries,
     running,
     same_numbers,
     sequences,
@@ -48,7 +49,6 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import is_documents, items_of, numbers_of
 from packpass.capture.python_functions import unpacked
 from packpass.capture.state import LOOP_MODES, active
-from packpass.capture.watch import watch_items
 from packpass.capture.watched import TrackedLocals
 
 
@@ -60,7 +60,7 @@ def _jump(original: Callable[[Any, Any], None], jumps_if: bool) -> Callable[[Any
             if outside.settled(self, instruction, jumps_if):
                 return
         if active.frame is not None and active.regions:
-            value = self.stack[-1].realize()
+            value = self.stack[-1] = branches.by_numbers(self, self.stack[-1].realize())
             if branches.is_on_data(value):
                 if instruction.opname.startswith("POP"):
                     self.pop()
@@ -234,7 +234,7 @@ def _slice(original: Any, self: Any, instruction: Any) -> None:
         return
     ends = range(-(instruction.argval if instruction.opname == "BUILD_SLICE" else 2), 0)
     if active.frame is not None and active.frame.seeks:
-        watch_items(self, [self.stack[at] for at in ends])
+        row_entries.watch_items(self, [self.stack[at] for at in ends])
     for at in ends:
         lifted.watch(self, self.stack[at])
         self.stack[at] = lifted.item(self, self.stack[at]) or self.stack[at]

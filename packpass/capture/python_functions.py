@@ -13,7 +13,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols, hint_of
-from packpass.capture import joins, lone, one_by_one, plain, plain_messages, plain_numbers, ranges, watch
+from packpass.capture import joins, lone, one_by_one, plain, plain_messages, plain_numbers, ranges, unbound, watch
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -168,6 +168,9 @@ def _zip(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         found = [_single(tx, a, known[0]) if f is None else f for f, a in zip(found, args, strict=True)]
         known = [f for f in found if f is not None]
     if len(known) != len(found):
+        for value, of_documents in zip(args, found, strict=True):
+            if of_documents is None:
+                unbound.watch(tx, value)
         reason = "zip of a sequence with one entry per document and one of constant length"
         if resumes(tx) and is_noted(location_of(tx)):
             raise leave_to_stock(reason)

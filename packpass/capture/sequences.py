@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from packpass.capture import edges, lone, nothing, plain, plain_nested, plain_parts, sized, watch
+from packpass.capture import arrays, edges, lone, nothing, plain, plain_nested, plain_parts, sized, watch
 from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -29,12 +29,10 @@ from packpass.capture.dynamo import (
     constant,
     current_scope_id,
     emit,
-    example,
     variable,
 )
 from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.matrices import goes_over_rows, is_column, is_single, numbers_of_rows, rows_of
-from packpass.capture.origins import made_from
 from packpass.capture.region import Region
 from packpass.capture.state import (
     Mode,
@@ -54,8 +52,8 @@ if TYPE_CHECKING:
 
 
 def documents_of(tx: Translator, value: Any) -> Any:
-    """``value`` as a sequence over documents, or None: one of ours, a list that a loop over documents has filled, a 1-D
-    integer tensor, a matrix with one row of sizes for each, or a batch of padded rows."""
+    """``value`` as a sequence over documents, or None: one of ours, a list that a loop has filled, a 1-D integer
+    tensor, a matrix with one row of sizes for each, or a batch of padded rows."""
     if is_documents(value):
         active.trace.lent.add(value)
         return value
@@ -63,7 +61,7 @@ def documents_of(tx: Translator, value: Any) -> Any:
     if items is not None:
         return looped_over_again(tx, items)
     if isinstance(value, NumpyNdarrayVariable):
-        return _of_array(tx, value)
+        return arrays.entries_of(tx, value, documents_of)
     if isinstance(value, TensorVariable) and watch.is_matrix(value):
         columns = columns_over_documents(tx, value)
         return rows_of(tx, value) if columns is None else _of_columns(tx, columns, plain.of_vectors)
@@ -113,16 +111,6 @@ def again_by_number(tx: Translator, value: Value, key: Value) -> Any:
         some = not watch.is_unknown(length.sym_num) if isinstance(length, SymNodeVariable) else bool(number_of(length))
         known = number_of(key) == 0 and some and type(items) is CollectedItems and not items.region.skips
     return looped_over_again(tx, items) if known else None
-
-
-def _of_array(tx: Translator, array: Any) -> Any:
-    """The entries of an array of numpy, which are numbers. Those of 32 bits stay such in what is made of them."""
-    if not watch.is_vector(array) or made_from(array.as_proxy().node) is None:
-        return None
-    tensor = call(tx, torch.from_numpy, array)
-    if example(tensor).dtype is torch.int64 and documents_of(tx, tensor) is not None:
-        return call(tx, plain.of_tolist, tensor)
-    raise refuse_use(tx, "going over a numpy array of boundaries, instead of their tolist(),")
 
 
 def columns_over_documents(tx: Translator, matrix: Any) -> list[Any] | None:

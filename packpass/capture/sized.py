@@ -89,6 +89,14 @@ def made_again(tx: Any, node: Any) -> Any:
     return known[node]
 
 
+def numbers_in(tx: Any, node: fx.Node) -> list[Any] | None:
+    """The integers that a call was given, tensors of one as the numbers that they hold; None if it was given something
+    else, or a tensor is changed afterwards."""
+    if not all(type(arg) is int or (_is_integer(arg) and _is_as_it_was(arg)) for arg in node.args):
+        return None
+    return [made_again(tx, arg) for arg in node.args]
+
+
 def _is_made_of_numbers(node: fx.Node) -> bool:
     """Is a tensor of one integer worked out from others, in a way in which 32 bits do not wrap around?"""
     if node.target not in ARITHMETIC or len(node.args) != 2 or not all(map(_is_integer, node.args)):

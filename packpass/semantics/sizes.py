@@ -11,7 +11,7 @@ from packpass._compat import fake_mode_of
 
 _WORDS = """
     arange linspace zeros ones full empty reshape unflatten tile broadcast_to narrow repeat_interleave expand repeat
-    view new_zeros new_ones new_full new_empty
+    view new_zeros new_ones new_full new_empty interpolate
     """
 TAKING_SIZES = frozenset(_WORDS.split())
 """Operations that read their sizes from tensors of one integer, too."""

@@ -58,6 +58,7 @@ from . import (
     leave_row_slots,
     leave_row_windows,
     leave_rows,
+    leave_rows_by_number,
     leave_sequences,
     leave_shifted,
     leave_slices,
@@ -91,7 +92,7 @@ __all__ = [
     "leave_numbers", "leave_offsets", "leave_ordered", "leave_outgoing", "leave_own",
     "leave_pairs", "leave_places", "leave_pooled",
     "leave_pooling", "leave_python", "leave_row_slots", "leave_row_windows", "leave_sums", "leave_tails",
-    "leave_rows", "leave_sequences", "leave_shifted", "leave_slices", "leave_state", "leave_subscripts",
-    "leave_totals",
+    "leave_rows", "leave_rows_by_number", "leave_sequences", "leave_shifted", "leave_slices", "leave_state",
+    "leave_subscripts", "leave_totals",
     "leave_ways", "leave_whiles", "leave_wide", "leave_windows",
 ]  # fmt: skip

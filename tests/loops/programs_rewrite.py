@@ -58,6 +58,7 @@ from . import (
     rewrite_row_slots,
     rewrite_row_windows,
     rewrite_rows,
+    rewrite_rows_by_number,
     rewrite_sequences,
     rewrite_shifted,
     rewrite_slices,
@@ -89,6 +90,6 @@ __all__ = [
     "rewrite_own", "rewrite_pairs",
     "rewrite_places", "rewrite_pooled", "rewrite_pooling", "rewrite_row_slots", "rewrite_row_windows",
     "rewrite_sums", "rewrite_tails",
-    "rewrite_rows", "rewrite_sequences", "rewrite_shifted", "rewrite_slices", "rewrite_slots",
+    "rewrite_rows", "rewrite_rows_by_number", "rewrite_sequences", "rewrite_shifted", "rewrite_slices", "rewrite_slots",
     "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
 ]  # fmt: skip
