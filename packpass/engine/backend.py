@@ -35,9 +35,12 @@ from packpass.decisions.records import Refusal, active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, plain_lengths, skipped
 from packpass.engine.assertions import held_outside
 from packpass.engine.isolated import isolated, rows_of_one_length
+from packpass.engine.numbers_once import read_once
 from packpass.engine.overlap import unless_overlapping
 from packpass.engine.pipeline import Outcome, run_passes
 from packpass.engine.replay import NotReplayable, replay
+from packpass.engine.slice_bounds import check_bounds
+from packpass.engine.unasked import without_questions
 from packpass.engine.unfit import unless_unfit
 from packpass.engine.unpadded import unpadded
 from packpass.engine.verify import copy_graph, verified
@@ -232,6 +235,10 @@ def compile_inner(
     """Hand a graph to the inner backend exactly as ``torch.compile`` would."""
     if settings.inner_backend == "eager":
         return gm.forward
+    read_once(gm.graph)
+    check_bounds(gm.graph)
+    without_questions(gm.graph)
+    gm.recompile()
     if settings.inner_backend == "aot_eager":
         return torch._dynamo.lookup_backend("aot_eager")(gm, list(example_inputs))
     inductor_options = after_autograd.inductor_options(gm, example_inputs, settings, inductor_options)

@@ -28,10 +28,12 @@ _NUMBERS = (bool, int, torch.SymInt)
 def of_one_slot(node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The fake value of a call, made in the fake mode that is on; None if the call has to be run for it.
 
-    Only of integers and booleans, which have no gradient, whose sizes are the same or plainly 1. ``args`` and
-    ``kwargs``: the fake values of the node's arguments.
+    Only of integers and booleans, which have no gradient, whose sizes are the same or plainly 1, and of ``logsumexp``.
+    ``args`` and ``kwargs``: the fake values of the node's arguments.
     """
     name = op_name(node)
+    if name == "logsumexp" and args[0].dtype.is_floating_point:  # whose definition asks whether there is a slot
+        return torch.sum(*args, **kwargs)
     if name not in _KNOWN or kwargs.keys() - {"min", "max", "dim"}:
         return None
     given = [*args, *kwargs.values()]

@@ -163,6 +163,7 @@ def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
     same tensor."""
     given: set[Any] = set()
     named: set[Any] = set()
+    bound = {symbol for node in graph.nodes for symbol in node.meta.get("unbacked_bindings") or ()}
     uses = [(user, whole) for collect, whole in made.rows.items() for user in collect.users]
     for user, whole in sorted(uses, key=lambda use: use[0]):
         written = mutated_after(graph, user, user.next)
@@ -176,7 +177,7 @@ def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
         user.replace_all_uses_with(joined)
         _copy_meta(user, joined)
         sizes = free_unbacked_symbols(example(joined))
-        if sizes & named:  # one size cannot be given the names of two lists' sizes when the graph is traced again
+        if sizes & (named | bound):  # one size cannot be given two names when the graph is traced again
             joined.meta.pop("unbacked_bindings", None)
         named |= sizes
         graph.erase_node(user)
