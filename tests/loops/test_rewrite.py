@@ -23,7 +23,9 @@ THROUGH_INDUCTOR = [
     "jagged_of_rolled", "every_third_token", "halves_the_other_way_round", "gates_behind_a_branch",
     "parts_cut_and_joined", "layer_if_long", "table_for_its_own_size",
     "bfloat16_hidden", "in_place_slice", "three_fields", "chain_of_three", "loss_mask_last_token",
+    "flat_table_between_bounds", "branch_on_a_size", "places_of_a_document",
 ]  # fmt: skip
+OTHERS_THROUGH_INDUCTOR = sorted(PROGRAMS.keys() - {*THROUGH_INDUCTOR})[::25]
 
 
 @pytest.mark.parametrize("prog", EVERY, ids=str)
@@ -86,6 +88,16 @@ def test_through_inductor(name: str) -> None:
     prog = PROGRAMS[name]
     shapes = [s for s in prog.inputs() if s.docs in (1, 3, 4, 7)][:5]
     hold_against_eager(prog, compiled(prog, inner="inductor"), shapes, exact=prog.exact)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS_THROUGH_INDUCTOR)
+def test_others_through_inductor(name: str) -> None:
+    """At two sizes: it lays out, fuses and asks in ways of its own, whatever the program."""
+    fresh()
+    prog = PROGRAMS[name]
+    shapes = [s for s in prog.inputs() if s.docs in (3, 7)][:2] or list(prog.inputs())[:1]
+    hold_against_eager(prog, compiled(prog, inner="inductor"), shapes, exact=False)
 
 
 def test_user_checks_survive() -> None:
