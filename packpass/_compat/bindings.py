@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from packpass._compat.symbolic import free_unbacked_symbols
 
 
@@ -14,6 +12,7 @@ def bindings_of(value: Any, known: Any) -> dict[Any, Any]:
     node): by this, code that traces the graph again knows the sizes that it makes up by the names they have already.
 
     ``known``: symbols that there were before. Only sizes that are such a symbol, of a tensor or a number itself."""
+    import torch
     from torch.fx.experimental.symbolic_shapes import CallMethodKey
     from torch.utils._pytree import SequenceKey
 
