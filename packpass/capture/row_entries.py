@@ -71,4 +71,4 @@ def listed(tx: Any, row: Any) -> Any:
     columns = int(size[0])  # an input of many lengths has dimensions of any size; a list has one length
     entries = [call(tx, operator.getitem, row, constant(k)).realize() for k in range(columns)]
     numbers = [sized.number(tx, entry) for entry in entries]
-    return None if None in numbers else ListVariable(numbers)
+    return None if any(number is None for number in numbers) else ListVariable(numbers)

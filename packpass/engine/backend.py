@@ -101,6 +101,8 @@ class Backend:
         settings = exchanging(gm, outcome, frame, settings)
         if not outcome.loops_left and is_worth_keeping(outcome, frame):
             outcome.react(settings)
+            if capturing and settings.inner_backend != "eager":
+                check_bounds(gm.graph)
             with traced_transaction():  # the inner backend, too, may have Dynamo trace the frame again
                 outcome.commit()
                 agreed = agreement(gm, outcome.rewrites, settings)
@@ -236,7 +238,6 @@ def compile_inner(
     if settings.inner_backend == "eager":
         return gm.forward
     read_once(gm.graph)
-    check_bounds(gm.graph)
     without_questions(gm.graph)
     gm.recompile()
     if settings.inner_backend == "aot_eager":

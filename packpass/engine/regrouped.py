@@ -41,6 +41,8 @@ def by_way_of_one(graph: fx.Graph) -> None:
 
 def regroups(before: Sequence[Any], after: Sequence[Any]) -> bool:
     """Is a reshape more than dimensions that are merged, and others that are divided, as far as sizes are known?"""
+    if any(_same(size, 0) for size in (*before, *after)):
+        return False
     left, right = ([size for size in sizes if not _same(size, 1)] for sizes in (before, after))
     while left and right:
         have, want = left.pop(), right.pop()

@@ -78,6 +78,7 @@ def unknown() -> Any:
         (lambda n: [n, 1, 4], lambda n: [n, 2, 2], False),
         (lambda n: [n, 4, 3], lambda n: [4 * n, 3], False),
         (lambda n: [2, n, 6], lambda n: [2, n, 3, 2], False),
+        (lambda n: [2 * n, 0], lambda n: [n, 0, 4], False),
     ],
 )
 def test_what_regroups(before: Callable[..., list[Any]], after: Callable[..., list[Any]], expected: bool) -> None:
