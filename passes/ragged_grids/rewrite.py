@@ -22,6 +22,7 @@ from passes.refused import Refused
 
 _ops = torch.ops.packpass
 _LENGTH, _OWNERS = _ops.covered_length.default, _ops.segment_ids.default
+_CHECKS = (_ops.check_documents.default, torch._assert_async)
 
 
 def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
@@ -108,14 +109,15 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
 def _totals_first(made: list[fx.Node]) -> None:
     """Numbers of slots that do not depend on others, and whose each slot is, are worked out in front of all that is
     done with slots: the host reads the former, and torch has kernels of its own for both, so that what lies between
-    two of them is compiled by itself."""
+    two of them is compiled by itself. What is checked of sizes stays in front of them."""
     late: set[fx.Node] = set()
     needed: set[fx.Node] = set()
     for node in made:
         if any(n in late or n.target is _LENGTH for n in node.all_input_nodes):
             late.add(node)
     for node in reversed(made):
-        if node not in late and (node.target is _LENGTH or not needed.isdisjoint(node.users)):
+        first_of_all = node.target is _LENGTH or node.target in _CHECKS
+        if node not in late and (first_of_all or not needed.isdisjoint(node.users)):
             needed.add(node)
     owners = [node for node in made if node.target is _OWNERS and needed.issuperset(node.all_input_nodes)]
     front = [*(node for node in made if node in needed), *owners]
