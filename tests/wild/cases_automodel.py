@@ -201,7 +201,7 @@ def automodel_minimax_rope() -> Program:
     "nemo-automodel",
     Verdict.REFUSED,
     breaks=2,
-    codes=["length-branch", "lengths-unknown"],
+    codes=["length-branch"],
     why="a loop over the rows of a batch, each with documents of its own",
 )
 def automodel_document_ids_of_rows() -> Program:
@@ -217,7 +217,7 @@ def automodel_document_ids_of_rows() -> Program:
 @case(
     "nemo-automodel",
     Verdict.REFUSED,
-    codes=["body-not-traceable"],
+    codes=["nested-loops"],
     why="a loop over the rows of a batch, each with documents of its own",
 )
 def automodel_document_ids_of_kimi() -> Program:
