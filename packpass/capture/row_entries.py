@@ -54,9 +54,9 @@ def watch_item(tx: Any, scalar: Any) -> None:
 def watch_items(tx: Any, values: list[Any]) -> None:
     """Values of which some may be such tensors."""
     for value in values:
-        if isinstance(value.realize(), TensorVariable) and vectors.is_scalar(value.realize()):
-            watch(tx, value.realize())
-    vectors.watch_items(tx, values)
+        value = value.realize()
+        if isinstance(value, TensorVariable) and vectors.is_scalar(value):
+            watch_item(tx, value)
 
 
 def listed(tx: Any, row: Any) -> Any:

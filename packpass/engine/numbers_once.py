@@ -17,7 +17,7 @@ from packpass.semantics import effects, example, op_of
 
 def read_once(graph: fx.Graph) -> None:
     """Reads of what is the same for certain become one."""
-    reads = [node for node in graph.nodes if op_of(node) == "item" and isinstance(example(node), torch.SymInt)]
+    reads = [node for node in graph.nodes if isinstance(example(node), torch.SymInt) and op_of(node) == "item"]
     keys: dict[fx.Node, Any] = {}
     first: dict[Any, fx.Node] = {}
     for node in reads if len(reads) > 1 else ():

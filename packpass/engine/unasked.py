@@ -11,15 +11,15 @@ import torch
 from torch import fx
 
 from packpass._compat import free_unbacked_symbols, statically_known_true
-from packpass.semantics import Call, call_of, example
+from packpass.semantics import Call, call_of, example, op_name
 from packpass.semantics.build import Builder, NotBuilt
 
 
 def without_questions(graph: fx.Graph) -> None:
     """Every such call in the words of others."""
     for node in list(graph.nodes):
-        call = call_of(node) if node.op in ("call_function", "call_method") else None
-        dims = _features(call) if call is not None and call.op == "logsumexp" else None
+        call = call_of(node) if op_name(node) == "logsumexp" else None
+        dims = None if call is None else _features(call)
         if call is None or dims is None:
             continue
         build = Builder(graph, before=node, like=call.operands[0].node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -16,18 +17,14 @@ from packpass.semantics.integers import SMALL
 from packpass.semantics.pointwise import DIVIDING
 from passes.ragged_grids.apart import taken_apart
 from passes.ragged_grids.asked import asked_of, follows
+from passes.ragged_grids.looked import expression
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.rules import apply
 from passes.ragged_grids.sizes import DOCUMENT, LAST, Quotient, Remainder, Unknown, placed
 from passes.ragged_grids.terms import (
     Applied,
-    Count,
-    Filled,
-    Index,
     Input,
-    Moved,
     Number,
-    Numbers,
     Piece,
     Read,
     Term,
@@ -140,17 +137,12 @@ def entry(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
     """The expression of an integer of a tensor, at places that are numbers of the document; None if it is not known."""
     if term.dtype not in (torch.int32, torch.int64):
         return None
-    if isinstance(term, Moved):
-        if any(isinstance(where, Index) for where in term.read.at):
-            return None
-        return entry(machine, term.read.of, tuple(placed(where, term.dims, at) for where in term.read.at))
+    return expression(term, at, functools.partial(_of_tensors, machine))
+
+
+def _of_tensors(machine: Machine, term: Term, at: tuple[Any, ...]) -> Any:
     if isinstance(term, Applied):
         return _computed(machine, term, at)
-    if isinstance(term, (Numbers, Number, Filled)):
-        known = type(term.value) is int or isinstance(term.value, sympy.Basic)
-        return placed(sympy.sympify(term.value), term.dims, at) if known else None
-    if isinstance(term, Count):
-        return sympy.expand(term.start + term.step * at[0])
     if not isinstance(term, Input) or len(at) not in (1, 2):
         return None
     ahead = 0 if at[0] == 0 and term.dims[0] == 1 else at[0] - DOCUMENT  # of one row, torch does not ask which
