@@ -35,6 +35,7 @@ from packpass.capture import (
     joined_numbers,
     left_loops,
     lifted,
+    number_lists,
     opcodes,
     outgoing,
     p2p,
@@ -164,6 +165,7 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
         client.frame_starts(self, frame)
         effects.watch_breaks(self)
         exchanges.leave_refused(frame)
+        number_lists.frame_starts(self, frame)
         frame.not_replayable = ""
     if frame is None or frame.mode is Mode.STOCK:
         active.frame = None
@@ -253,6 +255,8 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
     of_python = python_functions.FUNCTIONS.get(function)
     if of_python is not None:
         args = [arg.realize() for arg in args]
+        for arg in args:
+            number_lists.seen(tx, arg)
         out = of_python(tx, args, {name: value.realize() for name, value in kwargs.items()})
         if out is not None:
             return out

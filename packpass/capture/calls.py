@@ -24,6 +24,7 @@ from packpass.capture import (
     joins,
     lifted,
     masked,
+    number_lists,
     plain,
     plain_numbers,
     plain_parts,
@@ -114,6 +115,8 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if name in OF_MEMORY and mode in LOOP_MODES and _is_of_a_list(tensor):
         raise refuse("list-use", f"{name}() of a document: how it lies in memory is not known", location_of(tx))
     if mode is Mode.PROBE:
+        for value in args if name in _METHODS else ():
+            number_lists.seen(tx, value.realize())
         if name == "tolist":
             if is_vector(tensor) or is_matrix(tensor):
                 documents_of(tx, tensor)  # for what it restarts
@@ -184,6 +187,8 @@ def _call_tensor_split(tx: Any, tensor: Any = None, indices: Any = None, dim: An
 
 def watch(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """A function of torch, before a loop is looked for: one that reads numbers from a tensor."""
+    for value in [*args, *kwargs.values()] if function in _FUNCTIONS else ():
+        number_lists.seen(tx, value.realize())
     if function is torch.tensor_split:
         places_of_split(tx, args[1:], kwargs)
     if function is torch.unbind:

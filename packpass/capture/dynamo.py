@@ -94,6 +94,10 @@ from torch._guards import CompileContext
 
 from packpass._compat import statically_known_true
 
+AttrSource: Any = builder.AttrSource
+FloatTensorSource: Any = builder.FloatTensorSource
+"""Where values come from: an attribute; a number of Python of which torch makes a tensor at every call."""
+
 # === Values ==================================================================================================
 
 

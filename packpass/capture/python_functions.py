@@ -13,7 +13,18 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols, hint_of
-from packpass.capture import joins, lone, one_by_one, plain, plain_messages, plain_numbers, ranges, unbound, watch
+from packpass.capture import (
+    joins,
+    lone,
+    number_lists,
+    one_by_one,
+    plain,
+    plain_messages,
+    plain_numbers,
+    ranges,
+    unbound,
+    watch,
+)
 from packpass.capture.dynamo import (
     ListVariable,
     LocalGeneratorObjectVariable,
@@ -171,6 +182,7 @@ def _zip(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         for value, of_documents in zip(args, found, strict=True):
             if of_documents is None:
                 unbound.watch(tx, value)
+                number_lists.watch(tx, value)
         reason = "zip of a sequence with one entry per document and one of constant length"
         if resumes(tx) and is_noted(location_of(tx)):
             raise leave_to_stock(reason)

@@ -107,6 +107,9 @@ class FrameState:
     """Did the user check data outside a captured loop? Then the assertions in the graph are not all Dynamo's own."""
     not_replayable: str = ""
     """Why the loops of this frame must not be replayed although their two iterations are alike."""
+    given: dict[int, dict[str, int]] = dataclasses.field(default_factory=dict)
+    """Lists of numbers that the program is given, and that may be lengths of documents: rank (2 for rows of sizes) ->
+    name of the source -> how many there are, see `packpass.capture.number_lists`."""
     row_sizes: bool = False
     """Is there a loop over rows of sizes? Where there is, the lengths of what else is made of them depend on values."""
     masks: bool = False
@@ -171,6 +174,8 @@ class Trace:
 
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of the frame, before the code assigns to their names."""
+    given: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Source of a list of numbers that the program is given -> the sequence that it is."""
     regions: dict[Any, Region] = dataclasses.field(default_factory=dict)
     """Iterator over documents -> the loop that it drives."""
     lent: set[Any] = dataclasses.field(default_factory=set)

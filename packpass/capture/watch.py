@@ -40,11 +40,12 @@ def vectors(tx: Any, rank: int = 1) -> dict[str, Any]:
         value, argument = node.meta.get("example_value"), node.meta.get("grapharg")
         if isinstance(value, torch.Tensor) and value.dim() == rank and value.dtype in INDEX_DTYPES:
             if argument is not None and argument.source is not None and hint_of(value.shape[0]) != 0:
-                found[_source_name(argument.source)] = value.shape[0]
+                found[source_name(argument.source)] = value.shape[0]
+    found |= current_frame().given.get(rank, {})
     return found
 
 
-def _source_name(source: Any) -> str:
+def source_name(source: Any) -> str:
     return source.name if isinstance(source.name, str) else source.name()  # a method before torch 2.12
 
 
@@ -70,7 +71,7 @@ def batches(tx: Any, sizes: set[int] | None = None, most: int = 0, bounds: bool 
         if rows not in lengths and not (bounds and rows + 1 in lengths):
             continue
         if argument is not None and argument.source is not None:
-            found[_source_name(argument.source)] = value.shape[0]
+            found[source_name(argument.source)] = value.shape[0]
     return found
 
 
@@ -179,7 +180,7 @@ def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
         for source in env.var_to_sources.get(symbol, ()):
             base = getattr(source, "base", None)
             rows = not getattr(source, "idx", 0)  # of a matrix, how many there are, and not how wide they are
-            if base is not None and rows and _source_name(base) in names:
+            if base is not None and rows and source_name(base) in names:
                 if frame.mode is Mode.PROBE:
                     symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
                     frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED

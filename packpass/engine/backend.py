@@ -289,7 +289,6 @@ class _Client:
     def frame_starts(self, tx: Any, frame: FrameState) -> None:
         """A frame of ours is about to be traced."""
         degraded.frame_starts(tx, frame)
-        plain_lengths.note(tx, frame)
         if frame.mode is Mode.STOCK and frame.message_groups and frame.options.agreement:
             leave_messages(tx, frame)
         compiling.begins()
@@ -297,6 +296,7 @@ class _Client:
     def frame_ended(self, tx: Any, frame: FrameState, error: Exception | None) -> None:
         """It was traced, or failed."""
         degraded.frame_ended(tx, frame, error)
+        plain_lengths.note(tx, frame)
         skipped.note_captured(tx, frame, error)
         skipped.note_unseen(tx, frame, error)
         if error is not None:

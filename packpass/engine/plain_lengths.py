@@ -10,17 +10,17 @@ A list of tensors, one for each document, is the same: it is said where there ar
 from __future__ import annotations
 
 import inspect
-import itertools
 import logging
 import math
 import types
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from packpass.capture.state import FrameState, resumes
+from packpass.capture import number_lists
+from packpass.capture.state import FrameState, Mode, resumes
 from packpass.capture.watch import loops_are_sought
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal
@@ -33,29 +33,31 @@ _seen: weakref.WeakKeyDictionary[types.CodeType, dict[str, Any]] = weakref.WeakK
 
 
 def note(tx: Any, frame: FrameState) -> None:
-    """A frame is about to be traced."""
-    if frame.restarts or resumes(tx) or not loops_are_sought(frame):
+    """A frame was traced, or failed."""
+    if resumes(tx) or not loops_are_sought(frame):
         return
-    for text in _changed(tx):
+    known = frame.dynamic_sources if frame.mode is Mode.SYMBOLIC else set()
+    for text in _changed(tx, known):
         reason = f"{text}; loops by it are then one operation for any number of documents"
         location = shorten(tx.f_code.co_filename, tx.f_code.co_firstlineno)
         tell(frame, Refusal(rule="capture", code="python-lengths", reason=reason, location=location))
 
 
-def _changed(tx: Any) -> list[str]:
+def _changed(tx: Any, known: set[str]) -> list[str]:
     """What to say of the arguments that hold other documents than those that the code was compiled for."""
     try:
-        return list(_compared(tx))
+        return list(_compared(tx, known))
     except Exception as error:  # arguments may be anything, and a frame must not fail because they are looked at
         log.debug("lengths are not looked for: %s: %s", type(error).__name__, error)
         return []
 
 
-def _compared(tx: Any) -> Iterator[str]:
-    values = list(_values(tx.f_locals))
-    tensors = [value for _, value in values if isinstance(value, torch.Tensor) and not value.is_nested]
+def _compared(tx: Any, known: set[str]) -> Iterator[str]:
+    values = list(number_lists.values_of(tx.f_locals))
+    tensors = [value for _, _, value in values if isinstance(value, torch.Tensor) and not value.is_nested]
+    sizes = {int(size) for value in tensors for size in value.shape}
     before = _seen.setdefault(tx.f_code, {})
-    for name, value in values:
+    for name, source, value in values:
         again = f"for which torch compiles {tx.f_code.co_name} again and again"
         count = None if name == _positional(tx.f_code) else _tensors(value)
         if count is not None:
@@ -63,11 +65,11 @@ def _compared(tx: Any) -> Iterator[str]:
                 yield f"'{name}' is a list of a tensor for each document, {again}: give it one row and its boundaries"
             before[name] = count
             continue
-        numbers = _numbers(value)
-        fits = numbers is not None and (_fits(numbers, tensors) or _are_rows(numbers, tensors))
+        numbers = number_lists.numbers_of(value)
+        fits = numbers is not None and (number_lists.fits(numbers, sizes) or number_lists.are_rows(numbers, tensors))
         if numbers is None or not (fits or (type(value[0]) is not int and _are_pixels(numbers, tensors))):
             continue
-        if before.get(name, numbers) != numbers:
+        if before.get(name, numbers) != numbers and number_lists.name_of(source) not in known:
             yield (
                 f"'{name}' gives lengths or boundaries of documents as numbers of Python, {again}: give it a tensor, "
                 f"and read that where numbers are needed ({name}.tolist())"
@@ -80,45 +82,12 @@ def _positional(code: types.CodeType) -> str | None:
     return code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else None
 
 
-def _values(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What a function is given, by name; entries of dictionaries by theirs, too."""
-    for name, value in arguments.items():
-        yield name, value
-        if type(value) is dict:
-            yield from ((f"{name}[{key!r}]", entry) for key, entry in value.items())
-
-
 def _tensors(value: Any) -> int | None:
     """How many tensors of one rank a list holds; None if it is another."""
     if type(value) not in (list, tuple) or not value or not all(isinstance(entry, torch.Tensor) for entry in value):
         return None
     ranks = {entry.dim() for entry in value}
     return len(value) if len(ranks) == 1 and ranks != {0} else None
-
-
-def _numbers(value: Any) -> tuple[int, ...] | None:
-    """A list of integers; of rows of sizes, their products."""
-    if type(value) not in (list, tuple) or not value:
-        return None
-    if all(type(entry) is int for entry in value):
-        return tuple(value)
-    rows = all(type(row) in (list, tuple) and row and all(type(n) is int for n in row) for row in value)
-    return tuple(math.prod(row) for row in value) if rows else None
-
-
-def _fits(numbers: tuple[int, ...], tensors: list[torch.Tensor]) -> bool:
-    """May they be lengths of documents in a row of such a size, or boundaries?"""
-    sizes = {int(size) for value in tensors for size in value.shape}
-    if min(numbers) < 0:
-        return False
-    ends = len(numbers) > 1 and numbers[0] == 0 and all(a <= b for a, b in itertools.pairwise(numbers))
-    return sum(numbers) in sizes or (ends and numbers[-1] in sizes)
-
-
-def _are_rows(numbers: tuple[int, ...], tensors: list[torch.Tensor]) -> bool:
-    """May they be lengths of the documents in a padded batch?"""
-    batches = [value.shape for value in tensors if value.dim() > 1 and len(numbers) == value.shape[0]]
-    return min(numbers) >= 0 and any(max(numbers) <= shape[1] for shape in batches)
 
 
 def _are_pixels(products: tuple[int, ...], tensors: list[torch.Tensor]) -> bool:

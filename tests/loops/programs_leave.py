@@ -55,6 +55,7 @@ from . import (
     leave_pooled,
     leave_pooling,
     leave_python,
+    leave_python_lengths,
     leave_row_slots,
     leave_row_windows,
     leave_rows,
@@ -95,4 +96,5 @@ __all__ = [
     "leave_rows", "leave_rows_by_number", "leave_sequences", "leave_shifted", "leave_slices", "leave_state",
     "leave_subscripts", "leave_totals",
     "leave_ways", "leave_whiles", "leave_wide", "leave_windows",
+    "leave_python_lengths",
 ]  # fmt: skip

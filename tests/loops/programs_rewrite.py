@@ -55,6 +55,7 @@ from . import (
     rewrite_places,
     rewrite_pooled,
     rewrite_pooling,
+    rewrite_python_lengths,
     rewrite_row_slots,
     rewrite_row_windows,
     rewrite_rows,
@@ -92,4 +93,5 @@ __all__ = [
     "rewrite_sums", "rewrite_tails",
     "rewrite_rows", "rewrite_rows_by_number", "rewrite_sequences", "rewrite_shifted", "rewrite_slices", "rewrite_slots",
     "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
+    "rewrite_python_lengths",
 ]  # fmt: skip
