@@ -165,7 +165,6 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
         client.frame_starts(self, frame)
         effects.watch_breaks(self)
         exchanges.leave_refused(frame)
-        number_lists.frame_starts(self, frame)
         frame.not_replayable = ""
     if frame is None or frame.mode is Mode.STOCK:
         active.frame = None
@@ -175,6 +174,8 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
         sources = sources | frame.rows
     try:
         with _data(frame), dynamic_sources(sources):
+            if frame is not None:
+                number_lists.frame_starts(self, frame)
             result = original(self, *args, **kwargs)
         if frame is not None:
             client.frame_ended(self, frame, None)
@@ -260,6 +261,7 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
         out = of_python(tx, args, {name: value.realize() for name, value in kwargs.items()})
         if out is not None:
             return out
+    calls.watch_lists(tx, function, args, kwargs)
     if current_frame().seeks and function in _READING:
         row_entries.watch_items(tx, args)
         lifted.watch(tx, args[0] if args and function is int else None)

@@ -100,6 +100,8 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
         if name != "tolist" or not (is_vector(tensor) or is_matrix(tensor)):
             return None
         tensor = call(tx, torch.from_numpy, tensor)  # the same numbers, as a list
+    for value in args if name in _METHODS else ():
+        number_lists.seen(tx, value.realize())
     if name == "tolist":
         row_entries.watch(tx, tensor)
         listed = row_entries.listed(tx, tensor)
@@ -115,8 +117,6 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
     if name in OF_MEMORY and mode in LOOP_MODES and _is_of_a_list(tensor):
         raise refuse("list-use", f"{name}() of a document: how it lies in memory is not known", location_of(tx))
     if mode is Mode.PROBE:
-        for value in args if name in _METHODS else ():
-            number_lists.seen(tx, value.realize())
         if name == "tolist":
             if is_vector(tensor) or is_matrix(tensor):
                 documents_of(tx, tensor)  # for what it restarts
@@ -187,12 +187,16 @@ def _call_tensor_split(tx: Any, tensor: Any = None, indices: Any = None, dim: An
 
 def watch(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """A function of torch, before a loop is looked for: one that reads numbers from a tensor."""
-    for value in [*args, *kwargs.values()] if function in _FUNCTIONS else ():
-        number_lists.seen(tx, value.realize())
     if function is torch.tensor_split:
         places_of_split(tx, args[1:], kwargs)
     if function is torch.unbind:
         _unbind(tx, *args, **kwargs)
+
+
+def watch_lists(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """A function of torch is given lists."""
+    for value in [*args, *kwargs.values()] if function in _FUNCTIONS else ():
+        number_lists.seen(tx, value.realize())
 
 
 def places_of_split(tx: Any, given: list[Any], kwargs: dict[str, Any]) -> Any:

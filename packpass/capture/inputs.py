@@ -19,6 +19,7 @@ from torch import fx
 
 from packpass import markers
 from packpass._options import Options
+from packpass.capture import tensor_lists
 from packpass.capture.dynamo import LocalSource, VariableTracker, attribute, constant, dynamic_sources
 from packpass.capture.state import FrameState, Mode, active, frame_state, react, tracing_error
 from packpass.decisions.records import RefusedError, record
@@ -68,6 +69,8 @@ class GraphView:
 def compile_graph(client: Client, original: Any, self: Any, tx: Any, rv: Any, *args: Any) -> Any:
     """``OutputGraph.compile_and_call_fx_graph``: the graph is complete; add the boundaries if a pass would use them."""
     options = client.options_of(self.compiler_fn)
+    if active.frame is not None:
+        tensor_lists.check_memory(self, rv)
     if options is not None and _by_name(options):
         try:
             found = list(boundary_arguments(self.root_tx.f_locals))

@@ -120,6 +120,17 @@ def as_tuple(entries: list[Any]) -> tuple[Any, ...]:
     return tuple(entries)
 
 
+class Callers(VariableTracker):
+    """A list that the program was given, which the code behind the graph has as it is."""
+
+    def __init__(self, origin: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.origin = origin
+
+    def reconstruct(self, codegen: Any) -> None:
+        codegen(self.origin)
+
+
 class Later(VariableTracker):
     """What ``make``, a function of this module, makes of values of the graph and constants."""
 

@@ -7,30 +7,25 @@ tensor of it at every call, as it does of a float, and that is the input of the 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
 import types
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from packpass.capture import code_loops, plain
+from packpass.capture import code_loops, plain, tensor_lists
 from packpass.capture.dynamo import (
-    AttrSource,
-    FloatTensorSource,
-    GuardBuilder,
     ListVariable,
     TupleVariable,
-    VariableTracker,
     call,
     constant,
-    install_guard,
     variable,
 )
+from packpass.capture.made_inputs import Made, guard, held, made
 from packpass.capture.state import FrameState, Mode, active, current_frame, restart
 from packpass.capture.watch import enter_loop_mode, loops_are_sought, source_name
 from packpass.semantics.binding import example as example_of
@@ -74,40 +69,58 @@ def are_rows(numbers: tuple[int, ...], tensors: list[torch.Tensor]) -> bool:
     return min(numbers) >= 0 and any(max(numbers) <= shape[1] for shape in batches)
 
 
-def name_of(source: str) -> str:
-    """The name of the tensor that torch makes of a list."""
-    return f"___as_tensor({source})"
-
-
 # === Which lists =============================================================================================
 
 
 def seen(tx: Any, value: Any) -> None:
-    """The program uses a list. Is it one of lengths? Then the frame is traced again, with that in mind."""
-    frame = current_frame()
-    if frame.mode is not Mode.PROBE or type(value) not in (ListVariable, TupleVariable) or value.source is None:
+    """The program uses a list. Is it one of lengths, or of documents? Then the frame is traced again, with that in
+    mind."""
+    if type(value) not in (ListVariable, TupleVariable) or value.source is None or current_frame().mode is Mode.STOCK:
         return
-    if not loops_are_sought(frame) or code_loops.unpacks(tx):
+    if not loops_are_sought() or code_loops.unpacks(tx):
         return
     place, arguments = source_name(value.source), tx.output.root_tx.f_locals
-    held = _held(value.source, arguments)
-    numbers = numbers_of(held)
     modules = (name for name, argument in arguments.items() if isinstance(argument, torch.nn.Module))
-    if numbers is None or not is_even(held) or any(place.startswith(f"L[{name!r}]") for name in modules):
-        return  # another list, or a setting
-    before = _before.setdefault(tx.output.root_tx.f_code, {})
-    other = before.setdefault(place, numbers)
+    if any(place.startswith(f"L[{name!r}]") for name in modules):
+        return  # a setting
+    source = value.source
+    value = held(source, arguments)
+    names = names_of(value, place)
+    if names is not None and _are_documents(tx, value, place):
+        _note(value, source, names)
+        enter_loop_mode(tx, (len(value),), rank=_rank(value))
+
+
+def names_of(value: Any, place: str) -> tuple[str, ...] | None:
+    """The names of the inputs that such a list at ``place`` becomes; None if it is another."""
+    kind = tensor_lists.kind_of(value)
+    if kind is not None:
+        return tuple(recipe.sizes.format(place) for recipe in kind.recipes)
+    return (Numbers.sizes.format(place),) if numbers_of(value) is not None and is_even(value) else None
+
+
+def _are_documents(tx: Any, value: Any, place: str) -> bool:
+    """Does a list change from batch to batch, as far as can be seen?"""
+    before = _before.setdefault(tx.output.root_tx.f_code, {}).setdefault(place, len(value))
+    kind, numbers = tensor_lists.kind_of(value), numbers_of(value)
+    if kind is not None or numbers is None:
+        return kind is not None and tensor_lists.are_documents(value, kind, before)
     tensors = _tensors(tx)
-    leading = {int(next((size for size in held.shape if size != 1), 1)) for held in tensors}
-    if fits(numbers, leading) or are_rows(numbers, tensors) or len(other) != len(numbers):
-        frame.given.setdefault(_rank(held), {})[name_of(place)] = len(held)
-        enter_loop_mode(tx, (len(held),), rank=_rank(held))
+    leading = {int(next((size for size in tensor.shape if size != 1), 1)) for tensor in tensors}
+    return fits(numbers, leading) or are_rows(numbers, tensors) or before != len(value)
+
+
+def _note(value: Any, source: Any, names: tuple[str, ...]) -> None:
+    frame = current_frame()
+    frame.list_sources[names[0]] = source
+    frame.given.setdefault(_rank(value), {})[names[0]] = len(value)
+    frame.dynamic_sources |= set(names[1:])
 
 
 def _tensors(tx: Any) -> list[Any]:
     """What the program is given, and what it has looked at of it so far."""
     looked_at = [example_of(node) for node in tx.output.root_tracer.graph.find_nodes(op="placeholder")]
-    values = [*(held for _, _, held in values_of(tx.output.root_tx.f_locals)), *looked_at]
+    values = [*(value for _, _, value in values_of(tx.output.root_tx.f_locals)), *looked_at]
     found = [v for v in values if isinstance(v, torch.Tensor) and not isinstance(v, torch.nn.Parameter)]
     return [v for v in found if not v.is_nested and all(isinstance(size, int) for size in v.shape)]
 
@@ -117,98 +130,67 @@ def watch(tx: Any, value: Any) -> None:
     such a sequence, too."""
     source: Any = getattr(value, "source", None)
     frame = current_frame()
-    held = _held(source, tx.output.root_tx.f_locals)
-    if frame.mode is not Mode.SYMBOLIC or numbers_of(held) is None or not is_even(held):
+    if source is None or frame.mode is not Mode.SYMBOLIC:
         return
-    name = source_name(FloatTensorSource(source))
-    if name not in frame.dynamic_sources:
-        frame.given.setdefault(_rank(held), {})[name] = len(held)
-        frame.dynamic_sources.add(name)
-        raise restart(f"{name} has one entry for each document")
+    value = held(source, tx.output.root_tx.f_locals)
+    names = names_of(value, source_name(source))
+    if names is not None and names[0] not in frame.dynamic_sources:
+        _note(value, source, names)
+        frame.dynamic_sources |= set(names)
+        raise restart(f"{names[0]} has one entry for each document")
 
 
-_before: weakref.WeakKeyDictionary[types.CodeType, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""Code -> source of a list of numbers -> what it held where it was first used."""
+_before: weakref.WeakKeyDictionary[types.CodeType, dict[str, int]] = weakref.WeakKeyDictionary()
+"""Code -> source of a list -> how many entries it had where it was first used."""
 
 
-def _rank(held: Any) -> int:
-    return 1 if type(held[0]) is int else 2
-
-
-def _held(source: Any, arguments: Mapping[str, Any]) -> Any:
-    """What a source that begins with an argument was when the frame began; None for any other."""
-    if not hasattr(source, "base"):
-        return arguments.get(getattr(source, "local_name", ""))
-    within = _held(source.base, arguments)
-    if type(source) is AttrSource:
-        return getattr(within, source.member, None)
-    return within[source.index] if type(within) is dict and source.index in within else None
+def _rank(value: Any) -> int:
+    """Is there one number for each document, or several?"""
+    kind = tensor_lists.kind_of(value)
+    return 1 if type(value[0]) is int or (kind is not None and kind.rows) else 2
 
 
 # === What they are traced as =================================================================================
 
 
-class Lists(dict[Any, Any]):
-    """The values of a frame by their source, as Dynamo keeps them: such lists are sequences over documents."""
-
-    def __init__(self, tx: Any, frame: FrameState) -> None:
-        super().__init__(tx.output.variable_tracker_cache)
-        self.tx, self.names = tx, {name for names in frame.given.values() for name in names} & frame.dynamic_sources
-
-    def get(self, source: Any, default: Any = None) -> Any:
-        of_tensor = FloatTensorSource(source)
-        name = source_name(of_tensor)
-        if name not in self.names:
-            return dict.get(self, source, default)
-        if name not in active.trace.given:
-            active.trace.given[name] = None  # while it is being made
-            active.trace.given[name] = _sequence(self.tx, source, of_tensor)
-        return active.trace.given[name]
-
-
 def frame_starts(tx: Any, frame: FrameState) -> None:
-    """A frame is about to be traced."""
-    if frame.mode is Mode.SYMBOLIC and frame.given:
-        tx.output.variable_tracker_cache = Lists(tx, frame)
+    """A frame is about to be traced: wherever it meets such a list, Dynamo finds a sequence over documents."""
+    for name, source in frame.list_sources.items() if frame.mode is Mode.SYMBOLIC else ():
+        if name in frame.dynamic_sources:
+            own = tx.output.variable_tracker_cache[source] = _sequence(tx, source)
+            active.trace.callers[own] = source
+            active.trace.lent.add(own)  # the caller would see a change
 
 
-class _Tensor(FloatTensorSource):
-    """The tensor of a list, made at every call; torch itself says how for those of floats only."""
+class Numbers(Made):
+    """A tensor of numbers, or of rows of them."""
 
-    def reconstruct(self, codegen: Any) -> None:
-        codegen.append_output(codegen.create_load_python_module(torch))
-        codegen.load_method("as_tensor")
-        codegen(self.base)
-        codegen.call_method(1)
+    module: ClassVar[Any] = torch
+    function = "tensor"
+    sizes = "torch.tensor({0})"
+
+    @staticmethod
+    def shape_of(value: Any) -> tuple[int, ...]:
+        return (len(value),) if type(value[0]) is int else (len(value), len(value[0]))
 
 
-def _sequence(tx: Any, source: Any, of_tensor: Any) -> Any:
-    """The list as a sequence over documents, whose numbers a tensor holds."""
-    value = _held(source, tx.output.root_tx.f_locals)
-    row = torch.as_tensor(value)
-    tensor = VariableTracker.build(tx, row, of_tensor).realize()
-    made = tensor.as_proxy().node
-    made.meta["grapharg"].example_strong_ref = row
-    for node in made.graph.find_nodes(op="placeholder"):
-        argument = node.meta.get("grapharg")
-        if argument is not None and of_tensor in (argument.source, getattr(argument.source, "base", None)):
-            own: Any = _Tensor(source)
-            argument.source = own if node is made else dataclasses.replace(argument.source, base=own)
-    for guard in [guard for guard in tx.output.guards if guard.originating_source == of_tensor]:
-        tx.output.guards.inner.remove(guard)
-        guard.create_fn = functools.partial(_matches, **guard.create_fn.keywords)
-        tx.output.guards.inner.add(guard)
-    install_guard(source.make_guard(GuardBuilder.TYPE_MATCH))
-    if row.dim() == 2:
-        made = call(tx, plain.of_rows, tensor, constant(row.shape[1]))
+def _sequence(tx: Any, source: Any) -> Any:
+    """The list as a sequence over documents, whose numbers, or slots, a tensor holds."""
+    value = held(source, tx.output.root_tx.f_locals)
+    kind = tensor_lists.kind_of(value)
+    if kind is not None:
+        return tensor_lists.sequence(tx, source, value, kind)
+    columns = None if type(value[0]) is int else len(value[0])
+    guard(source, functools.partial(_is_like, kind=type(value), columns=columns))
+    if columns is not None:
+        numbers = call(tx, plain.of_rows, made(tx, Numbers(source), value), constant(columns))
     else:
-        made = call(tx, plain.of_tolist, tensor)
-    return made if type(value) is list else call(tx, plain.listed, made, variable(tx, tuple))
+        numbers = tensor_lists.lengths_of_documents(tx, source, value, Numbers)
+    return numbers if type(value) is list else call(tx, plain.listed, numbers, variable(tx, tuple))
 
 
-def _matches(self: Any, guard: Any, value: Any) -> None:
-    """``TENSOR_MATCH`` of tensors that are made for a guard, and gone after it: the next one may lie where the last one
-    was, which is not to say that they are the same."""
-    GuardBuilder.TENSOR_MATCH(self, guard, value)
-    self.no_tensor_aliasing_names.pop()
-    self.no_tensor_aliasing_guard_managers.pop()
+def _is_like(value: Any, kind: Any, columns: int | None) -> bool:
+    """Is it a list of numbers, or of rows of so many?"""
+    if type(value) is not kind or not value or (type(value[0]) is int) != (columns is None):
+        return False
+    return numbers_of(value) is not None and (columns is None or all(len(row) == columns for row in value))

@@ -39,6 +39,24 @@ def of_split(x: Any, lengths: Any, dim: Any) -> Any:
     return parts
 
 
+def of_row(x: Any, lengths: Any, kind: Any) -> Any:
+    """A list of tensors of which ``x`` is made, and that are as long as that."""
+    parts = of_split(x, lengths, 0)
+    parts.kind = kind
+    return parts
+
+
+def of_shapes(x: Any, sizes: Any, shape: Any, kind: Any) -> Any:
+    """A list of tensors whose numbers are all in ``x``; ``sizes``: of each, ``shape``: what all of them share."""
+    own = sizes.clone()
+    parts = of_split(x, of_tolist(own.prod(1)), 0)
+
+    def get(i: Any) -> Any:
+        return parts.get(i).view([own[i][c].item() if size is None else size for c, size in enumerate(shape)])
+
+    return Documents(parts.length, get, kind)
+
+
 def of_tensor_split(x: Any, places: Any, dim: Any) -> Any:
     """``torch.tensor_split(x, places, dim)``, where ``places`` is the ``tolist()`` of a tensor: the first document
     begins with the tensor, and the last ends with it. Each is what a slice is, for places that fall and negative ones,

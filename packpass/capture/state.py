@@ -110,6 +110,8 @@ class FrameState:
     given: dict[int, dict[str, int]] = dataclasses.field(default_factory=dict)
     """Lists of numbers that the program is given, and that may be lengths of documents: rank (2 for rows of sizes) ->
     name of the source -> how many there are, see `packpass.capture.number_lists`."""
+    list_sources: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """The same names -> the sources of the lists."""
     row_sizes: bool = False
     """Is there a loop over rows of sizes? Where there is, the lengths of what else is made of them depend on values."""
     masks: bool = False
@@ -174,8 +176,10 @@ class Trace:
 
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of the frame, before the code assigns to their names."""
-    given: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Source of a list of numbers that the program is given -> the sequence that it is."""
+    callers: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """A sequence that is a list of the caller's -> where that comes from."""
+    lengths: list[tuple[Any, Any, Any]] = dataclasses.field(default_factory=list)
+    """Source of such a list, what it is now, and the list of its lengths."""
     regions: dict[Any, Region] = dataclasses.field(default_factory=dict)
     """Iterator over documents -> the loop that it drives."""
     lent: set[Any] = dataclasses.field(default_factory=set)

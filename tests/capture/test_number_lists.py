@@ -114,6 +114,108 @@ def test_a_list_that_is_written_to_stays_the_callers() -> None:
         assert given == []
 
 
+# === Lists of tensors ========================================================================================
+
+
+def parts(*lengths: int) -> list[Tensor]:
+    return [torch.randn(n, 3) for n in lengths]
+
+
+def summed(parts: Any) -> Tensor:
+    return torch.stack([part.sum(0) for part in parts])
+
+
+def test_a_graph_for_all_lists_of_tensors() -> None:
+    run = Compiled(summed)
+    for lengths in ([3, 5], [4, 4, 2], [6, 1, 1, 7], [2, 2], [5] * 40):
+        run(parts(*lengths))
+    assert run.graphs == 1
+    assert run.report.rewrites
+    assert not run.report.refusals
+
+
+def test_as_many_tensors_of_one_shape_stay_as_they_are() -> None:
+    def largest(parts: Any) -> Tensor:
+        return torch.stack([part.amax(0) for part in parts])
+
+    run = Compiled(largest)
+    for n in (3, 5, 3):
+        run(parts(n, n, n))
+    assert not run.report.rewrites
+    assert not run.report.refusals
+
+
+def patches(images: list[Tensor]) -> Tensor:
+    out = []
+    for image in images:
+        c, h, w = image.shape
+        cut = image.view(c, h // 2, 2, w // 2, 2).permute(1, 3, 2, 4, 0)
+        out.append(cut.reshape(h // 2 * (w // 2), 4 * c))
+    return torch.cat(out)
+
+
+def test_images_of_several_sizes() -> None:
+    """They may be levels of features, too, of which there are always as many; seen at the second batch."""
+    run = Compiled(patches)
+    for sizes in ([(2, 4), (4, 2)], [(4, 4), (2, 2), (6, 2)], [(8, 2)], [(2, 2), (2, 6)], [(4, 6)] * 5):
+        run([torch.randn(3, h, w) for h, w in sizes])
+    assert any(rewrite.rule == "ragged_grids" for rewrite in run.report.rewrites)
+    assert run.graphs == 3  # one of them for a single image
+
+
+ANOTHER: dict[str, Callable[[], Any]] = {
+    "one tensor": lambda: parts(4),
+    "one slot": lambda: parts(1),
+    "a tuple": lambda: tuple(parts(2, 3, 4)),
+    "other features": lambda: [torch.randn(n, 5) for n in (2, 3)],
+    "doubles": lambda: [part.double() for part in parts(2, 3, 4)],
+    "other ranks": lambda: [torch.randn(2, 3), torch.randn(3, 2, 3).sum(0)],
+    "gradients": lambda: [part.requires_grad_() for part in parts(2, 3, 4)],
+    "a gradient": lambda: [part.requires_grad_(i == 1) for i, part in enumerate(parts(2, 3, 4))],
+    "parameters": lambda: [torch.nn.Parameter(part) for part in parts(2, 3)],
+    "columns": lambda: [part.t().contiguous().t() for part in parts(2, 3, 4)],
+    "a tensor": lambda: torch.randn(4, 2, 3),
+}
+
+
+@pytest.mark.parametrize("make", ANOTHER.values(), ids=ANOTHER)
+def test_other_lists_of_tensors_behind_the_first(make: Callable[[], Any]) -> None:
+    run = Compiled(summed)
+    for given in (parts(3, 5), make(), parts(2, 1, 2), make()):
+        run(given)
+
+
+def multiplied(first: list[Tensor], second: list[Tensor]) -> Tensor:
+    return torch.cat([a * b for a, b in zip(first, second)])
+
+
+def test_two_lists_of_other_lengths() -> None:
+    """Documents of one slot are taken for as many as the other list has."""
+    run = Compiled(multiplied)
+    for first, second in (((3, 5), (3, 5)), ((2, 2, 4), (2, 2, 4)), ((3, 1), (3, 4)), ((1, 1, 2), (5, 1, 2))):
+        run(parts(*first), parts(*second))
+
+
+def test_gradients_reach_the_tensors() -> None:
+    run = torch.compile(summed, backend=packpass.backend, options={"packpass.inner_backend": "aot_eager"})
+    for lengths in ([3, 5], [2, 2, 4]):
+        given = [part.requires_grad_() for part in parts(*lengths)]
+        (run(given) * torch.arange(3.0)).sum().backward()
+        for part in given:
+            torch.testing.assert_close(part.grad, torch.arange(3.0).expand_as(part))
+
+
+def test_views_of_what_is_written_to() -> None:
+    def zeroed(row: Tensor, parts: list[Tensor]) -> Tensor:
+        row.zero_()
+        return torch.stack([part.sum(0) for part in parts])
+
+    run = Compiled(zeroed)
+    for lengths in ([3, 5], [2, 2, 4]):
+        row = torch.randn(sum(lengths), 3)
+        assert not run.run(row, list(row.split(lengths))).any()
+
+
 def test_settings_are_constants() -> None:
     class Model(torch.nn.Module):
         widths = (4, 6)

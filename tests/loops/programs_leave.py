@@ -67,6 +67,7 @@ from . import (
     leave_subscripts,
     leave_sums,
     leave_tails,
+    leave_tensor_lists,
     leave_totals,
     leave_ways,
     leave_whiles,
@@ -96,5 +97,5 @@ __all__ = [
     "leave_rows", "leave_rows_by_number", "leave_sequences", "leave_shifted", "leave_slices", "leave_state",
     "leave_subscripts", "leave_totals",
     "leave_ways", "leave_whiles", "leave_wide", "leave_windows",
-    "leave_python_lengths",
+    "leave_python_lengths", "leave_tensor_lists",
 ]  # fmt: skip

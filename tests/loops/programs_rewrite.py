@@ -67,6 +67,7 @@ from . import (
     rewrite_subscripts,
     rewrite_sums,
     rewrite_tails,
+    rewrite_tensor_lists,
     rewrite_totals,
     rewrite_ways,
     rewrite_whiles,
@@ -93,5 +94,5 @@ __all__ = [
     "rewrite_sums", "rewrite_tails",
     "rewrite_rows", "rewrite_rows_by_number", "rewrite_sequences", "rewrite_shifted", "rewrite_slices", "rewrite_slots",
     "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
-    "rewrite_python_lengths",
+    "rewrite_python_lengths", "rewrite_tensor_lists",
 ]  # fmt: skip

@@ -1,0 +1,83 @@
+"""Look-alikes of documents that a program is given as a list of tensors."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .harness import leave
+from .rewrite_tensor_lists import split
+
+listed: Any = functools.partial(leave, "f[T,3] cu", wrap=split, tail=False, min_len=1)
+
+
+def written(x: Tensor, cu: Tensor) -> tuple[list[Tensor]]:
+    return ([part.detach().clone() for part in split(x, cu)[0]],)
+
+
+@leave("f[T,3] cu", wrap=written, tail=False, min_len=1, must_refuse=True, why="the caller's tensors are written to")
+def parts_are_written_to(parts: list[Tensor]) -> Tensor:
+    for part in parts:
+        part[0] = 1.0
+    return torch.cat(parts)
+
+
+@leave("f[T,3] cu", wrap=written, tail=False, min_len=1, must_refuse=True, why="the caller's tensors are written to")
+def parts_are_scaled(parts: list[Tensor]) -> Tensor:
+    out = torch.stack([part.sum(0) for part in parts])
+    for part in parts:
+        part.mul_(2)
+    return out
+
+
+@listed(must_refuse=True, why="the caller gets its own tensor back")
+def the_first_as_it_is(parts: list[Tensor]) -> Any:
+    return parts[0], torch.cat([part * 2 for part in parts])
+
+
+@listed(must_refuse=True, why="the caller gets parts of its own tensors back")
+def parts_of_the_callers(parts: list[Tensor]) -> list[Tensor]:
+    return [part[1:] for part in parts]
+
+
+@listed()
+def the_list_itself(parts: list[Tensor]) -> Any:
+    return parts, torch.cat([part * 2 for part in parts])
+
+
+@listed(must_refuse=True, why="the caller sees what is added to its list")
+def a_list_that_grows(parts: list[Tensor]) -> Tensor:
+    parts.append(parts[0] * 2)
+    return torch.cat([part * 3 for part in parts])
+
+
+def mixed(x: Tensor, cu: Tensor) -> tuple[list[Tensor]]:
+    return ([part.double() if i else part for i, part in enumerate(split(x, cu)[0])],)
+
+
+@leave("f[T,3] cu", wrap=mixed, tail=False, min_len=1)
+def several_dtypes(parts: list[Tensor]) -> Tensor:
+    return torch.stack([part.sum(0).float() for part in parts])
+
+
+@leave("f[T,3] cu", wrap=lambda x, cu: ([x[:-1].clone(), x.clone(), torch.cat([x, x])],))
+class LevelsOfFeatures(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+
+    def forward(self, levels: list[Tensor]) -> Tensor:
+        return sum((layer(level).sum(0) for layer, level in zip(self.layers, levels)), torch.zeros(3))
+
+
+def other_lengths(x: Tensor, cu: Tensor) -> tuple[Any, ...]:
+    parts = split(x, cu)[0]
+    return parts, [part[:1].clone() if i % 2 else part.clone() for i, part in enumerate(parts)]
+
+
+@leave("f[T,3] cu", wrap=other_lengths, tail=False, min_len=1)
+def lists_of_other_lengths(parts: list[Tensor], more: list[Tensor]) -> Tensor:
+    return torch.cat([part * other for part, other in zip(parts, more)])
