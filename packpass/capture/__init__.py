@@ -35,6 +35,7 @@ from packpass.capture import (
     joined_numbers,
     left_loops,
     lifted,
+    made_inputs,
     number_lists,
     opcodes,
     outgoing,
@@ -357,6 +358,12 @@ def _groups(client: Client) -> list[Group]:
             "hands cu_seqlens to the passes where the model itself does not use it",
             (_hook(OutputGraph, "compile_and_call_fx_graph", "self tx rv root", graph, gated=False),),
             check=_arguments_problem,
+        ),
+        Group(
+            "list-inputs",
+            "makes lists of numbers or tensors, one for each document, inputs of one graph for any number of them",
+            (),
+            check=made_inputs.problem,
         ),
         Group("p2p", "captures isend and irecv inside a loop over documents", (), check=p2p.problem),
     ]

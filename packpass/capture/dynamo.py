@@ -94,8 +94,8 @@ from torch._guards import CompileContext
 
 from packpass._compat import statically_known_true
 
-AttrSource: Any = builder.AttrSource
-FloatTensorSource: Any = builder.FloatTensorSource
+AttrSource: Any = getattr(builder, "AttrSource", None)
+FloatTensorSource: Any = getattr(builder, "FloatTensorSource", object)
 """Where values come from: an attribute; a number of Python of which torch makes a tensor at every call."""
 
 # === Values ==================================================================================================

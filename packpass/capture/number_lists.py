@@ -25,6 +25,7 @@ from packpass.capture.dynamo import (
     constant,
     variable,
 )
+from packpass.capture.hooks import group_is_on
 from packpass.capture.made_inputs import Made, guard, held, made
 from packpass.capture.state import FrameState, Mode, active, current_frame, restart
 from packpass.capture.watch import enter_loop_mode, loops_are_sought, source_name
@@ -77,7 +78,7 @@ def seen(tx: Any, value: Any) -> None:
     mind."""
     if type(value) not in (ListVariable, TupleVariable) or value.source is None or current_frame().mode is Mode.STOCK:
         return
-    if not loops_are_sought() or code_loops.unpacks(tx):
+    if not loops_are_sought() or not group_is_on("list-inputs") or code_loops.unpacks(tx):
         return
     place, arguments = source_name(value.source), tx.output.root_tx.f_locals
     modules = (name for name, argument in arguments.items() if isinstance(argument, torch.nn.Module))
@@ -130,7 +131,7 @@ def watch(tx: Any, value: Any) -> None:
     such a sequence, too."""
     source: Any = getattr(value, "source", None)
     frame = current_frame()
-    if source is None or frame.mode is not Mode.SYMBOLIC:
+    if source is None or frame.mode is not Mode.SYMBOLIC or not group_is_on("list-inputs"):
         return
     value = held(source, tx.output.root_tx.f_locals)
     names = names_of(value, source_name(source))

@@ -117,6 +117,16 @@ def _loop(program: Callable[..., Tensor], empty: bool = False) -> Outcome:
     return _judge(report, "vectorize_segments", right)
 
 
+def _lists() -> Outcome:
+    """Lists of several numbers of documents, right for all of them."""
+    torch.manual_seed(0)
+    batches = [(list(torch.randn(sum(n), 3).split(n)), n) for n in ([3, 4, 5], [2, 1, 4, 2, 3], [6, 6])]
+    report = explain(programs.lengths_loop, options=OPTIONS)(*batches[0])
+    compiled = torch.compile(programs.lengths_loop, backend=backend, options=dict(OPTIONS), fullgraph=True)
+    right = all(torch.equal(compiled(*batch), programs.lengths_loop(*batch)) for batch in batches)
+    return _judge(report, "vectorize_segments", right)
+
+
 def _shift() -> Outcome:
     """A fix: the results are not eager's, but those of the documents one by one."""
     ids, cu = torch.arange(1, 13)[None], _boundaries(3, 4, 5)
@@ -193,6 +203,7 @@ CANARIES: tuple[Canary, ...] = (
     Canary("transposed body", _LOOPS, lambda: _loop(programs.transposed_loop)),
     Canary("continue in the body", _LOOPS, lambda: _loop(programs.skipping_loop, empty=True)),
     Canary("carried state is refused", _LOOPS, _refused),
+    Canary("documents in lists", ("list-inputs",), _lists, needs=_LOOPS),
     Canary("shift, unread boundaries", ("boundary-inputs",), _shift),
     Canary("late read in a backward", ("late-reads",), _late_read),
     Canary("messages in a loop", ("p2p",), _messages, needs=_LOOPS),

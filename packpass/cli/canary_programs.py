@@ -37,6 +37,11 @@ def list_loop(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
+def lengths_loop(parts: list[Tensor], lengths: list[int]) -> Tensor:
+    """Documents that come as a list of tensors, beside their lengths as numbers of Python."""
+    return torch.cat([part.flip(0) * n for part, n in zip(parts, lengths)])
+
+
 def written_loop(x: Tensor, cu: Tensor) -> Tensor:
     """One slot of every document, at an index that is data."""
     labels = torch.roll(x, -1, 0)

@@ -30,6 +30,8 @@ CONSEQUENCES: dict[str, str] = {
     "neither side sees the loops and boundaries of the other",
     "boundary-inputs": "a naive shift is not fixed where the code does not read cu_seqlens: every document's end gets "
     "the next one's token (packpass.packed(x, cu_seqlens) declares it)",
+    "list-inputs": "lengths, sizes and documents that come as lists of Python are constants: another graph for every "
+    "batch, as under stock torch.compile",
     "p2p": "a loop that sends messages between ranks runs document by document, with its own messages for each",
 }
 """Hook group -> what its absence means for a model."""

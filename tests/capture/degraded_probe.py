@@ -26,6 +26,7 @@ import passes  # noqa: F401
 # Canaries that a case runs: all where nothing is captured, which is quick; else those of its group and another one.
 SHIFT, LATE, MESSAGES = "shift, unread boundaries", "late read in a backward", "messages in a loop"
 SOME = {"late-reads": (LATE, SHIFT), "boundary-inputs": (SHIFT, LATE), "p2p": (MESSAGES, LATE)}
+SOME["list-inputs"] = ("documents in lists", SHIFT)
 
 
 def loop(x: Tensor, cu: Tensor) -> Tensor:
@@ -66,10 +67,12 @@ def dead(*names: str) -> Callable[[], None]:
     """Hooks that install and are never called, as where a torch kept a name and uses another one."""
 
     def patch() -> None:
-        from packpass.capture import hooks, p2p
+        from packpass.capture import hooks, number_lists, p2p
 
         if not names or "p2p" in names:  # it has no hook of its own
             p2p.call_function = lambda *args: None
+        if not names or "list-inputs" in names:
+            number_lists.seen = lambda *args: None
         original = hooks.install_group
 
         def install(group: Any, off: Any) -> None:
@@ -95,8 +98,8 @@ def misfit() -> None:
 
 
 CASES: dict[str, Callable[[], None]] = {
-    **{f"off {g}": off(g) for g in ("gate", "symbolic-loops", "late-reads", "boundary-inputs", "p2p")},
-    **{f"dead {g}": dead(g) for g in ("symbolic-loops", "late-reads", "boundary-inputs", "p2p")},
+    **{f"off {g}": off(g) for g in ("gate", "symbolic-loops", "late-reads", "boundary-inputs", "list-inputs", "p2p")},
+    **{f"dead {g}": dead(g) for g in ("symbolic-loops", "late-reads", "boundary-inputs", "list-inputs", "p2p")},
     "dead all": dead(),
     "misfit symbolic-loops": misfit,
 }

@@ -58,7 +58,7 @@ CASES: dict[str, Callable[[], None]] = {
     "signature": _signature,
     "gate": _gate,
     "symbolic-loops off": _off("symbolic-loops"),
-    "gate off": _off("gate, symbolic-loops, late-reads, boundary-inputs"),
+    "gate off": _off("gate, symbolic-loops, late-reads, boundary-inputs, list-inputs"),
 }
 
 

@@ -26,7 +26,7 @@ from packpass.engine.missing import CONSEQUENCES, warn_about
 
 ROOT = Path(__file__).resolve().parents[2]
 EAGER = {"packpass.inner_backend": "eager"}
-GROUPS = ("gate", "symbolic-loops", "late-reads", "boundary-inputs", "p2p")
+GROUPS = ("gate", "symbolic-loops", "late-reads", "boundary-inputs", "list-inputs", "p2p")
 LOOPS = [c.name for c in CANARIES if "symbolic-loops" in (*c.proves, *c.needs)]
 
 
@@ -77,6 +77,7 @@ def test_every_canary_can_fail() -> None:
         ("late-reads", ["late read in a backward"]),
         ("boundary-inputs", ["shift, unread boundaries"]),
         ("p2p", ["messages in a loop"]),
+        ("list-inputs", ["documents in lists"]),
     ],
 )
 def test_canaries_of_a_group_fail_without_it_and_the_others_do_not(how: str, group: str, canaries: list[str]) -> None:

@@ -66,7 +66,9 @@ def test_no_target_is_listed_twice() -> None:
 
 def test_states() -> None:
     states = {state.name: state for state in capture.hook_states()}
-    assert list(states) == list(GROUPS) == ["gate", "symbolic-loops", "late-reads", "boundary-inputs", "p2p"]
+    assert list(states) == list(GROUPS) == [
+        "gate", "symbolic-loops", "late-reads", "boundary-inputs", "list-inputs", "p2p",
+    ]  # fmt: skip
     for state in states.values():
         assert (state.state, state.reason) == ("on", "")
         assert len(state.purpose) > 20

@@ -100,7 +100,10 @@ def test_without_canaries_no_group_is_shown_as_on(capsys: pytest.CaptureFixture[
 # === A group is on only if its canaries were rewritten =======================================================
 
 
-@pytest.mark.parametrize("group", ["gate", "symbolic-loops", "late-reads", "boundary-inputs", "p2p"])
+NEEDING = ("list-inputs", "p2p")
+
+
+@pytest.mark.parametrize("group", ["gate", "symbolic-loops", "late-reads", "boundary-inputs", "list-inputs", "p2p"])
 def test_one_canary_that_fails_breaks_its_group(
     group: str, canaries: dict[str, Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,10 +112,11 @@ def test_one_canary_that_fails_breaks_its_group(
     canaries[last] = Outcome("failed", "not rewritten", last)
     status, states = doctor(capsys)
     assert (status, states["canaries"][last], states["capture hooks"][group]) == (1, "broken", "broken")
-    others = {name: state for name, state in states["capture hooks"].items() if name not in (group, "p2p")}
+    others = {name: state for name, state in states["capture hooks"].items() if name not in (group, *NEEDING)}
     assert set(others.values()) == {"on"}
-    # Without the loops nothing is known about messages in them.
-    assert states["capture hooks"]["p2p"] == {"p2p": "broken", "symbolic-loops": "unproven"}.get(group, "on")
+    # Without the loops nothing is known about messages and lists in them.
+    for name in NEEDING:
+        assert states["capture hooks"][name] == {name: "broken", "symbolic-loops": "unproven"}.get(group, "on")
 
 
 def test_a_skipped_canary_proves_nothing(canaries: dict[str, Outcome], capsys: pytest.CaptureFixture[str]) -> None:
