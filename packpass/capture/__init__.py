@@ -257,8 +257,7 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
     of_python = python_functions.FUNCTIONS.get(function)
     if of_python is not None:
         args = [arg.realize() for arg in args]
-        for arg in args:
-            number_lists.seen(tx, arg)
+        number_lists.seen_together(tx, function, args)
         out = of_python(tx, args, {name: value.realize() for name, value in kwargs.items()})
         if out is not None:
             return out

@@ -100,7 +100,7 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
         if name != "tolist" or not (is_vector(tensor) or is_matrix(tensor)):
             return None
         tensor = call(tx, torch.from_numpy, tensor)  # the same numbers, as a list
-    for value in args if name in _METHODS else ():
+    for value in args if name in _SPLITS else ():
         number_lists.seen(tx, value.realize())
     if name == "tolist":
         row_entries.watch(tx, tensor)
@@ -195,7 +195,7 @@ def watch(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> No
 
 def watch_lists(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """A function of torch is given lists."""
-    for value in [*args, *kwargs.values()] if function in _FUNCTIONS else ():
+    for value in [*args, *kwargs.values()] if function in _OF_LISTS else ():
         number_lists.seen(tx, value.realize())
 
 
@@ -344,6 +344,13 @@ _BOTH = (
     torch.split, torch.tensor_split, torch.unbind, torch.roll, torch.masked_select, torch.nonzero,
     torch.argwhere, torch.index_select,
 )  # fmt: skip
+_SPLITS = ("split", "split_with_sizes", "tensor_split")
+_OF_LISTS = frozenset({
+    torch.split, torch.functional.split, torch.tensor_split, torch.tensor, *_TYPED, torch.cat, torch.concat,
+    torch.concatenate, torch.stack, torch.hstack, torch.vstack, torch.row_stack, torch._C._nn.pad_sequence,
+    builtins.len, builtins.sum, builtins.max, builtins.min,
+})  # fmt: skip
+"""Functions whose lists may be lengths of documents, or documents. (Others are given sizes in lists.)"""
 _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": subscripts.get_item,
     "__setitem__": subscripts.set_item,

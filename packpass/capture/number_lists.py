@@ -8,6 +8,7 @@ tensor of it at every call, as it does of a float, and that is the input of the 
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import math
 import types
@@ -28,7 +29,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.hooks import group_is_on
 from packpass.capture.made_inputs import Made, guard, held, made
 from packpass.capture.state import FrameState, Mode, active, current_frame, restart
-from packpass.capture.watch import enter_loop_mode, loops_are_sought, source_name
+from packpass.capture.watch import enter_loop_mode, loop_ahead, loops_are_sought, source_name
 from packpass.semantics.binding import example as example_of
 
 
@@ -73,9 +74,27 @@ def are_rows(numbers: tuple[int, ...], tensors: list[torch.Tensor]) -> bool:
 # === Which lists =============================================================================================
 
 
-def seen(tx: Any, value: Any) -> None:
+def seen_together(tx: Any, function: Any, args: list[Any]) -> None:
+    """A function of Python is given lists. Beside layers, of which there are always as many, they are no documents."""
+    if not any(map(_is_module, args)):
+        for arg in args:
+            seen(tx, arg, function in _GOING_OVER)
+
+
+_GOING_OVER = frozenset({zip, enumerate, map, iter, reversed})
+"""Functions that hand on the entries of a list."""
+
+
+def _is_module(value: Any) -> bool:
+    try:
+        return issubclass(value.python_type(), torch.nn.Module)
+    except NotImplementedError:
+        return False
+
+
+def seen(tx: Any, value: Any, gone_over: bool = False) -> None:
     """The program uses a list. Is it one of lengths, or of documents? Then the frame is traced again, with that in
-    mind."""
+    mind. ``gone_over``: in a loop, perhaps."""
     if type(value) not in (ListVariable, TupleVariable) or value.source is None or current_frame().mode is Mode.STOCK:
         return
     if not loops_are_sought() or not group_is_on("list-inputs") or code_loops.unpacks(tx):
@@ -87,7 +106,7 @@ def seen(tx: Any, value: Any) -> None:
     source = value.source
     value = held(source, arguments)
     names = names_of(value, place)
-    if names is not None and _are_documents(tx, value, place):
+    if names is not None and _are_documents(tx, value, place, gone_over or loop_ahead(tx)):
         _note(value, source, names)
         enter_loop_mode(tx, (len(value),), rank=_rank(value))
 
@@ -100,15 +119,23 @@ def names_of(value: Any, place: str) -> tuple[str, ...] | None:
     return (Numbers.sizes.format(place),) if numbers_of(value) is not None and is_even(value) else None
 
 
-def _are_documents(tx: Any, value: Any, place: str) -> bool:
+def _are_documents(tx: Any, value: Any, place: str, gone_over: bool) -> bool:
     """Does a list change from batch to batch, as far as can be seen?"""
     before = _before.setdefault(tx.output.root_tx.f_code, {}).setdefault(place, len(value))
     kind, numbers = tensor_lists.kind_of(value), numbers_of(value)
     if kind is not None or numbers is None:
-        return kind is not None and tensor_lists.are_documents(value, kind, before)
+        differ = kind is not None and tensor_lists.differ(value, kind) and gone_over and not _are_arguments(tx, place)
+        return kind is not None and (differ or before != len(value))
     tensors = _tensors(tx)
     leading = {int(next((size for size in tensor.shape if size != 1), 1)) for tensor in tensors}
     return fits(numbers, leading) or are_rows(numbers, tensors) or before != len(value)
+
+
+def _are_arguments(tx: Any, place: str) -> bool:
+    """Is it ``*args``, what a wrapper passes on to functions of its own number of arguments each?"""
+    code = tx.output.root_tx.f_code
+    several = code.co_flags & inspect.CO_VARARGS
+    return bool(several) and place == f"L[{code.co_varnames[code.co_argcount + code.co_kwonlyargcount]!r}]"
 
 
 def _note(value: Any, source: Any, names: tuple[str, ...]) -> None:

@@ -87,7 +87,7 @@ def _get_iter(original: Any, self: Any, instruction: Any) -> None:
     """``for boundary in cu_seqlens``; looping again over a list with one entry per document."""
     value = self.stack[-1].realize()
     if active.frame is not None:
-        number_lists.seen(self, value)
+        number_lists.seen(self, value, True)
     # Up to torch 2.14 this instruction is a call, which is asked the same.
     if active.frame is not None and active.frame.left and is_documents(value) and left_loops.makes_left_loop(self):
         left_loops.end_graph(self)
@@ -104,7 +104,7 @@ def _get_iter(original: Any, self: Any, instruction: Any) -> None:
 def _get_item(original: Any, self: Any, instruction: Any) -> None:
     """``x[s]`` and ``x[:, e - 1]`` with a number that is data; an entry, or a part, of a list of numbers."""
     base, key = self.stack[-2], self.stack[-1]
-    if active.frame is not None:
+    if active.frame is not None and isinstance(key, SliceVariable):
         number_lists.seen(self, base.realize())
     last = places.load(base.realize(), key) or defaults.load(base, key) or running.last_of(base, key)
     if last is not None:

@@ -146,10 +146,9 @@ def kind_of(value: Any) -> Kind | None:
     return kind if fits and kind.holds(value) else None
 
 
-def are_documents(value: Any, kind: Kind, before: int) -> bool:
-    """Are they no list that is always as long? ``before``: tensors of the list when the code was traced first."""
-    differ = any(a.shape[0] != b.shape[0] for a, b in itertools.pairwise(value))
-    return (kind.rows and differ) or len(value) != before
+def differ(value: Any, kind: Kind) -> bool:
+    """Are they rows of several lengths?"""
+    return kind.rows and any(a.shape[0] != b.shape[0] for a, b in itertools.pairwise(value))
 
 
 def sequence(tx: Any, source: Any, value: Any, kind: Kind) -> Any:

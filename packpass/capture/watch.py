@@ -283,7 +283,7 @@ def watch_item(tx: Any, scalar: Any) -> None:
     if isinstance(size, int) and size <= UNROLL_LIMIT:
         frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
         raise restart("boundaries are read one by one")
-    if symbolic and _loop_ahead(tx):
+    if symbolic and loop_ahead(tx):
         frame.mode, frame.only_numbers = Mode.SYMBOLIC, True
         raise restart("a number made from boundaries is read in front of a loop")
 
@@ -323,7 +323,7 @@ def watch_list(tx: Any, tensor: Any) -> None:
         return
     node = tensor.as_proxy().node
     known = value.dim() == 1 and (made_from(node) is not None or is_of_a_batch(tx, node))
-    if not known and loops_are_sought() and _loop_ahead(tx):
+    if not known and loops_are_sought() and loop_ahead(tx):
         note("lengths-unknown", LISTED, location_of(tx))
 
 
@@ -353,7 +353,7 @@ def watch_data_size(tx: Any) -> None:
     such a result (the frames of every image, say), what the loop needs to know would end with it: capture the size."""
     frame = current_frame()
     symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
-    if symbolic and frame.data_sizes is False and frame.mode is not Mode.STOCK and _loop_ahead(tx):
+    if symbolic and frame.data_sizes is False and frame.mode is not Mode.STOCK and loop_ahead(tx):
         frame.only_numbers = frame.only_numbers or frame.mode is Mode.PROBE
         frame.mode, frame.data_sizes = Mode.SYMBOLIC, True
         raise restart("a result of a size that is data stands in front of a loop")
@@ -384,7 +384,7 @@ def is_largest_number(tx: Any, expr: Any) -> bool:
     return bool(wanted) and wanted <= largest
 
 
-def _loop_ahead(tx: Any) -> bool:
+def loop_ahead(tx: Any) -> bool:
     """Does the code go on to a loop, in this frame or in one that has called it?"""
     while tx is not None:
         ahead = tx.instructions[tx.instruction_pointer or 0 :]
