@@ -180,9 +180,9 @@ def _minimax() -> Any:
     return _models("minimax_m3_vl.vision_encoder").MiniMaxM3VisionTransformer
 
 
-@case("nemo-automodel", Verdict.UNTOUCHED, graphs=4, loops=False)
+@case("nemo-automodel")
 def automodel_minimax_mask() -> Program:
-    """Sizes are numbers of Python, and no tensor is cut by them."""
+    """Sizes are numbers of Python."""
     mask = _minimax()._block_diag_mask
     return Program(lambda grid: mask(grid, torch.device("cpu")), over(lambda g: ([list(s) for s in g],), GRIDS))
 
@@ -230,7 +230,7 @@ def automodel_document_ids_of_kimi() -> Program:
     Verdict.REFUSED,
     graphs=5,
     breaks=6,
-    codes=["frame-not-compiled", "lengths-unknown", "unequal-lengths"],
+    codes=["frame-not-compiled", "graph-break", "lengths-unknown"],
     why="a loop over the rows of a batch, each with documents of its own, and numbers of two matrices",
 )
 def automodel_layout_of_rows() -> Program:

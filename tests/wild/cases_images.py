@@ -101,7 +101,7 @@ def lumina2_transformer() -> Program:
     Verdict.REFUSED,
     graphs=4,
     breaks=4,
-    codes=["python-lengths", "unequal-lengths"],
+    codes=["list-append", "python-lengths", "unequal-lengths"],
     why="images are a Python list, and captions are padded by lists of lengths",
 )
 def z_image_captions() -> Program:
@@ -126,7 +126,7 @@ def z_image_captions() -> Program:
     "diffusers",
     Verdict.PART,
     graphs=14,
-    breaks=18,
+    breaks=24,
     why="both loops are rewritten; the graph breaks where prompts are made tokens",
 )
 def wan_prompts() -> Program:

@@ -30,7 +30,7 @@ def trl_pad_documents() -> Program:
 
 @case(
     "trl",
-    Verdict.REFUSED,
+    Verdict.PART,
     graphs=15,
     breaks=8,
     codes=["list-use", "python-lengths", "sequence-use"],
