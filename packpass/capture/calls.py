@@ -100,7 +100,7 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
         if name != "tolist" or not (is_vector(tensor) or is_matrix(tensor)):
             return None
         tensor = call(tx, torch.from_numpy, tensor)  # the same numbers, as a list
-    for value in args if name in _SPLITS else ():
+    for value in args if _METHODS.get(name) in (_call_split, _call_tensor_split) else ():
         number_lists.seen(tx, value.realize())
     if name == "tolist":
         row_entries.watch(tx, tensor)
@@ -344,13 +344,13 @@ _BOTH = (
     torch.split, torch.tensor_split, torch.unbind, torch.roll, torch.masked_select, torch.nonzero,
     torch.argwhere, torch.index_select,
 )  # fmt: skip
-_SPLITS = ("split", "split_with_sizes", "tensor_split")
-_OF_LISTS = frozenset({
-    torch.split, torch.functional.split, torch.tensor_split, torch.tensor, *_TYPED, torch.cat, torch.concat,
-    torch.concatenate, torch.stack, torch.hstack, torch.vstack, torch.row_stack, torch._C._nn.pad_sequence,
-    builtins.len, builtins.sum, builtins.max, builtins.min,
-})  # fmt: skip
+_GIVEN_LISTS = (
+    joins.cat, joins.stack, joins.hstack, joins.vstack, joins.pad, joins.total, joins.count, joins.tensor,
+    _call_split, _call_tensor_split,
+)  # fmt: skip
+_OF_LISTS = frozenset(function for function, replacement in _FUNCTIONS.items() if replacement in _GIVEN_LISTS)
 """Functions whose lists may be lengths of documents, or documents. (Others are given sizes in lists.)"""
+
 _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": subscripts.get_item,
     "__setitem__": subscripts.set_item,

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
+from torch.compiler import disable as untraced
 
 from packpass import markers
 from packpass.capture import plain, plain_parts
@@ -35,19 +36,19 @@ MOST_DIMENSIONS = 4
 """Of a tensor whose documents differ in several."""
 
 
-@torch.compiler.disable
+@untraced
 def lengths(tensors: Any) -> torch.Tensor:
     """``[N]``, the first size of each."""
     return torch.tensor([tensor.shape[0] for tensor in tensors])
 
 
-@torch.compiler.disable
+@untraced
 def sizes(tensors: Any) -> torch.Tensor:
     """``[N, rank]``, all sizes of each."""
     return torch.tensor([tuple(tensor.shape) for tensor in tensors])
 
 
-@torch.compiler.disable
+@untraced
 def slots(tensors: Any) -> torch.Tensor:
     """All numbers of all of them, in one dimension."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])

@@ -205,6 +205,27 @@ def test_gradients_reach_the_tensors() -> None:
             torch.testing.assert_close(part.grad, torch.arange(3.0).expand_as(part))
 
 
+def test_what_is_done_to_the_callers_tensors_is_refused() -> None:
+    def scaled(parts: list[Tensor]) -> Tensor:
+        for part in parts:
+            part *= 2
+        return torch.cat(parts)
+
+    def first(parts: list[Tensor]) -> Any:
+        return parts[0], torch.cat([part * 2 for part in parts])
+
+    for program in (scaled, first):
+        run = Compiled(program)
+        for lengths in ([3, 5], [2, 2, 4]):
+            given = parts(*lengths)
+            same = [part.clone() for part in given]
+            with collecting(run.report):
+                torch.testing.assert_close(run.run(given), program(same))
+            torch.testing.assert_close(given, same)
+        assert "outer-tensor-write" in {refusal.code for refusal in run.report.refusals}
+        assert not run.report.rewrites
+
+
 def test_views_of_what_is_written_to() -> None:
     def zeroed(row: Tensor, parts: list[Tensor]) -> Tensor:
         row.zero_()
