@@ -138,7 +138,9 @@ def _are_added(tx: Any, operands: int = 0) -> bool:
     if code_loops.adds_in_place(ahead[0]):
         return bool(waiting) and _is_from_outside(waiting[-1])
     method = waiting[-1] if waiting else None
-    extends = isinstance(method, GetAttrVariable) and method.name == "extend" and _is_from_outside(method.obj)
+    of_list = isinstance(method, GetAttrVariable) or hasattr(method, "method_name")  # from torch 2.15 on
+    name = getattr(method, "method_name", None) or getattr(method, "name", None) if of_list else None
+    extends = name == "extend" and _is_from_outside(method.obj.realize())
     return extends and _calls_it(ahead[0]) and ahead[1].opname == "POP_TOP"
 
 
