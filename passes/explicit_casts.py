@@ -30,7 +30,6 @@ from packpass.semantics.autocast import casts
 from packpass.semantics.effects import ENTER_AUTOCAST, EXIT_AUTOCAST, open_autocasts
 from passes.building import Builder
 from passes.loops import find
-from passes.nodes import is_of_capture
 from passes.refused import Refused
 
 _Casts = dict[fx.Node, dict[fx.Node, torch.dtype]]
@@ -77,7 +76,7 @@ def _casts(graph: fx.Graph, enter: fx.Node, inside: list[fx.Node]) -> _Casts | N
         return None  # what is off, or of another dtype, inside of what is on
     found: _Casts = {}
     for node in inside if enabled else ():
-        if is_of_capture(node):
+        if markers.is_of_capture(node):
             if node.target is markers.LOGSUMEXP and example(node.args[0]).dtype is not torch.float32:
                 return None
             continue

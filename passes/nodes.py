@@ -23,11 +23,6 @@ def namespace_of(target: Any) -> str | None:
     return str(target).split(".")[0] if isinstance(target, torch._ops.OpOverloadPacket) else None
 
 
-def is_of_capture(node: fx.Node) -> bool:
-    """Is it a call of capture's own? Its fake result has memory of its own, and yet it may be a view."""
-    return namespace_of(node.target) == "packpass_capture"
-
-
 def copy_of(graph: fx.Graph) -> fx.Graph:
     """The graph as it is now, to go back to."""
     copy, made = fx.Graph(), dict[fx.Node, fx.Node]()

@@ -7,6 +7,8 @@ it; here the list is looked at instead, and of what is made of it only the sizes
 from __future__ import annotations
 
 import functools
+import importlib
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -25,30 +27,40 @@ def problem() -> str | None:
 class Made(FloatTensorSource):  # type: ignore[misc, unused-ignore]
     """Where an input comes from that ``module.function(list)`` is."""
 
-    module: ClassVar[Any]
+    module: ClassVar[str]
     function: ClassVar[str]
-    sizes: ClassVar[str]
-    """Python for a tensor as large, where the list is ``{0}``."""
+    shape: ClassVar[str]
+    """Python for its sizes, where the list is ``{0}``."""
+
+    @classmethod
+    def name_at(cls, place: str) -> str:
+        """The name of the input that is made of the list at ``place``: Python for a tensor as large."""
+        return f"torch.empty({cls.shape}, device='meta')".format(place)
 
     @property
     def _name_template(self) -> str:
-        return self.sizes
+        return self.name_at("{0}")
 
-    @staticmethod
-    def shape_of(value: Any) -> tuple[int, ...]:
+    @classmethod
+    def shape_of(cls, value: Any) -> tuple[int, ...]:
         """The sizes of what is made of a list."""
-        raise NotImplementedError
+        sizes: tuple[int, ...] = eval(_compiled(cls.shape), {"torch": torch}, {"given": value})
+        return sizes
 
     @classmethod
     def make(cls, value: Any) -> torch.Tensor:
-        made: torch.Tensor = getattr(cls.module, cls.function)(value)
+        made: torch.Tensor = getattr(importlib.import_module(cls.module), cls.function)(value)
         return made
 
     def reconstruct(self, codegen: Any) -> None:
-        codegen.append_output(codegen.create_load_python_module(self.module))
-        codegen.load_method(self.function)
+        codegen.add_push_null(lambda: codegen.load_import_from(self.module, self.function))
         codegen(self.base)
-        codegen.call_method(1)
+        codegen.call_function(1, False)
+
+
+@functools.cache
+def _compiled(shape: str) -> types.CodeType:
+    return compile(shape.format("given"), "<sizes of an input>", "eval")
 
 
 def made(tx: Any, source: Made, value: Any) -> Any:

@@ -14,7 +14,7 @@ import math
 import types
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -28,7 +28,7 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.hooks import group_is_on
 from packpass.capture.made_inputs import Made, guard, held, made
-from packpass.capture.state import FrameState, Mode, active, current_frame, restart
+from packpass.capture.state import FrameState, GivenList, Mode, active, current_frame, restart
 from packpass.capture.watch import enter_loop_mode, loop_ahead, loops_are_sought, source_name
 from packpass.semantics.binding import example as example_of
 
@@ -115,8 +115,8 @@ def names_of(value: Any, place: str) -> tuple[str, ...] | None:
     """The names of the inputs that such a list at ``place`` becomes; None if it is another."""
     kind = tensor_lists.kind_of(value)
     if kind is not None:
-        return tuple(recipe.sizes.format(place) for recipe in kind.recipes)
-    return (Numbers.sizes.format(place),) if numbers_of(value) is not None and is_even(value) else None
+        return tuple(recipe.name_at(place) for recipe in kind.recipes)
+    return (Numbers.name_at(place),) if numbers_of(value) is not None and is_even(value) else None
 
 
 def _are_documents(tx: Any, value: Any, place: str, gone_over: bool) -> bool:
@@ -133,15 +133,17 @@ def _are_documents(tx: Any, value: Any, place: str, gone_over: bool) -> bool:
 
 def _are_arguments(tx: Any, place: str) -> bool:
     """Is it ``*args``, what a wrapper passes on to functions of its own number of arguments each?"""
-    code = tx.output.root_tx.f_code
-    several = code.co_flags & inspect.CO_VARARGS
-    return bool(several) and place == f"L[{code.co_varnames[code.co_argcount + code.co_kwonlyargcount]!r}]"
+    return place == f"L[{name_of_arguments(tx.output.root_tx.f_code)!r}]"
+
+
+def name_of_arguments(code: types.CodeType) -> str | None:
+    """The name of ``*args``."""
+    return code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else None
 
 
 def _note(value: Any, source: Any, names: tuple[str, ...]) -> None:
     frame = current_frame()
-    frame.list_sources[names[0]] = source
-    frame.given.setdefault(_rank(value), {})[names[0]] = len(value)
+    frame.given[names[0]] = GivenList(source, len(value), _rank(value))
     frame.dynamic_sources |= set(names[1:])
 
 
@@ -183,23 +185,18 @@ def _rank(value: Any) -> int:
 
 def frame_starts(tx: Any, frame: FrameState) -> None:
     """A frame is about to be traced: wherever it meets such a list, Dynamo finds a sequence over documents."""
-    for name, source in frame.list_sources.items() if frame.mode is Mode.SYMBOLIC else ():
+    for name, given in frame.given.items() if frame.mode is Mode.SYMBOLIC else ():
         if name in frame.dynamic_sources:
-            own = tx.output.variable_tracker_cache[source] = _sequence(tx, source)
-            active.trace.callers[own] = source
+            own = tx.output.variable_tracker_cache[given.source] = _sequence(tx, given.source)
+            active.trace.callers[own] = given.source
             active.trace.lent.add(own)  # the caller would see a change
 
 
 class Numbers(Made):
     """A tensor of numbers, or of rows of them."""
 
-    module: ClassVar[Any] = torch
-    function = "tensor"
-    sizes = "torch.tensor({0})"
-
-    @staticmethod
-    def shape_of(value: Any) -> tuple[int, ...]:
-        return (len(value),) if type(value[0]) is int else (len(value), len(value[0]))
+    module, function = "torch", "tensor"
+    shape = "torch.tensor({0}).shape"
 
 
 def _sequence(tx: Any, source: Any) -> Any:

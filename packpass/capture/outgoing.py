@@ -70,8 +70,7 @@ def behind_the_graph(tx: Any, value: Any, made: Made) -> Any:
                 for key, entry in held.items():
                     held[key] = behind_the_graph(tx, entry, made) or entry
         return None
-    known = getattr(value, "is_realized", bool)()  # what nobody has looked at stays so
-    origin = active.trace.callers.get(value.realize() if known else value)
+    origin = active.trace.callers.get(value.unwrap())
     if origin is not None:
         return later.Callers(origin)
     if value not in made and (type(value) in (ListVariable, CollectedTuple) or is_documents(value)):

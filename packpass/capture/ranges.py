@@ -137,9 +137,8 @@ def _are_added(tx: Any, operands: int = 0) -> bool:
         ahead, waiting = ahead[1:], waiting[:-1]
     if code_loops.adds_in_place(ahead[0]):
         return bool(waiting) and _is_from_outside(waiting[-1])
-    method = waiting[-1] if waiting else None
-    of_list = isinstance(method, GetAttrVariable) or hasattr(method, "method_name")  # from torch 2.15 on
-    name = getattr(method, "method_name", None) or getattr(method, "name", None) if of_list else None
+    method: Any = waiting[-1] if waiting else None
+    name = method.name if isinstance(method, GetAttrVariable) else getattr(method, "method_name", "")  # torch 2.15
     extends = name == "extend" and _is_from_outside(method.obj.realize())
     return extends and _calls_it(ahead[0]) and ahead[1].opname == "POP_TOP"
 

@@ -81,6 +81,15 @@ class Restart(UnspecializeRestartAnalysis, TensorifyScalarRestartAnalysis):
     """
 
 
+@dataclasses.dataclass(frozen=True)
+class GivenList:
+    """A list that the program is given; ``rank``: 2 for one of several numbers for each document, else 1."""
+
+    source: Any
+    count: int
+    rank: int
+
+
 @dataclasses.dataclass
 class FrameState:
     options: Options
@@ -107,11 +116,9 @@ class FrameState:
     """Did the user check data outside a captured loop? Then the assertions in the graph are not all Dynamo's own."""
     not_replayable: str = ""
     """Why the loops of this frame must not be replayed although their two iterations are alike."""
-    given: dict[int, dict[str, int]] = dataclasses.field(default_factory=dict)
-    """Lists of numbers that the program is given, and that may be lengths of documents: rank (2 for rows of sizes) ->
-    name of the source -> how many there are, see `packpass.capture.number_lists`."""
-    list_sources: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """The same names -> the sources of the lists."""
+    given: dict[str, GivenList] = dataclasses.field(default_factory=dict)
+    """Name of the tensor of its numbers, or sizes -> a list that the program is given, and that may be of documents
+    (`packpass.capture.number_lists`)."""
     row_sizes: bool = False
     """Is there a loop over rows of sizes? Where there is, the lengths of what else is made of them depend on values."""
     masks: bool = False

@@ -12,11 +12,10 @@ writes to.
 from __future__ import annotations
 
 import itertools
-import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.compiler import disable as untraced
@@ -54,55 +53,32 @@ def slots(tensors: Any) -> torch.Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
-_HERE: Any = sys.modules[__name__]
-
-
 class Lengths(Made):
     """`lengths` of a list."""
 
-    module: ClassVar[Any] = _HERE
-    function = "lengths"
-    sizes = "torch.empty(len({0}), device='meta')"
-
-    @staticmethod
-    def shape_of(value: Any) -> tuple[int, ...]:
-        return (len(value),)
+    module, function = __name__, "lengths"
+    shape = "(len({0}),)"
 
 
 class Row(Made):
     """The tensors of a list, one behind the other."""
 
-    module: ClassVar[Any] = torch
-    function = "cat"
-    sizes = "{0}[0].new_empty((sum(map(len, {0})), *{0}[0].shape[1:]), device='meta')"
-
-    @staticmethod
-    def shape_of(value: Any) -> tuple[int, ...]:
-        return sum(map(len, value)), *value[0].shape[1:]
+    module, function = "torch", "cat"
+    shape = "(sum(map(len, {0})), *{0}[0].shape[1:])"
 
 
 class Sizes(Made):
     """`sizes` of a list."""
 
-    module: ClassVar[Any] = _HERE
-    function = "sizes"
-    sizes = "torch.empty(len({0}), {0}[0].dim(), device='meta')"
-
-    @staticmethod
-    def shape_of(value: Any) -> tuple[int, ...]:
-        return len(value), value[0].dim()
+    module, function = __name__, "sizes"
+    shape = "(len({0}), {0}[0].dim())"
 
 
 class Slots(Made):
     """`slots` of a list."""
 
-    module: ClassVar[Any] = _HERE
-    function = "slots"
-    sizes = "torch.empty(sum(map(torch.numel, {0})), device='meta')"
-
-    @staticmethod
-    def shape_of(value: Any) -> tuple[int, ...]:
-        return (sum(map(torch.numel, value)),)
+    module, function = __name__, "slots"
+    shape = "(sum(map(torch.numel, {0})),)"
 
 
 class Kind:
@@ -229,7 +205,7 @@ def _reaches(node: Any, wanted: Callable[[Any], bool]) -> bool:
         here = stack.pop()
         if wanted(here):
             return True
-        ours = getattr(here.target, "namespace", "") == "packpass_capture" and here.target not in _NEW
+        ours = markers.is_of_capture(here) and here.target not in _NEW
         if here not in seen and (ours or not is_new(here)):
             seen.add(here)
             stack += [node for node in here.all_input_nodes if isinstance(example_of(node), torch.Tensor)]

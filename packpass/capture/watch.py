@@ -41,8 +41,8 @@ def vectors(tx: Any, rank: int = 1) -> dict[str, Any]:
         if isinstance(value, torch.Tensor) and value.dim() == rank and value.dtype in INDEX_DTYPES:
             if argument is not None and argument.source is not None and hint_of(value.shape[0]) != 0:
                 found[source_name(argument.source)] = value.shape[0]
-    found |= current_frame().given.get(rank, {})
-    return found
+    given = current_frame().given.items()
+    return found | {name: one.count for name, one in given if one.rank == rank}
 
 
 def source_name(source: Any) -> str:

@@ -2,14 +2,14 @@
 
 Dynamo compares the numbers of a list with those that it compiled for, and how many they are, so that a function that is
 given the lengths of documents as a list is compiled again for other batches, and runs eagerly after eight of them.
-Nothing is captured there: no tensor holds the numbers. It is said when the function is compiled a second time, for
-another list that fits a tensor beside it as the first one did; nothing is of a list that never changes (of widths).
-A list of tensors, one for each document, is the same: it is said where there are more or fewer of them than before.
+Where the list is no input of the graph (`packpass.capture.number_lists`), it is said when the function is compiled a
+second time, for another list that fits a tensor beside it as the first one did; nothing is of a list that never changes
+(of widths). A list of tensors, one for each document, is the same: it is said where there are more or fewer of them
+than before.
 """
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 import types
@@ -59,7 +59,7 @@ def _compared(tx: Any, known: set[str]) -> Iterator[str]:
     before = _seen.setdefault(tx.f_code, {})
     for name, source, value in values:
         again = f"for which torch compiles {tx.f_code.co_name} again and again"
-        count = None if name == _positional(tx.f_code) else _tensors(value)
+        count = None if name == number_lists.name_of_arguments(tx.f_code) else _tensors(value)
         if count is not None:
             if before.get(name, count) != count and not _is_known(value, source, known):
                 yield f"'{name}' is a list of a tensor for each document, {again}: give it one row and its boundaries"
@@ -80,11 +80,6 @@ def _compared(tx: Any, known: set[str]) -> Iterator[str]:
 def _is_known(value: Any, source: str, known: set[str]) -> bool:
     """Is a list an input of the graph, as it is for any number of documents?"""
     return not known.isdisjoint(number_lists.names_of(value, source) or ())
-
-
-def _positional(code: types.CodeType) -> str | None:
-    """The name of ``*args``: what a wrapper passes on to functions of its own number of arguments each."""
-    return code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else None
 
 
 def _tensors(value: Any) -> int | None:

@@ -40,6 +40,7 @@ from packpass.markers.loops import (
     SPLIT_GET,
     collected,
     collected_in,
+    is_of_capture,
 )
 from packpass.markers.messages import GROUP, MESSAGES, RECV, SEND, WAIT
 
@@ -82,6 +83,7 @@ __all__ = [
     "SEND",
     "SHADOWS",
     "SPLIT_GET",
+    "is_of_capture",
     "WAIT",
     "collected",
     "collected_in",

@@ -181,6 +181,12 @@ MARKERS = frozenset(
     | {SPLIT_GET, SEGMENT, LAST_BOUNDARY, MASKED, MASKED_PUT}
 )
 
+
+def is_of_capture(node: Any) -> bool:
+    """Is it a call of capture's own? Its fake result has memory of its own, and yet it may be a view."""
+    return str(node.target).startswith("packpass_capture.")
+
+
 # Dynamo removes unused nodes before the backend sees the graph; the structure of a loop must survive that.
 for _op in (LOOP_BEGIN, LOOP_END, *LOOP_SKIP, LOOP_CHECK, *LOOP_BRANCH, BOUNDARIES, LAST_BOUNDARY, MASKED_PUT):
     has_side_effect(_op)

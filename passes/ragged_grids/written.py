@@ -20,12 +20,12 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import statically_known_true
+from packpass.markers import is_of_capture
 from packpass.semantics import example, is_tensor, storage
 from packpass.semantics.effects import effects_of, written_inputs
 from packpass.semantics.indexing import entries_of
 from packpass.semantics.memory import is_new, overwritten
 from passes.loops import LoopFound
-from passes.nodes import is_of_capture
 from passes.ragged_grids import layers
 from passes.ragged_grids.asked import may_be_checked
 from passes.ragged_grids.machine import Machine

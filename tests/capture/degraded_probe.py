@@ -25,8 +25,9 @@ import passes  # noqa: F401
 
 # Canaries that a case runs: all where nothing is captured, which is quick; else those of its group and another one.
 SHIFT, LATE, MESSAGES = "shift, unread boundaries", "late read in a backward", "messages in a loop"
+LISTS = "documents in lists"
 SOME = {"late-reads": (LATE, SHIFT), "boundary-inputs": (SHIFT, LATE), "p2p": (MESSAGES, LATE)}
-SOME["list-inputs"] = ("documents in lists", SHIFT)
+SOME |= {"list-inputs": (LISTS, SHIFT)}
 
 
 def loop(x: Tensor, cu: Tensor) -> Tensor:
