@@ -13,10 +13,12 @@ it. Then it is an entry like those of other dicts (`packpass.capture.places`), o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from packpass._compat import statically_known_true
 from packpass.capture.dynamo import (
+    AttributeMutationNew,
     ConstantVariable,
     ConstDictVariable,
     DefaultDictVariable,
@@ -33,10 +35,12 @@ if TYPE_CHECKING:
 
 def dict_of(holder: Any) -> Any:
     """The dict in which Dynamo keeps the entries of a ``defaultdict`` that the frame has made; None of others."""
-    if not isinstance(holder, DefaultDictVariable) or holder.source is not None:
+    plain = isinstance(holder, DefaultDictVariable) and holder.python_type() is defaultdict  # and no subclass of it
+    if not plain or holder.source is not None:
         return None
-    own = getattr(holder, "_base_vt", holder)  # before torch 2.13 it is a dict itself
-    known = isinstance(own, ConstDictVariable) and isinstance(own.mutation_type, ValueMutationNew)
+    own = getattr(holder, "_base_vt", holder)  # of torch 2.13 and 2.14; before and after, it is a dict itself
+    made = ValueMutationNew, AttributeMutationNew
+    known = isinstance(own, ConstDictVariable) and isinstance(own.mutation_type, made)
     return own if known else None
 
 

@@ -33,7 +33,8 @@ from packpass.capture.state import active, restart
 if TYPE_CHECKING:
     from packpass.capture.region import Region
 
-_PURE = ("LOAD_", "STORE_FAST", "BINARY_", "COPY", "SWAP", "DUP_TOP", "ROT_", "POP_TOP", "BUILD_TUPLE", "UNPACK_SEQ")
+_ON_THE_STACK = ("COPY", "SWAP", "DUP_TOP", "ROT_", "POP_TOP", "PUSH_NULL")
+_PURE = ("LOAD_", "STORE_FAST", "BINARY_", "BUILD_TUPLE", "UNPACK_SEQ", *_ON_THE_STACK)
 _OTHERS = ("LOAD_FAST_AND_CLEAR", "LOAD_SUPER_ATTR", "LOAD_BUILD_CLASS", "LOAD_NAME")
 _CALLS = ("CALL", "CALL_METHOD", "CALL_FUNCTION")
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL")

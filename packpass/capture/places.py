@@ -28,7 +28,6 @@ from packpass.capture.dynamo import (
     CellVariable,
     ConstantVariable,
     ConstDictVariable,
-    DefaultDictVariable,
     ListVariable,
     UserDefinedObjectVariable,
     ValueMutationNew,
@@ -82,10 +81,12 @@ def _entries(tx: Any, holder: Any, key: Any) -> tuple[Entries, Any] | None:
         attributes = tx.output.side_effects.store_attr_mutations.get(holder, {})
         own = key == CELL and holder.pre_existing_contents is None and key in attributes
         return (attributes, key) if own else None
-    holder = dict_of(holder) or holder
-    if type(holder) in (ConstDictVariable, DefaultDictVariable) and isinstance(holder.mutation_type, ValueMutationNew):
-        found = [own for own in dict.__iter__(holder.items) if _constant(own.vt) == (type(key), key)]
-        return (holder.items, found[0]) if found else None
+    filled = dict_of(holder)
+    if filled is None and type(holder) is ConstDictVariable and isinstance(holder.mutation_type, ValueMutationNew):
+        filled = holder
+    if filled is not None:
+        found = [own for own in dict.__iter__(filled.items) if _constant(own.vt) == (type(key), key)]
+        return (filled.items, found[0]) if found else None
     if type(holder) is ListVariable and isinstance(holder.mutation_type, ValueMutationNew):
         inside = type(holder.items) is list and type(key) is int and 0 <= key < len(holder.items)
         return (holder.items, key) if inside else None
@@ -108,8 +109,8 @@ def _key(holder: Any, key: Any) -> Any:
         return key
     if type(holder) is UserDefinedObjectVariable:
         return key if isinstance(key, str) else None
-    subscript = type(holder) in (ConstDictVariable, DefaultDictVariable, ListVariable) and not isinstance(key, str)
-    known = _constant(key.realize()) if subscript else None
+    subscript = type(holder) in (ConstDictVariable, ListVariable) or dict_of(holder) is not None
+    known = _constant(key.realize()) if subscript and not isinstance(key, str) else None
     return None if known is None else known[1]
 
 
@@ -177,7 +178,8 @@ def store(holder: Any, key: Any, value: Any) -> bool:
     made = _found(holder, key)
     if made is None:
         at = region.place_of(holder) or region.place_of(holder, in_cell=True)
-        if at is None or is_side_effect_safe((dict_of(holder) or holder).mutation_type):
+        own = dict_of(holder)
+        if at is None or is_side_effect_safe((holder if own is None else own).mutation_type):
             return False
         attribute = type(holder) is UserDefinedObjectVariable
         made = _adopted(region, *at, known, f"{at[1]}.{known}" if attribute else f"{at[1]}[{known!r}]")
