@@ -23,6 +23,7 @@ from packpass import markers
 from packpass.markers.lengths import STEPS, Steps, length_of, unstepped
 from packpass.semantics.effects import effects_of, mutated_after
 from passes.building import Builder
+from passes.constant_places import with_places_in_front
 from passes.document_loops.boundaries import check_split, summed
 from passes.explicit_casts import with_explicit_casts
 from passes.grad_modes import without_grad_modes
@@ -50,6 +51,7 @@ def prepare_lengths(graph: fx.Graph) -> None:
     with_explicit_casts(graph)
     with_turned_views(graph)
     without_grad_modes(graph)
+    with_places_in_front(graph)
     with_sorted_rows(graph)
     with_picked_in_order(graph)
     with_kept_rows(graph)

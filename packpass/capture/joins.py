@@ -171,7 +171,7 @@ def total(tx: Any, items: Any = None, start: Any = None) -> Any:
         return total(tx, listed, start) or call(tx, sum, listed, *([] if start is None else [start]))
     numbers = numbers_in(tx, value)
     if numbers is not None:
-        added = call(tx, plain_numbers.total, numbers)
+        added = _of_numbers(tx, plain_numbers.total, numbers)
         return added if start is None else call(tx, operator.add, start, added)
     listed = _collected(tx, value)
     if listed is None:
@@ -200,7 +200,25 @@ def extreme(tx: Any, function: Any, items: Any) -> Any:
         raise _own(value).refusal()
     if numbers is None and is_documents(value) and attribute(tx, value, "calls").as_python_constant():
         numbers = numbers_in(tx, collect(tx, value))
-    return None if numbers is None else call(tx, function, numbers)
+    return None if numbers is None else _of_numbers(tx, function, numbers)
+
+
+def _of_numbers(tx: Any, function: Any, numbers: Any) -> Any:
+    """What a function makes of the ``tolist()`` of a tensor: one number, whoever asks for it, so that what is made
+    twice by ``sum(lengths)`` has one size."""
+    origin = attribute(tx, numbers, "origin")
+    if not isinstance(origin, TensorVariable):
+        return call(tx, function, numbers)
+    node, known = origin.as_proxy().node, active.trace.summed
+    key = (tx.output.current_tracer, function, node)
+    if key not in known and active.regions:
+        region = active.regions[-1]
+        if len(active.regions) > 1 or not node < region.indices[0]:
+            return call(tx, function, numbers)
+        known[key] = region.in_front(key, lambda: call(tx, function, numbers))
+    elif key not in known:
+        known[key] = call(tx, function, numbers)
+    return known[key]
 
 
 def _own(value: Any) -> CollectedItems:

@@ -219,6 +219,8 @@ class Trace:
     """What is cut, and how -> the size and the offset that were made up for it."""
     rows: list[Any] = dataclasses.field(default_factory=list)
     """The lengths of the rows that are cut into documents, each once."""
+    summed: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """The graph that is traced, a function, and the tensor that a list of numbers is read from -> the number made."""
     counted: dict[Any, tuple[str, Any]] = dataclasses.field(default_factory=dict)
     """Node of the numbers of all rows (`packpass.capture.row_numbers`) -> their name, and the vector."""
     listed: set[Any] = dataclasses.field(default_factory=set)

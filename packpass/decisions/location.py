@@ -43,5 +43,5 @@ def is_library(filename: str) -> bool:
 
 
 _LIBRARIES = re.compile(
-    r"[\\/](?:site-packages|dist-packages)[\\/]torch[\\/]|[\\/]packpass[\\/](?:_packed\.py|ops[\\/]\w+\.py|capture[\\/](?:plain|exchanges)\.py)$"
+    r"[\\/](?:site-packages|dist-packages)[\\/]torch[\\/]|[\\/]packpass[\\/](?:_packed\.py|ops[\\/]\w+\.py|capture[\\/]\w+\.py)$"
 )

@@ -39,6 +39,7 @@ from packpass.engine.numbers_once import read_once
 from packpass.engine.overlap import unless_overlapping
 from packpass.engine.pipeline import Outcome, run_passes
 from packpass.engine.replay import NotReplayable, replay
+from packpass.engine.size_names import traced_again
 from packpass.engine.slice_bounds import check_bounds
 from packpass.engine.unasked import without_questions
 from packpass.engine.unfit import unless_unfit
@@ -241,12 +242,12 @@ def compile_inner(
     without_questions(gm.graph)
     gm.recompile()
     if settings.inner_backend == "aot_eager":
-        return torch._dynamo.lookup_backend("aot_eager")(gm, list(example_inputs))
+        aot_eager = torch._dynamo.lookup_backend("aot_eager")
+        return traced_again(gm.graph, lambda: aot_eager(gm, list(example_inputs)))
     inductor_options = after_autograd.inductor_options(gm, example_inputs, settings, inductor_options)
     held_outside(gm)
     wrapper = torch._TorchCompileInductorWrapper(mode, inductor_options or None, None)
-    compiled: Callable[..., Any] = wrapper(gm, example_inputs)
-    return compiled
+    return traced_again(gm.graph, lambda: wrapper(gm, example_inputs))
 
 
 def words_of(code: types.CodeType) -> str:

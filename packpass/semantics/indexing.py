@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -111,10 +111,10 @@ def _bound(at: Any, size: Any, default: Any) -> Any:
     return None
 
 
-def selection(call: Call) -> tuple[int, int] | None:
+def selection(call: Call, same: Callable[[Any, Any], bool] = same_size) -> tuple[int, int] | None:
     """``(operand, condition)`` of ``x[condition]`` and ``masked_select(x, condition)``, by their places among the
     operands: the slots of the operand, in order, at which the condition holds. The condition has the operand's first
-    axes, or all of them."""
+    axes, or all of them. ``same``: are two sizes equal?"""
     if call.several or len(call.operands) != 2 or call.op not in ("getitem", "masked_select"):
         return None
     argument = "index" if call.op == "getitem" else "mask"
@@ -128,8 +128,8 @@ def selection(call: Call) -> tuple[int, int] | None:
         return None
     if call.op == "masked_select" and mask.rank != x.rank:
         return None
-    same = all(same_size(a, b) for a, b in zip(mask.value.shape, x.value.shape, strict=False))
-    return (found["input"], found[argument]) if same else None
+    fits = all(same(a, b) for a, b in zip(mask.value.shape, x.value.shape, strict=False))
+    return (found["input"], found[argument]) if fits else None
 
 
 def _read(call: Call) -> Meaning | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from typing import Any
 
@@ -85,6 +86,11 @@ class Affine:
 
     def times(self, factor: int) -> Affine:
         return Affine(frozenset((a, c * factor) for a, c in self.atoms if factor), self.const * factor)
+
+    def in_lowest_terms(self) -> Affine:
+        """Divided by what divides all of it, which leaves its sign: the length of ``8 * length``."""
+        by = math.gcd(self.const, *(c for _, c in self.atoms))
+        return self if by < 2 else Affine(frozenset((a, c // by) for a, c in self.atoms), self.const // by)
 
     def shared(self) -> Affine:
         """The part that is the same for every document."""

@@ -191,7 +191,7 @@ def _shorter_than(machine: Machine, condition: Any, when: Any) -> tuple[tuple[An
     left, op, right = found
     if not when:
         op = NEGATED[op]
-    difference = left.plus(right, -1)
+    difference = left.plus(right, -1).in_lowest_terms()
     if difference.length_of() is None:
         difference, op = difference.times(-1), MIRRORED[op]
     length = difference.length_of()

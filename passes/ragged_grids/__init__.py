@@ -98,10 +98,18 @@ def run_documents(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Re
     whole-row form."""
     results: list[Rewrite | Refusal] = []
     left, context.products.without_a_row = context.products.without_a_row, {}
+    done: set[int] = set()
     for number, refused in left.items():
-        (loop,) = (loop for loop in find(gm.graph) if loop.id == number)
-        result = _run_one(gm.graph, loop, context.locations.get(number) or first_line(loop), "loop over documents")
+        loop = next((loop for loop in find(gm.graph) if loop.id == number), None)
+        if loop is None or number in done:
+            continue  # it went over the lists of another, and is a part of that
+        location = context.locations.get(number) or first_line(loop)
+        parts: tuple[LoopFound, ...] = (loop,)
+        result = _run_one(gm.graph, loop, location, "loop over documents")
+        if isinstance(result, Refusal) and len(parts := together(gm, loop)) > 1:
+            result = _run_one(gm.graph, as_one(parts), location, "loop over documents")
         results += [result] if isinstance(result, Rewrite) else refused
+        done.update(part.id for part in parts if isinstance(result, Rewrite))
     if any(isinstance(result, Rewrite) for result in results):
         gm.graph.lint()
         gm.recompile()

@@ -18,6 +18,7 @@ from passes.ragged_grids.documents import Documents
 from passes.ragged_grids.places import ALL, Places, Slots, slots_of
 from passes.ragged_grids.sizes import SLOT, Free, below, placed
 from passes.ragged_grids.terms import (
+    OWN_ROWS,
     Applied,
     Chosen,
     Count,
@@ -118,7 +119,7 @@ class Row(Places):
             return self.gathered(term.node, term.dims, at)
         if isinstance(term, Piece):
             return self.of_row(term.node, term.dims, term.dim, at)
-        if isinstance(term, (Layer, Pooled, Product)):
+        if isinstance(term, OWN_ROWS):
             going = self.slots.going
             return self.of_row(in_one_row(self.documents, term, going), term.dims, 0, at, going)
         if isinstance(term, Kept):

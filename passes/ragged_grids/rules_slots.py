@@ -22,7 +22,7 @@ from passes.ragged_grids.layers import layer
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.products import matrix_product
 from passes.ragged_grids.sizes import Column, Coordinate, coordinates, flat, product, regrouped, unflat
-from passes.ragged_grids.terms import Kept, Reduced, Scanned, Term, walk
+from passes.ragged_grids.terms import OWN_ROWS, Kept, Reduced, Scanned, Term, walk
 from passes.refused import Refused
 
 
@@ -177,11 +177,11 @@ def _goes_on(starts: fx.Node) -> bool:
 
 def _kept(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     """``x[mask]``: how many slots there are is a number of the document like any other."""
-    found = selection(call)
+    found = selection(call, lambda a, b: machine.same(machine.expression(a, node), machine.expression(b, node)))
     if found is None:
         return None
     x, mask = (machine.term(call.operands[k].node, node) for k in found)
-    if any(isinstance(part, (Kept, Scanned)) for part in walk(x, mask)):
+    if any(isinstance(part, (Kept, Scanned)) for part in walk(x, mask, around=OWN_ROWS)):
         raise Refused("no-rule", f"{label(node)} selects slots of what was selected before", node)
     rank, length = len(mask.dims), product(mask.dims)
     flat_mask = machine.moved(

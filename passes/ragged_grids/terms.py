@@ -224,6 +224,9 @@ class Value:
     dtype: torch.dtype = torch.int64
 
 
+OWN_ROWS = (Layer, Pooled, Product)
+"""What is worked out for all slots of all documents, in a row of its own that others look at."""
+
 T = TypeVar("T")
 
 
@@ -270,9 +273,9 @@ def reads(value: Any) -> Iterator[Read]:
             yield from reads(v)
 
 
-def walk(*terms: Term, into_layers: bool = True) -> Iterator[Term]:
-    """All terms that these are made of, themselves included, each once; ``into_layers``: what layers are made of,
-    too."""
+def walk(*terms: Term, around: tuple[type[Term], ...] = ()) -> Iterator[Term]:
+    """All terms that these are made of, themselves included, each once; but not what those of the kinds ``around`` are
+    made of."""
     seen: set[Term] = set()
     stack = list(terms)
     while stack:
@@ -280,12 +283,12 @@ def walk(*terms: Term, into_layers: bool = True) -> Iterator[Term]:
         if term not in seen:
             seen.add(term)
             yield term
-            stack += [read.of for read in reads(term)] if into_layers or not isinstance(term, Layer) else []
+            stack += [] if isinstance(term, around) else [read.of for read in reads(term)]
 
 
 def computed(read: Read) -> bool:
     """Is something worked out, slot by slot, of what is read, that may raise or has a gradient of its own?"""
-    parts = walk(read.of, into_layers=False)
+    parts = walk(read.of, around=(Layer,))
     return any(isinstance(part, Applied) and not part.copies and (part.grad or part.raises) for part in parts)
 
 

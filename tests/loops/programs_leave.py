@@ -73,6 +73,7 @@ from . import (
     leave_whiles,
     leave_wide,
     leave_windows,
+    leave_written_down,
 )
 from .harness import LEAVE, Program
 
@@ -96,6 +97,6 @@ __all__ = [
     "leave_pooling", "leave_python", "leave_row_slots", "leave_row_windows", "leave_sums", "leave_tails",
     "leave_rows", "leave_rows_by_number", "leave_sequences", "leave_shifted", "leave_slices", "leave_state",
     "leave_subscripts", "leave_totals",
-    "leave_ways", "leave_whiles", "leave_wide", "leave_windows",
+    "leave_ways", "leave_whiles", "leave_wide", "leave_written_down", "leave_windows",
     "leave_python_lengths", "leave_tensor_lists",
 ]  # fmt: skip

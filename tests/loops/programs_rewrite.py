@@ -72,6 +72,7 @@ from . import (
     rewrite_ways,
     rewrite_whiles,
     rewrite_wide,
+    rewrite_written_down,
 )
 from .harness import REWRITE, Program
 
@@ -93,6 +94,6 @@ __all__ = [
     "rewrite_places", "rewrite_pooled", "rewrite_pooling", "rewrite_row_slots", "rewrite_row_windows",
     "rewrite_sums", "rewrite_tails",
     "rewrite_rows", "rewrite_rows_by_number", "rewrite_sequences", "rewrite_shifted", "rewrite_slices", "rewrite_slots",
-    "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
+    "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide", "rewrite_written_down",
     "rewrite_python_lengths", "rewrite_tensor_lists",
 ]  # fmt: skip

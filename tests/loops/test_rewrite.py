@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from .compiling import compiled, explained, fresh, graphs, hold_against_eager, located
 from .harness import COUNTED, Program, Shape, build, outcome
@@ -24,6 +25,7 @@ THROUGH_INDUCTOR = [
     "parts_cut_and_joined", "layer_if_long", "table_for_its_own_size",
     "bfloat16_hidden", "in_place_slice", "three_fields", "chain_of_three", "loss_mask_last_token",
     "flat_table_between_bounds", "branch_on_a_size", "places_of_a_document",
+    "lengths_of_parts", "first_and_last_part",
 ]  # fmt: skip
 OTHERS_THROUGH_INDUCTOR = sorted(PROGRAMS.keys() - {*THROUGH_INDUCTOR})[::25]
 
@@ -88,6 +90,7 @@ def test_through_inductor(name: str) -> None:
     prog = PROGRAMS[name]
     shapes = [s for s in prog.inputs() if s.docs in (1, 3, 4, 7)][:5]
     hold_against_eager(prog, compiled(prog, inner="inductor"), shapes, exact=prog.exact)
+    _no_frame_is_lost()
 
 
 @pytest.mark.slow
@@ -98,6 +101,12 @@ def test_others_through_inductor(name: str) -> None:
     prog = PROGRAMS[name]
     shapes = [s for s in prog.inputs() if s.docs in (3, 7)][:2] or list(prog.inputs())[:1]
     hold_against_eager(prog, compiled(prog, inner="inductor"), shapes, exact=False)
+    _no_frame_is_lost()
+
+
+def _no_frame_is_lost() -> None:
+    """What Inductor cannot compile runs eagerly, which no result shows."""
+    assert not counters["packpass"]["refusal:frame-not-compiled"]
 
 
 def test_user_checks_survive() -> None:

@@ -1,0 +1,89 @@
+"""Loops that must keep eager's results: places that are written or listed, masks of what a mask has kept."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+
+
+@leave("f[T,3] cu", tail=False, why="the places are changed before they are looked up by")
+def places_that_are_written(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        places = torch.tensor([1, 0])
+        places += 1
+        parts.append(x[s:e][:, places])
+    return torch.cat(parts)
+
+
+@leave("f[T,3] cu", tail=False, why="a view of the places is written")
+def places_with_a_view(x: Tensor, cu: Tensor) -> Tensor:
+    parts = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        places = torch.tensor([1, 0])
+        first = places[:1]
+        first += 1
+        parts.append(x[s:e][:, places])
+    return torch.cat(parts)
+
+
+@leave("i[T,3] cu", tail=False, why="each document has a tensor of its own, of which one is written later")
+def places_in_a_list(ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts, listed = [ids[:0, :2]], [torch.tensor([0, 0])]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        places = torch.tensor([2, 0])
+        parts.append(ids[s:e][:, places])
+        listed.append(places)
+    listed[0].add_(1)
+    listed[-1].add_(1)
+    return torch.cat(parts), torch.stack(listed)
+
+
+@leave("f[T,3] cu", tail=False, why="two lists are looked up in pairs")
+def pairs_of_places(x: Tensor, cu: Tensor) -> Tensor:
+    parts = [x.new_zeros(2)]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e > s:
+            parts.append(x[s:e][[0, -1], [1, 2]])
+    return torch.stack(parts)
+
+
+@leave("d[T] cu", tail=False, why="a mask of what a mask has kept")
+def kept_of_what_is_kept(x: Tensor, cu: Tensor) -> Tensor:
+    sums = [x.sum()]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        kept = x[s:e][x[s:e] > 0]
+        sums.append(kept[kept < 1].sum())
+    return torch.stack(sums)
+
+
+@leave("f[T,4] cu", tail=False, lead_empty=True, why="the graph ends where the list is asked")
+def nothing_where_no_expert_has_tokens(x: Tensor, cu: Tensor) -> Tensor:
+    outs = []
+    for part in x.split(cu.diff().tolist()):
+        if part.numel() == 0:
+            continue
+        outs.append(part * 2)
+    if not outs:
+        return x.new_zeros(x.shape)
+    return torch.cat(outs)
+
+
+@leave("f[T,4] cu f[N,3,4]", tail=False, why="which experts have gradients is known to the data")
+def experts_with_many_tokens(x: Tensor, cu: Tensor, weights: Tensor) -> Tensor:
+    outs = [x.new_zeros(0, 3)]
+    for i, part in enumerate(x.split(cu.diff().tolist())):
+        if part.numel() < 12:
+            continue
+        outs.append(part @ weights[i].T)
+    return torch.cat(outs)
+
+
+@leave("i[T] cu", tail=False, why="the list of lengths grows between two sums of it")
+def sums_of_a_list_that_grows(ids: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    before = sum(lengths)
+    lengths.append(2)
+    return torch.zeros(before, sum(lengths)) + torch.cat([ids[s:e].cumsum(0) for s, e in zip(cu[:-1], cu[1:])])[:, None]
