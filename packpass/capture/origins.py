@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import fx
+
+from packpass._compat import free_unbacked_symbols
+from packpass.semantics import op_name
 
 INDEX_DTYPES = (torch.int32, torch.int64)
 """Of boundaries, lengths and sizes."""
@@ -31,3 +35,24 @@ def made_from(node: Any, rank: int = 1, dtypes: tuple[torch.dtype, ...] = INDEX_
         return None
     value = inputs[0].meta["example_value"]
     return inputs[0] if value.dim() == rank and value.dtype in dtypes else None
+
+
+def is_largest_number(tx: Any, expr: Any) -> bool:
+    """Is ``expr`` made from the largest entry of a vector of integers, or its last one, as the number of documents is
+    where every slot carries the number of its own?"""
+    largest: set[Any] = set()
+    for node in tx.output.root_tracer.graph.nodes:
+        source = node.all_input_nodes[0] if node.all_input_nodes else None
+        if source is not None and isinstance(node.meta.get("example_value"), torch.SymInt) and _is_largest(source):
+            largest |= free_unbacked_symbols(node.meta["example_value"]) if made_from(node) is not None else set()
+    wanted = set(free_unbacked_symbols(expr))
+    return bool(wanted) and wanted <= largest
+
+
+def _is_largest(node: Any) -> bool:
+    """``ids.max() + 1``, ``ids[-1]``"""
+    while node.target in (operator.add, operator.sub) and len(node.all_input_nodes) == 1:
+        (node,) = node.all_input_nodes
+    if node.target in (operator.getitem, torch.select):
+        return node.args[1] == -1 if len(node.args) == 2 else node.args[1:] == (0, -1)
+    return op_name(node) in ("max", "amax")

@@ -54,6 +54,7 @@ from packpass.capture.sequences import (
 )
 from packpass.capture.state import (
     LOOP_MODES,
+    Mode,
     active,
     current_frame,
     is_noted,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if kwargs or not 1 <= len(args) <= 3:
         return None
+    args = [_asked(tx, arg) for arg in args]
     own = ranges.of_document(tx, args)
     backwards = len(args) == 3 and number_of(args[2]) == -1
     if own is None and (len(args) < 3 or backwards):
@@ -97,6 +99,15 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         # It may be less than nothing, which is as many as nothing.
         stop = call(tx, torch.sym_max, stop, start)
     return call(tx, plain.of_count, stop) if number_of(start) == 0 else call(tx, plain.of_range, start, stop)
+
+
+def _asked(tx: Translator, value: Any) -> Any:
+    """``range(ids.max() + 1)``: the number that a tensor of one integer holds, in front of a loop over documents."""
+    value = value.realize()
+    if active.regions or not isinstance(value, TensorVariable) or not watch.is_scalar(value):
+        return value
+    watch.watch_item(tx, value)
+    return value.call_method(tx, "item", [], {}) if current_frame().mode is Mode.SYMBOLIC else value
 
 
 def _steps(tx: Translator, start: Any, stop: Any, step: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import sympy
 import torch
 
-from packpass.capture import code_loops
+from packpass.capture import code_loops, sized
 from packpass.capture.dynamo import (
     GetAttrVariable,
     ListVariable,
@@ -39,9 +39,10 @@ def of_document(tx: Any, args: list[Any]) -> Any:
     """``range(start, stop, step)`` of a document, where nothing is done but to list its numbers; None if it is
     another."""
     step = number(args[2]) if len(args) == 3 else 1
-    ends = [constant(0), args[0]] if len(args) == 1 else args[:2]
-    unknown = any(isinstance(end, SymNodeVariable) and is_unknown(end.sym_num) for end in ends)
-    if not active.regions or not unknown or step is None or step < 1 or not (_are_listed(tx) or _are_added(tx)):
+    if not active.regions or step is None or step < 1 or not (_are_listed(tx) or _are_added(tx)):
+        return None
+    ends = [_asked(tx, end) for end in ([constant(0), args[0]] if len(args) == 1 else args[:2])]
+    if not any(isinstance(end, SymNodeVariable) and is_unknown(end.sym_num) for end in ends):
         return None
     if _may_be_negative(*ends):
         return None
@@ -59,12 +60,23 @@ def repeated(tx: Any, one: Any, other: Any) -> Any:
     known = number(value) is not None or (
         isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymInt)
     )
-    if not known or not isinstance(length, SymNodeVariable) or not is_unknown(length.sym_num):
+    if not known or not _are_added(tx, operands=2):
         return None
-    if _may_be_negative(constant(0), length) or not _are_added(tx, operands=2):
+    length = _asked(tx, length) if items is sides[0] else length  # a tensor in front of a list is no number of entries
+    if not isinstance(length, SymNodeVariable) or not is_unknown(length.sym_num):
+        return None
+    if _may_be_negative(constant(0), length):
         return None
     vector = emit(tx, torch.full, (length.as_proxy(),), value.as_proxy())
     return ListVariable([Every(vector)], mutation_type=ValueMutationNew())
+
+
+def _asked(tx: Any, value: Any) -> Any:
+    """A number, or the one that a tensor of one integer holds, for which Python asks it."""
+    value = value.realize()
+    if not isinstance(value, TensorVariable) or not is_scalar(value):
+        return value
+    return sized.made_again(tx, value.as_proxy().node)
 
 
 def _may_be_negative(start: Any, stop: Any) -> bool:

@@ -19,9 +19,8 @@ from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import code_loops
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, example
 from packpass.capture.hooks import group_is_on
-from packpass.capture.origins import INDEX_DTYPES, made_from, needed_for
+from packpass.capture.origins import INDEX_DTYPES, is_largest_number, made_from, needed_for
 from packpass.capture.state import FrameState, Mode, active, current_frame, location_of, note, restart
-from packpass.semantics import op_name
 
 UNROLL_LIMIT = 65
 """Entries of a boundary vector up to which a loop with a constant number of documents is unrolled and looked at."""
@@ -370,18 +369,6 @@ def is_size_of_a_vector(tx: Any, expr: Any) -> bool:
             if wanted & getattr(getattr(value.shape[0], "node", None), "expr", sympy.S.Zero).free_symbols:
                 return True
     return False
-
-
-def is_largest_number(tx: Any, expr: Any) -> bool:
-    """Is ``expr`` made from the largest entry of a vector of integers, as the number of documents is where every slot
-    carries the number of its own?"""
-    largest: set[Any] = set()
-    for node in tx.output.root_tracer.graph.nodes:
-        source = node.all_input_nodes[0] if node.all_input_nodes else None
-        if is_unknown(node.meta.get("example_value")) and source is not None and op_name(source) in ("max", "amax"):
-            largest |= free_unbacked_symbols(node.meta["example_value"]) if made_from(node) is not None else set()
-    wanted = set(free_unbacked_symbols(expr))
-    return bool(wanted) and wanted <= largest
 
 
 def loop_ahead(tx: Any) -> bool:
