@@ -213,6 +213,7 @@ def _facts(decided: Decided) -> tuple[list[str], str]:
     group, fields = decided.group, decided.fields
     rolls = [f"shift={f.shift} dim={f.dim} {str(example(f.node).dtype).removeprefix('torch.')}" for f in fields]
     rolls = [f"{text} with gradient" if f.differentiable else text for f, text in zip(fields, rolls, strict=True)]
+    rolls = [f"{text} of no empty document" if f.one_too_many else text for f, text in zip(fields, rolls, strict=True)]
     pieces = "" if decided.zigzag else ", shards of one piece"
     text = (
         f"cp_packed_roll over {group.size} ranks{pieces}, boundaries of {'a shard' if decided.sharded else 'the row'}"

@@ -71,6 +71,8 @@ class Field:
     fill: Constant | None
     differentiable: bool = False
     """Does an ``autograd.Function`` roll gradients back?"""
+    one_too_many: bool = False
+    """Has the rolled document one slot where there is none, unless the messages fail?"""
 
 
 @dataclasses.dataclass(frozen=True)

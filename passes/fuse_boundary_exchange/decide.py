@@ -160,7 +160,9 @@ def _iteration(loop: LoopFound, which: int, group: Group, scale: int, halves: in
         view = machine.values.get(source)  # type: ignore[arg-type]
         if not isinstance(view, View) or view.dim is None or not machine.is_document(view):
             raise Refused("list-append", "what is appended per document is not the document", collect)
-        appended.append((collect, _matched(machine, view, group, collect), view.dim))
+        found = _matched(machine, view, group, collect)
+        field = dataclasses.replace(found.field, one_too_many=machine.one_too_many(view))
+        appended.append((collect, dataclasses.replace(found, field=field), view.dim))
     matched = [m for _, m in written] + [m for _, m, _ in appended]
     if not matched:
         raise Refused("no-effect", "the loop over documents changes nothing")

@@ -53,6 +53,8 @@ class Message:
     group: str
     node: fx.Node
     memory: Memory
+    empty: int
+    """Slots that it has for a document without slots."""
     what: tuple[Run, ...] = ()
     waited: bool = False
 
@@ -83,6 +85,8 @@ class Machine:
         self.detaches = False
         self.raises_if_empty = False
         """Does eager fail for a document without slots, because a slot of it is selected?"""
+        self.sends_nothing = False
+        """Is nothing sent of a document without slots?"""
 
     # --- values ---------------------------------------------------------------------------------------------
 
@@ -144,6 +148,7 @@ class Machine:
         for message in self.messages:
             if not message.waited:
                 raise Refused("message-wait", "a message is not waited for in its own iteration", message.node)
+        self.sends_nothing = bool(self.messages) and not any(m.empty for m in self.messages if m.sends)
 
     def value(self, arg: Any) -> Any:
         if isinstance(arg, fx.Node):
@@ -167,7 +172,13 @@ class Machine:
 
     def is_document(self, view: View) -> bool:
         """Has it a slot for each of the document, and none for a document without slots that eager gets through?"""
-        return bool(view.kept) and view.length == self.whole and (self.raises_if_empty or not view.empty)
+        fails = self.raises_if_empty or self.one_too_many(view)
+        return bool(view.kept) and view.length == self.whole and (fails or not view.empty)
+
+    def one_too_many(self, view: View) -> bool:
+        """Has it one slot for a document without slots, as what is received has? Where all ranks do the same, each
+        waits for a slot of which its neighbour sends nothing, and eager's messages fail."""
+        return bool(view.empty) and self.sends_nothing and not self.raises_if_empty
 
     def integer(self, arg: Any) -> Int | None:
         found = self.value(arg)

@@ -38,7 +38,7 @@ def _message(machine: Machine, node: fx.Node, *, sends: bool) -> tuple[View, Mes
     if view.length != ONE:
         raise Refused("not-a-roll", "a message of something else than one slot of every document", node)
     part = sum(message.number[0] == work for message in machine.messages)
-    message = Message((work, part), sends, peer, group, node, view.memory)  # type: ignore[arg-type]
+    message = Message((work, part), sends, peer, group, node, view.memory, view.empty)  # type: ignore[arg-type]
     machine.messages.append(message)
     return view, message
 

@@ -144,11 +144,26 @@ def halo_behind(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
     return [out]
 
 
+def into_one_slot(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """What is received is one slot, whatever the document is."""
+    rank, cp, before, behind = neighbours(group)
+    outs = []
+    for part in shards(cu, group):
+        document = x[part]
+        end = torch.full((1,), -100, dtype=x.dtype)
+        if rank:
+            dist.send(document[:1].clone(), before, group=group)
+        if rank < cp - 1:
+            dist.recv(end, behind, group=group)
+        outs.append(torch.cat([document[1:], end]))
+    return [torch.cat(outs)]
+
+
 PIECES: dict[str, Callable[..., list[Tensor]]] = {
     program.__name__: program
     for program in (
         *(leftwards, rightwards, around_the_ring, in_place, depths, both_sides, fields, computed),
-        *(halo_in_front, halo_behind),
+        *(halo_in_front, halo_behind, into_one_slot),
     )
 }
 
@@ -256,7 +271,23 @@ def two_slots(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
     return [torch.cat(outs)]
 
 
+def one_slot_at_the_end(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """A document without slots has one on the last rank: nothing is sent of it, and nobody waits for anything."""
+    rank, cp, before, behind = neighbours(group)
+    outs = []
+    for part in shards(cu, group):
+        document = x[part]
+        end = torch.full((1,), 5, dtype=x.dtype) if rank == cp - 1 else torch.zeros_like(document[:1])
+        works: list[Any] = []
+        works += [dist.isend(document[:1].contiguous(), before, group)] if rank else []
+        works += [dist.irecv(end, behind, group)] if rank < cp - 1 else []
+        for work in works:
+            work.wait()
+        outs.append(torch.cat([document[1:], end]))
+    return [torch.cat(outs)]
+
+
 LEFT: dict[str, Callable[..., list[Tensor]]] = {
-    program.__name__: program for program in (other_end, wraps, kept_end, two_slots)
+    program.__name__: program for program in (other_end, wraps, kept_end, two_slots, one_slot_at_the_end)
 }
 """Programs that eager runs, and that are rolls on some of the ranks: none is rewritten on any."""
