@@ -22,13 +22,14 @@ import sympy
 import torch
 from torch import fx
 
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, Unsupported, VariableTracker, attribute, emit
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, Unsupported, attribute, emit
 from packpass.capture.edge_numbers import ARITHMETIC, Edge, Join, documents, is_number, is_vector
 from packpass.capture.entries import is_constant
 from packpass.capture.lists import is_documents, items_of
 from packpass.capture.moments import FILLERS, Moment
 from packpass.capture.region import JUMPS
 from packpass.capture.state import active, restart
+from packpass.capture.tallies import nodes_of
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -124,7 +125,7 @@ def check(region: Region) -> None:
     kept = all(is_constant(tensor, region.indices[0]) for tensor in region.edges)
     numbers = list(region.bounds)
     more = [user for number in numbers for user in number.users if _does_more(user, numbers)]
-    listed = any(node in numbers for items in region.lists for values in items.values for node in _nodes(values))
+    listed = any(node in numbers for items in region.lists for values in items.values for node in nodes_of(values))
     if more or listed or not kept:
         active.frame.no_edges.add(region.key)
         raise restart("what one document does in another way is more than a number")
@@ -140,18 +141,6 @@ def _does_more(user: fx.Node, numbers: list[fx.Node]) -> bool:
     if isinstance(value, (bool, torch.SymBool)):
         return False
     return not any(isinstance(node.meta.get("example_value"), torch.Tensor) for node in user.all_input_nodes)
-
-
-def _nodes(values: Any) -> Iterator[fx.Node]:
-    """The nodes of numbers among what goes into a list, tuples and lists included."""
-    for value in values:
-        value = value.realize() if isinstance(value, VariableTracker) else value
-        if isinstance(value, fx.Node):
-            yield value
-        elif isinstance(value, SymNodeVariable):
-            yield value.as_proxy().node
-        elif isinstance(entries := getattr(value, "items", None), list):
-            yield from _nodes(entries)
 
 
 # === Which branch it is ======================================================================================

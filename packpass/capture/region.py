@@ -38,7 +38,7 @@ from packpass.capture.watched import Accesses, Poison, TrackedLocals
 from packpass.capture.ways import Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from packpass.capture.dynamo import InstructionTranslatorBase
     from packpass.capture.state import FrameState
@@ -181,8 +181,8 @@ class Region:
         """Locals of every live frame: before the loop, and after each iteration."""
         self.adopted: list[Adopted] = []
         """Entries of dicts and attributes of objects that are among the locals while the loop is open."""
-        for i, name in sorted(active.frame.running.get(self.key, ())):
-            adopt(self, dict.get(self._frames[i][0].symbolic_locals, name))
+        for i, name, *keys in sorted(active.frame.running.get(self.key, ()), key=str):
+            adopt(self, dict.get(self._frames[i][0].symbolic_locals, name), keys)
         owner, learned = active.frame.carried.get(self.key, (0, {}))
         lost: list[str] = [name for name in learned if isinstance(name, Place) and not adopt_place(self, owner, name)]
         if lost:
@@ -212,13 +212,16 @@ class Region:
 
     def place_of(self, value: Any, in_cell: bool = False) -> tuple[int, str] | None:
         """``(frame, name)`` of a local that holds this value, or with ``in_cell`` of one that a closure shares."""
+        return next((place for place, held in self.held(in_cell) if held.realize() is value), None)
+
+    def held(self, in_cell: bool = False) -> Iterator[tuple[tuple[int, str], Any]]:
+        """The places of locals, or of those that closures share, and what they hold."""
         for i, (frame, _) in enumerate(self._frames):
             for name in frame.symbolic_locals:
                 held = dict.get(frame.symbolic_locals, name)
                 held = contents(self.tx, held) if in_cell else held
-                if held is not None and not isinstance(held, Poison) and held.realize() is value:
-                    return i, name
-        return None
+                if held is not None and not isinstance(held, Poison):
+                    yield (i, name), held
 
     def note_skip(self, by_content: bool) -> None:
         """Some documents skip the rest of the body; ``by_content``: because of what they hold."""

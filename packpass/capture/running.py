@@ -18,6 +18,7 @@ other. Numbers that are appended are sums, which the list is made of.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ import torch
 from packpass import markers
 from packpass.capture import plain
 from packpass.capture.dynamo import (
+    ConstDictVariable,
     ListVariable,
     SymNodeVariable,
     TensorVariable,
@@ -171,11 +173,30 @@ def extend(items: Any, more: Any) -> Any:
 
 def learn(region: Region, items: Any) -> None:
     """If this may be such a list, the frame is traced again."""
-    place = region.place_of(items)
+    place = region.place_of(items) or _place_within(region, items)
     known = current_frame().running.setdefault(region.key, set())
     if _first(items) is not None and place is not None and place not in known:
         known.add(place)
         raise restart(f"{place[1]} is a list of numbers that goes on from document to document")
+
+
+def _place_within(region: Region, items: Any) -> tuple[Any, ...] | None:
+    """``(frame, name, key)`` of a list in a list or a dict of the program: ``bounds[0].append(bounds[0][-1] + n)``."""
+    for place, held in region.held():
+        for key, entry in _within(held.realize()):
+            if entry is items:
+                return (*place, key)
+    return None
+
+
+def _within(holder: Any) -> list[tuple[Any, Any]]:
+    """The entries of a list or a dict that the program has made, by their keys; nothing of others."""
+    if holder.source is not None or not isinstance(holder.mutation_type, ValueMutationNew):
+        return []
+    if type(holder) is ListVariable and type(holder.items) is list:
+        return list(enumerate(holder.items))
+    keyed = dict.items(holder.items) if type(holder) is ConstDictVariable else ()
+    return [(key.vt.as_python_constant(), entry) for key, entry in keyed if key.vt.is_python_constant()]
 
 
 def _numbers(more: Any) -> Any:
@@ -194,9 +215,11 @@ def _first(items: Any) -> list[int] | None:
     return known if all(type(v) is int for v in known) else None
 
 
-def adopt(region: Region, value: Any) -> None:
-    """A list that was found to be such a one, where its loop begins."""
+def adopt(region: Region, value: Any, keys: Sequence[Any] = ()) -> None:
+    """A list that was found to be such a one, where its loop begins: a local, or the entry ``keys`` of one."""
     items: Any = value.realize() if value is not None else None
+    for key in keys:
+        items = dict(_within(items)).get(key) if items is not None else None
     first = _first(items)
     if first is not None:
         current_frame().not_replayable = "a list of numbers goes on from document to document"

@@ -153,8 +153,9 @@ class FrameState:
     """Loop id -> loop (code object, bytecode offset)."""
     left: set[Any] = dataclasses.field(default_factory=set)
     """Loops that were refused, in front of which the graph ends, so that those before them stay captured."""
-    running: dict[Any, set[tuple[int, str]]] = dataclasses.field(default_factory=dict)
-    """Loop -> which of its live frames has a list of numbers under which name, see `packpass.capture.running`."""
+    running: dict[Any, set[tuple[Any, ...]]] = dataclasses.field(default_factory=dict)
+    """Loop -> which of its live frames has a list of numbers under which name, and which key of what that holds, see
+    `packpass.capture.running`."""
     defaults: dict[Any, list[tuple[int, str, Any]]] = dataclasses.field(default_factory=dict)
     """Loop -> the entries of ``defaultdict`` that are made in front of it: the live frame, its local, and the key."""
     row_numbers: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -103,6 +104,18 @@ def read(tx: Any, vector: Any) -> Any:
     return vector.call_method(tx, "sum", [constant(0)], {}).call_method(tx, "item", [], {})
 
 
+def nodes_of(values: Any) -> Iterator[fx.Node]:
+    """The nodes of numbers among what goes into a list, tuples and lists included."""
+    for value in values:
+        value = value.realize() if isinstance(value, VariableTracker) else value
+        if isinstance(value, fx.Node):
+            yield value
+        elif isinstance(value, SymNodeVariable):
+            yield value.as_proxy().node
+        elif isinstance(entries := getattr(value, "items", None), list):
+            yield from nodes_of(entries)
+
+
 class Tally:
     """``local += number``, by another number where a branch goes another way; while the loop is traced again."""
 
@@ -127,6 +140,8 @@ class Tally:
         share = 0 if node is stand_in else share_of(node, stand_in)
         if share is None or share is stand_in or list(stand_in.users) != [node] * (node is not stand_in) or node.users:
             return False
+        if any(node is listed for items in self.region.lists for values in items.values for listed in nodes_of(values)):
+            return False  # each document keeps what it has counted up to
         self.shares.append(share)
         for done in dict.fromkeys((node, stand_in)):
             done.graph.erase_node(done)

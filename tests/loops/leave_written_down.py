@@ -87,3 +87,53 @@ def sums_of_a_list_that_grows(ids: Tensor, cu: Tensor) -> Tensor:
     before = sum(lengths)
     lengths.append(2)
     return torch.zeros(before, sum(lengths)) + torch.cat([ids[s:e].cumsum(0) for s, e in zip(cu[:-1], cu[1:])])[:, None]
+
+
+@leave("f[T] cu", tail=False, why="a list of the program that is looked at while it grows")
+def bounds_that_are_counted(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    bounds, parts = [[0]], [x[:0]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        bounds[0].append(bounds[0][-1] + (e - s))
+        parts.append(x[s:e] * len(bounds[0]))
+    return torch.cat(parts), torch.tensor(bounds[0])
+
+
+@leave("f[T] cu", tail=False, why="the list has another name, by which it is looked at")
+def bounds_by_two_names(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    bounds = {"own": [0]}
+    same, parts = bounds["own"], [x[:0]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        bounds["own"].append(bounds["own"][-1] + (e - s))
+        parts.append(x[s:e] * same[0])
+    return torch.cat(parts), torch.tensor(same)
+
+
+@leave("i[T] cu", tail=False, why="numbers that are counted up by parts of lengths")
+def counted_by_parts_of_lengths(ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    ends, count, parts = [], 0, [ids[:0]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        count += int((e - s) * 0.25) + 1
+        ends.append(count)
+        parts.append(ids[s:e].cumsum(0))
+    return torch.cat(parts), torch.tensor(ends, dtype=torch.int64)
+
+
+@leave("f[T] cu", tail=False, why="the largest number is less than that of a slot of no document")
+def more_than_the_last_says(x: Tensor, cu: Tensor) -> Tensor:
+    batch = torch.repeat_interleave(torch.arange(len(cu) - 1), cu.diff()).flip(0)
+    sums = [x.sum()]
+    for i in range(batch[-1] + 1):
+        sums.append(x[batch == i].sum())
+    return torch.stack(sums)
+
+
+@leave("f[T] cu", tail=False, why="a tensor of one number that is changed after it was asked")
+def numbers_of_a_tensor_that_changes(x: Tensor, cu: Tensor) -> Tensor:
+    numbers: list[int] = []
+    lengths = cu.diff()
+    for i in range(len(cu) - 1):
+        n = lengths[i]
+        numbers.extend([i] * n)
+        n -= 1
+        numbers.extend([i] * (n + 1))
+    return torch.tensor(numbers)[: x.shape[0]] + x

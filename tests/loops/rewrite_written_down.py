@@ -128,3 +128,48 @@ def padded_to_the_longest_twice(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     lengths = cu.diff().tolist()
     rows = [F.pad(part, (0, 0, 0, max(lengths) - part.shape[0])) for part in x.split(lengths)]
     return torch.stack(rows), torch.arange(max(lengths))[None] < cu.diff()[:, None]
+
+
+# === Sizes that are tensors still ============================================================================
+
+
+@program("f[T,3] cu", tail=False)
+def numbers_and_places_of_tensors(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    numbers, places = [], []
+    for i, n in enumerate(cu.diff()):
+        numbers.extend([i] * n)
+        places.extend(list(range(n)))
+    return x * torch.tensor(numbers, dtype=torch.int64)[:, None], torch.tensor(places, dtype=torch.int64)
+
+
+@program("f[T,3] cu", tail=False)
+def lists_in_a_list(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts: list[list[Tensor]] = [[] for _ in range(2)]
+    bounds = [[0] for _ in range(2)]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts[1].append(x[s:e].flip(0))
+        bounds[1].append(bounds[1][-1] + (e - s))
+    return torch.cat(parts[1]), torch.tensor(bounds[1])
+
+
+@program("f[T,3] cu", tail=False)
+def lists_in_a_dict(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    packed: dict[str, Any] = {"parts": [], "bounds": [0]}
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        packed["parts"].append(x[s:e].cumsum(0))
+        packed["bounds"].append(packed["bounds"][-1] + (e - s))
+    return torch.cat(packed["parts"]), torch.tensor(packed["bounds"])
+
+
+def with_numbers(x: Tensor, cu: Tensor) -> tuple[Any, ...]:
+    return x, torch.repeat_interleave(torch.arange(len(cu) - 1), cu.diff())
+
+
+@program("d[T,3] cu", tail=False, exact=False, min_len=1, wrap=with_numbers, reads=1)
+def as_many_as_the_largest_says(x: Tensor, batch: Tensor) -> Tensor:
+    return torch.stack([x[batch == i].mean(0) for i in range(batch.max() + 1)])
+
+
+@program("d[T,3] cu", tail=False, exact=False, min_len=1, wrap=with_numbers, reads=1)
+def as_many_as_the_last_says(x: Tensor, batch: Tensor) -> Tensor:
+    return torch.stack([x[batch == i].mean(0) for i in range(batch[-1].item() + 1)])
