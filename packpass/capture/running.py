@@ -18,10 +18,12 @@ other. Numbers that are appended are sums, which the list is made of.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
 from packpass import markers
 from packpass.capture import plain
@@ -38,8 +40,9 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.entries import made_of, numbers_made
 from packpass.capture.lists import CollectedItems, is_documents, items_of
+from packpass.capture.origins import needed_for
 from packpass.capture.state import active, current_frame, restart
-from packpass.capture.tallies import collect, share_of
+from packpass.capture.tallies import collect
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -83,15 +86,18 @@ class RunningItems(CollectedItems):
         if last is None or not isinstance(value.realize(), SymNodeVariable):
             raise self.refusal()
         node, before = value.as_proxy().node, last.as_proxy().node
-        share = share_of(node, before)
-        if share is None or self.holds(region.iteration) or self.first != [0] or node.users:
+        chain = _steps_from(node, before)
+        if chain is None or self.holds(region.iteration) or self.first != [0]:
             raise self.refusal()
-        if list(before.users) != [node]:
-            raise self.refusal()
-        for done in (node, before):
+        made: Any = 0
+        for step, share in reversed(chain):
+            known = made_of(share, region.indices[-1], region.indices[0])
+            less = step.target in (operator.sub, operator.isub)
+            made = known if made == 0 and not less else (operator.sub if less else operator.add, made, known)
+        for done in (*(step for step, _ in chain), before):
             done.graph.erase_node(done)
-        self.values.append([share])
-        self._shares.append(made_of(share, region.indices[-1], region.indices[0]))
+        self.values.append([chain[-1][1]])
+        self._shares.append(None if None in _parts(made) else made)
 
     def go_on(self, numbers: Any) -> None:
         """``extend`` by the numbers that a tensor holds."""
@@ -155,6 +161,33 @@ class RunningItems(CollectedItems):
         row = emit(tx, markers.RAGGED_CAT, self._whole.as_proxy(), 0)
         head = emit(tx, "new_tensor", row.as_proxy(), self.first, method=True)
         return emit(tx, torch.cat, [head.as_proxy(), row.as_proxy()])
+
+
+def _steps_from(node: Any, before: Any) -> list[tuple[Any, Any]] | None:
+    """The sums and differences by which ``before`` becomes ``node``, last one first, and what each adds or takes away;
+    None if it becomes that in another way, or somebody looks at what lies between."""
+    steps: list[tuple[Any, Any]] = []
+    users: list[Any] = []
+    while node is not before:
+        known = node.target in (operator.add, operator.iadd, operator.sub, operator.isub) and len(node.args) == 2
+        sides = list(node.args) if known and list(node.users) == users else []
+        if sides and node.target in (operator.add, operator.iadd) and not _is_made_of(sides[0], before):
+            sides.reverse()
+        if not sides or not _is_made_of(sides[0], before) or _is_made_of(sides[1], before):
+            return None
+        steps.append((node, sides[1]))
+        users, node = [node], sides[0]
+    return steps if steps and list(before.users) == users else None
+
+
+def _is_made_of(node: Any, before: Any) -> bool:
+    return isinstance(node, fx.Node) and before in needed_for([node])
+
+
+def _parts(made: Any) -> list[Any]:
+    """What a number is made of (`packpass.capture.entries.made_of`), itself included."""
+    inner = made[1:] if isinstance(made, tuple) and made[0] in (operator.add, operator.sub) else ()
+    return [made, *(part for side in inner for part in _parts(side))]
 
 
 def extend(items: Any, more: Any) -> Any:

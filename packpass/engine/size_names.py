@@ -16,7 +16,6 @@ from typing import TypeVar
 from torch import fx
 
 T = TypeVar("T")
-NAMES = "unbacked_bindings"
 
 
 def traced_again(graph: fx.Graph, compile_it: Callable[[], T]) -> T:
@@ -26,7 +25,7 @@ def traced_again(graph: fx.Graph, compile_it: Callable[[], T]) -> T:
             return compile_it()
         except AssertionError as error:
             node = _where(error, graph)
-            if node is None or not node.meta.pop(NAMES, None):
+            if node is None or not node.meta.pop("unbacked_bindings", None):
                 raise
 
 

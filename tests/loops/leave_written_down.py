@@ -137,3 +137,31 @@ def numbers_of_a_tensor_that_changes(x: Tensor, cu: Tensor) -> Tensor:
         n -= 1
         numbers.extend([i] * (n + 1))
     return torch.tensor(numbers)[: x.shape[0]] + x
+
+
+@leave("f[T] cu", tail=False, why="twice the last number")
+def counted_on_twice(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts, bounds = [x[:0]], [0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(x[s:e] * 2)
+        bounds.append(bounds[-1] + bounds[-1] + e - s)
+    return torch.cat(parts), torch.tensor(bounds)
+
+
+@leave("f[T] cu", tail=False, why="the last number is taken away")
+def counted_on_from_the_other_side(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts, bounds = [x[:0]], [0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(x[s:e] * 2)
+        bounds.append(e - s - bounds[-1])
+    return torch.cat(parts), torch.tensor(bounds)
+
+
+@leave("f[T] cu", tail=False, why="what lies between two steps is looked at")
+def counted_on_and_looked_at(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts, bounds = [x[:0]], [0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        end = bounds[-1] + e
+        parts.append(x[s:e] * end)
+        bounds.append(end - s)
+    return torch.cat(parts), torch.tensor(bounds)

@@ -161,6 +161,15 @@ def lists_in_a_dict(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(packed["parts"]), torch.tensor(packed["bounds"])
 
 
+@program("f[T,3] cu", tail=False)
+def counted_on_in_two_steps(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts, bounds = [], [0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(x[s:e] * 2)
+        bounds.append(bounds[-1] + e - s)
+    return torch.cat(parts), torch.tensor(bounds)
+
+
 def with_numbers(x: Tensor, cu: Tensor) -> tuple[Any, ...]:
     return x, torch.repeat_interleave(torch.arange(len(cu) - 1), cu.diff())
 
