@@ -31,7 +31,7 @@ from passes.building import Builder
 from passes.document_loops.boundaries import boundary_vector, check_split, summed, unchanged
 from passes.document_loops.lengths import same_length
 from passes.kept_apart import take_apart
-from passes.kept_put import put_back, puts, write_part, written_row
+from passes.kept_put import fill, put_back, puts, write_part, written_row
 from passes.loops import LoopFound, find, only_asserted
 from passes.nodes import ahead, computed_from
 from passes.refused import Refused
@@ -44,7 +44,7 @@ def with_kept_rows(graph: fx.Graph) -> None:
     """Cut what masks keep of documents from rows of what they keep."""
     for loop in find(graph):
         for node in [n for _, body, _ in loop.iterations for n in body if n.target is operator.setitem]:
-            _fill(graph, node)
+            fill(graph, node)
         for node in [n for _, body, _ in loop.iterations for n in body if _picks(n)]:
             _unless_used(graph, node)
     for begin in [loop.iterations[0][0] for loop in find(graph)]:
@@ -99,7 +99,7 @@ def _cuts(node: fx.Node) -> bool:
     index = node.args[1] if op_name(node) in ("getitem", "setitem") else None
     entries = index if isinstance(index, tuple) else (index,)
     sliced = any(isinstance(e, slice) and isinstance(e.start, fx.Node) | isinstance(e.stop, fx.Node) for e in entries)
-    return sliced or node.target is markers.SPLIT_GET
+    return sliced or node.target in (markers.SPLIT_GET, markers.SEGMENT)
 
 
 def _by_mask(body: tuple[fx.Node, ...]) -> list[list[fx.Node]]:
@@ -112,30 +112,6 @@ def _by_mask(body: tuple[fx.Node, ...]) -> list[list[fx.Node]]:
     for node in filter(_picks, body):
         kinds.setdefault(made.get(_mask_of(node), _mask_of(node)), []).append(node)
     return list(kinds.values())
-
-
-def _fill(graph: fx.Graph, node: fx.Node) -> None:
-    """``part[mask] = number``, where the mask has the first of the part's dimensions, by a mask that has all."""
-    part, mask, number = node.args
-    if not isinstance(mask, fx.Node) or not isinstance(number, (bool, int, float)) or not isinstance(part, fx.Node):
-        return
-    fakes = example(part), example(mask)
-    if not all(isinstance(fake, torch.Tensor) for fake in fakes) or fakes[1].dtype is not torch.bool:
-        return
-    if isinstance(number, float) and not fakes[0].is_floating_point():
-        return
-    missing = fakes[0].dim() - fakes[1].dim()
-    if missing <= 0 or not fakes[1].dim():
-        return
-    build = Builder(graph, node, part)
-    try:
-        for _ in range(missing):
-            mask = build.call("unsqueeze", mask, -1, method=True)
-        build.call("masked_fill_", part, mask, number, method=True, fake=fakes[0])
-    except Refused:
-        build.undo()
-        return
-    graph.erase_node(node)
 
 
 class _Kept:
@@ -185,6 +161,8 @@ class _Kept:
         if key not in self.rows:
             if node.target is markers.SPLIT_GET:
                 self.rows[key] = self._split(node)
+            elif node.target is markers.SEGMENT:
+                self.rows[key] = self._segment(node)
             elif op_name(node) == "getitem":
                 source, index = self._cut(node)
                 self.rows[key] = source if index is None else self.build.call(operator.getitem, source, index)
@@ -197,6 +175,8 @@ class _Kept:
     def _key(self, node: fx.Node) -> Any:
         if node.target is markers.SPLIT_GET:
             return node.args[0], "split", node.args[1]
+        if node.target is markers.SEGMENT:
+            return node.args[0], "segment", node.args[1]
         if op_name(node) == "getitem":
             return (*self._cut(node)[:1], repr(self._cut(node)[1]))
         inputs = tuple(self._key(n) if n in self.inside else n for n in node.all_input_nodes)
@@ -216,6 +196,18 @@ class _Kept:
             check_split(self.build.call, x, lengths, 0)
         self.bounds.add((self.rows["ends", lengths], 0))
         return x
+
+    def _segment(self, node: fx.Node) -> fx.Node:
+        """The row that a pass before has made, of which this is the document."""
+        row, cu, index, dim = node.args
+        known = isinstance(row, fx.Node) and isinstance(cu, fx.Node) and dim in (0, -example(row).dim())
+        if not known or {row, cu} & self.inside or index not in [begin for begin, _, _ in self.loop.iterations]:
+            raise Refused("no-rule", "a mask, or what it picks from, is not cut from a row", node)
+        assert isinstance(row, fx.Node) and isinstance(cu, fx.Node)
+        if mutated_after(self.graph, row, self.begin, self.last) or not unchanged(cu, cu.next):
+            raise Refused("no-rule", "the row that a mask picks from is written by the loop", node)
+        self.bounds.add((cu, 0))
+        return row
 
     def _cut(self, node: fx.Node, written: bool = False) -> tuple[fx.Node, Any]:
         """The tensor, and the index of the row in it: None for all of it. ``written``: may the loop write it?"""

@@ -69,3 +69,27 @@ def write_part(build: Builder, kept: fx.Node, bounds: fx.Node, index: fx.Node, p
         raise Refused("no-rule", "kept slots are set to values of fewer dimensions", put)
     part = build.call(markers.SEGMENT, kept, bounds, index, 0, fake=fake)
     build.call(operator.setitem, part, slice(None), value, fake=False)
+
+
+def fill(graph: fx.Graph, node: fx.Node) -> None:
+    """``part[mask] = number``, where the mask has the first of the part's dimensions, by a mask that has all."""
+    part, mask, number = node.args
+    if not isinstance(mask, fx.Node) or not isinstance(number, (bool, int, float)) or not isinstance(part, fx.Node):
+        return
+    fakes = example(part), example(mask)
+    if not all(isinstance(fake, torch.Tensor) for fake in fakes) or fakes[1].dtype is not torch.bool:
+        return
+    if isinstance(number, float) and not fakes[0].is_floating_point():
+        return
+    missing = fakes[0].dim() - fakes[1].dim()
+    if missing <= 0 or not fakes[1].dim():
+        return
+    build = Builder(graph, node, part)
+    try:
+        for _ in range(missing):
+            mask = build.call("unsqueeze", mask, -1, method=True)
+        build.call("masked_fill_", part, mask, number, method=True, fake=fakes[0])
+    except Refused:
+        build.undo()
+        return
+    graph.erase_node(node)

@@ -26,7 +26,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import call_of, example, op_name, storage
-from packpass.semantics.effects import mutated_after
+from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.memory import copied
 from passes.building import Builder
 from passes.document_loops.lengths import same_length
@@ -35,10 +35,13 @@ from passes.nodes import ahead
 from passes.refused import Refused
 
 _PICK = (markers.MASKED, markers.MASKED_PUT)
+_AND = ("logical_and", "bitwise_and")
 
 
 def with_sorted_rows(graph: fx.Graph) -> None:
     """Cut what loops pick by the numbers of documents from sorted rows."""
+    for loop in find(graph):
+        _take_masks_apart(graph, loop)
     for loop in find(graph):
         masks = [_picked_by(node, loop) for node in loop.nodes]
         numbers = {_number_of(mask, loop) for mask in masks if mask is not None}
@@ -46,11 +49,91 @@ def with_sorted_rows(graph: fx.Graph) -> None:
             _Sorted(graph, loop, number).cut()
 
 
+def _take_masks_apart(graph: fx.Graph, loop: LoopFound) -> None:
+    """``x[(ids == i) & mask]`` is what the document's part of the mask keeps of its part of ``x``, and ``((ids == i) &
+    mask).sum()`` the sum of that part."""
+    front: dict[Any, fx.Node] = {}
+    for both in [node for _, body, _ in loop.iterations for node in body if op_name(node) in _AND]:
+        picks = [user for user in both.users if user.target is markers.MASKED and user.args[1] is both]
+        others = [user for user in both.users if user not in picks]
+        plain = all(op_name(user) in ("sum", "any") and len(user.args) == 1 and not user.kwargs for user in others)
+        if not plain or not picks or any(pick.args[2] is not None for pick in picks):
+            continue
+        try:
+            found = _document_and_more(graph, both, loop, front)
+        except Refused:
+            continue
+        own = Builder(graph, both, both).call(markers.MASKED, found[1], found[0], None, None)
+        for user in picks:
+            part = Builder(graph, user, both).call(markers.MASKED, user.args[0], found[0], None, None)
+            user.args = (part, own, None, None)
+        for user in others:
+            user.args = (own,)
+        graph.erase_node(both)
+
+
+def _document_and_more(
+    graph: fx.Graph, both: fx.Node, loop: LoopFound, front: dict[Any, fx.Node]
+) -> tuple[fx.Node, fx.Node]:
+    """The mask of a document's slots, and that of others, made in front of the loop once for all iterations; raises
+    `Refused`."""
+    sides = _sides(both, loop)
+    documents = [side for side in sides if _number_of(side, loop) is not None]
+    if len(documents) != 1:
+        raise Refused("no-rule", "a mask is not made of that of a document and of others", both)
+    build = _Front(graph, loop, front)
+    first, *more = [build.of(side) for side in sides if side is not documents[0]]
+    for mask in (first, *more):
+        fake, ids = example(mask), example(_number_of(documents[0], loop)[0])  # type: ignore[index]
+        if fake.dtype is not torch.bool or fake.dim() != 1 or not same_length(fake.shape[0], ids.shape[0]):
+            raise Refused("no-rule", "a mask has not a slot for every number", both)
+    for mask in more:
+        first = build.call("call_function", torch.logical_and, (first, mask), {})
+    return documents[0], first
+
+
+def _sides(both: fx.Node, loop: LoopFound) -> list[fx.Node]:
+    """The masks that hold together where this one does."""
+    if op_name(both) not in _AND or both not in loop.nodes or len(both.args) != 2 or both.kwargs:
+        return [both]
+    if not all(isinstance(side, fx.Node) and isinstance(example(side), torch.Tensor) for side in both.args):
+        raise Refused("no-rule", "a mask is made of a number", both)
+    return [mask for side in both.args for mask in _sides(side, loop)]  # type: ignore[arg-type]
+
+
+class _Front:
+    """Values of the body that are the same for all documents, made in front of the loop."""
+
+    def __init__(self, graph: fx.Graph, loop: LoopFound, made: dict[Any, fx.Node]) -> None:
+        self.graph, self.loop, self.made = graph, loop, made
+        self.begin, self.last = loop.iterations[0][0], loop.iterations[-1][2]
+
+    def of(self, node: fx.Node) -> fx.Node:
+        """Raises `Refused` for what documents have of their own."""
+        if node not in self.loop.nodes:
+            if isinstance(example(node), torch.Tensor) and mutated_after(self.graph, node, self.begin, self.last):
+                raise Refused("no-rule", "what a mask is made of is written by the loop", node)
+            return node
+        if node in [begin for begin, _, _ in self.loop.iterations] or not effects_of(node).pure:
+            raise Refused("no-rule", "a mask is made of something that documents have of their own", node)
+        given = {n: self.of(n) for n in node.all_input_nodes}
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda n: given[n])
+        return self.call(node.op, node.target, args, kwargs)
+
+    def call(self, op: str, target: Any, args: Any, kwargs: Any) -> fx.Node:
+        key = (op, target, repr(args), repr(kwargs))
+        if key not in self.made:
+            build = Builder(self.graph, self.begin, self.begin)
+            self.made[key] = build.call(target, *args, method=op == "call_method", **kwargs)
+        return self.made[key]
+
+
 def _picked_by(node: fx.Node, loop: LoopFound) -> fx.Node | None:
-    """The mask of slots that a node of the loop reads or writes."""
+    """The mask of the slots of a row that a node of the loop reads or writes; None for those of a part."""
     mask: Any = node.args[1] if node.target in (*_PICK, operator.setitem) else None
     is_mask = isinstance(mask, fx.Node) and isinstance(example(mask), torch.Tensor)
-    return mask if is_mask and mask in loop.nodes and example(mask).dtype is torch.bool else None
+    of_row = is_mask and mask in loop.nodes and mask.target is not markers.MASKED
+    return mask if of_row and example(mask).dtype is torch.bool else None
 
 
 _Number = tuple[fx.Node, Any]

@@ -165,3 +165,50 @@ def counted_on_and_looked_at(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
         parts.append(x[s:e] * end)
         bounds.append(end - s)
     return torch.cat(parts), torch.tensor(bounds)
+
+
+def _numbers_of(cu: Tensor) -> Tensor:
+    return torch.repeat_interleave(torch.arange(len(cu) - 1), cu.diff()).flip(0)
+
+
+@leave("d[T,3] cu", tail=False, min_len=1, why="each document changes the mask of the next one")
+def mask_that_documents_change(x: Tensor, cu: Tensor) -> Tensor:
+    ids, mask, sums = _numbers_of(cu), x[:, 0] > 0, [x.sum(0)]
+    for i in torch.unique(ids):
+        sums.append(x[(ids == i) & mask].sum(0))
+        mask[-1] = False
+    return torch.stack(sums)
+
+
+@leave("d[T,3] cu", tail=False, min_len=1, why="the mask is made of the document's number")
+def mask_by_the_number(x: Tensor, cu: Tensor) -> Tensor:
+    ids, sums = _numbers_of(cu), [x.sum(0)]
+    for i in torch.unique(ids):
+        sums.append(x[(ids == i) & (x[:, 0] > i)].sum(0))
+    return torch.stack(sums)
+
+
+@leave("d[T,3] cu", tail=False, min_len=1, why="slots of two documents")
+def masks_of_two_documents(x: Tensor, cu: Tensor) -> Tensor:
+    ids, sums = _numbers_of(cu), [x.sum(0)]
+    for i in torch.unique(ids):
+        sums.append(x[(ids == i) & (ids == i)].sum(0))
+    return torch.stack(sums)
+
+
+@leave("d[T,3] cu", tail=False, min_len=1, why="the mask is looked at whole")
+def mask_that_is_used_twice(x: Tensor, cu: Tensor) -> Tensor:
+    ids, mask, sums = _numbers_of(cu), x[:, 0] > 0, [x.sum(0)]
+    for i in torch.unique(ids):
+        own = (ids == i) & mask
+        sums.append(x[own].sum(0) + own.float().argmax())
+    return torch.stack(sums)
+
+
+@leave("d[T,3] cu", tail=False, min_len=1, why="slots are written where both hold")
+def written_where_both_hold(x: Tensor, cu: Tensor) -> Tensor:
+    ids, mask, out = _numbers_of(cu), x[:, 0] > 0, torch.zeros_like(x)
+    for i in torch.unique(ids):
+        own = (ids == i) & mask
+        out[own] = x[own] * 2
+    return out

@@ -182,3 +182,36 @@ def as_many_as_the_largest_says(x: Tensor, batch: Tensor) -> Tensor:
 @program("d[T,3] cu", tail=False, exact=False, min_len=1, wrap=with_numbers, reads=1)
 def as_many_as_the_last_says(x: Tensor, batch: Tensor) -> Tensor:
     return torch.stack([x[batch == i].mean(0) for i in range(batch[-1].item() + 1)])
+
+
+# === Slots of a document at which another mask holds =========================================================
+
+
+def with_numbers_and_a_mask(x: Tensor, cu: Tensor) -> tuple[Any, ...]:
+    return x, x[:, 0] > 0, torch.repeat_interleave(torch.arange(len(cu) - 1), cu.diff()).flip(0)
+
+
+@program("d[T,3] cu", tail=False, exact=False, min_len=1, wrap=with_numbers_and_a_mask, graphs=3)
+def losses_of_documents_by_their_numbers(x: Tensor, mask: Tensor, ids: Tensor) -> Tensor:
+    losses = []
+    for i in torch.unique(ids):
+        own = (ids == i) & mask
+        losses.append(x[own].sum(0) / own.sum().clamp(min=1))
+    return torch.stack(losses).mean(0)
+
+
+@program("d[T,3] cu", tail=False, exact=False, min_len=1, wrap=with_numbers_and_a_mask, graphs=3)
+def kept_where_all_hold(x: Tensor, mask: Tensor, ids: Tensor) -> Tensor:
+    kept = []
+    for i in torch.unique(ids):
+        kept.append(x[~mask & (ids == i) & (x[:, 1] < 1)] * 2)
+    return torch.cat(kept)
+
+
+@program("d[T,3] cu", tail=False, exact=False, min_len=1, wrap=with_numbers_and_a_mask, graphs=3)
+def beside_all_of_the_document(x: Tensor, mask: Tensor, ids: Tensor) -> Tensor:
+    sums = []
+    for i in torch.unique(ids):
+        own = ids == i
+        sums.append(x[own & mask].sum(0) - x[own].mean(0))
+    return torch.stack(sums)
