@@ -25,7 +25,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import call_of, example, op_name, storage
+from packpass.semantics import call_of, example, is_tensor, op_name, storage
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.memory import copied
 from passes.building import Builder
@@ -96,7 +96,7 @@ def _sides(both: fx.Node, loop: LoopFound) -> list[fx.Node]:
     """The masks that hold together where this one does."""
     if op_name(both) not in _AND or both not in loop.nodes or len(both.args) != 2 or both.kwargs:
         return [both]
-    if not all(isinstance(side, fx.Node) and isinstance(example(side), torch.Tensor) for side in both.args):
+    if not all(map(is_tensor, both.args)):
         raise Refused("no-rule", "a mask is made of a number", both)
     return [mask for side in both.args for mask in _sides(side, loop)]  # type: ignore[arg-type]
 
@@ -111,11 +111,13 @@ class _Front:
     def of(self, node: fx.Node) -> fx.Node:
         """Raises `Refused` for what documents have of their own."""
         if node not in self.loop.nodes:
-            if isinstance(example(node), torch.Tensor) and mutated_after(self.graph, node, self.begin, self.last):
+            if is_tensor(node) and mutated_after(self.graph, node, self.begin, self.last):
                 raise Refused("no-rule", "what a mask is made of is written by the loop", node)
             return node
         if node in [begin for begin, _, _ in self.loop.iterations] or not effects_of(node).pure:
             raise Refused("no-rule", "a mask is made of something that documents have of their own", node)
+        if is_tensor(node) and mutated_after(self.graph, node, node.next, self.last):
+            raise Refused("no-rule", "what a mask is made of is written by the loop", node)
         given = {n: self.of(n) for n in node.all_input_nodes}
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda n: given[n])
         return self.call(node.op, node.target, args, kwargs)
@@ -150,7 +152,8 @@ def _number_of(mask: fx.Node, loop: LoopFound) -> _Number | None:
         if through is None or not isinstance(ids, fx.Node) or ids in loop.nodes:
             continue
         row = example(ids)
-        if isinstance(row, torch.Tensor) and row.dim() == 1 and row.dtype in (torch.int32, torch.int64):
+        known = isinstance(row, torch.Tensor) and row.dim() == 1 and row.dtype in (torch.int32, torch.int64)
+        if known and not mutated_after(mask.graph, mask, mask.next, loop.iterations[-1][2]):
             return ids, through
     return None
 

@@ -212,3 +212,23 @@ def written_where_both_hold(x: Tensor, cu: Tensor) -> Tensor:
         own = (ids == i) & mask
         out[own] = x[own] * 2
     return out
+
+
+@leave("d[T,3] cu", tail=False, min_len=1, why="the body writes the mask that it has made")
+def mask_that_the_body_writes(x: Tensor, cu: Tensor) -> Tensor:
+    ids, sums = _numbers_of(cu), [x.sum(0)]
+    for i in torch.unique(ids):
+        other = x[:, 0] > 0
+        other[-2:] = False
+        sums.append(x[(ids == i) & other].sum(0))
+    return torch.stack(sums)
+
+
+@leave("d[T,3] cu", tail=False, min_len=1, why="the body writes the mask of the document")
+def mask_of_the_document_that_is_written(x: Tensor, cu: Tensor) -> Tensor:
+    ids, sums = _numbers_of(cu), [x.sum(0)]
+    for i in torch.unique(ids):
+        own = ids == i
+        own[-2:] = False
+        sums.append(x[own].sum(0))
+    return torch.stack(sums)
