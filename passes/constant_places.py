@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import call_of, example, storage
+from packpass.semantics import call_of, example, is_tensor, storage
 from packpass.semantics.effects import effects_of
 from passes.building import Builder
 from passes.loops import LoopFound, find
@@ -30,7 +30,7 @@ def with_places_in_front(graph: fx.Graph) -> None:
             if numbers is not None:
                 node.replace_all_uses_with(_in_front(graph, loop, made, numbers, node))
                 graph.erase_node(node)
-            elif node.target is operator.getitem and isinstance(example(node.args[0]), torch.Tensor):
+            elif node.target is operator.getitem and is_tensor(node.args[0]):
                 _look_up(graph, loop, made, node)
 
 
@@ -60,15 +60,11 @@ def _look_up(graph: fx.Graph, loop: LoopFound, made: dict[Any, fx.Node], node: f
     base, index = node.args
     entries = list(index) if isinstance(index, tuple) else [index]
     lists = [at for at, entry in enumerate(entries) if isinstance(entry, list) and _are_places(entry)]
-    if len(lists) != 1 or any(isinstance(entry, fx.Node) and _is_tensor(entry) for entry in entries):
+    if len(lists) != 1 or any(map(is_tensor, entries)):
         return
     (at,) = lists
     entries[at] = _in_front(graph, loop, made, entries[at], base)  # type: ignore[arg-type]
     node.update_arg(1, tuple(entries) if isinstance(index, tuple) else entries[0])
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(example(node), torch.Tensor)
 
 
 def _in_front(graph: fx.Graph, loop: LoopFound, made: dict[Any, fx.Node], numbers: Any, like: fx.Node) -> fx.Node:

@@ -184,13 +184,7 @@ class _Kept:
 
     def _split(self, node: fx.Node) -> fx.Node:
         """The tensor that is split by lengths, which add up to its size."""
-        x, lengths, index, dim = node.args
-        known = isinstance(x, fx.Node) and isinstance(lengths, fx.Node) and dim in (0, -example(x).dim())
-        if not known or {x, lengths} & self.inside or index not in [begin for begin, _, _ in self.loop.iterations]:
-            raise Refused("no-rule", "a mask, or what it picks from, is not cut from a row", node)
-        assert isinstance(x, fx.Node) and isinstance(lengths, fx.Node)
-        if mutated_after(self.graph, x, self.begin, self.last) or not unchanged(lengths, lengths.next):
-            raise Refused("no-rule", "the row that a mask picks from is written by the loop", node)
+        x, lengths = self._row_and_vector(node)
         if ("ends", lengths) not in self.rows:
             self.rows["ends", lengths] = summed(self.build.call, lengths)
             check_split(self.build.call, x, lengths, 0)
@@ -199,15 +193,20 @@ class _Kept:
 
     def _segment(self, node: fx.Node) -> fx.Node:
         """The row that a pass before has made, of which this is the document."""
-        row, cu, index, dim = node.args
-        known = isinstance(row, fx.Node) and isinstance(cu, fx.Node) and dim in (0, -example(row).dim())
-        if not known or {row, cu} & self.inside or index not in [begin for begin, _, _ in self.loop.iterations]:
-            raise Refused("no-rule", "a mask, or what it picks from, is not cut from a row", node)
-        assert isinstance(row, fx.Node) and isinstance(cu, fx.Node)
-        if mutated_after(self.graph, row, self.begin, self.last) or not unchanged(cu, cu.next):
-            raise Refused("no-rule", "the row that a mask picks from is written by the loop", node)
+        row, cu = self._row_and_vector(node)
         self.bounds.add((cu, 0))
         return row
+
+    def _row_and_vector(self, node: fx.Node) -> tuple[fx.Node, fx.Node]:
+        """What a marker takes the document from, along its first dimension, and the lengths or boundaries by which."""
+        row, vector, index, dim = node.args
+        known = isinstance(row, fx.Node) and isinstance(vector, fx.Node) and dim in (0, -example(row).dim())
+        if not known or {row, vector} & self.inside or index not in [begin for begin, _, _ in self.loop.iterations]:
+            raise Refused("no-rule", "a mask, or what it picks from, is not cut from a row", node)
+        assert isinstance(row, fx.Node) and isinstance(vector, fx.Node)
+        if mutated_after(self.graph, row, self.begin, self.last) or not unchanged(vector, vector.next):
+            raise Refused("no-rule", "the row that a mask picks from is written by the loop", node)
+        return row, vector
 
     def _cut(self, node: fx.Node, written: bool = False) -> tuple[fx.Node, Any]:
         """The tensor, and the index of the row in it: None for all of it. ``written``: may the loop write it?"""

@@ -93,11 +93,14 @@ class RunningItems(CollectedItems):
         for step, share in reversed(chain):
             known = made_of(share, region.indices[-1], region.indices[0])
             less = step.target in (operator.sub, operator.isub)
-            made = known if made == 0 and not less else (operator.sub if less else operator.add, made, known)
+            if made is None or known is None:
+                made = None
+            else:
+                made = known if made == 0 and not less else (operator.sub if less else operator.add, made, known)
         for done in (*(step for step, _ in chain), before):
             done.graph.erase_node(done)
         self.values.append([chain[-1][1]])
-        self._shares.append(None if None in _parts(made) else made)
+        self._shares.append(made)
 
     def go_on(self, numbers: Any) -> None:
         """``extend`` by the numbers that a tensor holds."""
@@ -182,12 +185,6 @@ def _steps_from(node: Any, before: Any) -> list[tuple[Any, Any]] | None:
 
 def _is_made_of(node: Any, before: Any) -> bool:
     return isinstance(node, fx.Node) and before in needed_for([node])
-
-
-def _parts(made: Any) -> list[Any]:
-    """What a number is made of (`packpass.capture.entries.made_of`), itself included."""
-    inner = made[1:] if isinstance(made, tuple) and made[0] in (operator.add, operator.sub) else ()
-    return [made, *(part for side in inner for part in _parts(side))]
 
 
 def extend(items: Any, more: Any) -> Any:

@@ -158,10 +158,14 @@ def _iteration(loop: LoopFound, which: int, group: Group, scale: int, halves: in
     for collect in loop.collects:
         source = collect.args[which]
         view = machine.values.get(source)  # type: ignore[arg-type]
-        if not isinstance(view, View) or view.dim is None or not machine.is_document(view):
-            raise Refused("list-append", "what is appended per document is not the document", collect)
+        refused = Refused("list-append", "what is appended per document is not the document", collect)
+        if not isinstance(view, View) or view.dim is None:
+            raise refused
+        one_too_many = machine.one_too_many(view)
+        if not one_too_many and not machine.is_document(view):
+            raise refused
         found = _matched(machine, view, group, collect)
-        field = dataclasses.replace(found.field, one_too_many=machine.one_too_many(view))
+        field = dataclasses.replace(found.field, one_too_many=one_too_many)
         appended.append((collect, dataclasses.replace(found, field=field), view.dim))
     matched = [m for _, m in written] + [m for _, m, _ in appended]
     if not matched:

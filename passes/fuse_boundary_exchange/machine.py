@@ -85,8 +85,6 @@ class Machine:
         self.detaches = False
         self.raises_if_empty = False
         """Does eager fail for a document without slots, because a slot of it is selected?"""
-        self.sends_nothing = False
-        """Is nothing sent of a document without slots?"""
 
     # --- values ---------------------------------------------------------------------------------------------
 
@@ -148,7 +146,6 @@ class Machine:
         for message in self.messages:
             if not message.waited:
                 raise Refused("message-wait", "a message is not waited for in its own iteration", message.node)
-        self.sends_nothing = bool(self.messages) and not any(m.empty for m in self.messages if m.sends)
 
     def value(self, arg: Any) -> Any:
         if isinstance(arg, fx.Node):
@@ -172,13 +169,16 @@ class Machine:
 
     def is_document(self, view: View) -> bool:
         """Has it a slot for each of the document, and none for a document without slots that eager gets through?"""
-        fails = self.raises_if_empty or self.one_too_many(view)
-        return bool(view.kept) and view.length == self.whole and (fails or not view.empty)
+        return self._is_as_long(view) and (self.raises_if_empty or not view.empty)
 
     def one_too_many(self, view: View) -> bool:
-        """Has it one slot for a document without slots, as what is received has? Where all ranks do the same, each
-        waits for a slot of which its neighbour sends nothing, and eager's messages fail."""
-        return bool(view.empty) and self.sends_nothing and not self.raises_if_empty
+        """Is it the document but for one slot where that has none, as what is received is? Where all ranks do the
+        same, each waits for a slot of which its neighbour sends nothing, and eager's messages fail."""
+        sends_nothing = bool(self.messages) and not any(m.empty for m in self.messages if m.sends)
+        return self._is_as_long(view) and sends_nothing and not self.is_document(view)
+
+    def _is_as_long(self, view: View) -> bool:
+        return bool(view.kept) and view.length == self.whole
 
     def integer(self, arg: Any) -> Int | None:
         found = self.value(arg)
