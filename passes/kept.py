@@ -25,6 +25,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import call_of, example, family_of, meaning_of, op_name
+from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.pointwise import slot_by_slot
 from passes.building import Builder
@@ -33,7 +34,7 @@ from passes.document_loops.lengths import same_length
 from passes.kept_apart import take_apart
 from passes.kept_put import fill, put_back, puts, write_part, written_row
 from passes.loops import LoopFound, find, only_asserted
-from passes.nodes import ahead, computed_from
+from passes.nodes import ahead, computed_from, put_instead
 from passes.refused import Refused
 
 _Bounds = tuple[fx.Node, int]
@@ -142,13 +143,13 @@ class _Kept:
                 build.undo()
             return
         for node, made in new.items():
-            node.replace_all_uses_with(made)
+            put_instead(node, made)
         for node in sorted({*gone, *new, *written}, reverse=True):
             self.graph.erase_node(node)
 
     def _alike(self, mask: Any) -> list[fx.Node]:
-        """The masks of an iteration that are made in the same way as this one."""
-        body = next(body for _, body, _ in self.loop.iterations if mask in body)
+        """The masks of an iteration that are made in the same way as this one, if it is of the loop."""
+        body = next((body for _, body, _ in self.loop.iterations if mask in body), ())
         return [n for n in body if n is mask or _same(n, mask)]
 
     # === Rows =================================================================================================
@@ -304,7 +305,7 @@ class _Kept:
         if ("inside", mask) not in self.rows:
             bounds = call(operator.getitem, root, slice(offset, None)) if offset else root
             fits = call(torch.all, call(operator.ge, bounds, 0))
-            call(torch._assert_async, fits, "packpass: boundaries are numbers of 0 or more", fake=False)
+            call(torch._assert_async, fits, "packpass: boundaries are numbers of 0 or more", fake=NO_VALUE)
             self.rows["size", mask] = call(torch.ops.aten.sym_size.int, mask, 0)
             self.rows["inside", mask] = call(torch.clamp, bounds, 0, self.rows["size", mask])
         return self.rows["inside", mask], self.rows["size", mask]

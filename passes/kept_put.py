@@ -20,6 +20,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import example, storage
+from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import mutated_after
 from passes.building import Builder
 from passes.loops import LoopFound, only_asserted
@@ -68,7 +69,7 @@ def write_part(build: Builder, kept: fx.Node, bounds: fx.Node, index: fx.Node, p
     if example(value).dim() != fake.dim():
         raise Refused("no-rule", "kept slots are set to values of fewer dimensions", put)
     part = build.call(markers.SEGMENT, kept, bounds, index, 0, fake=fake)
-    build.call(operator.setitem, part, slice(None), value, fake=False)
+    build.call(operator.setitem, part, slice(None), value, fake=NO_VALUE)
 
 
 def fill(graph: fx.Graph, node: fx.Node) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass.semantics import example
 from packpass.semantics.build import Builder
 from packpass.semantics.effects import mutated_after
+from packpass.semantics.memory import share_memory
 
 SNAPSHOT = torch.ops.packpass.snapshot.default
 KNOWN = frozenset({"aten", "prims", "prim", "inductor_prims", "packpass"})
@@ -62,6 +64,16 @@ def ahead(a: Any, b: Any) -> int | None:
         return None
     difference = a.node.expr - b.node.expr
     return int(difference) if difference.is_Integer else None
+
+
+def put_instead(node: fx.Node, made: fx.Node, users: Iterable[fx.Node] | None = None) -> None:
+    """``made`` takes the place of ``node`` for all users, or for these; views that were taken of the one are views of
+    the other."""
+    share_memory(example(node), example(made))
+    if users is None:
+        node.replace_all_uses_with(made)
+    for user in users or ():
+        user.replace_input_with(node, made)
 
 
 def call(graph: fx.Graph, rule: str, target: Any, *args: Any, method: bool = False, **kwargs: Any) -> fx.Node:

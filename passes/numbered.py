@@ -26,12 +26,13 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import call_of, example, is_tensor, op_name, storage
+from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.memory import copied
 from passes.building import Builder
 from passes.document_loops.lengths import same_length
 from passes.loops import LoopFound, find
-from passes.nodes import ahead
+from passes.nodes import ahead, put_instead
 from passes.refused import Refused
 
 _PICK = (markers.MASKED, markers.MASKED_PUT)
@@ -41,12 +42,25 @@ _AND = ("logical_and", "bitwise_and")
 def with_sorted_rows(graph: fx.Graph) -> None:
     """Cut what loops pick by the numbers of documents from sorted rows."""
     for loop in find(graph):
+        _rows_in_front(graph, loop)
         _take_masks_apart(graph, loop)
     for loop in find(graph):
         masks = [_picked_by(node, loop) for node in loop.nodes]
         numbers = {_number_of(mask, loop) for mask in masks if mask is not None}
         if len(numbers) == 1 and (number := numbers.pop()) is not None:
             _Sorted(graph, loop, number).cut()
+
+
+def _rows_in_front(graph: fx.Graph, loop: LoopFound) -> None:
+    """``coords[:, 0] == i``: the column is the same for all documents."""
+    front: dict[Any, fx.Node] = {}
+    for mask in [node for _, body, _ in loop.iterations for node in body if op_name(node) == "eq"]:
+        for row in [arg for arg in mask.all_input_nodes if arg in loop.nodes and is_tensor(arg) and example(arg).dim()]:
+            try:
+                made = _Front(graph, loop, front).of(row)
+            except Refused:
+                continue
+            mask.replace_input_with(row, made)
 
 
 def _take_masks_apart(graph: fx.Graph, loop: LoopFound) -> None:
@@ -215,7 +229,7 @@ class _Sorted:
                 build.undo()
             return
         for node, new in changed:
-            node.replace_all_uses_with(new)
+            put_instead(node, new)
             self.graph.erase_node(node)
 
     def _may_be_cut(self, nodes: list[fx.Node]) -> bool:
@@ -288,7 +302,7 @@ class _Sorted:
         if node.target is markers.MASKED:
             build.call("clone", part, method=True, fake=fake)
         else:
-            build.call(operator.setitem, part, slice(None), node.args[2], fake=False)  # torch 2.11 asks for sizes
+            build.call(operator.setitem, part, slice(None), node.args[2], fake=NO_VALUE)  # torch 2.11 asks for sizes
         return build.made[-1]
 
     def _sums(self, nodes: list[fx.Node]) -> list[fx.Node]:

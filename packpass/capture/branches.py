@@ -136,21 +136,38 @@ def _leads_to_loop(tx: Any, at: Any, head: Any) -> bool:
     return False
 
 
+def _goes_on_if(tx: Any, instruction: Any, value: Any, jumps_if: bool) -> bool | None:
+    """`goes_on_if`, where the condition is one on numbers, or on what one tensor element holds and nobody is to catch
+    what is raised."""
+    if isinstance(value, SymNodeVariable):
+        is_bool = isinstance(value.sym_num, torch.SymBool)
+        return goes_on_if(tx, instruction, jumps_if) if is_bool else None
+    if not isinstance(value, TensorVariable) or is_assert(tx, jumps_if) or catches_exceptions(tx):
+        return None
+    single = all(type(size) is int and size == 1 for size in example(value).shape)
+    return goes_on_if(tx, instruction, jumps_if) if single else None
+
+
 def write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Region) -> bool:
     """Emit the marker for this branch and go on where control continues; False if the branch has no such meaning."""
     is_bool = isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymBool)
-    wanted = goes_on_if(tx, instruction, jumps_if) if is_bool else None
+    wanted = _goes_on_if(tx, instruction, value, jumps_if)
     if wanted is not None:
-        value = value if wanted else call(tx, torch.sym_not, value)
         message = f"assertion in the loop at {region.location} failed"
-        args = (value.as_proxy(), message, region.id, region.iteration)
-        tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
+        if is_bool:
+            value = value if wanted else call(tx, torch.sym_not, value)
+            args = (value.as_proxy(), message, region.id, region.iteration)
+            tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
+        else:
+            ensure(tx, call(tx, operator.ne if wanted else operator.eq, value, constant(0)), message)
         if wanted == jumps_if:
             tx.jump(instruction)
         return True
     if region.tx is not tx or not (is_bool or isinstance(value, TensorVariable)) or is_assert(tx, jumps_if):
         return False
-    if (region.key in current_frame().both_ways or _is_of_row(value.as_proxy().node)) and _may_follow(value, region):
+    node = value.as_proxy().node
+    of_row = _is_of_row(node) and (is_bool or _of_entries(node, region.indices[-1]))
+    if of_row or region.key in current_frame().both_ways:
         return False
     head = tx.indexof[region.head]
     taken = _leads_to_loop(tx, tx.indexof[instruction.target], head)
@@ -175,13 +192,14 @@ def follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> Any:
     """Put the outcome that this iteration follows in place of a condition on the stack, and give what the condition is
     as the value of ``a and b`` and ``a or b``: a number stays one. (They leave it below the copy that is looked at, or
     look at itself.) None if it is not followed."""
-    if not _may_follow(value, region) or is_assert(tx, jumps_if):
+    number, tensor = isinstance(value, SymNodeVariable), isinstance(value, TensorVariable)
+    if not (number or tensor) or is_assert(tx, jumps_if):
         return None
-    number = isinstance(value, SymNodeVariable)
     whole = number and not isinstance(value.sym_num, torch.SymBool)
     asked = call(tx, operator.ne, value, constant(0)) if whole else value
     node = asked.as_proxy().node
     outcome, implied = _outcome(region, asked.sym_num.node.expr if number else node, location_of(tx), _is_of_row(node))
+    region.asks_contents |= _asks_contents(node, region.indices[-1])
     op = markers.LOOP_BRANCH[0 if number else 1]
     tx.output.create_proxy("call_function", op, (asked.as_proxy(), outcome, implied), {})
     left = value
@@ -193,11 +211,16 @@ def follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> Any:
     return left
 
 
-def _may_follow(value: Any, region: Region) -> bool:
-    """Is it a condition on numbers, not on what documents hold?"""
-    if isinstance(value, SymNodeVariable):
-        return True
-    return isinstance(value, TensorVariable) and _of_entries(value.as_proxy().node, region.indices[-1])
+def _asks_contents(condition: Any, begin: Any) -> bool:
+    """Is a condition made, behind ``begin``, of what the document holds: of more than entries of vectors?"""
+    seen = [condition]
+    for node in seen:
+        if isinstance(node.meta.get("example_value"), torch.Tensor):
+            if not _of_entries(node, begin):
+                return True
+            continue
+        seen += [n for n in node.all_input_nodes if n >= begin and n not in seen]
+    return False
 
 
 def _of_entries(node: Any, begin: Any) -> bool:

@@ -395,4 +395,5 @@ def is_collected(value: Any) -> bool:
 def numbers_of(value: Any) -> Any:
     """The sequence over documents that a list of numbers is, which a loop over documents has filled; or None."""
     items = items_of(value)
-    return items.numbers if items is not None and items.region.closed else None
+    filled = items is not None and items.region is not None and items.region.closed
+    return items.numbers if items is not None and filled else None

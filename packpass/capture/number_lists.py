@@ -58,11 +58,15 @@ def is_even(value: Any) -> bool:
 
 
 def fits(numbers: tuple[int, ...], sizes: set[int]) -> bool:
-    """May they be lengths of documents in a row of such a size, or boundaries?"""
+    """May they be lengths of documents in a row of such a size, or boundaries? A row may have slots left behind the
+    last document, as buffers of servers do, but not as many as there are in documents."""
     if min(numbers) < 0:
         return False
     ends = len(numbers) > 1 and numbers[0] == 0 and all(a <= b for a, b in itertools.pairwise(numbers))
-    return sum(numbers) in sizes or (ends and numbers[-1] in sizes)
+    totals = (sum(numbers), numbers[-1]) if ends else (sum(numbers),)
+    if sizes.intersection(totals):
+        return True
+    return len(numbers) > 1 and any(total <= size < 2 * total for total in totals for size in sizes)
 
 
 def are_rows(numbers: tuple[int, ...], tensors: list[torch.Tensor]) -> bool:

@@ -10,7 +10,8 @@ import torch
 from torch import fx
 
 from packpass._compat import free_unbacked_symbols
-from packpass.semantics import op_name
+from packpass.semantics import op_name, op_of
+from packpass.semantics.pointwise import COPIES
 
 INDEX_DTYPES = (torch.int32, torch.int64)
 """Of boundaries, lengths and sizes."""
@@ -44,15 +45,19 @@ def is_largest_number(tx: Any, expr: Any) -> bool:
     for node in tx.output.root_tracer.graph.nodes:
         source = node.all_input_nodes[0] if node.all_input_nodes else None
         if source is not None and isinstance(node.meta.get("example_value"), torch.SymInt) and _is_largest(source):
-            largest |= free_unbacked_symbols(node.meta["example_value"]) if made_from(node) is not None else set()
+            known = made_from(node) is not None or made_from(node, rank=2) is not None
+            largest |= free_unbacked_symbols(node.meta["example_value"]) if known else set()
     wanted = set(free_unbacked_symbols(expr))
     return bool(wanted) and wanted <= largest
 
 
 def _is_largest(node: Any) -> bool:
-    """``ids.max() + 1``, ``ids[-1]``"""
-    while node.target in (operator.add, operator.sub) and len(node.all_input_nodes) == 1:
+    """``ids.max() + 1``, ``ids[-1]``; also of a column, ``coords[:, 0].max().int()``"""
+    while (node.target in (operator.add, operator.sub) or op_of(node) in COPIES) and len(node.all_input_nodes) == 1:
         (node,) = node.all_input_nodes
+    of = node.all_input_nodes[0].meta.get("example_value") if node.all_input_nodes else None
+    if not isinstance(of, torch.Tensor) or of.dim() != 1 or of.dtype not in INDEX_DTYPES:
+        return False
     if node.target in (operator.getitem, torch.select):
         return node.args[1] == -1 if len(node.args) == 2 else node.args[1:] == (0, -1)
     return op_name(node) in ("max", "amax")

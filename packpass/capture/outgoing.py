@@ -214,7 +214,8 @@ def _are_its_own(items: CollectedItems, entries: list[fx.Node], made: Made) -> b
         return False
     end = next(user for user in items.region.indices[-1].users if user.target is markers.LOOP_END)
     memories = _memories(entries)
-    others = (node for node in begin.graph.nodes if not begin < node < end)
+    lists = (markers.LIST_COLLECT, markers.LIST_GET)  # what stands for the list itself shares memory with its entries
+    others = (node for node in begin.graph.nodes if not begin < node < end and node.target not in lists)
     if False in memories or memories & made.keys() or any(storage(node) in memories for node in others):
         return False
     made |= dict.fromkeys(memories)

@@ -148,6 +148,8 @@ class Region:
         self.skips = False
         """Are some documents skipped? Then a list may have fewer entries than there are documents."""
         self.skips_by_content = False
+        self.asks_contents = False
+        """Is a branch that is followed one on what documents hold?"""
         self.skipped_at: set[tuple[int, Any]] = set()
         """Iteration and instruction of the branches that skip the rest of the body."""
         self.ways = Ways()
@@ -245,7 +247,7 @@ class Region:
 
     def may_follow_skips(self, frame: FrameState) -> bool:
         """May branches that skip documents be followed both ways, when the frame is traced again?"""
-        return not self.skips_by_content and self.key not in frame.both_ways
+        return self.key not in frame.both_ways
 
     def begin_iteration(self) -> None:
         self.ways.begin()

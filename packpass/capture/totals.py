@@ -30,6 +30,7 @@ from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,
     TensorVariable,
+    VariableTracker,
     call,
     constant,
     emit,
@@ -303,7 +304,8 @@ class Adding:
 
     def after(self) -> Any:
         tx, region = self.region.tx, self.region
-        vector = stacked(region, [self._proxy(iteration, share) for iteration, share in enumerate(self.added)])
+        stays = self._may_stay()
+        vector = stacked(region, [self._proxy(i, share) for i, share in enumerate(self.added)], stays)
         if self.total.add in EXTREMES:
             first = [] if is_none(self.before) else [self.before.call_method(tx, "unsqueeze", [constant(0)], {})]
             every = call(tx, torch.cat, ListVariable([*first, vector])) if first else vector
@@ -311,9 +313,37 @@ class Adding:
         dtype = {"dtype": constant(self.total.dtype)}
         share = vector.call_method(tx, "sum", [constant(0)], dtype)
         made = share if is_none(self.before) else call(tx, self.total.add, self.before, share)
-        if all(self.grown) or self._is_of_its_form():
+        if not stays:
             return made
-        return Either(read(tx, tally(region, self.grown)), made, self.before)
+        before = self.before if self.writes is None else made.call_method(tx, "detach", [], {})
+        return Either(read(tx, tally(region, self.grown)), made, before)
+
+    def _may_stay(self) -> bool:
+        """May no document add anything, so that the local is what it was, which the program can tell: a number, a
+        tensor of another form, or one that has no gradient as yet?"""
+        if all(self.grown) or self.total.add in EXTREMES:
+            return False
+        if not self._is_of_its_form():
+            return True
+        shares = [share.meta["example_value"] for share in self.added if isinstance(share, fx.Node)]
+        gains = any(share.requires_grad for share in shares) and not example(self.before).requires_grad
+        return gains and self.region.asks_contents and (self.writes is None or not self._has_other_names())
+
+    def _has_other_names(self) -> bool:
+        """Does anything else in the program hold the tensor that is added to in place, or a view of it? That has its
+        gradient, too, or none."""
+        tx: Any = self.region.tx
+        found = []
+
+        def look(value: Any) -> None:
+            if isinstance(value, TensorVariable) and storage(value.as_proxy().node) == self.writes:
+                found.append(value)
+
+        VariableTracker.visit(look, tx.output.side_effects.store_attr_mutations)
+        while tx is not None:
+            VariableTracker.visit(look, [*dict.values(tx.symbolic_locals), *tx.stack])
+            tx = tx.parent
+        return bool(found)
 
     def _proxy(self, iteration: int, share: Any) -> Any:
         """A share as a tensor; a number in the form of the other way's, which holds it exactly if it is 0."""

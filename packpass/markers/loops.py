@@ -34,6 +34,7 @@ import torch
 from torch.fx.node import has_side_effect
 
 from packpass._compat import current_shape_env, free_unbacked_symbols, statically_known_true
+from packpass.semantics.memory import share_memory
 
 _lib = torch.library.Library("packpass_capture", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -52,8 +53,8 @@ _lib.define(
 )
 _lib.define("list_get(Tensor collected, SymInt index) -> Tensor", tags=_TAGS)
 _lib.define("ragged_cat(Tensor collected, int dim, bool alone=True) -> Tensor", tags=_TAGS)
-_lib.define("list_stack(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
-_lib.define("list_join(Tensor collected, int dim, SymInt length) -> Tensor", tags=_TAGS)
+_lib.define("list_stack(Tensor collected, int dim, SymInt length, bool some=False) -> Tensor", tags=_TAGS)
+_lib.define("list_join(Tensor collected, int dim, SymInt length, bool some=False) -> Tensor", tags=_TAGS)
 _lib.define("list_pad(Tensor collected, SymInt length, bool batch_first, float value, str side) -> Tensor", tags=_TAGS)
 _lib.define("list_diagonal(Tensor collected) -> Tensor", tags=_TAGS)
 _lib.define("list_boundaries(Tensor collected, SymInt length, int dim=0) -> Tensor", tags=_TAGS)
@@ -258,6 +259,12 @@ def _ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = (), others: Sequen
     return x.new_empty(sizes)
 
 
+def _sharing(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """``part``, which stands for a view of ``x``, or for what holds one."""
+    share_memory(part, x)
+    return part
+
+
 _lib.impl("boundaries", lambda cu_seqlens: None, "CompositeExplicitAutograd")
 torch.library.register_fake("packpass_capture::boundaries", lambda cu_seqlens: None, lib=_lib)
 torch.library.register_fake("packpass_capture::last_boundary", lambda cu_seqlens, size, outcome: None, lib=_lib)
@@ -271,7 +278,7 @@ torch.library.register_fake("packpass_capture::loop_branch", lambda cond, outcom
 torch.library.register_fake("packpass_capture::loop_branch.Tensor", lambda cond, outcome, implied: None, lib=_lib)
 torch.library.register_fake(
     "packpass_capture::list_collect",
-    lambda first, second, id, others=None: _ragged_like(first, (), (second, *(others or ()))),
+    lambda first, second, id, others=None: _sharing(first, _ragged_like(first, (), (second, *(others or ())))),
     lib=_lib,
 )
 torch.library.register_fake(
@@ -284,7 +291,9 @@ torch.library.register_fake(
     lambda first, second, id, last_first, last_second, start: _ragged_like(first, (), (second,)),
     lib=_lib,
 )
-torch.library.register_fake("packpass_capture::list_get", lambda collected, index: _ragged_like(collected), lib=_lib)
+torch.library.register_fake(
+    "packpass_capture::list_get", lambda collected, index: _sharing(collected, _ragged_like(collected)), lib=_lib
+)
 torch.library.register_fake(
     "packpass_capture::ragged_cat",
     lambda collected, dim, alone=True: _ragged_like(collected, (dim % collected.dim(),)),
@@ -293,13 +302,13 @@ torch.library.register_fake(
 
 
 @torch.library.register_fake("packpass_capture::list_stack", lib=_lib)
-def _(collected: torch.Tensor, dim: int, length: int) -> torch.Tensor:
+def _(collected: torch.Tensor, dim: int, length: int, some: bool = False) -> torch.Tensor:
     at = dim % (collected.dim() + 1)
     return collected.new_empty([*collected.shape[:at], length, *collected.shape[at:]])
 
 
 @torch.library.register_fake("packpass_capture::list_join", lib=_lib)
-def _(collected: torch.Tensor, dim: int, length: int) -> torch.Tensor:
+def _(collected: torch.Tensor, dim: int, length: int, some: bool = False) -> torch.Tensor:
     sizes = list(collected.shape)
     sizes[dim] = sizes[dim] * length
     return collected.new_empty(sizes)
@@ -322,9 +331,12 @@ def _(collected: torch.Tensor, length: int, dim: int = 0) -> torch.Tensor:
     return collected.new_empty((length + 1,), dtype=torch.int64)
 
 
-torch.library.register_fake(
-    "packpass_capture::split_get", lambda x, lengths, index, dim: _ragged_like(x, (dim % x.dim(),)), lib=_lib
-)
+for _name in ("split_get", "segment"):
+    torch.library.register_fake(
+        f"packpass_capture::{_name}",
+        lambda x, of, index, dim: _sharing(x, _ragged_like(x, (dim % x.dim(),))),
+        lib=_lib,
+    )
 torch.library.register_fake(
     "packpass_capture::masked",
     lambda row, mask, all, lengths: row.new_empty([_fresh_size(), *row.shape[1:]]),
@@ -338,7 +350,7 @@ def _parts(x: torch.Tensor, chunks: int, dim: int) -> list[torch.Tensor]:
     whole = sizes[dim]
     sizes[dim] = whole // chunks if statically_known_true(whole % chunks == 0) else _fresh_size()
     # There may be hundreds of parts, and the methods of a tensor take twice as long.
-    return [torch.empty(sizes, dtype=x.dtype, device=x.device) for _ in range(chunks)]
+    return [_sharing(x, torch.empty(sizes, dtype=x.dtype, device=x.device)) for _ in range(chunks)]
 
 
 for _name in ("chunk", "pieces"):
@@ -347,12 +359,7 @@ for _name in ("chunk", "pieces"):
 
 @torch.library.register_fake("packpass_capture::reshape", lib=_lib)
 def _(x: torch.Tensor, sizes: Sequence[int | torch.SymInt]) -> torch.Tensor:
-    return x.new_empty([_fresh_size() if type(size) is int and size == -1 else size for size in sizes])
-
-
-torch.library.register_fake(
-    "packpass_capture::segment", lambda x, boundaries, index, dim: _ragged_like(x, (dim % x.dim(),)), lib=_lib
-)
+    return _sharing(x, x.new_empty([_fresh_size() if type(size) is int and size == -1 else size for size in sizes]))
 
 
 @torch.library.register_fake("packpass_capture::pad", lib=_lib)
@@ -366,7 +373,7 @@ def _(x: torch.Tensor, pad: Sequence[int], mode: str, value: float | None, width
 
 @torch.library.register_fake("packpass_capture::last_slot", lib=_lib)
 def _(x: torch.Tensor, dim: int) -> torch.Tensor:
-    return x.new_empty([1 if d == dim else size for d, size in enumerate(x.shape)])
+    return _sharing(x, x.new_empty([1 if d == dim else size for d, size in enumerate(x.shape)]))
 
 
 # Strides of a roll are those of a fresh contiguous tensor, as in eager.

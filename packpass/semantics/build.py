@@ -25,6 +25,9 @@ from packpass.semantics.call import invoke
 from packpass.semantics.effects import open_autocasts
 from packpass.semantics.slotwise import of_one_slot
 
+NO_VALUE = object()
+"""In place of a fake value: the call gives nothing that anybody reads, and Dynamo notes no value of such."""
+
 
 class NotBuilt(Exception):
     """A call fails on the fake values of its arguments; `node` is already in the graph, and undone with the rest."""
@@ -75,7 +78,8 @@ class Builder:
                 fake = self._run(node, args, kwargs)
             except Exception as error:  # whatever torch raises for these values: there is no common class
                 raise NotBuilt(target, node, error) from error
-        node.meta["example_value"] = fake
+        if fake is not NO_VALUE:
+            node.meta["example_value"] = fake
         if self.names and isinstance(fake, (torch.Tensor, torch.SymInt)):
             given = [example(n) for n in node.all_input_nodes]
             made = bindings_of(fake, set().union(*map(free_unbacked_symbols, given)))

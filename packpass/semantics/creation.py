@@ -75,6 +75,8 @@ SIZED = LENT.union(_FILLS)
 """A tensor of the sizes that are given, with one number everywhere or nothing yet."""
 LIKE = frozenset(f"{k}_like" for k in _FILLS)
 """The same, of another tensor's sizes."""
+WITHOUT_GRADIENT = LENT | LIKE | {"detach"}
+"""Results have none of what their operands have."""
 _KINDS = (*_FILLS, "rand", "randn", "randint")
 ENTRIES: dict[str, Entry] = {
     **dict.fromkeys([*_KINDS, *(f"{k}_like" for k in _KINDS), "empty_strided", "empty_permuted"], _filled),

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from packpass.semantics.binding import example
 from packpass.semantics.call import Call, call_of
@@ -37,12 +38,53 @@ _STATISTICS = frozenset({"running_mean", "running_var"})
 def storage(node: Any) -> Any:
     """Identity of the storage behind a tensor node; None for anything else."""
     value = example(node)
-    if not isinstance(value, torch.Tensor):
-        return None
+    return _memory(value) if isinstance(value, torch.Tensor) else None
+
+
+def _memory(value: torch.Tensor) -> Any:
     try:
-        return value.untyped_storage()._cdata
+        memory = value.untyped_storage()._cdata
     except NotImplementedError:  # samples of a batch inside torch.func.vmap have none of their own
         return None
+    return _root(memory)
+
+
+def _root(memory: int) -> int:
+    while memory in _SHARED:
+        memory = _SHARED[memory]
+    return memory
+
+
+_SHARED: dict[int, int] = {}
+"""Storage of a fake value -> that of another with which it shares memory."""
+_KEPT: dict[int, StorageWeakRef] = {}
+"""What keeps these numbers from being given to other storages."""
+_MANY = 10_000
+
+
+def share_memory(one: Any, other: Any) -> None:
+    """Two fake values are of tensors that share memory, though their storages do not say so: of one that stands for a
+    part of the other, or of what has taken the place of another, of which views are left."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return
+    first, second = _memory(one), _memory(other)
+    if first is None or second is None or first == second:
+        return
+    for value in (one, other):
+        storage = value.untyped_storage()
+        _KEPT.setdefault(storage._cdata, StorageWeakRef(storage))
+    _SHARED[first] = second
+    if len(_SHARED) > _MANY:
+        _forget()
+
+
+def _forget() -> None:
+    """Storages that are gone are asked for no more."""
+    left = {memory: _root(memory) for memory in _SHARED if not StorageWeakRef.expired(_KEPT[memory])}
+    _SHARED.clear()
+    _SHARED.update(left)
+    for memory in _KEPT.keys() - left.keys() - set(left.values()):
+        del _KEPT[memory]
 
 
 _OVERWRITE = frozenset({"copy_", "fill_", "zero_"})

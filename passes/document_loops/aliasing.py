@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import hint_of
 from packpass.semantics import example, storage
+from packpass.semantics.effects import mutated_after
 from passes.document_loops.blocks import Block
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import EVERY, FULL, Affine, Bound, Check
@@ -46,6 +48,15 @@ def outside_nodes(terms: list[Term]) -> set[fx.Node]:
     found = [t for term in terms for t in walk(term)]
     whole = {t.node for t in found if isinstance(t, Outside) and t.node is not None}
     return whole | {t.row.node for t in found if isinstance(t, PointRead)}
+
+
+def written_in_lists(graph: fx.Graph, loop: LoopFound, collect: fx.Node) -> bool:
+    """Does a later loop write to what another list has of the memory that this one's entries show?"""
+    source: Any = collect.args[0]
+    memory = storage(source)
+    alike = [other for other in loop.collects if other is not collect and storage(other.args[0]) == memory]
+    gets = [user for other in alike for user in other.users if user.target is markers.LIST_GET]
+    return memory is not None and any(mutated_after(graph, get, get.next) for get in gets)
 
 
 def separate_inputs(graph: fx.Graph, decided: Decided) -> list[str]:

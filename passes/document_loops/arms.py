@@ -220,8 +220,8 @@ def _join_entries(
     this, that = value.cell.term, without.cell.term
     if machine.reach.misses_slots:
         refuse_mixing(this, machine.reach)
-        if machine.reach.conditions:
-            _keep_both(machine, this, that)
+        if machine.reach.conditions and not _used_if_some(collect):
+            _keep_both(machine, *_with_gradients((that, this), fakes))
     if fakes[0].requires_grad:
         if other is None:  # it is made for documents with slots as well, and where there are no others eager has none
             raise _gradients(collect)
@@ -235,7 +235,19 @@ def _gradients(node: fx.Node | None) -> Refused:
     return Refused("not-generic", reason, node)
 
 
-def _keep_both(machine: Machine, this: Term, that: Term) -> None:
+def _used_if_some(collect: fx.Node) -> bool:
+    """Is what a list becomes used only where a document has left more than nothing?"""
+    made = [user for user in collect.users if user.target in markers.LIST_USES]
+    return all(user.target in (markers.LIST_STACK, markers.LIST_JOIN) and user.args[3:] == (True,) for user in made)
+
+
+def _with_gradients(terms: tuple[Term, Term], fakes: list[torch.Tensor]) -> list[Term | None]:
+    """Those of the terms whose traced values have a gradient, None for the others."""
+    return [term if fake.requires_grad else None for term, fake in zip(terms, fakes, strict=True)]
+
+
+def _keep_both(machine: Machine, this: Term | None, that: Term | None) -> None:
+    """Two values, None if they have no gradient, give the same tensors one, or these have one anyway."""
     keep_gradients(machine.inside, this, that)
     keep_gradients(machine.inside, that, this)
 
@@ -283,7 +295,7 @@ def _join_segments(
         return value
     for one in segments:
         _holds_no_view(graph, loop, one, collect)
-    _keep_both(machine, this, that)
+    _keep_both(machine, *_with_gradients((that, this), fakes))
     refuse_mixing(this, machine.reach)
     refuse_mixing(that, other)
     return machine.fresh(Reached(machine.reach, this, that, value.dim), value.rank)

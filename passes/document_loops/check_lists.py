@@ -11,7 +11,7 @@ from packpass import markers
 from packpass.semantics import is_tensor, op_name
 from packpass.semantics.creation import LENT
 from packpass.semantics.effects import mutated_after
-from passes.document_loops.aliasing import memory_of, outside_nodes
+from passes.document_loops.aliasing import memory_of, outside_nodes, written_in_lists
 from passes.document_loops.appended import Common
 from passes.document_loops.blocks import Diagonal
 from passes.document_loops.documents import read_cell
@@ -82,7 +82,7 @@ def check_pieces(
     begin = loop.iterations[0][0]
     parts = [part.node for part in walk(value.term) if isinstance(part, (Elsewhere, Row, DocRow, Outside))]
     tensors = [part for part in parts if part is not None and is_tensor(part)]  # and no sizes that they share
-    if any(mutated_after(graph, part, begin) for part in tensors):
+    if any(mutated_after(graph, part, begin) for part in tensors) or written_in_lists(graph, loop, collect):
         raise Refused(
             "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
         )
@@ -106,13 +106,13 @@ def check_document(
     if not isinstance(value, Document):
         raise Refused("list-append", "what is appended per document is not a part of a packed row", collect)
     read_cell(value.cell, collect)
-    memory = memory_of(value)
-    begin = loop.iterations[0][0]
+    memory, begin = memory_of(value), loop.iterations[0][0]
     if isinstance(memory.term, Common) and any(
         mutated_after(graph, node, begin) for node in outside_nodes([memory.term])
     ):
         raise Refused("aliasing", "a list holds a tensor that is changed before they are stacked", collect)
-    if memory.outer is not None and (memory.version or mutated_after(graph, memory.outer.node, loop.iterations[0][0])):
+    changed = memory.outer is not None and (memory.version or mutated_after(graph, memory.outer.node, begin))
+    if changed or written_in_lists(graph, loop, collect):
         raise Refused("aliasing", "a list holds views of a tensor that is changed before they are stacked", collect)
     squares = isinstance(value.cell.term, Diagonal)
     if squares and machine.skips_empty:

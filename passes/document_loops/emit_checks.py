@@ -14,8 +14,9 @@ from packpass.semantics import example
 from packpass.semantics.effects import mutated_after
 from passes.document_loops.boundaries import check_split
 from passes.document_loops.emit import Emitter
+from passes.document_loops.emit_documents import condition
 from passes.document_loops.find import Decided
-from passes.document_loops.integers import FULL
+from passes.document_loops.integers import FULL, Condition
 from passes.document_loops.machine import Segment
 
 _ops = torch.ops.packpass
@@ -52,8 +53,7 @@ def emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
     for row, lengths, dim in decided.filled:
         check_split(emitter.call, row, lengths, dim)
     for check in decided.checks:
-        left, right = (emitter.vector(side, decided.boundaries) for side in (check.left, check.right))
-        holds = emitter.call(getattr(operator, check.op), left, right)
+        holds = condition(emitter, Condition(check.left, check.op, check.right))
         if isinstance(example(holds), torch.Tensor):
             emitter.call(torch._assert_async, emitter.for_every_document(holds, check.reach), check.message)
         else:

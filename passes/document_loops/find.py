@@ -110,7 +110,8 @@ class Decided:
     def terms(self) -> list[Term]:
         """Everything the loop leaves behind."""
         contents = [*self.ordered, *(store.term for _, store in self.writes), *(term for _, term in self.rows)]
-        return contents + [content(value) for _, value in self.appended]
+        checked = [side for check in self.checks for side in (check.left, check.right) if isinstance(side, Term)]
+        return contents + checked + [content(value) for _, value in self.appended]
 
 
 def content(value: Segment | Document | Pieces) -> Term:

@@ -36,6 +36,7 @@ from passes.building import Builder
 from passes.document_loops.boundaries import unchanged
 from passes.document_loops.op_names import name_of
 from passes.loops import LoopFound, find
+from passes.nodes import put_instead
 
 CUTS = (markers.SEGMENT, markers.SPLIT_GET, markers.LIST_GET)
 """How a document is cut out of a row, or taken from a list."""
@@ -100,7 +101,7 @@ def split(graph: fx.Graph, loop: LoopFound, found: list[Prefix]) -> int:
             with graph.inserting_before(result):
                 taken = graph.call_function(markers.LIST_GET, (made, begin))
             taken.meta = dict(result.meta)
-            result.replace_all_uses_with(taken)
+            put_instead(result, taken)
         for node in reversed(prefix.nodes):
             if not node.users:
                 graph.erase_node(node)

@@ -252,11 +252,11 @@ EVERY = Reach()
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """``left op right`` must hold for every document of ``reach``."""
+    """``left op right`` must hold for every document of ``reach``; both an `Affine` or a term of all documents."""
 
-    left: Affine
+    left: Any
     op: str
-    right: Affine
+    right: Any
     message: str
     reach: Reach = EVERY
     of_slices: bool = False

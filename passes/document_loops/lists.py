@@ -12,9 +12,10 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.semantics import example
+from packpass.semantics import example, storage
 from packpass.semantics.build import fills, in_order
 from packpass.semantics.effects import mutated_after
+from packpass.semantics.memory import share_memory
 from passes.document_loops import emit_documents
 from passes.document_loops.emit import Emitter
 from passes.document_loops.find import Decided
@@ -40,8 +41,14 @@ def _joined(emitter: Emitter, decided: Decided, row: fx.Node, cat: fx.Node) -> f
             return row if decided.covers_row else emitter.call(_ops.documents_only.default, row, times, dim)
     if decided.covers_row or statically_known_true(example(cat).shape[dim] == fake.shape[dim]):
         # Eager needs the documents to fill the row here, or fails.
-        return emitter.call(torch.clone, row) if not row.meta.get("packpass") else row
+        return row if _made_here(emitter, row) else emitter.call(torch.clone, row)
     return emitter.call(_ops.documents_only.default, row, emitter.cu, dim)
+
+
+def _made_here(emitter: Emitter, row: fx.Node) -> bool:
+    """Is a row in memory that nothing has but what this loop becomes?"""
+    made, memory = set(emitter.made), storage(row)
+    return row in made and not any(storage(node) == memory for node in emitter.graph.nodes if node not in made)
 
 
 def _stacked(emitter: Emitter, decided: Decided, whole: fx.Node, stack: fx.Node) -> fx.Node:
@@ -117,6 +124,7 @@ def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Nod
     if not dims:
         entry = emitter.graph.call_function(torch.select, (whole, 0, get.args[1]))
         entry.meta["example_value"] = example(get)
+        share_memory(example(get), example(whole))
         return entry
     (dim,) = dims
     given, uneven = decided.boundaries, uneven_in(decided, get.args[0])
@@ -126,6 +134,7 @@ def _looped_over(emitter: Emitter, decided: Decided, whole: fx.Node, get: fx.Nod
     cu = cu if uneven is None else boundaries_of(emitter, uneven)
     segment = emitter.graph.call_function(markers.SEGMENT, (whole, cu, get.args[1], dim % example(whole).dim()))
     segment.meta["example_value"] = example(get)
+    share_memory(example(get), example(whole))
     return segment
 
 

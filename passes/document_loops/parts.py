@@ -128,6 +128,8 @@ def chunks_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int)
 def _divides(machine: Machine, length: Affine, count: int) -> bool:
     """Has the program asserted ``length % k == 0`` for a multiple k of ``count``?"""
     for check in machine.checks:
+        if not isinstance(check.left, Affine):
+            continue
         zero, rest = check.right == Affine() and check.op == "eq", check.left.single()
         if zero and rest is not None and not rest[1] and isinstance(rest[0], Derived):
             function, (of, by) = rest[0].function, rest[0].args

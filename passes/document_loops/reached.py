@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from packpass.semantics import example
+from packpass.semantics import example, op_name
+from packpass.semantics.creation import WITHOUT_GRADIENT
 from packpass.semantics.effects import records_gradients
 from passes.document_loops.integers import FULL, Reach
 from passes.document_loops.terms import Assign, Attention, Guard, Reduce, Scan, Softmax, Term, walk
@@ -57,18 +58,20 @@ def with_gradient(term: Term | None) -> set[fx.Node]:
     return {node for node in nodes if isinstance(node, fx.Node) and example(node).requires_grad}
 
 
-def keep_gradients(inside: Collection[fx.Node], term: Term, instead: Term | None) -> None:
+def keep_gradients(inside: Collection[fx.Node], term: Term | None, instead: Term | None) -> None:
     """Where no document of a batch is of some kind, eager gives what only those use no gradient, and whole rows one of
     zeros, which optimizers take for another thing; raises `Refused`."""
     if inside and not records_gradients(min(inside)):
         return
     for node in with_gradient(term) - with_gradient(instead):
-        if not any(_has_gradient(user) for user in node.users if user not in inside):
+        if not any(_passes_gradient(user) for user in node.users if user not in inside):
             reason = (
                 f"only documents that are not skipped use {node.name}, which has no gradient in eager where all are"
             )
             raise Refused("skip-condition", reason, node)
 
 
-def _has_gradient(node: fx.Node) -> bool:
-    return bool(getattr(example(node), "requires_grad", False))
+def _passes_gradient(node: fx.Node) -> bool:
+    """Does a call give what it is made of a gradient? (What is made for the size of a tensor alone may have got one by
+    what was added to it.)"""
+    return op_name(node) not in WITHOUT_GRADIENT and bool(getattr(example(node), "requires_grad", False))

@@ -44,6 +44,7 @@ from passes.document_loops.terms import (
     Term,
     walk,
 )
+from passes.nodes import put_instead
 from passes.prune import prune
 from passes.refused import Refused
 
@@ -174,7 +175,7 @@ def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
                 if written or storage(whole) in given:
                     joined = made.emitter.call(torch.clone, joined)
                 given.add(storage(whole))
-        user.replace_all_uses_with(joined)
+        put_instead(user, joined)
         _copy_meta(user, joined)
         sizes = free_unbacked_symbols(example(joined))
         if sizes & (named | bound):  # one size cannot be given two names when the graph is traced again
@@ -192,8 +193,7 @@ def _remove_loop(graph: fx.Graph, decided: Decided, functional: list[tuple[Outer
     end = decided.loop.iterations[-1][2]
     for row, new in functional:
         later = [user for user in row.node.users if user not in nodes and end < user]
-        for user in later:
-            user.replace_input_with(row.node, new)
+        put_instead(row.node, new, later)
         _copy_meta(row.node, new, location_only=True)
     for node in reversed(list(graph.nodes)):
         if node in nodes:

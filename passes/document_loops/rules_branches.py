@@ -42,7 +42,10 @@ def _check(machine: Machine, node: fx.Node) -> Any:
     if found is None:
         if node.args[0] is True:
             return OPAQUE
-        raise Refused("check", "the body checks something that has no vectorised form", node)
+        held = _condition(machine, node.args[0], True)
+        if held is None or not held.holds:
+            raise Refused("check", "the body checks something that has no vectorised form", node)
+        found = held.left, held.op, held.right
     message = (
         node.args[1]
         if len(node.args) > 1 and isinstance(node.args[1], str)

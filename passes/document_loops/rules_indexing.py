@@ -34,6 +34,7 @@ from passes.document_loops.row_slots import numbered_slot
 from passes.document_loops.row_windows import window_of_row, write_window
 from passes.document_loops.rules import documents, rule
 from passes.document_loops.rules_documents import assign_document, part_of_row
+from passes.document_loops.rules_orders import reordered
 from passes.document_loops.slots import flattened_in_front, set_slot
 from passes.document_loops.spaced import spaced
 from passes.document_loops.terms import Apply, Outside, Term
@@ -53,6 +54,8 @@ def _getitem(machine: Machine, node: fx.Node) -> Any:
         return machine.computed((node.target, False, (value, frozen_args(index)), ()), example(node))
     if not isinstance(example(base), torch.Tensor):
         raise Refused("no-rule", f"what {label(base)} returns has no rule", node)
+    if (in_order := reordered(machine, node, value, index)) is not None:
+        return in_order
     if index is None or (isinstance(index, tuple) and any(entry is None for entry in index)):
         return _with_new_dims(machine, node, base, index)
     window = window_of_row(machine, node, base, index)

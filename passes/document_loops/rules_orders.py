@@ -21,7 +21,7 @@ from packpass.semantics import example
 from passes.document_loops.documents import document, require_slots
 from passes.document_loops.emit_documents import _flattened
 from passes.document_loops.integers import FULL
-from passes.document_loops.machine import OPAQUE, Machine
+from passes.document_loops.machine import OPAQUE, Machine, Segment
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import bound_arguments, outside_call, rule
 from passes.document_loops.rules_reductions import Over, over
@@ -131,6 +131,41 @@ def _as_torch_chooses(found: Over, stable: bool = False) -> bool:
     if example(found.node.args[0]).requires_grad:
         raise Refused("no-rule", f"{label(found.node)} may choose between equal slots in another way", found.node)
     return False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reordered(Term):
+    """Each document's slots in the order that ``order`` has for it, positions from its start on."""
+
+    of: Term
+    order: Term
+    dim: int
+
+    def emit(self, emitter: Any) -> fx.Node:
+        """The row, by one index; slots outside of documents stay where they are."""
+        row = emitter.node(self.of)
+        own = emitter.call(torch.arange, emitter.total, device=example(row).device)
+        within = emitter.call(_ops.position_ids.default, emitter.on(emitter.cu, example(row).device), emitter.total)
+        begin = emitter.call(operator.sub, own, within)
+        at = emitter.call(operator.add, begin, emitter.node(self.order))
+        inside = emitter.on(emitter.mask(FULL), example(row).device)
+        made: fx.Node = emitter.call(torch.index_select, row, self.dim, emitter.call(torch.where, inside, at, own))
+        return made
+
+
+def reordered(machine: Machine, node: fx.Node, value: Any, index: Any) -> Any:
+    """``x[s:e][scores[s:e].argsort()]``; None for any other index."""
+    order = machine.value(index) if isinstance(index, fx.Node) else None
+    if not isinstance(order, Segment) or not isinstance(value, Segment) or order.rank != 1:
+        return None
+    whole = all(v.window == FULL and v.store.exact for v in (order, value))
+    if not whole or value.dim != -value.rank:
+        return None
+    term: Any = machine.read(order, node)
+    sorts = isinstance(term, Apply) and term.target is operator.getitem and isinstance(term.args[0], Sorted)
+    if not sorts or term.args[1] != 1 or term.args[0].others:
+        return None
+    return machine.fresh(machine.intern(Reordered(machine.read(value, node), term, value.dim)), value.rank)
 
 
 # === Sorts ===================================================================================================

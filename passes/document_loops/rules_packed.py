@@ -50,8 +50,8 @@ def _roll(machine: Machine, node: fx.Node) -> Any:
         return outside_call(machine, node)
     segment = _whole(machine, node, value)
     shifts, dims = argument(node, 1, "shifts"), argument(node, 2, "dims", ())
-    shifts = [shifts] if isinstance(shifts, int) else list(shifts)
-    dims = [dims] if isinstance(dims, int) else list(dims or ())
+    shifts = list(shifts) if isinstance(shifts, (list, tuple)) else [shifts]
+    dims = list(dims) if isinstance(dims, (list, tuple)) else [] if dims is None else [dims]
     if not dims:
         if segment.dim != -segment.rank or len(shifts) != 1 or not isinstance(shifts[0], int):
             raise Refused("no-rule", "roll without dims flattens a document whose slots are not its rows", node)

@@ -21,6 +21,7 @@ from passes.document_loops.integers import FULL, Reach
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import bound_arguments, outside_call, rule
+from passes.document_loops.rules_orders import reordered
 from passes.document_loops.rules_reductions import over
 from passes.document_loops.terms import Apply, Outside, Take, Term
 from passes.refused import Refused
@@ -114,6 +115,10 @@ def _places(machine: Machine, node: fx.Node, given: dict[str, Any], index: Any, 
 @rule("index_select", "take")
 def _taken(machine: Machine, node: fx.Node) -> Any:
     given, several = bound_arguments(node), name_of(node) == "take"
+    if not several and given.get("dim") == 0:
+        in_order = reordered(machine, node, machine.value(node.args[0]), given.get("index"))
+        if in_order is not None:
+            return in_order
     found = _places(machine, node, given, given.get("index"), wraps=several)
     if found is None:
         return outside_call(machine, node)

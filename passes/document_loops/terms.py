@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from torch import fx
 
+from packpass.semantics.creation import WITHOUT_GRADIENT
 from packpass.semantics.names import name_of_target
 from passes.document_loops.integers import EVERY, Affine, Reach, Window
 
@@ -326,14 +327,15 @@ def children(value: Any, conditions: bool = True) -> list[Any]:
 
 def walk(value: Any, conditions: bool = True, detached: bool = True) -> list[Any]:
     """Every distinct term and outside tensor in ``value``, itself included; ``conditions`` as in `children`. Of what is
-    ``detached``: the call alone, if told so."""
+    ``detached``, as all that is made for the form of a tensor alone is: the call alone, if told so."""
     seen: dict[Any, None] = {}
     stack = [value] if isinstance(value, (Term, Outside)) else []
     while stack:
         v = stack.pop()
         if v not in seen:
             seen[v] = None
-            if detached or not (isinstance(v, Apply) and name_of_target(v.target) == "detach"):
+            call = v.target if isinstance(v, Apply) else v.call[0] if isinstance(v, Outside) and v.call else None
+            if detached or call is None or name_of_target(call) not in WITHOUT_GRADIENT:
                 stack.extend(children(v, conditions))
     return list(seen)
 

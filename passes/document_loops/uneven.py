@@ -217,9 +217,9 @@ def of_long(machine: Machine, loop: LoopFound, collect: fx.Node, value: Any) -> 
     if made is None or not isinstance(made.term, Uneven):
         raise refused
     _check_gradient(collect, users)
-    if machine.reach.conditions:
-        keep_gradients(machine.inside, made.term, None)
     some = any(user.args[2:] != (False,) for user in users)
+    if machine.reach.conditions and not some:
+        keep_gradients(machine.inside, made.term, None)
     return Pieces(machine.intern(dataclasses.replace(made.term, some=some)), made.rank)
 
 

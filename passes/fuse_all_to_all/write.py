@@ -12,7 +12,9 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import example, storage
+from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import CHECKS, mutated_after
+from packpass.semantics.memory import share_memory
 from passes.building import Builder
 from passes.document_loops.boundaries import summed
 from passes.document_loops.op_names import is_size_check, name_of
@@ -22,7 +24,7 @@ from passes.fuse_all_to_all.exchange import Exchange, Section
 from passes.fuse_all_to_all.gather import gathered, way_back_of
 from passes.fuse_all_to_all.held import Buffer, Source, fills
 from passes.fuse_all_to_all.scalars import Counted
-from passes.nodes import snapshot_of
+from passes.nodes import put_instead, snapshot_of
 from passes.prune import prune
 
 if TYPE_CHECKING:
@@ -205,7 +207,7 @@ def _fills(build: Builder, decided: Decided, bounds: dict[bool, fx.Node]) -> Non
         total = build.call(torch.ops.aten.sym_size.int, source.node, source.dim)
         fills = build.call(operator.eq, build.call(operator.getitem, bounds[source.sharded], -1), total)
         message = "packpass: the lengths do not sum to the size of what is split"
-        build.call(torch._assert_async, fills, message, fake=False)
+        build.call(torch._assert_async, fills, message, fake=NO_VALUE)
 
 
 def _made(build: Builder, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -254,14 +256,15 @@ def _recut(
         if cut.written:
             rest = tuple(cut.rest) if any(e != slice(None) for e in cut.rest) else Ellipsis
             segment = build.call(markers.SEGMENT, *args)
-            build.call(operator.setitem, segment, rest, node.args[2], fake=False)
+            build.call(operator.setitem, segment, rest, node.args[2], fake=NO_VALUE)
             graph.erase_node(node)
             continue
         whole = not cut.rest or all(e == slice(None) for e in cut.rest)
         out = build.call(markers.SEGMENT, *args, fake=example(node) if whole else None)
         if not whole:
             out = build.call(operator.getitem, out, tuple(cut.rest), fake=example(node))
-        node.replace_all_uses_with(out)
+        share_memory(example(node), example(args[0]))
+        put_instead(node, out)
 
 
 def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:

@@ -11,6 +11,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import example
+from passes.nodes import put_instead
 from passes.prune import prune
 from passes.ragged_grids.decide import Decided, as_one, is_among, may_be_nothing, row_of
 from passes.ragged_grids.documents import Documents
@@ -44,7 +45,7 @@ def rewrite(graph: fx.Graph, decided: Decided, rule: str) -> dict[str, Any]:
     for node in decided.dead:
         graph.erase_node(node)
     for cat, row in made.items():
-        cat.replace_all_uses_with(row)
+        put_instead(cat, row)
         for key in ("stack_trace", "nn_module_stack", "source_fn_stack"):
             if key in cat.meta:
                 row.meta.setdefault(key, cat.meta[key])

@@ -22,6 +22,7 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.markers import is_of_capture
 from packpass.semantics import example, is_tensor, storage
+from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import effects_of, written_inputs
 from packpass.semantics.indexing import entries_of
 from packpass.semantics.memory import is_new, overwritten
@@ -298,4 +299,4 @@ def put_in(documents: Any, count: Any, rows: Rows, made: fx.Node) -> None:
         there = documents.call(torch.ops.aten.sym_size.int, out, 0)
         documents.call(torch._check, documents.call(operator.ge, there, last))
     every = not rows.ahead and statically_known_true(have == number)
-    documents.call(operator.setitem, out, slice(None) if every else slice(rows.ahead, last), made, fake=False)
+    documents.call(operator.setitem, out, slice(None) if every else slice(rows.ahead, last), made, fake=NO_VALUE)
