@@ -175,7 +175,7 @@ def write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Re
     if taken == fallen or (region.iteration, tx.instruction_pointer) in region.skipped_at:
         return False  # come here again, as a while on data does, it could go on for ever
     region.skipped_at.add((region.iteration, tx.instruction_pointer))
-    region.note_skip(by_content=not is_bool and not _of_entries(value.as_proxy().node, region.indices[-1]))
+    region.note_skip()
     skip_when = jumps_if if taken else not jumps_if
     op = markers.LOOP_SKIP[0 if is_bool else 1]
     listed = (True,) if region.has_listed() else ()
@@ -199,7 +199,7 @@ def follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> Any:
     asked = call(tx, operator.ne, value, constant(0)) if whole else value
     node = asked.as_proxy().node
     outcome, implied = _outcome(region, asked.sym_num.node.expr if number else node, location_of(tx), _is_of_row(node))
-    region.asks_contents |= _asks_contents(node, region.indices[-1])
+    region.ways.of_contents |= _asks_contents(node, region.indices[-1])
     op = markers.LOOP_BRANCH[0 if number else 1]
     tx.output.create_proxy("call_function", op, (asked.as_proxy(), outcome, implied), {})
     left = value

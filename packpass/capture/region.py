@@ -147,9 +147,6 @@ class Region:
         self.lists: list[CollectedItems] = []
         self.skips = False
         """Are some documents skipped? Then a list may have fewer entries than there are documents."""
-        self.skips_by_content = False
-        self.asks_contents = False
-        """Is a branch that is followed one on what documents hold?"""
         self.skipped_at: set[tuple[int, Any]] = set()
         """Iteration and instruction of the branches that skip the rest of the body."""
         self.ways = Ways()
@@ -225,9 +222,9 @@ class Region:
                 if held is not None and not isinstance(held, Poison):
                     yield (i, name), held
 
-    def note_skip(self, by_content: bool) -> None:
-        """Some documents skip the rest of the body; ``by_content``: because of what they hold."""
-        self.skips, self.skips_by_content = True, self.skips_by_content or by_content
+    def note_skip(self) -> None:
+        """Some documents skip the rest of the body."""
+        self.skips = True
         if active.frame is not None and self.has_listed():
             active.frame.not_replayable = "a list is appended to before documents are skipped"
 
@@ -301,8 +298,6 @@ class Region:
 
     def _refuse_carried(self, names: list[str]) -> Restart:
         reason = f"{', '.join(sorted(set(names)))} carries a value from one document to the next"
-        if self.skips_by_content:
-            reason += ", and documents are skipped by what they hold: add torch.where(condition, value, 0) instead"
         return refuse("carried-state", reason, self.location, self.key)
 
     def _learn(self, carried: list[str]) -> None:

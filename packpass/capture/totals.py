@@ -327,7 +327,7 @@ class Adding:
             return True
         shares = [share.meta["example_value"] for share in self.added if isinstance(share, fx.Node)]
         gains = any(share.requires_grad for share in shares) and not example(self.before).requires_grad
-        return gains and self.region.asks_contents and (self.writes is None or not self._has_other_names())
+        return gains and self.region.ways.of_contents and (self.writes is None or not self._has_other_names())
 
     def _has_other_names(self) -> bool:
         """Does anything else in the program hold the tensor that is added to in place, or a view of it? That has its

@@ -29,6 +29,8 @@ class Ways:
     def __init__(self) -> None:
         self.asked: dict[int, list[tuple[Any, bool]]] = {}
         """Iteration -> every condition that it has met, in turn, and which way it went."""
+        self.of_contents = False
+        """Is one of the branches on what documents hold?"""
         self._open: list[list[bool]] = []
         """Ways that are still to be taken: the outcomes of their first branches."""
         self._plan: list[bool] = []
