@@ -12,7 +12,8 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
                                          # than two ways through the body, each of which is traced
     z = ragged_cat(parts, dim)           # torch.cat of that list (not ``alone``: of more, of which there is some even
                                          # where no document appends); list_join where every part has the same size,
-                                         # list_stack for torch.stack, list_pad for pad_sequence,
+                                         # list_stack for torch.stack (``some``: used only where some document leaves
+                                         # more than nothing), list_pad for pad_sequence,
                                          # list_diagonal for torch.block_diag, list_boundaries for the offsets of a
                                          # jagged tensor
 

@@ -41,15 +41,24 @@ def storage(node: Any) -> Any:
     return _memory(value) if isinstance(value, torch.Tensor) else None
 
 
-def _memory(value: torch.Tensor) -> Any:
+def own_storage(node: Any) -> Any:
+    """The same, without what is known of values that stand for parts of others."""
+    value = example(node)
+    return _storage(value) if isinstance(value, torch.Tensor) else None
+
+
+def _storage(value: torch.Tensor) -> Any:
     try:
-        memory = value.untyped_storage()._cdata
+        return value.untyped_storage()._cdata
     except NotImplementedError:  # samples of a batch inside torch.func.vmap have none of their own
         return None
-    return _root(memory)
 
 
-def _root(memory: int) -> int:
+def _memory(value: torch.Tensor) -> Any:
+    return _root(_storage(value))
+
+
+def _root(memory: Any) -> Any:
     while memory in _SHARED:
         memory = _SHARED[memory]
     return memory

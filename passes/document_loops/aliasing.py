@@ -10,7 +10,8 @@ from torch import fx
 from packpass import markers
 from packpass._compat import hint_of
 from packpass.semantics import example, storage
-from packpass.semantics.effects import mutated_after
+from packpass.semantics.effects import mutated_after, written_inputs
+from packpass.semantics.memory import own_storage
 from passes.document_loops.blocks import Block
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import EVERY, FULL, Affine, Bound, Check
@@ -57,6 +58,14 @@ def written_in_lists(graph: fx.Graph, loop: LoopFound, collect: fx.Node) -> bool
     alike = [other for other in loop.collects if other is not collect and storage(other.args[0]) == memory]
     gets = [user for other in alike for user in other.users if user.target is markers.LIST_GET]
     return memory is not None and any(mutated_after(graph, get, get.next) for get in gets)
+
+
+def written_through(graph: fx.Graph, collect: fx.Node) -> set[fx.Node]:
+    """Calls of later loops that write to nothing but a list's own entries, or views of them."""
+    gets = [user for user in collect.users if user.target is markers.LIST_GET]
+    own = {own_storage(get) for get in gets}
+    later = [node for node in graph.nodes if gets and min(gets) < node]
+    return {n for n in later if (written := written_inputs(n)) and {own_storage(t) for t in written} <= own}
 
 
 def separate_inputs(graph: fx.Graph, decided: Decided) -> list[str]:

@@ -11,7 +11,7 @@ from packpass import markers
 from packpass.semantics import is_tensor, op_name
 from packpass.semantics.creation import LENT
 from packpass.semantics.effects import mutated_after
-from passes.document_loops.aliasing import memory_of, outside_nodes, written_in_lists
+from passes.document_loops.aliasing import memory_of, outside_nodes, written_in_lists, written_through
 from passes.document_loops.appended import Common
 from passes.document_loops.blocks import Diagonal
 from passes.document_loops.documents import read_cell
@@ -32,7 +32,9 @@ def check_segment(
         raise Refused("list-append", "what is appended per document is not as long as the document", collect)
     machine.read(value, collect)
     root = memory_of(value)
-    if root.outer is not None and (root.version or mutated_after(graph, root.outer.node, loop.iterations[0][0])):
+    through = written_through(graph, collect)  # which is how eager's own views are written, too
+    begin = loop.iterations[0][0]
+    if root.outer is not None and (root.version or mutated_after(graph, root.outer.node, begin, ignore=through)):
         raise Refused(
             "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
         )

@@ -88,13 +88,13 @@ def total_of_a_row_that_is_used_anyway(x: Tensor, y: Tensor, mask: Tensor, cu: T
 
 @program("d[T] cu", tail=False, exact=False, wrap=with_mask)
 def mean_or_nothing(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
-    out = []
+    x, out = x.detach(), []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         if mask[s:e].any():
             out.append((x[s:e] * mask[s:e]).sum() / mask[s:e].sum())
         else:
             out.append(x.new_zeros(()))
-    return torch.stack(out).detach()
+    return torch.stack(out)
 
 
 @program("f[T] cu", tail=False, wrap=with_mask)
