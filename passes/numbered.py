@@ -55,12 +55,13 @@ def _rows_in_front(graph: fx.Graph, loop: LoopFound) -> None:
     """``coords[:, 0] == i``: the column is the same for all documents."""
     front: dict[Any, fx.Node] = {}
     for mask in [node for _, body, _ in loop.iterations for node in body if op_name(node) == "eq"]:
-        for row in [arg for arg in mask.all_input_nodes if arg in loop.nodes and is_tensor(arg) and example(arg).dim()]:
+        for row, number in (mask.args, mask.args[::-1]) if len(mask.args) == 2 else ():
+            if _through(number, loop) is None or not isinstance(row, fx.Node) or row not in loop.nodes:
+                continue
             try:
-                made = _Front(graph, loop, front).of(row)
+                mask.replace_input_with(row, _Front(graph, loop, front).of(row))
             except Refused:
                 continue
-            mask.replace_input_with(row, made)
 
 
 def _take_masks_apart(graph: fx.Graph, loop: LoopFound) -> None:

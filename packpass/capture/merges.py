@@ -64,8 +64,7 @@ def stack_of(tx: Any, items: CollectedItems, at: int, present: bool = True, some
     if any(is_unknown(size) and not statically_known_true(size == own) for size, own in sizes):
         raise refuse("list-use", "documents of different lengths cannot be stacked", location_of(tx))
     op = markers.LIST_STACK if items.each == 1 else markers.LIST_JOIN
-    used = (True,) if items.lacking and some else ()
-    made = emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy(), *used)
+    made = emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy(), bool(items.lacking) and some)
     return present_of(tx, items, made, at, some) if present else made
 
 

@@ -96,8 +96,7 @@ def collect(region: Region, proxies: list[Any]) -> Any:
 def stacked(region: Region, proxies: list[Any], some: bool = False) -> Any:
     """``torch.stack`` of what documents leave, given what the traced iterations leave; ``some``: it is used only where
     some document has gone another way than to leave nothing."""
-    used = (True,) if some else ()
-    return emit(region.tx, markers.LIST_STACK, collect(region, proxies).as_proxy(), 0, region.length.as_proxy(), *used)
+    return emit(region.tx, markers.LIST_STACK, collect(region, proxies).as_proxy(), 0, region.length.as_proxy(), some)
 
 
 def read(tx: Any, vector: Any) -> Any:

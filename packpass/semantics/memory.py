@@ -80,8 +80,9 @@ def share_memory(one: Any, other: Any) -> None:
     if first is None or second is None or first == second:
         return
     for value in (one, other):
-        storage = value.untyped_storage()
-        _KEPT.setdefault(storage._cdata, StorageWeakRef(storage))
+        own = value.untyped_storage()
+        if own._cdata not in _KEPT:
+            _KEPT[own._cdata] = StorageWeakRef(own)
     _SHARED[first] = second
     if len(_SHARED) > _MANY:
         _forget()

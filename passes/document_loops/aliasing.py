@@ -62,10 +62,8 @@ def written_in_lists(graph: fx.Graph, loop: LoopFound, collect: fx.Node) -> bool
 
 def written_through(graph: fx.Graph, collect: fx.Node) -> set[fx.Node]:
     """Calls of later loops that write to nothing but a list's own entries, or views of them."""
-    gets = [user for user in collect.users if user.target is markers.LIST_GET]
-    own = {own_storage(get) for get in gets}
-    later = [node for node in graph.nodes if gets and min(gets) < node]
-    return {n for n in later if (written := written_inputs(n)) and {own_storage(t) for t in written} <= own}
+    own = {own_storage(user) for user in collect.users if user.target is markers.LIST_GET}
+    return {n for n in graph.nodes if (written := written_inputs(n)) and {own_storage(t) for t in written} <= own}
 
 
 def separate_inputs(graph: fx.Graph, decided: Decided) -> list[str]:

@@ -17,13 +17,13 @@ from torch import fx
 from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example, op_name, storage
-from packpass.semantics.effects import mutated_after
+from packpass.semantics.effects import mutated_after, written_inputs
 from passes.document_loops.aliasing import memory_of, outside_nodes
 from passes.document_loops.documents import document
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import FULL, Reach
 from passes.document_loops.machine import Cell, Document, Machine, Segment, Store
-from passes.document_loops.reached import Reached, keep_gradients, refuse_mixing, with_gradient
+from passes.document_loops.reached import Reached, gradients_to, not_of_some_alone, refuse_mixing, with_gradient
 from passes.document_loops.rules import rule
 from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term
 from passes.document_loops.uneven import of_long
@@ -65,14 +65,15 @@ def joined(graph: fx.Graph, loop: LoopFound, arms: list[Interpreted]) -> Interpr
     (empty, without), (filled, appended) = arms[which], arms[rest]
     _same_work(empty, filled)
     if filled.reach.misses_slots:
-        _apart(empty, filled)
+        _apart(loop, (which, rest), empty, filled)
     for key in [*filled.rows, *(key for key in empty.rows if key not in filled.rows)]:
         _join_rows(graph, loop, key, empty, filled)
     found = {}
     for collect, value in appended.items():
         sources = markers.collected_in(collect, which), markers.collected_in(collect, rest)
         values = without[collect], value
-        found[collect] = _join_entries(graph, loop, filled, _known(empty.reach), values, sources, collect)
+        given = [_given_by(loop, i, [source]) for i, source in zip((which, rest), sources, strict=True)]
+        found[collect] = _join_entries(graph, loop, filled, _known(empty.reach), values, sources, given, collect)
     return filled, found
 
 
@@ -135,14 +136,14 @@ def _work(loop: LoopFound, which: int, machine: Machine, appended: dict[fx.Node,
     return not machine.by_rows, leaves
 
 
-def _apart(empty: Machine, filled: Machine) -> None:
+def _apart(loop: LoopFound, arms: tuple[int, int], empty: Machine, filled: Machine) -> None:
     """Each slot that one of the arms writes is that of its own document's arm."""
     without = {key: store for key, store in empty.outer.items() if store.version and store.outer is not None}
     for key, store in without.items():
         refuse_mixing(store.term, _known(empty.reach))
         here = filled.outer.get(key)
         if here is not None and here.version:
-            _keep_both(filled, here.term, store.term)
+            _keep_both(filled, (store.term, here.term), [_given_in_rows(loop, which) for which in arms])
         if here is None:
             assert store.outer is not None
             here = filled.outer[key] = Store(store.outer, outer=store.outer)
@@ -188,6 +189,7 @@ def _join_entries(
     other: Reach | None,
     values: tuple[Any, Any],
     sources: Any,
+    given: list[set[fx.Node]],
     collect: fx.Node,
 ) -> Any:
     """What is appended to a list. None: nothing, for documents without slots have no part in what is joined."""
@@ -208,7 +210,7 @@ def _join_entries(
     if fakes[0].dim() != fakes[1].dim() or fakes[0].device != fakes[1].device:
         raise _differs(collect)
     if isinstance(value, Segment) and isinstance(without, Segment):
-        return _join_segments(graph, loop, machine, other, (without, value), fakes, collect)
+        return _join_segments(graph, loop, machine, other, (without, value), fakes, given, collect)
     if not isinstance(value, Document) or not isinstance(without, Document):
         raise _differs(collect)
     if not all(statically_known_true(a == b) for a, b in zip(fakes[0].shape, fakes[1].shape, strict=True)):
@@ -221,7 +223,7 @@ def _join_entries(
     if machine.reach.misses_slots:
         refuse_mixing(this, machine.reach)
         if machine.reach.conditions and not _used_if_some(collect):
-            _keep_both(machine, *_with_gradients((that, this), fakes))
+            _keep_both(machine, (that, this), given)
     if fakes[0].requires_grad:
         if other is None:  # it is made for documents with slots as well, and where there are no others eager has none
             raise _gradients(collect)
@@ -241,15 +243,23 @@ def _used_if_some(collect: fx.Node) -> bool:
     return all(user.target in (markers.LIST_STACK, markers.LIST_JOIN) and user.args[3:] == (True,) for user in made)
 
 
-def _with_gradients(terms: tuple[Term, Term], fakes: list[torch.Tensor]) -> list[Term | None]:
-    """Those of the terms whose traced values have a gradient, None for the others."""
-    return [term if fake.requires_grad else None for term, fake in zip(terms, fakes, strict=True)]
+def _keep_both(machine: Machine, terms: tuple[Term, Term], given: list[set[fx.Node]]) -> None:
+    """Of two values, each gives a gradient to what the other does, or that has one anyway; ``given``: to which tensors
+    they pass one on, as traced. (A term may mention others.)"""
+    for i in (0, 1):
+        if given[i]:
+            instead = with_gradient(terms[1 - i]) & given[1 - i]
+            not_of_some_alone(machine.inside, with_gradient(terms[i]) - instead)
 
 
-def _keep_both(machine: Machine, this: Term | None, that: Term | None) -> None:
-    """Two values, None if they have no gradient, give the same tensors one, or these have one anyway."""
-    keep_gradients(machine.inside, this, that)
-    keep_gradients(machine.inside, that, this)
+def _given_by(loop: LoopFound, which: int, values: list[fx.Node]) -> set[fx.Node]:
+    return gradients_to(values, set(loop.iterations[which][1]))
+
+
+def _given_in_rows(loop: LoopFound, which: int) -> set[fx.Node]:
+    """To which tensors what an arm writes, and what it writes to, give a gradient."""
+    writes = [node for node in loop.iterations[which][1] if written_inputs(node)]
+    return _given_by(loop, which, [n for node in writes for n in node.all_input_nodes])
 
 
 def _adds_nothing(source: Any, collect: fx.Node) -> bool:
@@ -275,6 +285,7 @@ def _join_segments(
     other: Reach | None,
     segments: tuple[Segment, Segment],
     fakes: list[torch.Tensor],
+    given: list[set[fx.Node]],
     collect: fx.Node,
 ) -> Segment:
     """Rows of slots of both arms, each slot that of its own document's; ``other``: the documents of the first."""
@@ -295,7 +306,7 @@ def _join_segments(
         return value
     for one in segments:
         _holds_no_view(graph, loop, one, collect)
-    _keep_both(machine, *_with_gradients((that, this), fakes))
+    _keep_both(machine, (that, this), given)
     refuse_mixing(this, machine.reach)
     refuse_mixing(that, other)
     return machine.fresh(Reached(machine.reach, this, that, value.dim), value.rank)

@@ -32,9 +32,7 @@ def check_segment(
         raise Refused("list-append", "what is appended per document is not as long as the document", collect)
     machine.read(value, collect)
     root = memory_of(value)
-    through = written_through(graph, collect)  # which is how eager's own views are written, too
-    begin = loop.iterations[0][0]
-    if root.outer is not None and (root.version or mutated_after(graph, root.outer.node, begin, ignore=through)):
+    if root.outer is not None and (root.version or _changed_beside(graph, loop, collect, root.outer.node)):
         raise Refused(
             "aliasing", "a list holds views of a tensor that is changed before they are concatenated", collect
         )
@@ -64,6 +62,14 @@ def check_segment(
             raise Refused("list-use", "the list of per-document tensors is used by something else than torch.cat", user)
         if int(user.args[1]) % value.rank != value.rank + value.dim:  # type: ignore[arg-type]
             raise Refused("list-use", "the per-document tensors are concatenated along another dimension", user)
+
+
+def _changed_beside(graph: fx.Graph, loop: LoopFound, collect: fx.Node, node: fx.Node) -> bool:
+    """Is a tensor changed from the loop on, but through the list's own entries, as eager's are views of it, too?"""
+    begin = loop.iterations[0][0]
+    return mutated_after(graph, node, begin) and mutated_after(
+        graph, node, begin, ignore=written_through(graph, collect)
+    )
 
 
 def _says_of_what_kind(entry: fx.Node, packed: int) -> None:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from packpass.semantics import example, op_name
+from packpass.semantics import example, op_name, op_of, storage
 from packpass.semantics.creation import WITHOUT_GRADIENT
-from packpass.semantics.effects import records_gradients
+from packpass.semantics.effects import records_gradients, written_inputs
+from packpass.semantics.expand import requires_gradient
+from packpass.semantics.pointwise import COPIES
 from passes.document_loops.integers import FULL, Reach
 from passes.document_loops.terms import Assign, Attention, Guard, Reduce, Scan, Softmax, Term, walk
 from passes.refused import Refused
@@ -58,12 +60,38 @@ def with_gradient(term: Term | None) -> set[fx.Node]:
     return {node for node in nodes if isinstance(node, fx.Node) and example(node).requires_grad}
 
 
-def keep_gradients(inside: Collection[fx.Node], term: Term | None, instead: Term | None) -> None:
+def gradients_to(values: Collection[fx.Node], body: Collection[fx.Node]) -> set[fx.Node]:
+    """The tensors from outside of a traced body to which values pass a gradient on, as torch has traced them: none
+    through what has none itself, and through what is made for the form of a tensor alone."""
+    if not any(requires_gradient(example(value)) for value in values):
+        return set()
+    writers = [(node, {storage(target) for target in written_inputs(node)}) for node in body]
+    seen, stack = set[fx.Node](), list(values)
+    while stack:
+        node = stack.pop()
+        if node in seen or not requires_gradient(example(node)):
+            continue
+        seen.add(node)
+        if node in body:
+            made_of = node.all_input_nodes[:1] if op_of(node) in COPIES else node.all_input_nodes
+            stack += () if op_name(node) in WITHOUT_GRADIENT else made_of
+            stack += [
+                given for writer, memory in writers if storage(node) in memory for given in writer.all_input_nodes
+            ]
+    return seen.difference(body)
+
+
+def keep_gradients(inside: Collection[fx.Node], term: Term, instead: Term | None) -> None:
+    """What has a gradient from a term has one from another that stands in its place, or anyway; raises `Refused`."""
+    not_of_some_alone(inside, with_gradient(term) - with_gradient(instead))
+
+
+def not_of_some_alone(inside: Collection[fx.Node], nodes: set[fx.Node]) -> None:
     """Where no document of a batch is of some kind, eager gives what only those use no gradient, and whole rows one of
     zeros, which optimizers take for another thing; raises `Refused`."""
     if inside and not records_gradients(min(inside)):
         return
-    for node in with_gradient(term) - with_gradient(instead):
+    for node in nodes:
         if not any(_passes_gradient(user) for user in node.users if user not in inside):
             reason = (
                 f"only documents that are not skipped use {node.name}, which has no gradient in eager where all are"

@@ -144,13 +144,18 @@ class Reordered(Term):
     def emit(self, emitter: Any) -> fx.Node:
         """The row, by one index; slots outside of documents stay where they are."""
         row = emitter.node(self.of)
-        own = emitter.call(torch.arange, emitter.total, device=example(row).device)
-        within = emitter.call(_ops.position_ids.default, emitter.on(emitter.cu, example(row).device), emitter.total)
-        begin = emitter.call(operator.sub, own, within)
-        at = emitter.call(operator.add, begin, emitter.node(self.order))
-        inside = emitter.on(emitter.mask(FULL), example(row).device)
-        made: fx.Node = emitter.call(torch.index_select, row, self.dim, emitter.call(torch.where, inside, at, own))
+        device = example(row).device
+        at = emitter.once((Reordered, self.order, device), lambda: _places_in_order(emitter, self.order, device))
+        made: fx.Node = emitter.call(torch.index_select, row, self.dim, at)
         return made
+
+
+def _places_in_order(emitter: Any, order: Term, device: torch.device) -> fx.Node:
+    own = emitter.call(torch.arange, emitter.total, device=device)
+    within = emitter.call(_ops.position_ids.default, emitter.on(emitter.cu, device), emitter.total)
+    at = emitter.call(operator.add, emitter.call(operator.sub, own, within), emitter.node(order))
+    made: fx.Node = emitter.call(torch.where, emitter.on(emitter.mask(FULL), device), at, own)
+    return made
 
 
 def reordered(machine: Machine, node: fx.Node, value: Any, index: Any) -> Any:

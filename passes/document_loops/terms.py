@@ -334,10 +334,20 @@ def walk(value: Any, conditions: bool = True, detached: bool = True) -> list[Any
         v = stack.pop()
         if v not in seen:
             seen[v] = None
-            call = v.target if isinstance(v, Apply) else v.call[0] if isinstance(v, Outside) and v.call else None
-            if detached or call is None or name_of_target(call) not in WITHOUT_GRADIENT:
+            if detached or not _is_detached(v):
                 stack.extend(children(v, conditions))
     return list(seen)
+
+
+def _is_detached(value: Any) -> bool:
+    call = (
+        value.target
+        if isinstance(value, Apply)
+        else value.call and value.call[0]
+        if isinstance(value, Outside)
+        else None
+    )
+    return bool(call) and name_of_target(call) in WITHOUT_GRADIENT
 
 
 def map_args(value: Any, fn: Callable[[Any], Any]) -> Any:

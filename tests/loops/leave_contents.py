@@ -186,3 +186,15 @@ def rows_written_where_one_is_high(x: Tensor, y: Tensor, cu: Tensor) -> tuple[Te
         if (x[s:e] > 90).any():
             out[s:e] = x[s:e] * 2
     return y * 2, out
+
+
+@leave("d[T] d[T] cu", tail=False, exact=False, depends=False)
+def rows_of_values_or_of_answers(x: Tensor, y: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    """Both ways are made of the row, and one gives it no gradient."""
+    out = torch.zeros_like(y)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if (x[s:e] > 90).any():
+            out[s:e] = x[s:e] * 2
+        else:
+            out[s:e] = (x[s:e] > 0).to(x)
+    return y * 2, out

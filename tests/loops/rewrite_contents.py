@@ -164,3 +164,19 @@ def batch_of_coordinates(x: Tensor, coordinates: Tensor) -> Tensor:
 def sums_by_a_column(x: Tensor, coordinates: Tensor) -> Tensor:
     column = coordinates[:, 0]
     return torch.stack([x[column == i].sum(0) for i in range(int(column.max()) + 1)])
+
+
+# === Rows that both ways write ===============================================================================
+
+
+@program("d[T] d[T] cu", tail=False, exact=False)
+def rows_of_both_ways(x: Tensor, y: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros_like(y)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if (x[s:e] > 3).any():
+            made = torch.zeros_like(x[s:e])
+            made += x[s:e]
+            out[s:e] = made
+        else:
+            out[s:e] = x[s:e] - 1
+    return out * y
