@@ -17,21 +17,23 @@ recognise. Slots of several masks, or kept slots beside all, are taken apart fir
 
 from __future__ import annotations
 
+import contextlib
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import call_of, example, family_of, meaning_of, op_name
+from packpass.semantics import call_of, example, family_of, is_tensor, meaning_of, op_name
 from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.pointwise import slot_by_slot
 from passes.building import Builder
 from passes.document_loops.boundaries import boundary_vector, check_split, summed, unchanged
 from passes.document_loops.lengths import same_length
-from passes.kept_apart import take_apart
+from passes.kept_apart import is_unused, take_apart
 from passes.kept_put import fill, put_back, puts, write_part, written_row
 from passes.loops import LoopFound, find, only_asserted
 from passes.nodes import ahead, computed_from, put_instead
@@ -46,8 +48,13 @@ def with_kept_rows(graph: fx.Graph) -> None:
     for loop in find(graph):
         for node in [n for _, body, _ in loop.iterations for n in body if n.target is operator.setitem]:
             fill(graph, node)
-        for node in [n for _, body, _ in loop.iterations for n in body if _picks(n)]:
+        picked = [n for _, body, _ in loop.iterations for n in body if _picks(n)]
+        for node in picked:
             _unless_used(graph, node)
+        for node in sorted(loop.nodes, reverse=True) if picked else ():
+            if _cuts(node) and is_unused(node):  # by an iteration that picks nothing
+                for unused in (*only_asserted(node), node):
+                    graph.erase_node(unused)
     for begin in [loop.iterations[0][0] for loop in find(graph)]:
         _apart(graph, begin)
     for loop in find(graph):
@@ -128,14 +135,14 @@ class _Kept:
 
     def cut(self) -> None:
         """All that is picked in the loop, or nothing of it."""
-        counts = [user for node in self.picked for mask in self._alike(node.args[1]) for user in _sums(mask)]
         written = puts(node for _, body, _ in self.loop.iterations for node in body)
-        gone = _without(dict.fromkeys((*self.picked, *counts, *written)), self.inside)
-        if gone is None:
-            return
         try:
+            counts = list(dict.fromkeys(user for mask in self._masks() for user in _sums(mask)))
+            gone = _without(dict.fromkeys((*self.picked, *counts, *written)), self.inside)
+            if gone is None:
+                raise Refused("no-rule", "slots that a mask keeps are used beside others")
             new = {node: self._part(node) for node in self.picked}
-            new |= {node: self._count(node) for node in counts if node in self.inside}
+            new |= {node: self._count(node) for node in counts}
             for node in written:
                 self._put(node)
         except Refused:
@@ -147,10 +154,15 @@ class _Kept:
         for node in sorted({*gone, *new, *written}, reverse=True):
             self.graph.erase_node(node)
 
-    def _alike(self, mask: Any) -> list[fx.Node]:
-        """The masks of an iteration that are made in the same way as this one, if it is of the loop."""
-        body = next((body for _, body, _ in self.loop.iterations if mask in body), ())
-        return [n for n in body if n is mask or _same(n, mask)]
+    def _masks(self) -> Iterator[fx.Node]:
+        """The masks by which slots are picked, wherever they are made: a branch may go by them that picks nothing."""
+        keys = {self._key(_mask_of(node)) for node in self.picked if _mask_of(node) in self.inside}
+        for node in sorted(self.inside):
+            fake = example(node)
+            if isinstance(fake, torch.Tensor) and fake.dtype is torch.bool and fake.dim() == 1 and _sums(node):
+                with contextlib.suppress(Refused):  # another mask, made of what has no row
+                    if self._key(node) in keys:
+                        yield node
 
     # === Rows =================================================================================================
 
@@ -339,26 +351,37 @@ class _Kept:
         write_part(build, self.rows["put", row, mask], cu, at, node)
 
     def _count(self, node: fx.Node) -> fx.Node:
-        """How many slots are kept of a document."""
-        mask = self._whole(node.args[0])
+        """How many slots are kept of a document, or what is asked of that."""
+        given: Any = node.args[0]
+        mask = self._whole(given if example(given).dtype is torch.bool else given.args[0])
         _, cu = self._ordered(mask)
         if ("lengths", mask) not in self.rows:
             self.rows["lengths", mask] = self.build.call(torch.diff, cu)
         build, index = self._at(node)
-        return build.call(torch.select, self.rows["lengths", mask], 0, index)
+        count = build.call(torch.select, self.rows["lengths", mask], 0, index)
+        if op_name(node) == "all":
+            bounds = self._inside(mask)[0]
+            ends = [build.call(torch.select, bounds, 0, at) for at in (index, build.call(operator.add, index, 1))]
+            return build.call(operator.eq, count, build.call(operator.sub, ends[1], ends[0]))
+        if op_name(node) == "any":
+            return build.call(operator.gt, count, 0)
+        same = example(count).dtype is example(node).dtype
+        return count if same else build.call("to", count, example(node).dtype, method=True)
 
     def _at(self, node: fx.Node) -> tuple[Builder, fx.Node]:
         self.builds.append(Builder(self.graph, node, self.begin.graph.find_nodes(op="placeholder")[0]))
         return self.builds[-1], next(begin for begin, body, _ in self.loop.iterations if node in body)
 
 
-def _same(a: fx.Node, b: fx.Node) -> bool:
-    return a.op == b.op and a.target == b.target and a.args == b.args and dict(a.kwargs) == dict(b.kwargs)
-
-
 def _sums(mask: fx.Node) -> list[fx.Node]:
-    """``mask.sum()``"""
-    return [user for user in mask.users if op_name(user) == "sum" and len(user.args) == 1 and not user.kwargs]
+    """``mask.sum()``, ``mask.float().sum()``, ``mask.any()``, ``mask.all()``: what says how many slots are kept."""
+    numbers = [u for u in mask.users if op_name(u) in _AS_NUMBERS and u.args[0] is mask and is_tensor(u)]
+    found = [u for made in numbers for u in made.users if op_name(u) == "sum"]
+    return [u for u in (*mask.users, *found) if op_name(u) in _TELLS and is_tensor(u) and not example(u).dim()]
+
+
+_AS_NUMBERS = ("long", "int", "float", "double", "to")
+_TELLS = ("sum", "count_nonzero", "any", "all")
 
 
 def _without(nodes: dict[fx.Node, None], inside: set[fx.Node]) -> set[fx.Node] | None:

@@ -51,14 +51,14 @@ def take_apart(graph: fx.Graph, loop: LoopFound, seeds: list[list[fx.Node]]) -> 
     split(graph, loop, found)
     left = set(graph.nodes)
     for node in (node for prefix in found for node in reversed(prefix.nodes) if node in left):
-        if _unused(node):
+        if is_unused(node):
             for check in only_asserted(node):
                 graph.erase_node(check)
             graph.erase_node(node)
     return True
 
 
-def _unused(node: fx.Node) -> bool:
+def is_unused(node: fx.Node) -> bool:
     """Do nothing but torch's own checks look at a tensor?"""
     return is_tensor(node) and set(node.users) <= set(only_asserted(node))
 

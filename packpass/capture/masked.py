@@ -39,6 +39,8 @@ def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
     if not active.regions:
         return None
     key = _without_rest(args[0].realize())
+    if (rest := _behind_mask(key)) is not None:
+        return _subscript_columns(tx, tensor, name, key.items[0].realize(), TupleVariable([_all(tx), *rest]), args)
     of_row = isinstance(key, TupleVariable) and len(key.items) == 2 and _is_number(key.items[0].realize())
     by_places = chosen(tensor, key.items[1].realize(), dim=1) if of_row else chosen(tensor, key)
     if by_places is not None:
@@ -65,6 +67,17 @@ def subscript(tx: Any, tensor: Any, name: str, args: Any) -> Any:
         return None  # one value for all: no size is asked for
     tx.output.create_proxy("call_function", markers.MASKED_PUT, (*proxies, value.as_proxy(), None, None), {})
     return constant(None)
+
+
+def _subscript_columns(tx: Any, tensor: Any, name: str, mask: Any, columns: Any, args: Any) -> Any:
+    """``x[mask, 1:3]``, which is ``x[mask][:, 1:3]``, and ``x[mask, 1:3] = value``."""
+    if name == "__setitem__":
+        view = tensor.call_method(tx, "__getitem__", [columns], {})
+        return subscript(tx, view, name, [mask, args[1]]) or view.call_method(tx, name, [mask, args[1]], {})
+    picked = subscript(tx, tensor, name, [mask])
+    if picked is None:
+        return None
+    return picked.call_method(tx, "__getitem__", [columns], {}).call_method(tx, "contiguous", [], {})
 
 
 def selected(tx: Any, tensor: Any, mask: Any = None, **kwargs: Any) -> Any:
@@ -200,7 +213,8 @@ def _cut_alike(tensor: Any, mask: Any) -> bool:
 
 def watch(tx: Any, tensor: Any, key: Any) -> None:
     """Before a loop is looked for: does the program pick from rows by masks?"""
-    entries = _picking(tensor, _without_rest(key.realize()))
+    key = _without_rest(key.realize())
+    entries = key.items[:1] if _behind_mask(key) else _picking(tensor, key)
     if entries is not None:
         watch_mask(tx, entries[-1])
 
@@ -213,6 +227,23 @@ def _without_rest(key: Any) -> Any:
     if not entries or len(entries) == len(key.items) or not isinstance(entries[-1], TensorVariable):
         return key
     return entries[0] if len(entries) == 1 else TupleVariable(entries)
+
+
+def _behind_mask(key: Any) -> list[Any] | None:
+    """What stands behind the mask of a row in a key, if it is the same for all slots."""
+    entries = [entry.realize() for entry in key.items] if isinstance(key, TupleVariable) else []
+    known = len(entries) > 1 and is_mask(entries[0]) and all(map(_is_fixed, entries[1:]))
+    return entries[1:] if known else None
+
+
+def _is_fixed(entry: Any) -> bool:
+    if isinstance(entry, SliceVariable):
+        return all(part.realize().is_python_constant() for part in entry.items)
+    return isinstance(entry, ConstantVariable) and (type(entry.value) is int or entry.value is Ellipsis)
+
+
+def _all(tx: Any) -> Any:
+    return SliceVariable([constant(None)] * 3, tx)
 
 
 def _is_rest(entry: Any) -> bool:

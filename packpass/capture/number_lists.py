@@ -109,15 +109,15 @@ def seen(tx: Any, value: Any, gone_over: bool = False) -> None:
         return  # a setting
     source = value.source
     value = held(source, arguments)
-    names = names_of(value, place)
+    names = names_of(tx.output.root_tx.f_code, value, place)
     if names is not None and _are_documents(tx, value, place, gone_over or loop_ahead(tx)):
         _note(value, source, names)
         enter_loop_mode(tx, (len(value),), rank=_rank(value))
 
 
-def names_of(value: Any, place: str) -> tuple[str, ...] | None:
+def names_of(code: types.CodeType, value: Any, place: str) -> tuple[str, ...] | None:
     """The names of the inputs that such a list at ``place`` becomes; None if it is another."""
-    kind = tensor_lists.kind_of(value)
+    kind = tensor_lists.kind_here(code, value, place)
     if kind is not None:
         return tuple(recipe.name_at(place) for recipe in kind.recipes)
     return (Numbers.name_at(place),) if numbers_of(value) is not None and is_even(value) else None
@@ -167,7 +167,7 @@ def watch(tx: Any, value: Any) -> None:
     if source is None or frame.mode is not Mode.SYMBOLIC or not group_is_on("list-inputs"):
         return
     value = held(source, tx.output.root_tx.f_locals)
-    names = names_of(value, source_name(source))
+    names = names_of(tx.output.root_tx.f_code, value, source_name(source))
     if names is not None and names[0] not in frame.dynamic_sources:
         _note(value, source, names)
         frame.dynamic_sources |= set(names)
@@ -206,7 +206,7 @@ class Numbers(Made):
 def _sequence(tx: Any, source: Any) -> Any:
     """The list as a sequence over documents, whose numbers, or slots, a tensor holds."""
     value = held(source, tx.output.root_tx.f_locals)
-    kind = tensor_lists.kind_of(value)
+    kind = tensor_lists.kind_here(tx.output.root_tx.f_code, value, source_name(source))
     if kind is not None:
         return tensor_lists.sequence(tx, source, value, kind)
     columns = None if type(value[0]) is int else len(value[0])

@@ -3,7 +3,8 @@
 Dynamo makes an input of each, so that every number of documents is a graph of its own. Where they differ in their
 first dimension, or there are more or fewer of them than before, the list is what a row is split into: ``torch.cat`` of
 it, and the lengths, are made at every call (`packpass.capture.made_inputs`). Where they differ in other dimensions as
-well, the row holds all their slots, and a document is a view of its own.
+well, the row holds all their slots, and a document is a view of its own. Where they never differ, the row has one slot
+for each: losses, pooled values.
 
 Does not handle: tensors of different dtypes, ranks or devices, of which only some have gradients, or that the program
 writes to.
@@ -81,24 +82,44 @@ class Slots(Made):
     shape = "(sum(map(torch.numel, {0})),)"
 
 
+class Stack(Made):
+    """The tensors of a list, a slot for each."""
+
+    module, function = "torch", "stack"
+    shape = "(len({0}), *{0}[0].shape)"
+
+
 class Kind:
     """What all tensors of a list have in common."""
 
     def __init__(self, tensors: Any) -> None:
         first = tensors[0]
         self.kind, self.dtype, self.device, self.grad = type(tensors), first.dtype, first.device, first.requires_grad
-        self.rank = first.dim()
+        self.rank, self.sizes = first.dim(), tuple(first.shape)
         own = [{tensor.shape[d] for tensor in tensors if tensor.dim() == self.rank} for d in range(self.rank)]
         self.rows = all(len(sizes) == 1 for sizes in own[1:])
         """Do they differ in their first dimension only?"""
         shared = [len(sizes) == 1 and (d > 0 or not self.rows) for d, sizes in enumerate(own)]
         self.shape = tuple(first.shape[d] if same else None for d, same in enumerate(shared))
         """Their sizes; None for those of which each document has its own."""
+        self.alike = self.rows and len(tensors) > 1 and (not self.rank or len(own[0]) == 1)
+        """Are they all of one shape? So it seems; of another batch they may not be."""
+        if self.alike:
+            self.shape = self.sizes
 
     @property
-    def recipes(self) -> tuple[type[Made], type[Made]]:
+    def recipes(self) -> tuple[type[Made], ...]:
         """How their sizes, and the row of them, are made."""
+        if self.alike:
+            return (Stack,)
         return (Lengths, Row) if self.rows else (Sizes, Slots)
+
+    def seen_before(self, shape: tuple[int | None, ...]) -> None:
+        """Tensors of another batch had that shape, and may have had others."""
+        if self.alike and shape != self.shape:
+            self.alike, self.shape = False, (None, *self.shape[1:])
+        elif self.rows and shape == self.sizes:  # of one tensor nobody knows
+            self.alike, self.shape = True, shape
 
     def holds(self, tensors: Any) -> bool:
         """Is that so of another list?"""
@@ -119,21 +140,32 @@ def kind_of(value: Any) -> Kind | None:
     if type(value) not in (list, tuple) or not value or not all(type(entry) is torch.Tensor for entry in value):
         return None
     kind = Kind(value)
-    fits = kind.rank > 0 and (kind.rows or kind.rank <= MOST_DIMENSIONS)
+    fits = kind.alike or (kind.rank > 0 and (kind.rows or kind.rank <= MOST_DIMENSIONS))
     return kind if fits and kind.holds(value) else None
+
+
+def kind_here(code: types.CodeType, value: Any, place: str) -> Kind | None:
+    """`kind_of` a list at ``place``, which other batches may have shown to be of another."""
+    kind = kind_of(value)
+    known = _shapes.get(code, {}).get(place)
+    if kind is not None and known is not None:
+        kind.seen_before(known)
+    return kind
 
 
 def differ(value: Any, kind: Kind) -> bool:
     """Are they rows of several lengths?"""
-    return kind.rows and any(a.shape[0] != b.shape[0] for a, b in itertools.pairwise(value))
+    return kind.rows and kind.rank > 0 and any(a.shape[0] != b.shape[0] for a, b in itertools.pairwise(value))
 
 
 def sequence(tx: Any, source: Any, value: Any, kind: Kind) -> Any:
     """The list as a sequence over documents, which a row is split into."""
-    of_sizes, of_row = kind.recipes
+    of_sizes, of_row = kind.recipes[0], kind.recipes[-1]
     _widen(tx, source, kind)
     guard(source, kind.holds)
     row = made(tx, of_row(source), value)
+    if kind.alike:
+        return call(tx, plain.listed, call(tx, plain.of_tensor, row), variable(tx, kind.kind))
     if kind.rows:
         lengths = lengths_of_documents(tx, source, value, of_sizes)
         return call(tx, plain_parts.of_row, row, lengths, variable(tx, kind.kind))
@@ -178,17 +210,22 @@ def check_memory(output: Any, results: Any) -> None:
     nodes = output.graph.nodes
     if not any(_is_row(node) for node in nodes):
         return
+    tensors = [node for node in (result.as_proxy().node for result in results) if _is_tensor(node)]
     written = any(_reaches(target, _is_callers) for node in nodes for target in written_inputs(node))
-    if written or any(_reaches(result.as_proxy().node, _is_row) for result in results):
+    if written or any(_reaches(node, _is_row) for node in tensors):
         what = "may be written to" if written else "is returned, or looked at behind the graph, as it is"
         reason = f"a tensor of a list that the function is given {what}"
         code = output.root_tx.f_code
         raise refuse("outer-tensor-write", reason, shorten(code.co_filename, code.co_firstlineno))
 
 
+def _is_tensor(node: Any) -> bool:
+    return isinstance(example_of(node), torch.Tensor)
+
+
 def _is_row(node: Any) -> bool:
     argument = node.meta.get("grapharg")
-    return argument is not None and isinstance(argument.source, (Row, Slots))
+    return argument is not None and isinstance(argument.source, (Row, Slots, Stack))
 
 
 def _is_callers(node: Any) -> bool:
@@ -208,5 +245,5 @@ def _reaches(node: Any, wanted: Callable[[Any], bool]) -> bool:
         ours = markers.is_of_capture(here) and here.target not in _NEW
         if here not in seen and (ours or not is_new(here)):
             seen.add(here)
-            stack += [node for node in here.all_input_nodes if isinstance(example_of(node), torch.Tensor)]
+            stack += filter(_is_tensor, here.all_input_nodes)
     return False

@@ -61,7 +61,7 @@ def _compared(tx: Any, known: set[str]) -> Iterator[str]:
         again = f"for which torch compiles {tx.f_code.co_name} again and again"
         count = None if name == number_lists.name_of_arguments(tx.f_code) else _tensors(value)
         if count is not None:
-            if before.get(name, count) != count and not _is_known(value, source, known):
+            if before.get(name, count) != count and not _is_known(tx.f_code, value, source, known):
                 yield f"'{name}' is a list of a tensor for each document, {again}: give it one row and its boundaries"
             before[name] = count
             continue
@@ -69,7 +69,7 @@ def _compared(tx: Any, known: set[str]) -> Iterator[str]:
         fits = numbers is not None and (number_lists.fits(numbers, sizes) or number_lists.are_rows(numbers, tensors))
         if numbers is None or not (fits or (type(value[0]) is not int and _are_pixels(numbers, tensors))):
             continue
-        if before.get(name, numbers) != numbers and not _is_known(value, source, known):
+        if before.get(name, numbers) != numbers and not _is_known(tx.f_code, value, source, known):
             yield (
                 f"'{name}' gives lengths or boundaries of documents as numbers of Python, {again}: give it a tensor, "
                 f"and read that where numbers are needed ({name}.tolist())"
@@ -77,9 +77,9 @@ def _compared(tx: Any, known: set[str]) -> Iterator[str]:
         before[name] = numbers
 
 
-def _is_known(value: Any, source: str, known: set[str]) -> bool:
+def _is_known(code: types.CodeType, value: Any, source: str, known: set[str]) -> bool:
     """Is a list an input of the graph, as it is for any number of documents?"""
-    return not known.isdisjoint(number_lists.names_of(value, source) or ())
+    return not known.isdisjoint(number_lists.names_of(code, value, source) or ())
 
 
 def _tensors(value: Any) -> int | None:

@@ -23,7 +23,15 @@ from passes.document_loops.documents import document
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import FULL, Reach
 from passes.document_loops.machine import Cell, Document, Machine, Segment, Store
-from passes.document_loops.reached import Reached, gradients_to, not_of_some_alone, refuse_mixing, with_gradient
+from passes.document_loops.reached import (
+    Reached,
+    gradients_to,
+    keep_gradients,
+    may_be_none,
+    not_of_some_alone,
+    refuse_mixing,
+    with_gradient,
+)
 from passes.document_loops.rules import rule
 from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term
 from passes.document_loops.uneven import of_long
@@ -197,6 +205,8 @@ def _join_entries(
     if without is None and isinstance(value, Segment) and not machine.reach.misses_slots:
         if value.window != FULL or not value.store.exact:
             raise Refused("not-generic", "documents append another part of themselves than all of it", collect)
+        if may_be_none(machine.reach, machine.boundaries) and any(user.args[2:] == (False,) for user in collect.users):
+            keep_gradients(machine.inside, machine.read(value, collect), None)
         return value
     if without is None and machine.reach.misses_slots:
         return of_long(machine, loop, collect, value)
@@ -222,8 +232,8 @@ def _join_entries(
     this, that = value.cell.term, without.cell.term
     if machine.reach.misses_slots:
         refuse_mixing(this, machine.reach)
-        if machine.reach.conditions and not _used_if_some(collect):
-            _keep_both(machine, (that, this), given)
+    if may_be_none(machine.reach, machine.boundaries) and not _used_if_some(collect):
+        _keep_both(machine, (that, this), given)
     if fakes[0].requires_grad:
         if other is None:  # it is made for documents with slots as well, and where there are no others eager has none
             raise _gradients(collect)
@@ -249,7 +259,7 @@ def _keep_both(machine: Machine, terms: tuple[Term, Term], given: list[set[fx.No
     for i in (0, 1):
         if given[i]:
             instead = with_gradient(terms[1 - i]) & given[1 - i]
-            not_of_some_alone(machine.inside, with_gradient(terms[i]) - instead)
+            not_of_some_alone(machine.inside, with_gradient(terms[i]), instead)
 
 
 def _given_by(loop: LoopFound, which: int, values: list[fx.Node]) -> set[fx.Node]:

@@ -18,7 +18,7 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.integers import EVERY, FULL, Affine, Boundaries, Check, Invariant, Reach, Window
 from passes.document_loops.moved import meets, onto
-from passes.document_loops.reached import Reached, keep_gradients, refuse_mixing
+from passes.document_loops.reached import Reached, keep_gradients, may_be_none, refuse_mixing
 from passes.document_loops.terms import (
     ANY,
     Apply,
@@ -341,21 +341,20 @@ class Machine:
         looks at rows of batches alone goes by them: by documents of one slot each."""
         if self.boundaries is None and self.rows:
             self.boundaries = Boundaries(next(iter(self.rows))[0], lengths=True, made=Affine.of(1)), 0
-        if self.skip is None:
-            return
+        skips = self.skip is not None
+        alone = may_be_none(self.reach, self.boundaries) and (skips or not self.reach.misses_slots)
         for cell in self.rows.values():
-            if cell.version:
+            if cell.version and skips:
                 refuse_mixing(cell.term, self.reach)
-                if self.reach.conditions:  # batches of short documents alone are taken for none
-                    keep_gradients(self.inside, cell.term, cell.outer)
+            if cell.version and alone:
+                keep_gradients(self.inside, cell.term, cell.outer)
         for key, store in self.outer.items():
-            if store.outer is None:
-                continue
-            old, version = self.skip.get(key, (store.outer, 0))
-            if store.version != version:
+            old, version = (self.skip or {}).get(key, (store.outer, 0))
+            changed = store.outer is not None and store.version != version
+            if changed and alone:
+                keep_gradients(self.inside, store.term, old)
+            if changed and old is not None and skips:
                 refuse_mixing(store.term, self.reach)
-                if self.reach.conditions:
-                    keep_gradients(self.inside, store.term, old)
                 store.term = self.intern(Reached(self.reach, store.term, old, store.term.dim))
 
     def require(self, left: Affine, op: str, right: Affine, message: str, of_slices: bool = False) -> None:

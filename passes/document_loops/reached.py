@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+import torch
 from torch import fx
 
 from packpass.semantics import example, op_name, op_of, storage
@@ -13,7 +14,7 @@ from packpass.semantics.creation import WITHOUT_GRADIENT
 from packpass.semantics.effects import records_gradients, written_inputs
 from packpass.semantics.expand import requires_gradient
 from packpass.semantics.pointwise import COPIES
-from passes.document_loops.integers import FULL, Reach
+from passes.document_loops.integers import FULL, Boundaries, Reach
 from passes.document_loops.terms import Assign, Attention, Guard, Reduce, Scan, Softmax, Term, walk
 from passes.refused import Refused
 
@@ -54,6 +55,19 @@ def refuse_mixing(term: Term, reach: Reach | None) -> None:
             raise Refused("skip-condition", "skipped documents would take part in a gradient or a division")
 
 
+def may_be_none(reach: Reach, boundaries: tuple[Boundaries, int] | None) -> bool:
+    """May a row have slots though no document is one of ``reach``? (Of rows whose documents are all empty it is taken
+    that they have none.) Of the slots that a mask keeps, a row holds those as well that it does not keep."""
+    if reach.conditions or not reach or boundaries is None:
+        return bool(reach.conditions)
+    ends = boundaries[0].node
+    for name in ("index_select", "pad", "cumsum"):
+        if op_name(ends) != name or not isinstance(ends.args[0], fx.Node):
+            return False
+        ends = ends.args[0]
+    return bool(example(ends).dtype is torch.bool)
+
+
 def with_gradient(term: Term | None) -> set[fx.Node]:
     """The tensors from outside that a value is made from and that have a gradient, which it passes on to them."""
     nodes = {getattr(part, "node", None) for part in walk(term, conditions=False, detached=False)}
@@ -83,20 +97,46 @@ def gradients_to(values: Collection[fx.Node], body: Collection[fx.Node]) -> set[
 
 def keep_gradients(inside: Collection[fx.Node], term: Term, instead: Term | None) -> None:
     """What has a gradient from a term has one from another that stands in its place, or anyway; raises `Refused`."""
-    not_of_some_alone(inside, with_gradient(term) - with_gradient(instead))
+    not_of_some_alone(inside, with_gradient(term), with_gradient(instead))
 
 
-def not_of_some_alone(inside: Collection[fx.Node], nodes: set[fx.Node]) -> None:
+def not_of_some_alone(inside: Collection[fx.Node], nodes: set[fx.Node], instead: set[fx.Node]) -> None:
     """Where no document of a batch is of some kind, eager gives what only those use no gradient, and whole rows one of
-    zeros, which optimizers take for another thing; raises `Refused`."""
+    zeros, which optimizers take for another thing; raises `Refused`. What is computed in front of the loop is not seen:
+    its gradient goes to what it is made of. ``instead``: what the others use."""
     if inside and not records_gradients(min(inside)):
         return
-    for node in nodes:
-        if not any(_passes_gradient(user) for user in node.users if user not in inside):
+    made_of = _made_of(nodes - instead)
+    for node in sorted(made_of - _made_of(instead)):
+        if node.op in ("placeholder", "get_attr") and not _is_used_otherwise(node, made_of, inside):
             reason = (
                 f"only documents that are not skipped use {node.name}, which has no gradient in eager where all are"
             )
             raise Refused("skip-condition", reason, node)
+
+
+def _made_of(nodes: set[fx.Node]) -> set[fx.Node]:
+    """The tensors that some pass their gradient on to, and themselves."""
+    found, stack = set[fx.Node](), list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found and requires_gradient(example(node)):
+            found.add(node)
+            stack += () if op_name(node) in WITHOUT_GRADIENT else node.all_input_nodes
+    return found
+
+
+def _is_used_otherwise(leaf: fx.Node, within: set[fx.Node], inside: Collection[fx.Node]) -> bool:
+    """Does a tensor have a gradient from something that is not among ``within``, nor in the loop?"""
+    seen, stack = set[fx.Node](), [leaf]
+    while stack:
+        node = stack.pop()
+        seen.add(node)
+        others = [user for user in node.users if user not in inside]
+        if any(user not in within and _passes_gradient(user) for user in others):
+            return True
+        stack += [user for user in others if user in within and user not in seen]
+    return False
 
 
 def _passes_gradient(node: fx.Node) -> bool:

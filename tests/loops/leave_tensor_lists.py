@@ -81,3 +81,32 @@ def other_lengths(x: Tensor, cu: Tensor) -> tuple[Any, ...]:
 @leave("f[T,3] cu", wrap=other_lengths, tail=False, min_len=1)
 def lists_of_other_lengths(parts: list[Tensor], more: list[Tensor]) -> Tensor:
     return torch.cat([part * other for part, other in zip(parts, more)])
+
+
+def alike(x: Tensor, cu: Tensor) -> tuple[list[Tensor]]:
+    return ([part.detach().sum(0) for part in split(x, cu)[0]],)
+
+
+@leave("f[T,3] cu", wrap=alike, tail=False, min_len=1)
+def pooled_values_are_written_to(pooled: list[Tensor]) -> Tensor:
+    for value in pooled:
+        value += 1
+    return torch.stack(pooled)
+
+
+@leave("f[T,3] cu", wrap=alike, tail=False, min_len=1)
+def a_pooled_value_as_it_is(pooled: list[Tensor]) -> Any:
+    return pooled[-1], torch.stack([value * 2 for value in pooled])
+
+
+def sometimes_alike(x: Tensor, cu: Tensor) -> tuple[list[Tensor]]:
+    """Of one shape in some batches, rows of several lengths in others, and longer in others again."""
+    parts = split(x, cu)[0]
+    if len(parts) % 2:
+        return ([part[:1] for part in parts],)
+    return ([part.repeat(2, 1) if len(parts) % 4 else part[:1].repeat(3, 1) for part in parts],)
+
+
+@leave("f[T,3] cu", wrap=sometimes_alike, tail=False, min_len=1)
+def of_one_shape_in_some_batches(parts: list[Tensor]) -> Tensor:
+    return torch.cat([part * 2 for part in parts])

@@ -72,6 +72,7 @@ from . import (
     leave_tails,
     leave_tensor_lists,
     leave_totals,
+    leave_valid,
     leave_ways,
     leave_whiles,
     leave_wide,
@@ -83,7 +84,7 @@ from .harness import LEAVE, Program
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
     "PROGRAMS", "leave_attention", "leave_batched", "leave_beside", "leave_bins", "leave_blocks", "leave_branches",
-    "leave_by_hand",
+    "leave_by_hand", "leave_valid",
     "leave_carried", "leave_chosen",
     "leave_closures", "leave_conditions", "leave_contents",
     "leave_convolution", "leave_counted", "leave_counts", "leave_defaults",

@@ -71,6 +71,7 @@ from . import (
     rewrite_tails,
     rewrite_tensor_lists,
     rewrite_totals,
+    rewrite_valid,
     rewrite_ways,
     rewrite_whiles,
     rewrite_wide,
@@ -98,5 +99,5 @@ __all__ = [
     "rewrite_sums", "rewrite_tails",
     "rewrite_rows", "rewrite_rows_by_number", "rewrite_sequences", "rewrite_shifted", "rewrite_slices", "rewrite_slots",
     "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide", "rewrite_written_down",
-    "rewrite_python_lengths", "rewrite_tensor_lists",
+    "rewrite_python_lengths", "rewrite_tensor_lists", "rewrite_valid",
 ]  # fmt: skip

@@ -75,3 +75,24 @@ class ProjectedParts(nn.Module):
     def forward(self, parts: list[Tensor]) -> Tensor:
         hidden = self.first(torch.cat(parts).double())
         return torch.cat([self.second(part).softmax(0) for part in hidden.split([len(part) for part in parts])])
+
+
+def pooled(x: Tensor, cu: Tensor, *more: Any) -> tuple[Any, ...]:
+    return [part.sum(0) for part in split(x, cu)[0]], *more
+
+
+def scalars(x: Tensor, cu: Tensor, *more: Any) -> tuple[Any, ...]:
+    return tuple(part.sum() for part in split(x, cu)[0]), *more
+
+
+@program("f[T,3] cu", wrap=pooled, tail=False, min_len=1, graphs=3, demand=False)
+def pooled_values_in_a_list(pooled: list[Tensor]) -> Tensor:
+    return torch.stack([value * 2 - value.sum() for value in pooled])
+
+
+@program("d[T] cu", wrap=scalars, tail=False, min_len=1, exact=False, graphs=3, demand=False)
+def losses_in_a_tuple(losses: tuple[Tensor, ...]) -> Tensor:
+    total: Any = 0.0
+    for loss in losses:
+        total = total + loss.square()
+    return total / len(losses)
