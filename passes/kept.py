@@ -26,7 +26,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import call_of, example, family_of, is_tensor, meaning_of, op_name
+from packpass.semantics import call_of, example, family_of, meaning_of, op_name
 from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.pointwise import slot_by_slot
@@ -34,9 +34,10 @@ from passes.building import Builder
 from passes.document_loops.boundaries import boundary_vector, check_split, summed, unchanged
 from passes.document_loops.lengths import same_length
 from passes.kept_apart import is_unused, take_apart
+from passes.kept_counts import counts_of, without
 from passes.kept_put import fill, put_back, puts, write_part, written_row
 from passes.loops import LoopFound, find, only_asserted
-from passes.nodes import ahead, computed_from, put_instead
+from passes.nodes import ahead, put_instead
 from passes.refused import Refused
 
 _Bounds = tuple[fx.Node, int]
@@ -92,9 +93,9 @@ def _apart(graph: fx.Graph, begin: fx.Node) -> None:
         if not kinds[0] or any(len(kind) != len(kinds[0]) for kind in kinds):
             return
         picked = [node for kind in kinds for nodes in kind for node in nodes]
-        counts = [user for node in picked for user in _sums(_mask_of(node)) if user in loop.nodes]
+        counts = [user for node in picked for user in counts_of(_mask_of(node)) if user in loop.nodes]
         known = dict.fromkeys((*picked, *counts, *puts(loop.nodes)))
-        gone = _without(known, loop.nodes)
+        gone = without(known, loop.nodes)
         alone = gone is not None and not any(_cuts(node) for node in loop.nodes - gone - set(known))
         if len(kinds[0]) == 1 and alone:
             return
@@ -137,8 +138,8 @@ class _Kept:
         """All that is picked in the loop, or nothing of it."""
         written = puts(node for _, body, _ in self.loop.iterations for node in body)
         try:
-            counts = list(dict.fromkeys(user for mask in self._masks() for user in _sums(mask)))
-            gone = _without(dict.fromkeys((*self.picked, *counts, *written)), self.inside)
+            counts = list(dict.fromkeys(user for mask in self._masks() for user in counts_of(mask)))
+            gone = without(dict.fromkeys((*self.picked, *counts, *written)), self.inside)
             if gone is None:
                 raise Refused("no-rule", "slots that a mask keeps are used beside others")
             new = {node: self._part(node) for node in self.picked}
@@ -159,7 +160,7 @@ class _Kept:
         keys = {self._key(_mask_of(node)) for node in self.picked if _mask_of(node) in self.inside}
         for node in sorted(self.inside):
             fake = example(node)
-            if isinstance(fake, torch.Tensor) and fake.dtype is torch.bool and fake.dim() == 1 and _sums(node):
+            if isinstance(fake, torch.Tensor) and fake.dtype is torch.bool and fake.dim() == 1 and counts_of(node):
                 with contextlib.suppress(Refused):  # another mask, made of what has no row
                     if self._key(node) in keys:
                         yield node
@@ -371,41 +372,3 @@ class _Kept:
     def _at(self, node: fx.Node) -> tuple[Builder, fx.Node]:
         self.builds.append(Builder(self.graph, node, self.begin.graph.find_nodes(op="placeholder")[0]))
         return self.builds[-1], next(begin for begin, body, _ in self.loop.iterations if node in body)
-
-
-def _sums(mask: fx.Node) -> list[fx.Node]:
-    """``mask.sum()``, ``mask.float().sum()``, ``mask.any()``, ``mask.all()``: what says how many slots are kept."""
-    numbers = [u for u in mask.users if op_name(u) in _AS_NUMBERS and u.args[0] is mask and is_tensor(u)]
-    found = [u for made in numbers for u in made.users if op_name(u) == "sum"]
-    return [u for u in (*mask.users, *found) if op_name(u) in _TELLS and is_tensor(u) and not example(u).dim()]
-
-
-_AS_NUMBERS = ("long", "int", "float", "double", "to")
-_TELLS = ("sum", "count_nonzero", "any", "all")
-
-
-def _without(nodes: dict[fx.Node, None], inside: set[fx.Node]) -> set[fx.Node] | None:
-    """What is of no use once others stand in the place of ``nodes``; None if anybody else looks at their operands."""
-    gone = set(nodes)
-    values = {node.args[2] for node in puts(nodes)}
-    waiting = [n for node in nodes for n in node.all_input_nodes if n in inside and n not in values]
-    while waiting:
-        node = max(waiting)
-        waiting = [n for n in waiting if n is not node]
-        checks = [user for user in node.users if user not in gone]
-        if not all(_only_checks(user) for user in checks):
-            if isinstance(example(node), torch.Tensor) and example(node).dim():
-                return None
-            continue  # the number of a document, or one of its bounds
-        gone |= computed_from(checks)
-        if node.target is not markers.LOOP_BEGIN:
-            gone.add(node)
-            waiting += [n for n in node.all_input_nodes if n in inside]
-    return gone - set(nodes)
-
-
-def _only_checks(node: fx.Node) -> bool:
-    """Is a node a number of which nothing but torch's own checks are made?"""
-    if node.target is torch.ops.aten._assert_scalar.default:
-        return True
-    return not isinstance(example(node), torch.Tensor) and bool(node.users) and all(map(_only_checks, node.users))

@@ -27,6 +27,7 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
 from packpass.semantics.collectives import collective_name
 from passes.context import PassContext
+from passes.cut_alike import cut_by_boundaries
 from passes.document_loops.aliasing import used_beside_written
 from passes.document_loops.fission import Prefix, only_moves, prefixes, split
 from passes.document_loops.integers import Boundaries
@@ -97,6 +98,8 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         size = _group_size(gm, loop)
         if size is not None:
             done = _rewritten(gm, number, size, context)
+            if len(_all_done(done)) < len(done):
+                done = _cut_alike(gm, number, size, context) or done
         else:  # what only cuts and moves documents that a later loop exchanges
             before = _feeds_exchange(gm, loop) and only_moves(loop, MOVES)
             done = _with_follower(gm, number, None, context) if before else []
@@ -134,6 +137,19 @@ def _rewritten(gm: fx.GraphModule, number: int, size: int, context: PassContext)
         break  # the other way would try the same again, and again for every exchange
     joined = [] if early else _with_follower(gm, number, size, context)
     return joined or [whole]
+
+
+def _cut_alike(gm: fx.GraphModule, number: int, size: int, context: PassContext) -> list[Rewrite | Refusal]:
+    """The rewrites of a loop whose documents are cut by boundaries, where a row is split by lengths; none, and the
+    graph as it was, where that does not help."""
+    graph = copy_of(gm.graph)
+    if not cut_by_boundaries(gm.graph, numbered(gm.graph, number)):
+        return []
+    done = _rewritten(gm, number, size, context)
+    if len(_all_done(done)) == len(done):
+        return done
+    gm.graph = graph
+    return []
 
 
 def _with_follower(gm: fx.GraphModule, number: int, size: int | None, context: PassContext) -> list[Rewrite | Refusal]:

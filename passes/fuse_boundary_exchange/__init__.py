@@ -47,8 +47,10 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.layout.sources import SAME_BOUNDARIES
 from packpass.semantics import example, op_name
 from packpass.semantics.effects import mutated_after
+from packpass.semantics.pointwise import whole_divisor
 from passes import cp_rolls
 from passes.context import PassContext
+from passes.cut_alike import cut_by_boundaries
 from passes.document_loops.aliasing import used_beside_written
 from passes.document_loops.fission import divide_before, divided_by, prefixes, split
 from passes.document_loops.integers import Boundaries
@@ -78,7 +80,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     for number in [loop.id for loop in find(gm.graph) if has_messages(loop)]:
         made = _run_one(gm, number, groups, context)
         if isinstance(made[-1], Refusal):
-            made = _run_parts(gm, number, groups, context) or made
+            made = _run_parts(gm, number, groups, context) or _run_cut_alike(gm, number, groups, context) or made
         results += [item for item in made if not isinstance(item, _Made)]
         rewritten += [item for item in made if isinstance(item, _Made)]
     if not rewritten:
@@ -138,6 +140,21 @@ def _run_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: 
     return []
 
 
+def _run_cut_alike(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
+    """The loop with its documents cut by boundaries, where a row is split by lengths; nothing, and the graph as it was,
+    where that does not help."""
+    graph = copy_of(gm.graph)
+    if not cut_by_boundaries(gm.graph, numbered(gm.graph, number)):
+        return []
+    found = _run_one(gm, number, groups, context)
+    if isinstance(found[-1], Refusal):
+        found = _run_parts(gm, number, groups, context)
+    if not found or isinstance(found[-1], Refusal):
+        gm.graph = graph
+        return []
+    return found
+
+
 def _computed_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
     """What is sent is computed from the document: for the whole row, in front."""
     loop = numbered(gm.graph, number)
@@ -173,11 +190,20 @@ def _rolled_before(gm: fx.GraphModule, number: int, groups: Sequence[str], conte
 def _cut_alike(loop: LoopFound) -> None:
     """Documents of rows that rewrites have made, by the boundaries of the program: the exchange checks that they fit,
     so that they are those, and that one loop is not cut by two sets of them."""
+    known: dict[Any, fx.Node] = {}
     for node in [node for node in loop.nodes if node.target is markers.SEGMENT]:
-        cu: Any = node.args[1]
-        while op_name(cu) in SAME_BOUNDARIES and not mutated_after(node.graph, cu.args[0], cu):
-            cu = cu.args[0]
+        cu = _of_program(node.args[1])
+        by = whole_divisor(cu, cu.args[1] if len(cu.args) > 1 else None)
+        if by is not None:  # those of a shard
+            cu = known.setdefault((_of_program(cu.args[0]), by), cu)
         node.args = (node.args[0], cu, *node.args[2:])
+
+
+def _of_program(cu: Any) -> Any:
+    """The vector that boundaries are those of."""
+    while op_name(cu) in SAME_BOUNDARIES and not mutated_after(cu.graph, cu.args[0], cu):
+        cu = cu.args[0]
+    return cu
 
 
 def _messages_of(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext, done: _Found) -> _Found:

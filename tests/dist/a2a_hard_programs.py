@@ -319,6 +319,8 @@ class Hard:
     differentiable: bool = True
     tails: bool = True
     """May the row have slots of no document? (Not where it is split by lengths, or the result is added to the row.)"""
+    graphs: int = 2
+    """Of one document, too. (Where a vector of lengths is divided, torch asks whether there is one.)"""
     parts: int = 2
     """Of a document on one rank: documents divide by so many times the group's size."""
     code: str = ""
@@ -342,6 +344,8 @@ REWRITTEN = {
         Hard(computed.normalised_heads),
         Hard(computed.counted_on, tails=False),
         Hard(computed.split_by_a_list, tails=False),
+        Hard(computed.projected_parts_of_a_split, differentiable=False, tails=False, graphs=3),
+        Hard(computed.relu_of_parts_of_a_split, tails=False, graphs=3),
         Hard(split_by_lengths, tails=False),
         Hard(split_by_lengths_back, sharded=False, tails=False),
         Hard(named_sections),
@@ -379,6 +383,7 @@ REWRITTEN = {
         Hard(twice.there_and_back, exchanges=2, tails=False),
         Hard(twice.back_into_the_row, exchanges=2),
         Hard(twice.added_to_the_document, exchanges=2, tails=False),
+        Hard(twice.added_to_a_part_of_a_split, exchanges=2, tails=False, graphs=3),
         Hard(twice.back_and_there, exchanges=3, tails=False),
         Hard(twice.two_lists, tails=False),
         Hard(twice.function_of_documents, tails=False),

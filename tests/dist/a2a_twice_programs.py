@@ -43,6 +43,13 @@ def added_to_the_document(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(out)
 
 
+def added_to_a_part_of_a_split(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    out = []
+    for part in x.split((cu.diff() // size_of(group)).tolist()):
+        out.append(part + scattered(F.relu(gathered(part, group)), group))
+    return torch.cat(out)
+
+
 def back_and_there(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """Two documents there, one of them computed, one back, and there again."""
     cp, out = size_of(group), []

@@ -159,11 +159,21 @@ def into_one_slot(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
     return [torch.cat(outs)]
 
 
+def parts_of_a_split(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """Two rows are split by the lengths of shards, and a document goes along with what its slots have become."""
+    y, out, more = x * 2, [], []
+    rows = (row.split((cu.diff() // dist.get_world_size(group)).tolist()) for row in (x, y))
+    for part, other in zip(*rows, strict=True):
+        out.append(part * 2 + roll(part, group, 3, 1))
+        more.append(roll(other, group, -100))
+    return [torch.cat(out), torch.cat(more)]
+
+
 PIECES: dict[str, Callable[..., list[Tensor]]] = {
     program.__name__: program
     for program in (
         *(leftwards, rightwards, around_the_ring, in_place, depths, both_sides, fields, computed),
-        *(halo_in_front, halo_behind, into_one_slot),
+        *(halo_in_front, halo_behind, into_one_slot, parts_of_a_split),
     )
 }
 

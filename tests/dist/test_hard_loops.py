@@ -11,6 +11,7 @@ from tests.dist.ranks import Ranks
 TYPICAL = (
     "numbers_back",
     "counted_on",
+    "added_to_a_part_of_a_split",
     "activated_before",
     "layers",
     "lists_in_a_function",
