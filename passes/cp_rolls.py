@@ -21,7 +21,9 @@ from torch import fx
 
 from packpass.ops._cp_packed_roll import LONGEST
 from packpass.semantics import example, op_name
+from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import effects_of, grad_mode_changes, mutated_after
+from packpass.semantics.pointwise import whole_divisor
 from passes.building import Builder
 from passes.nodes import SNAPSHOT, snapshot_of
 from passes.prune import prune
@@ -46,6 +48,8 @@ class Member:
     common: bool
     parent: Member | None = None
     """The roll of the depth before, if this one reads that one's source."""
+    forms: tuple[fx.Node, ...] = ()
+    """What is made of the roll of the depth before to be rolled again: its documents alone, or others' slots beside."""
 
     @property
     def path(self) -> tuple[Member, ...]:
@@ -84,11 +88,15 @@ def find(graph: fx.Graph, among: Collection[fx.Node] | None = None) -> list[Memb
         if op_name(result) != "getitem" or not _settled(shift, dim):
             continue
         member = Member(node, result, given, shift, dim % example(given).dim(), fill, wrap, common)
-        source = _before_clones(graph, given, node)
+        source, forms = _before_clones(graph, given, node), []
         member.source = source
+        while source not in found and (form := _of_documents(source, node)) is not None:
+            forms.append(source)
+            source = _before_clones(graph, form, node)
         inner = found.get(source)
         if inner is not None and _adds_up(inner, member) and not mutated_after(graph, source, source.next, node):
             member.source, member.shift, member.parent = inner.source, inner.shift + shift, inner
+            member.forms = (*inner.forms, *reversed(forms))
         found[result] = member
     return list(found.values())
 
@@ -112,6 +120,57 @@ def _before_clones(graph: fx.Graph, node: fx.Node, reader: fx.Node) -> fx.Node:
             break
         node = source
     return node
+
+
+def _of_documents(node: fx.Node, roll: fx.Node) -> fx.Node | None:
+    """The row of which ``node`` has all documents' slots, of rolls that nothing differentiates: ``where`` a slot is one
+    of a document, or these alone. None if it is something else."""
+    if example(node).requires_grad or mutated_after(node.graph, node, node, roll):
+        return None
+    given: Any = (*node.args, None, None, None)[:3]
+    dims: Any = roll.args[4]
+    rank = example(node).dim()
+    if op_name(node) == "where":
+        mask, row, _ = given
+        at = rank - example(mask).dim()
+        while op_name(mask) in ("unsqueeze", "view"):
+            mask = mask.args[0]
+        bounds = mask.args[0] if op_name(mask) == "packpass::window_mask" and mask.args[2:] == (0, 0) else None
+    elif op_name(node) == "packpass::documents_only":
+        row, bounds, at = given
+    else:
+        return None
+    if at != dims[0] % rank or not isinstance(row, fx.Node) or not isinstance(bounds, fx.Node):
+        return None
+    return row if not example(row).requires_grad and _are_of_shards(bounds, roll) else None
+
+
+def _are_of_shards(bounds: fx.Node, roll: fx.Node) -> bool:
+    """Are these the boundaries of this rank's shards of the documents that are rolled?"""
+    given: tuple[Any, Any] = (roll.args[1], bounds)
+    whole, shards = (n.args[0] if n.target is SNAPSHOT else n for n in given)
+    size = place_of(roll)[1]
+    if op_name(whole) == "mul":
+        return bool(whole.args == (shards, size))
+    by = shards.args[1] if len(shards.args) > 1 else None
+    return bool(whole_divisor(shards, by) == size and shards.args[0] is whole)
+
+
+_BEGINS = "packpass: a row of documents is cut by boundaries that do not begin with 0, and so are not its own"
+
+
+def _in_form(build: Builder, rolled: fx.Node, member: Member) -> fx.Node:
+    """The roll of the first row as that of the row that it was: with the slots of that which are no document's."""
+    for form in member.forms:
+        if op_name(form) == "where":
+            rolled = build.call(torch.where, form.args[0], rolled, form.args[2])
+        else:  # where the first document begins with the row, they lie in both at the same places
+            first = build.call(operator.eq, build.call(operator.getitem, form.args[1], 0), 0)
+            build.call(torch._assert_async, first, _BEGINS, fake=NO_VALUE)
+            size = build.call(torch.ops.aten.sym_size.int, form, form.args[2])
+            rolled = build.call(torch.narrow, rolled, form.args[2], 0, size)
+            rolled = build.call("contiguous", rolled, method=True)
+    return rolled
 
 
 def _adds_up(inner: Member, outer: Member) -> bool:
@@ -284,6 +343,7 @@ def put_together(graph: fx.Graph, exchange: Exchange, later: list[Exchange]) -> 
         new = build.call(operator.getitem, outs, layout.places[member])
         if example(new).requires_grad and not example(member.result).requires_grad:
             new = build.call("detach", new, method=True)  # of all results of an op, some may have a gradient
+        new = _in_form(Builder(graph, member.result, member.result), new, member)
         new.meta.update(member.result.meta)
         member.result.replace_all_uses_with(new)
         for reader in (m for other in later for m in other.members if m.source is member.result):

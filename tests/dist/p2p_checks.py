@@ -73,18 +73,20 @@ def rolls(cp: int, name: str, dtype: torch.dtype, backend: str) -> tuple[int, in
 
 
 def many(cp: int, backend: str) -> list[tuple[int, int]]:
-    """Fields and depths: graphs and exchanges of `p2p_programs.depths` and `p2p_programs.together`."""
+    """Fields and depths: graphs and exchanges of `p2p_programs.depths`, `together` and `depths_into_zeros`."""
     group = group_of(cp)
     figures = []
     for program, dtypes in (
         (p2p_programs.depths, [torch.int64, torch.int32, torch.float32]),
         (p2p_programs.together, [torch.int64, torch.bfloat16]),
+        (p2p_programs.depths_into_zeros, [torch.int64, torch.int64]),
     ):
         torch._dynamo.reset()
         recorder = Recorder()
         compiled = torch.compile(program, backend=recorder, fullgraph=True, options={"packpass.inner_backend": backend})
         for seed, count in enumerate((3, 6)):
-            cu, size = boundaries(cp, count, seed, tail=seed)  # some chunks of one slot: depths reach two ranks further
+            # Some chunks of one slot: depths reach two ranks further.
+            cu, size = boundaries(cp, count, seed, head=seed, tail=seed)
             wholes = [whole_row((2, size), dtype, seed + i) for i, dtype in enumerate(dtypes)]
             wholes = [whole.round() if whole.is_floating_point() else whole for whole in wholes]  # sums are exact
             fields = [naive.shard(whole, cu.tolist(), cp, dist.get_rank(group), -1) for whole in wholes]

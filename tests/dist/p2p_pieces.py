@@ -159,6 +159,15 @@ def into_one_slot(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
     return [torch.cat(outs)]
 
 
+def depths_in_turn(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """The documents of a depth are put together before the next one is rolled, with another fill of its own."""
+    outs = []
+    for fill in (-100, 3, -100):
+        x = torch.cat([roll(x[part], group, fill) for part in shards(cu, group)])
+        outs.append(x)
+    return outs
+
+
 def parts_of_a_split(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
     """Two rows are split by the lengths of shards, and a document goes along with what its slots have become."""
     y, out, more = x * 2, [], []
@@ -173,7 +182,7 @@ PIECES: dict[str, Callable[..., list[Tensor]]] = {
     program.__name__: program
     for program in (
         *(leftwards, rightwards, around_the_ring, in_place, depths, both_sides, fields, computed),
-        *(halo_in_front, halo_behind, into_one_slot, parts_of_a_split),
+        *(halo_in_front, halo_behind, into_one_slot, depths_in_turn, parts_of_a_split),
     )
 }
 

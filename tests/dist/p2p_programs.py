@@ -191,6 +191,33 @@ def together(ids: Tensor, mask: Tensor, cu: Tensor, group: Any) -> tuple[Tensor,
     return outs
 
 
+def depths_into_zeros(ids: Tensor, labels: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """Each depth in a row of its own, whose slots of no document are not those of the depth before."""
+    outs: list[Tensor] = []
+    rank, cp, before, behind = neighbours(group)
+    for depth in range(3):
+        rows = [torch.zeros_like(ids), torch.full_like(labels, depth)]
+        for x, out, fill in zip((ids, labels), rows, (0, -100), strict=True):
+            for i in range(len(cu) - 1):
+                s, e = cu[i] // cp, cu[i + 1] // cp
+                a, b = x[..., s:e].chunk(2, dim=-1)
+                end_a, end_b = torch.full_like(a[..., :1], fill), torch.zeros_like(b[..., :1])
+                works = []
+                if rank > 0:
+                    works.append(dist.isend(a[..., :1].contiguous(), before, group))
+                    works.append(dist.irecv(end_b, before, group))
+                if rank < cp - 1:
+                    works.append(dist.irecv(end_a, behind, group))
+                    works.append(dist.isend(b[..., :1].contiguous(), behind, group))
+                for work in works:
+                    work.wait()
+                end_a, end_b = (end_a, end_b) if rank else (end_a, torch.full_like(end_b, fill))
+                out[..., s:e] = torch.cat([a[..., 1:], end_a if rank < cp - 1 else b[..., :1], b[..., 1:], end_b], -1)
+        ids, labels = rows
+        outs += rows
+    return outs
+
+
 # Rolls by name: shift, fill (None around the document), packed dimension, what slots of no document hold
 # ("kept", "zero", or "none" where the result has no such slots).
 ROLLS: dict[str, tuple[Roll, int, float | None, int, str]] = {
