@@ -148,12 +148,15 @@ def _is_of_a_list(tensor: Any) -> bool:
 
 
 def _call_extreme(function: Any) -> Callable[..., Any]:
-    """``max(lengths)`` of a list of numbers."""
+    """``max(lengths)`` of a list of numbers; with a ``default`` where they cannot be none."""
 
     def replacement(tx: Any, items: Any = None, *rest: Any, **kwargs: Any) -> Any:
         if rest and active.regions and not kwargs:
             return _extreme_of(tx, _PLAIN[function], [items.realize(), *(value.realize() for value in rest)])
-        return joins.extreme(tx, function, items) if items is not None and not rest and not kwargs else None
+        if set(kwargs) == {"default"} and not joins.has_entries(tx, items):
+            return None
+        known = items is not None and not rest and set(kwargs) <= {"default"}
+        return joins.extreme(tx, function, items) if known else None
 
     return replacement
 

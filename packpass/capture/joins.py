@@ -15,6 +15,7 @@ from packpass._compat import statically_known_true
 from packpass.capture import either, plain, plain_nested, plain_numbers, running
 from packpass.capture.dynamo import (
     LocalGeneratorObjectVariable,
+    SymNodeVariable,
     TensorVariable,
     TupleVariable,
     UserDefinedObjectVariable,
@@ -201,6 +202,16 @@ def extreme(tx: Any, function: Any, items: Any) -> Any:
     if numbers is None and is_documents(value) and attribute(tx, value, "calls").as_python_constant():
         numbers = numbers_in(tx, collect(tx, value))
     return None if numbers is None else _of_numbers(tx, function, numbers)
+
+
+def has_entries(tx: Any, items: Any) -> bool:
+    """Is a value a list of numbers that a tensor holds, of which there is one at least?"""
+    numbers = None if items is None else numbers_in(tx, items.realize())
+    if numbers is None:
+        return False
+    length = attribute(tx, numbers, "length")
+    size = length.sym_num if isinstance(length, SymNodeVariable) else length.as_python_constant()
+    return bool(statically_known_true(size >= 1))
 
 
 def _of_numbers(tx: Any, function: Any, numbers: Any) -> Any:

@@ -269,3 +269,12 @@ def longer_ones_detached(x: Tensor, start: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         rows.append(torch.cat([start[None], x[s:e], x[s:e].mean(0, keepdim=True)]).detach().clone())
     return torch.cat(rows) + x.sum()
+
+
+@program("f[T,2] cu", tail=False, reads=1)
+def padded_to_the_largest_or_none(x: Tensor, cu: Tensor) -> Tensor:
+    lengths = cu.diff().tolist()
+    out = x.new_zeros(len(lengths), max(lengths, default=0), 2)
+    for i, part in enumerate(x.split(lengths)):
+        out[i, : part.shape[0]] = part
+    return out
