@@ -60,12 +60,14 @@ def may_be_none(reach: Reach, boundaries: tuple[Boundaries, int] | None) -> bool
     that they have none.) Of the slots that a mask keeps, a row holds those as well that it does not keep."""
     if reach.conditions or not reach or boundaries is None:
         return bool(reach.conditions)
-    ends = boundaries[0].node
-    for name in ("index_select", "pad", "cumsum"):
-        if op_name(ends) != name or not isinstance(ends.args[0], fx.Node):
-            return False
-        ends = ends.args[0]
-    return bool(example(ends).dtype is torch.bool)
+    mask = _made_from(_made_from(_made_from(boundaries[0].node, "index_select"), "pad"), "cumsum")
+    return mask is not None and bool(example(mask).dtype is torch.bool)
+
+
+def _made_from(node: fx.Node | None, name: str) -> fx.Node | None:
+    """The first operand, if a node is such a call."""
+    given = node.args[0] if node is not None and op_name(node) == name else None
+    return given if isinstance(given, fx.Node) else None
 
 
 def with_gradient(term: Term | None) -> set[fx.Node]:

@@ -435,6 +435,7 @@ LEFT = {
         Hard(next_changed, code="aliasing"),
         Hard(copied_over, sharded=False, code="aliasing"),
         Hard(computed.scaled_more_and_more, code="not-zigzag"),
+        Hard(computed.parts_of_a_split_scaled_more_and_more, tails=False, code="not-zigzag"),
         Hard(computed.dropped_out_before, code="not-zigzag"),
         Hard(computed.written_before, code="aliasing"),
         Hard(hooked, code="aliasing"),

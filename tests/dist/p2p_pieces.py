@@ -259,6 +259,18 @@ def wraps(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
     return [torch.cat(outs)]
 
 
+def wraps_parts_of_a_split(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
+    """The same of parts by lengths, and what is added to it."""
+    _, cp, before, behind = neighbours(group)
+    outs = []
+    for part in x.split((cu.diff() // cp).tolist()):
+        end = torch.zeros_like(part[:1])
+        for work in [dist.isend(part[:1].contiguous(), before, group), dist.irecv(end, behind, group)]:
+            work.wait()
+        outs.append(torch.cat([part[1:], end]) + part)
+    return [torch.cat(outs)]
+
+
 def kept_end(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
     """The last rank's last slot stays what it was."""
     rank, cp, before, behind = neighbours(group)
@@ -307,6 +319,7 @@ def one_slot_at_the_end(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
 
 
 LEFT: dict[str, Callable[..., list[Tensor]]] = {
-    program.__name__: program for program in (other_end, wraps, kept_end, two_slots, one_slot_at_the_end)
+    program.__name__: program
+    for program in (other_end, wraps, wraps_parts_of_a_split, kept_end, two_slots, one_slot_at_the_end)
 }
 """Programs that eager runs, and that are rolls on some of the ranks: none is rewritten on any."""
