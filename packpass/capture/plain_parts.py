@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from packpass import markers
-from packpass.capture.plain import Documents, of_tolist
+from packpass.capture.plain import Documents, of_tolist, refuse_use
 
 
 def ends_of_part(lengths: Any, x: Any, dim: Any, i: Any) -> Any:
@@ -44,6 +44,21 @@ def of_row(x: Any, lengths: Any, kind: Any) -> Any:
     parts = of_split(x, lengths, 0)
     parts.kind = kind
     return parts
+
+
+class Given(Documents):
+    """A list of tensors that a program is given, of which a row has a slot for each. Where the program uses a part of
+    the list, eager gives the others no gradient, and the row would."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return refuse_use("a slice") if isinstance(key, slice) else super().__getitem__(key)
+
+
+def of_given(x: Any, kind: Any) -> Any:
+    """A list of tensors of one shape, the slots of ``x``."""
+    made = Given(x.size(0), lambda i: x[i], kind)
+    made.pick = made.get
+    return made
 
 
 def of_shapes(x: Any, sizes: Any, shape: Any, kind: Any) -> Any:

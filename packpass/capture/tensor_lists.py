@@ -165,7 +165,7 @@ def sequence(tx: Any, source: Any, value: Any, kind: Kind) -> Any:
     guard(source, kind.holds)
     row = made(tx, of_row(source), value)
     if kind.alike:
-        return call(tx, plain.listed, call(tx, plain.of_tensor, row), variable(tx, kind.kind))
+        return call(tx, plain_parts.of_given, row, variable(tx, kind.kind))
     if kind.rows:
         lengths = lengths_of_documents(tx, source, value, of_sizes)
         return call(tx, plain_parts.of_row, row, lengths, variable(tx, kind.kind))

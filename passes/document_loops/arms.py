@@ -26,7 +26,6 @@ from passes.document_loops.machine import Cell, Document, Machine, Segment, Stor
 from passes.document_loops.reached import (
     Reached,
     gradients_to,
-    keep_gradients,
     may_be_none,
     not_of_some_alone,
     refuse_mixing,
@@ -205,8 +204,6 @@ def _join_entries(
     if without is None and isinstance(value, Segment) and not machine.reach.misses_slots:
         if value.window != FULL or not value.store.exact:
             raise Refused("not-generic", "documents append another part of themselves than all of it", collect)
-        if may_be_none(machine.reach, machine.boundaries) and any(user.args[2:] == (False,) for user in collect.users):
-            keep_gradients(machine.inside, machine.read(value, collect), None)
         return value
     if without is None and machine.reach.misses_slots:
         return of_long(machine, loop, collect, value)

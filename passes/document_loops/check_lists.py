@@ -18,6 +18,7 @@ from passes.document_loops.documents import read_cell
 from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.machine import Document, Machine
 from passes.document_loops.parts import Pieces
+from passes.document_loops.reached import keep_gradients, may_be_none
 from passes.document_loops.spaced import ROWS
 from passes.document_loops.terms import DocRow, Outside, Row, walk
 from passes.loops import LoopFound, only_asserted
@@ -30,7 +31,9 @@ def check_segment(
     """A list of segments may be concatenated along their packed dimension, or padded."""
     if not value.window.full or not value.store.exact:
         raise Refused("list-append", "what is appended per document is not as long as the document", collect)
-    machine.read(value, collect)
+    term = machine.read(value, collect)
+    if may_be_none(machine.reach, machine.boundaries) and any(user.args[2:] == (False,) for user in collect.users):
+        keep_gradients(machine.inside, term, None)  # the list has others, which eager joins where documents leave none
     root = memory_of(value)
     if root.outer is not None and (root.version or _changed_beside(graph, loop, collect, root.outer.node)):
         raise Refused(

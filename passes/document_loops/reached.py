@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass.semantics import example, op_name, op_of, storage
 from packpass.semantics.creation import WITHOUT_GRADIENT
 from packpass.semantics.effects import records_gradients, written_inputs
@@ -108,9 +109,8 @@ def not_of_some_alone(inside: Collection[fx.Node], nodes: set[fx.Node], instead:
     its gradient goes to what it is made of. ``instead``: what the others use."""
     if inside and not records_gradients(min(inside)):
         return
-    made_of = _made_of(nodes - instead)
-    for node in sorted(made_of - _made_of(instead)):
-        if node.op in ("placeholder", "get_attr") and not _is_used_otherwise(node, made_of, inside):
+    for node in sorted(_made_of(nodes - instead) - _made_of(instead)):
+        if node.op in ("placeholder", "get_attr") and not _is_used_otherwise(node, inside):
             reason = (
                 f"only documents that are not skipped use {node.name}, which has no gradient in eager where all are"
             )
@@ -128,20 +128,23 @@ def _made_of(nodes: set[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _is_used_otherwise(leaf: fx.Node, within: set[fx.Node], inside: Collection[fx.Node]) -> bool:
-    """Does a tensor have a gradient from something that is not among ``within``, nor in the loop?"""
+def _is_used_otherwise(leaf: fx.Node, inside: Collection[fx.Node]) -> bool:
+    """Does a tensor have a gradient from a result that is not made in the loop, nor in another one, where it may be as
+    it is here?"""
     seen, stack = set[fx.Node](), [leaf]
     while stack:
         node = stack.pop()
+        if node in seen:
+            continue
         seen.add(node)
-        others = [user for user in node.users if user not in inside]
-        if any(user not in within and _passes_gradient(user) for user in others):
+        others = [user for user in node.users if user not in inside and user.target not in markers.MARKERS]
+        if any(user.op == "output" for user in others):
             return True
-        stack += [user for user in others if user in within and user not in seen]
+        stack += [user for user in others if _passes_gradient(user)]
     return False
 
 
 def _passes_gradient(node: fx.Node) -> bool:
     """Does a call give what it is made of a gradient? (What is made for the size of a tensor alone may have got one by
     what was added to it.)"""
-    return op_name(node) not in WITHOUT_GRADIENT and bool(getattr(example(node), "requires_grad", False))
+    return op_name(node) not in WITHOUT_GRADIENT and requires_gradient(example(node))

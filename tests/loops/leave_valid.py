@@ -65,6 +65,39 @@ def both_ways_to_a_tensor_lead_through_the_loop(x: Tensor, labels: Tensor, cu: T
     return out
 
 
+@no_gradient()
+def used_otherwise_without_a_gradient(x: Tensor, labels: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    losses = []
+    _ = x.exp()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        kept = labels[s:e] > 90
+        losses.append(x[s:e][kept].mean() if kept.any() else x.new_zeros(()))
+    return torch.stack(losses), x.sum().detach() + x.argmax()
+
+
+@no_gradient()
+def used_by_another_such_loop(x: Tensor, labels: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    hidden, outs = x * 2, [torch.zeros(len(cu) - 1, 4, dtype=x.dtype) for _ in range(2)]
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        if (labels[s:e] > 90).any():
+            outs[0][i] = hidden[s:e].mean(0)
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        kept = labels[s:e] > 90
+        if kept.any():
+            outs[1][i] = x[s:e][kept].sum(0)
+    return outs[0], outs[1]
+
+
+@leave("d[T,4] d[4,4] i[T] cu", tail=False, exact=False, must_refuse=True, why="the list has an entry without weight")
+def joined_to_an_entry_of_its_own(x: Tensor, weight: Tensor, labels: Tensor, cu: Tensor) -> Tensor:
+    hidden, parts = x @ weight, [x[:1]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        kept = labels[s:e] > 90
+        if kept.any():
+            parts.append(hidden[s:e][kept])
+    return torch.cat(parts)
+
+
 @nothing(depends=False)
 def total_of_nothing(x: Tensor, labels: Tensor, cu: Tensor) -> Any:
     total: Any = x.new_zeros(())
