@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Collection
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -95,8 +96,10 @@ def find(graph: fx.Graph, among: Collection[fx.Node] | None = None) -> list[Memb
             source = _before_clones(graph, form, node)
         inner = found.get(source)
         if inner is not None and _adds_up(inner, member) and not mutated_after(graph, source, source.next, node):
-            member.source, member.shift, member.parent = inner.source, inner.shift + shift, inner
-            member.forms = (*inner.forms, *reversed(forms))
+            steps = (*inner.forms, *reversed(forms))
+            if not any(mutated_after(graph, held, step, node) for step in steps for held in step.all_input_nodes):
+                member.source, member.shift, member.parent = inner.source, inner.shift + shift, inner
+                member.forms = _last_of_each(steps)
         found[result] = member
     return list(found.values())
 
@@ -133,7 +136,7 @@ def _of_documents(node: fx.Node, roll: fx.Node) -> fx.Node | None:
     if op_name(node) == "where":
         mask, row, _ = given
         at = rank - example(mask).dim()
-        while op_name(mask) in ("unsqueeze", "view"):
+        while op_name(mask) == "unsqueeze" and mask.args[1:] == (-1,):
             mask = mask.args[0]
         bounds = mask.args[0] if op_name(mask) == "packpass::window_mask" and mask.args[2:] == (0, 0) else None
     elif op_name(node) == "packpass::documents_only":
@@ -154,6 +157,12 @@ def _are_of_shards(bounds: fx.Node, roll: fx.Node) -> bool:
         return bool(whole.args == (shards, size))
     by = shards.args[1] if len(shards.args) > 1 else None
     return bool(whole_divisor(shards, by) == size and shards.args[0] is whole)
+
+
+def _last_of_each(steps: tuple[fx.Node, ...]) -> tuple[fx.Node, ...]:
+    """Of several rows with the same slots of documents, one made of the other, only the last is seen."""
+    names = [*map(op_name, steps), None]
+    return tuple(step for step, pair in zip(steps, pairwise(names), strict=True) if set(pair) != {"where"})
 
 
 _BEGINS = "packpass: a row of documents is cut by boundaries that do not begin with 0, and so are not its own"

@@ -52,6 +52,12 @@ def by_numbers(tx: Any, value: Any) -> Any:
     return value if sides is None else call(tx, getattr(operator, op_of(node)), *sides)
 
 
+def as_condition(tx: Any, value: Any) -> Any:
+    """``if n:`` asks whether a number is not 0; any other value as it is."""
+    whole = isinstance(value, SymNodeVariable) and not isinstance(value.sym_num, torch.SymBool)
+    return call(tx, operator.ne, value, constant(0)) if whole else value
+
+
 def is_assert(tx: Any, jumps_if: bool) -> bool:
     """Is the branch that of an ``assert``?"""
     return jumps_if and tx.instructions[tx.instruction_pointer].opname == "LOAD_ASSERTION_ERROR"
@@ -195,8 +201,8 @@ def follow(tx: Any, value: Any, jumps_if: bool, region: Region) -> Any:
     number, tensor = isinstance(value, SymNodeVariable), isinstance(value, TensorVariable)
     if not (number or tensor) or is_assert(tx, jumps_if):
         return None
-    whole = number and not isinstance(value.sym_num, torch.SymBool)
-    asked = call(tx, operator.ne, value, constant(0)) if whole else value
+    asked = as_condition(tx, value)
+    whole = asked is not value
     node = asked.as_proxy().node
     outcome, implied = _outcome(region, asked.sym_num.node.expr if number else node, location_of(tx), _is_of_row(node))
     region.ways.of_contents |= _asks_contents(node, region.indices[-1])

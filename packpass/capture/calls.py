@@ -153,10 +153,8 @@ def _call_extreme(function: Any) -> Callable[..., Any]:
     def replacement(tx: Any, items: Any = None, *rest: Any, **kwargs: Any) -> Any:
         if rest and active.regions and not kwargs:
             return _extreme_of(tx, _PLAIN[function], [items.realize(), *(value.realize() for value in rest)])
-        if set(kwargs) == {"default"} and not joins.has_entries(tx, items):
-            return None
-        known = items is not None and not rest and set(kwargs) <= {"default"}
-        return joins.extreme(tx, function, items) if known else None
+        known = not kwargs or (set(kwargs) == {"default"} and joins.has_entries(tx, items))
+        return joins.extreme(tx, function, items) if items is not None and not rest and known else None
 
     return replacement
 

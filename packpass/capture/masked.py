@@ -214,7 +214,7 @@ def _cut_alike(tensor: Any, mask: Any) -> bool:
 def watch(tx: Any, tensor: Any, key: Any) -> None:
     """Before a loop is looked for: does the program pick from rows by masks?"""
     key = _without_rest(key.realize())
-    entries = key.items[:1] if _behind_mask(key) else _picking(tensor, key)
+    entries = [key.items[0].realize()] if _behind_mask(key) else _picking(tensor, key)
     if entries is not None:
         watch_mask(tx, entries[-1])
 

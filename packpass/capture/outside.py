@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
-import torch
-
 from packpass.capture import branches, flags, joins, last_boundary, short_circuits
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant
+from packpass.capture.dynamo import TensorVariable
 from packpass.capture.state import LOOP_MODES, current_frame
 from packpass.capture.watch import watch_mask
-
-
-def _as_condition(tx: Any, value: Any) -> Any:
-    """``if len(losses):``; at a condition on data torch ends the graph, and at a number the frame."""
-    number = isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymInt)
-    return call(tx, operator.ne, value, constant(0)) if number else value
 
 
 def settled(tx: Any, instruction: Any, jumps_if: bool) -> bool:
@@ -38,5 +29,5 @@ def settled(tx: Any, instruction: Any, jumps_if: bool) -> bool:
         tx.pop()
         if branches.check(tx, instruction, value, jumps_if):
             return True
-        tx.push(_as_condition(tx, value))
+        tx.push(branches.as_condition(tx, value))  # there torch ends the graph, and at a number the frame
     return short_circuits.followed(tx, instruction, value, jumps_if)

@@ -102,10 +102,13 @@ class Kind:
         shared = [len(sizes) == 1 and (d > 0 or not self.rows) for d, sizes in enumerate(own)]
         self.shape = tuple(first.shape[d] if same else None for d, same in enumerate(shared))
         """Their sizes; None for those of which each document has its own."""
-        self.alike = self.rows and len(tensors) > 1 and (not self.rank or len(own[0]) == 1)
-        """Are they all of one shape? So it seems; of another batch they may not be."""
-        if self.alike:
+        if len(tensors) > 1 and all(len(sizes) == 1 for sizes in own):
             self.shape = self.sizes
+
+    @property
+    def alike(self) -> bool:
+        """Are they all of one shape? So it seems; of another batch they may not be."""
+        return None not in self.shape
 
     @property
     def recipes(self) -> tuple[type[Made], ...]:
@@ -117,9 +120,9 @@ class Kind:
     def seen_before(self, shape: tuple[int | None, ...]) -> None:
         """Tensors of another batch had that shape, and may have had others."""
         if self.alike and shape != self.shape:
-            self.alike, self.shape = False, (None, *self.shape[1:])
+            self.shape = (None, *self.shape[1:])
         elif self.rows and shape == self.sizes:  # of one tensor nobody knows
-            self.alike, self.shape = True, shape
+            self.shape = shape
 
     def holds(self, tensors: Any) -> bool:
         """Is that so of another list?"""
@@ -140,7 +143,7 @@ def kind_of(value: Any) -> Kind | None:
     if type(value) not in (list, tuple) or not value or not all(type(entry) is torch.Tensor for entry in value):
         return None
     kind = Kind(value)
-    fits = kind.alike or (kind.rank > 0 and (kind.rows or kind.rank <= MOST_DIMENSIONS))
+    fits = (kind.rows or kind.rank <= MOST_DIMENSIONS) if kind.rank else len(value) > 1
     return kind if fits and kind.holds(value) else None
 
 

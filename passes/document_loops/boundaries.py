@@ -199,9 +199,11 @@ def documents_of_lengths(machine: Machine, lengths: fx.Node, node: fx.Node) -> t
     return (Boundaries(cu), 0) if cu is not None else (Boundaries(root, lengths=True), 0)
 
 
-def check_split(call: Callable[..., fx.Node], x: Any, lengths: fx.Node, dim: Any) -> None:
-    """Torch splits a tensor only where the lengths add up to its size; ``call`` makes nodes."""
-    fits = call(operator.eq, call(torch.sum, lengths), call(torch.ops.aten.sym_size.int, x, dim))
+def check_split(call: Callable[..., fx.Node], x: Any, lengths: fx.Node, dim: Any, total: fx.Node | None = None) -> None:
+    """Torch splits a tensor only where the lengths add up to its size; ``call`` makes nodes. ``total``: what they add
+    up to, if that is made already."""
+    total = call(torch.sum, lengths) if total is None else total
+    fits = call(operator.eq, total, call(torch.ops.aten.sym_size.int, x, dim))
     call(torch._assert_async, fits, "packpass: the lengths that a tensor is split by do not add up to its size")
 
 

@@ -61,11 +61,11 @@ def may_be_none(reach: Reach, boundaries: tuple[Boundaries, int] | None) -> bool
     that they have none.) Of the slots that a mask keeps, a row holds those as well that it does not keep."""
     if reach.conditions or not reach or boundaries is None:
         return bool(reach.conditions)
-    mask = _made_from(_made_from(_made_from(boundaries[0].node, "index_select"), "pad"), "cumsum")
+    mask = _given_to(_given_to(_given_to(boundaries[0].node, "index_select"), "pad"), "cumsum")
     return mask is not None and bool(example(mask).dtype is torch.bool)
 
 
-def _made_from(node: fx.Node | None, name: str) -> fx.Node | None:
+def _given_to(node: fx.Node | None, name: str) -> fx.Node | None:
     """The first operand, if a node is such a call."""
     given = node.args[0] if node is not None and op_name(node) == name else None
     return given if isinstance(given, fx.Node) else None
@@ -109,42 +109,24 @@ def not_of_some_alone(inside: Collection[fx.Node], nodes: set[fx.Node], instead:
     its gradient goes to what it is made of. ``instead``: what the others use."""
     if inside and not records_gradients(min(inside)):
         return
-    for node in sorted(_made_of(nodes - instead) - _made_of(instead)):
-        if node.op in ("placeholder", "get_attr") and not _is_used_otherwise(node, inside):
+    only = _made_of(nodes - instead) - _made_of(instead)
+    used = _made_of(min(only).graph.output_node().all_input_nodes, inside) if only else set()
+    for node in sorted(only - used):
+        if node.op in ("placeholder", "get_attr"):
             reason = (
                 f"only documents that are not skipped use {node.name}, which has no gradient in eager where all are"
             )
             raise Refused("skip-condition", reason, node)
 
 
-def _made_of(nodes: set[fx.Node]) -> set[fx.Node]:
-    """The tensors that some pass their gradient on to, and themselves."""
+def _made_of(nodes: Collection[fx.Node], beside: Collection[fx.Node] | None = None) -> set[fx.Node]:
+    """The tensors that some pass their gradient on to, and themselves; ``beside``: not by way of what a loop makes, nor
+    of another loop, where it may be as it is there."""
     found, stack = set[fx.Node](), list(nodes)
     while stack:
         node = stack.pop()
-        if node not in found and requires_gradient(example(node)):
+        looped = beside is not None and (node in beside or node.target in markers.MARKERS)
+        if node not in found and not looped and requires_gradient(example(node)):
             found.add(node)
             stack += () if op_name(node) in WITHOUT_GRADIENT else node.all_input_nodes
     return found
-
-
-def _is_used_otherwise(leaf: fx.Node, inside: Collection[fx.Node]) -> bool:
-    """Does a tensor have a gradient from a result that is not made in the loop, nor in another one, where it may be as
-    it is here?"""
-    seen, stack = set[fx.Node](), [leaf]
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        others = [user for user in node.users if user not in inside and user.target not in markers.MARKERS]
-        if any(user.op == "output" for user in others):
-            return True
-        stack += [user for user in others if _passes_gradient(user)]
-    return False
-
-
-def _passes_gradient(node: fx.Node) -> bool:
-    """Does a call give what it is made of a gradient? (What is made for the size of a tensor alone may have got one by
-    what was added to it.)"""
-    return op_name(node) not in WITHOUT_GRADIENT and requires_gradient(example(node))

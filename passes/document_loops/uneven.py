@@ -32,7 +32,7 @@ from passes.document_loops.machine import Document, Machine, Padded, Segment
 from passes.document_loops.moved import ends_of
 from passes.document_loops.padded import Filler
 from passes.document_loops.parts import Joined, Pieces, own_length
-from passes.document_loops.reached import keep_gradients
+from passes.document_loops.reached import keep_gradients, may_be_none
 from passes.document_loops.terms import Outside, Term
 from passes.document_loops.uneven_row import Constant, Each, Open, Part, Uneven
 from passes.loops import LoopFound, list_sizes, only_asserted
@@ -218,7 +218,7 @@ def of_long(machine: Machine, loop: LoopFound, collect: fx.Node, value: Any) -> 
         raise refused
     _check_gradient(collect, users)
     some = any(user.args[2:] != (False,) for user in users)
-    if machine.reach.conditions and not some:
+    if may_be_none(machine.reach, machine.boundaries) and not some:
         keep_gradients(machine.inside, made.term, None)
     return Pieces(machine.intern(dataclasses.replace(made.term, some=some)), made.rank)
 

@@ -27,7 +27,6 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
 from packpass.semantics.collectives import collective_name
 from passes.context import PassContext
-from passes.cut_alike import cut_by_boundaries
 from passes.document_loops.aliasing import used_beside_written
 from passes.document_loops.fission import Prefix, only_moves, prefixes, split
 from passes.document_loops.integers import Boundaries
@@ -50,6 +49,7 @@ from passes.joined_loops import follower, join
 from passes.loops import LoopFound, find
 from passes.nodes import copy_of
 from passes.refused import Refused
+from passes.split_parts import cut_by_boundaries, parts_of
 from passes.turned_in_place import check_turned
 
 NAME = "fuse_all_to_all"
@@ -98,8 +98,8 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         size = _group_size(gm, loop)
         if size is not None:
             done = _rewritten(gm, number, size, context)
-            if len(_all_done(done)) < len(done):
-                done = _cut_alike(gm, number, size, context) or done
+            if not _all_done(done):
+                done = [*_of_split(gm, number, size, context)] or done
         else:  # what only cuts and moves documents that a later loop exchanges
             before = _feeds_exchange(gm, loop) and only_moves(loop, MOVES)
             done = _with_follower(gm, number, None, context) if before else []
@@ -139,17 +139,17 @@ def _rewritten(gm: fx.GraphModule, number: int, size: int, context: PassContext)
     return joined or [whole]
 
 
-def _cut_alike(gm: fx.GraphModule, number: int, size: int, context: PassContext) -> list[Rewrite | Refusal]:
+def _of_split(gm: fx.GraphModule, number: int, size: int, context: PassContext) -> list[Rewrite]:
     """The rewrites of a loop whose documents are cut by boundaries, where a row is split by lengths; none, and the
     graph as it was, where that does not help."""
-    graph = copy_of(gm.graph)
-    if not cut_by_boundaries(gm.graph, numbered(gm.graph, number)):
+    if not parts_of(numbered(gm.graph, number)):
         return []
-    done = _rewritten(gm, number, size, context)
-    if len(_all_done(done)) == len(done):
-        return done
-    gm.graph = graph
-    return []
+    graph, done = copy_of(gm.graph), []
+    if cut_by_boundaries(gm.graph, numbered(gm.graph, number)):
+        done = _all_done(_rewritten(gm, number, size, context))
+    if not done:
+        gm.graph = graph
+    return done
 
 
 def _with_follower(gm: fx.GraphModule, number: int, size: int | None, context: PassContext) -> list[Rewrite | Refusal]:

@@ -50,7 +50,6 @@ from packpass.semantics.effects import mutated_after
 from packpass.semantics.pointwise import whole_divisor
 from passes import cp_rolls
 from passes.context import PassContext
-from passes.cut_alike import cut_by_boundaries
 from passes.document_loops.aliasing import used_beside_written
 from passes.document_loops.fission import divide_before, divided_by, prefixes, split
 from passes.document_loops.integers import Boundaries
@@ -65,6 +64,7 @@ from passes.loops import LoopFound, find
 from passes.nodes import copy_of
 from passes.prune import prune
 from passes.refused import Refused
+from passes.split_parts import cut_by_boundaries, parts_of
 
 NAME = "fuse_boundary_exchange"
 CHECK = torch.ops.packpass.check_cu_seqlens.default
@@ -78,9 +78,9 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     before = _rolls(gm.graph)
     groups = groups_seen(gm.graph)
     for number in [loop.id for loop in find(gm.graph) if has_messages(loop)]:
-        made = _run_one(gm, number, groups, context)
+        made = _run_whole_or_parts(gm, number, groups, context)
         if isinstance(made[-1], Refusal):
-            made = _run_parts(gm, number, groups, context) or _run_cut_alike(gm, number, groups, context) or made
+            made = _run_split(gm, number, groups, context) or made
         results += [item for item in made if not isinstance(item, _Made)]
         rewritten += [item for item in made if isinstance(item, _Made)]
     if not rewritten:
@@ -125,6 +125,11 @@ def _run_one(gm: fx.GraphModule, number: int, groups: Sequence[str], context: Pa
     return [_Made(location, {**facts, "fields": rolls, "agreement": said}, claims)]
 
 
+def _run_whole_or_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
+    made = _run_one(gm, number, groups, context)
+    return (_run_parts(gm, number, groups, context) or made) if isinstance(made[-1], Refusal) else made
+
+
 def _run_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
     """The loop as several, of which one after the other only computes on documents, or only rolls them; nothing, and
     the graph as it was, where that does not help."""
@@ -140,19 +145,18 @@ def _run_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: 
     return []
 
 
-def _run_cut_alike(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
+def _run_split(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
     """The loop with its documents cut by boundaries, where a row is split by lengths; nothing, and the graph as it was,
     where that does not help."""
+    if not parts_of(numbered(gm.graph, number)):
+        return []
     graph = copy_of(gm.graph)
-    if not cut_by_boundaries(gm.graph, numbered(gm.graph, number)):
-        return []
-    found = _run_one(gm, number, groups, context)
-    if isinstance(found[-1], Refusal):
-        found = _run_parts(gm, number, groups, context)
-    if not found or isinstance(found[-1], Refusal):
-        gm.graph = graph
-        return []
-    return found
+    if cut_by_boundaries(gm.graph, numbered(gm.graph, number)):
+        found = _run_whole_or_parts(gm, number, groups, context)
+        if not isinstance(found[-1], Refusal):
+            return found
+    gm.graph = graph
+    return []
 
 
 def _computed_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:

@@ -211,8 +211,9 @@ def depths_into_zeros(ids: Tensor, labels: Tensor, cu: Tensor, group: Any) -> li
                     works.append(dist.isend(b[..., :1].contiguous(), behind, group))
                 for work in works:
                     work.wait()
-                end_a, end_b = (end_a, end_b) if rank else (end_a, torch.full_like(end_b, fill))
-                out[..., s:e] = torch.cat([a[..., 1:], end_a if rank < cp - 1 else b[..., :1], b[..., 1:], end_b], -1)
+                end_a = end_a if rank < cp - 1 else b[..., :1]
+                end_b = end_b if rank else torch.full_like(end_b, fill)
+                out[..., s:e] = torch.cat([a[..., 1:], end_a, b[..., 1:], end_b], -1)
         ids, labels = rows
         outs += rows
     return outs

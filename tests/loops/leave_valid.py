@@ -148,3 +148,13 @@ def a_mask_that_is_written(x: Tensor, labels: Tensor, cu: Tensor) -> Tensor:
         if kept.sum() > 1:
             total = total + x[s:e][kept].mean()
     return total
+
+
+@leave("d[T,4] d[4,4] i[T] cu", tail=False, exact=False, must_refuse=True, why="the list has an entry without weight")
+def two_kept_beside_an_entry(x: Tensor, weight: Tensor, labels: Tensor, cu: Tensor) -> Tensor:
+    hidden, parts = x @ weight, [x[:1]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        kept = hidden[s:e][labels[s:e] > 90]
+        if len(kept) >= 2:
+            parts.append(kept)
+    return torch.cat(parts)

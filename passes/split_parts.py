@@ -20,25 +20,30 @@ from torch import fx
 
 from packpass import markers
 from packpass.semantics import example
-from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.memory import copied
 from packpass.semantics.pointwise import whole_divisor
 from passes.building import Builder
-from passes.document_loops.boundaries import lengths_of, summed, unchanged
+from passes.document_loops.boundaries import check_split, lengths_of, summed, unchanged
 from passes.loops import LoopFound
 from passes.nodes import put_instead
 from passes.refused import Refused
 
 
+def parts_of(loop: LoopFound) -> list[fx.Node]:
+    """The parts of rows that a loop goes over."""
+    return [node for node in loop.nodes if node.target is markers.SPLIT_GET]
+
+
 def cut_by_boundaries(graph: fx.Graph, loop: LoopFound) -> bool:
-    """Put documents in the place of parts by lengths; False, and nothing is changed, if there are none."""
-    parts = [node for node in loop.nodes if node.target is markers.SPLIT_GET]
+    """Put documents in the place of such parts; False, and nothing is changed, if that cannot be."""
+    parts = parts_of(loop)
     begin, last = loop.iterations[0][0], loop.iterations[-1][2]
     like = graph.find_nodes(op="placeholder")[0]
     build = Builder(graph, begin, like)
     bounds: dict[fx.Node, fx.Node] = {}
     made: dict[Any, fx.Node] = {}
+    checked = set[tuple[fx.Node, fx.Node]]()
     try:
         for part in parts:
             x, lengths = part.args[:2]
@@ -47,9 +52,10 @@ def cut_by_boundaries(graph: fx.Graph, loop: LoopFound) -> bool:
             if mutated_after(graph, x, begin, last) or not unchanged(lengths, lengths.next):
                 raise Refused("aliasing", "a row is changed in the loop over its parts", part)
             bounds[lengths] = _bounds(build, lengths, made)
-            if (x, bounds[lengths]) not in made:
-                _check(build, x, lengths, part.args[3])
-                made[x, bounds[lengths]] = x
+            if (x, bounds[lengths]) not in checked:
+                total = build.call(operator.getitem, summed(build.call, lengths), -1)
+                check_split(build.call, x, lengths, part.args[3], total)
+                checked.add((x, bounds[lengths]))
     except Refused:
         build.undo()
         return False
@@ -59,15 +65,7 @@ def cut_by_boundaries(graph: fx.Graph, loop: LoopFound) -> bool:
         own = Builder(graph, part, like).call(markers.SEGMENT, x, bounds[lengths], index, dim, fake=example(part))
         put_instead(part, own)
         graph.erase_node(part)
-    return bool(parts)
-
-
-def _check(build: Builder, x: fx.Node, lengths: fx.Node, dim: Any) -> None:
-    """``split`` raises unless the lengths add up to the size. (Of one length torch would make a graph of its own.)"""
-    total = build.call(operator.getitem, summed(build.call, lengths), -1)
-    fits = build.call(operator.eq, total, build.call(torch.ops.aten.sym_size.int, x, dim))
-    message = "packpass: the lengths that a tensor is split by do not add up to its size"
-    build.call(torch._assert_async, fits, message, fake=NO_VALUE)
+    return True
 
 
 def _made_of(lengths: fx.Node) -> tuple[fx.Node, int]:
