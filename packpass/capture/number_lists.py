@@ -21,7 +21,9 @@ import torch
 from packpass.capture import code_loops, plain, tensor_lists
 from packpass.capture.dynamo import (
     ListVariable,
+    SymNodeVariable,
     TupleVariable,
+    attribute,
     call,
     constant,
     variable,
@@ -109,7 +111,7 @@ def seen(tx: Any, value: Any, gone_over: bool = False) -> None:
         return  # a setting
     source = value.source
     value = held(source, arguments)
-    names = names_of(tx.output.root_tx.f_code, value, place)
+    names = names_of(tx.output.root_tx.f_code, value, place) if place not in current_frame().settings else None
     if names is not None and _are_documents(tx, value, place, gone_over or loop_ahead(tx)):
         _note(value, source, names)
         enter_loop_mode(tx, (len(value),), rank=_rank(value))
@@ -166,12 +168,38 @@ def watch(tx: Any, value: Any) -> None:
     frame = current_frame()
     if source is None or frame.mode is not Mode.SYMBOLIC or not group_is_on("list-inputs"):
         return
+    if source_name(source) in frame.settings:
+        return
     value = held(source, tx.output.root_tx.f_locals)
     names = names_of(tx.output.root_tx.f_code, value, source_name(source))
     if names is not None and names[0] not in frame.dynamic_sources:
         _note(value, source, names)
         frame.dynamic_sources |= set(names)
         raise restart(f"{names[0]} has one entry for each document")
+
+
+def without_settings(tx: Any, length: Any) -> Exception | None:
+    """A loop inside a loop over documents goes over so many entries. Of a list that the program is given, and that is
+    none of the documents', these are constants, as of the widths of a layer: the frame is traced again with that in
+    mind. None if they are another's."""
+    frame = current_frame()
+    if any(_number(region.length) == _number(length) for region in active.regions):
+        return None
+    for name, given in frame.given.items():
+        own = tx.output.variable_tracker_cache.get(given.source)
+        if (
+            name in frame.dynamic_sources
+            and own is not None
+            and _number(attribute(tx, own, "length")) == _number(length)
+        ):
+            frame.settings.add(source_name(given.source))
+            del frame.given[name]
+            return restart(f"{name} is gone over for every document")
+    return None
+
+
+def _number(value: Any) -> Any:
+    return value.sym_num.node.expr if isinstance(value, SymNodeVariable) else value.as_python_constant()
 
 
 _before: weakref.WeakKeyDictionary[types.CodeType, dict[str, int]] = weakref.WeakKeyDictionary()

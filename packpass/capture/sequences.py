@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from packpass.capture import arrays, edges, lone, nothing, plain, plain_nested, plain_parts, sized, watch
+from packpass.capture import arrays, edges, lone, nothing, number_lists, plain, plain_nested, plain_parts, sized, watch
 from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -171,9 +171,10 @@ def step(user: Any, iterator: Any, location: str) -> Value:
         raise refuse("iterator-use", "the sequence of documents is advanced outside a plain for loop", location)
     region = active.trace.regions.get(iterator)
     if region is None:
+        length = length_of(user, attribute(user, iterator, "documents"))
         if active.regions:
-            raise refuse("nested-loops", "a loop over documents inside a loop over documents", location)
-        region = Region(user, iterator, length_of(user, attribute(user, iterator, "documents")), location)
+            raise _nested(user, length, location)
+        region = Region(user, iterator, length, location)
         active.trace.regions[iterator] = region
         active.regions.append(region)
     else:
@@ -185,6 +186,11 @@ def step(user: Any, iterator: Any, location: str) -> Value:
             return constant(None)
     region.begin_iteration()
     return region.index
+
+
+def _nested(tx: Translator, length: Value, location: str) -> Exception:
+    again = number_lists.without_settings(tx, length)
+    return again or refuse("nested-loops", "a loop over documents inside a loop over documents", location)
 
 
 def _end(region: Region) -> None:
@@ -371,10 +377,11 @@ def iterate(tx: Translator, documents: Any) -> Any:
 def collect(tx: Translator, documents: Any) -> Any:
     """``list(documents)`` where entries call code of the user: trace two of them, as a loop that appends would."""
     location = location_of(tx)
+    length = length_of(tx, documents)
     if active.regions:
-        raise refuse("nested-loops", "a loop over documents inside a loop over documents", location)
+        raise _nested(tx, length, location)
     take(tx, documents)
-    region = Region(tx, documents, length_of(tx, documents), location)
+    region = Region(tx, documents, length, location)
     active.regions.append(region)
     items = CollectedItems(region)
     region.lists.append(items)

@@ -119,6 +119,8 @@ class FrameState:
     given: dict[str, GivenList] = dataclasses.field(default_factory=dict)
     """Name of the tensor of its numbers, or sizes -> a list that the program is given, and that may be of documents
     (`packpass.capture.number_lists`)."""
+    settings: set[str] = dataclasses.field(default_factory=set)
+    """Such lists that are not: every document goes over them."""
     row_sizes: bool = False
     """Is there a loop over rows of sizes? Where there is, the lengths of what else is made of them depend on values."""
     masks: bool = False

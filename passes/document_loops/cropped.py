@@ -16,9 +16,11 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import call_of, example
 from packpass.semantics.build import Builder
+from packpass.semantics.pointwise import whole_divisor
 from passes.document_loops.boundaries import boundary_vector, check_split, summed_up, unchanged
 from passes.document_loops.find import Decided, OtherLengths, decide
 from passes.document_loops.fitting import index_entries
+from passes.document_loops.integers import Boundaries
 from passes.document_loops.lengths import no_longer, same_length
 from passes.document_loops.machine import Machine
 from passes.loops import LoopFound
@@ -94,8 +96,8 @@ class Cropped:
 def _cuts_documents(user: fx.Node, row: fx.Node, dim: int) -> bool:
     """Does this look at nothing of a row but what lies between two numbers of the program? What is counted from the end
     of the row would be another slot."""
-    if user.target is markers.SPLIT_GET:
-        return user.args[0] is row and row not in user.args[1:]
+    if user.target in (markers.SPLIT_GET, markers.SEGMENT):
+        return user.args[0] is row and row not in user.args[1:] and bool(user.args[3] == dim)
     entries = index_entries(user)
     if entries is None or user.args[0] is not row or row in user.args[1:] or len(entries) <= dim:
         return False
@@ -106,22 +108,38 @@ def _cuts_documents(user: fx.Node, row: fx.Node, dim: int) -> bool:
 
 
 def _is_last(extent: Any, machine: Machine, begin: fx.Node) -> bool:
-    """Is this size the last of the boundaries that the loop goes by?"""
+    """Is this size the last of the boundaries that the loop goes by, or that as a shard has it?"""
     if not isinstance(extent, torch.SymInt) or machine.boundaries is None:
         return False
+    documents = machine.boundaries[0]
+    whole, by = _of_whole(documents, begin)
     for node in begin.graph.nodes:
         if node is begin:
             return False
         made = example(node)
-        if node.target == "item" and isinstance(made, torch.SymInt) and made.node.expr == extent.node.expr:
-            if _reads_the_last(node.args[0], machine, begin):
+        if not isinstance(made, torch.SymInt) or made.node.expr != extent.node.expr:
+            continue
+        if node.target == "item" and _reads_the_last(node.args[0], documents, machine, begin):
+            return True
+        last = node.args[0] if node.target is operator.floordiv and node.args[1] == by else None
+        if isinstance(last, fx.Node) and last.target == "item" and whole is not None:
+            if _reads_the_last(last.args[0], whole, machine, begin):
                 return True
     return False
 
 
-def _reads_the_last(scalar: Any, machine: Machine, begin: fx.Node) -> bool:
+def _of_whole(documents: Boundaries, begin: fx.Node) -> tuple[Boundaries | None, int | None]:
+    """The boundaries that those of shards are a quotient of, and by what."""
+    node = documents.node
+    by = whole_divisor(node, node.args[1] if len(node.args) > 1 else None)
+    source = node.args[0] if by is not None else None
+    if documents.lengths or not isinstance(source, fx.Node) or not unchanged(source, begin):
+        return None, None
+    return Boundaries(source), by
+
+
+def _reads_the_last(scalar: Any, documents: Boundaries, machine: Machine, begin: fx.Node) -> bool:
     """Is this tensor ``cu[-1]``, or the sum of all lengths?"""
-    documents = machine.boundaries[0]
     source: Any = scalar.args[0] if scalar.args else None
     if documents.made is not None or not isinstance(source, fx.Node) or not unchanged(source, scalar):
         return False

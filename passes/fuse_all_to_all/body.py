@@ -24,9 +24,10 @@ from passes.fuse_all_to_all import calls
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
 from passes.fuse_all_to_all.exchange import Exchange, only_source, recognise
 from passes.fuse_all_to_all.filling import copied_into, places_of, put_into
-from passes.fuse_all_to_all.held import Buffer, Cut, Source, fills
+from passes.fuse_all_to_all.held import FILLING, Buffer, Cut, Source, Window, fills
 from passes.fuse_all_to_all.integers import UNKNOWN, integer
 from passes.fuse_all_to_all.moves import MOVES, index
+from passes.fuse_all_to_all.placed import Placed, place, settle
 from passes.fuse_all_to_all.scalars import Counted, Lin, Scale, from_affine
 
 
@@ -41,6 +42,8 @@ class Body:
         self.sources: dict[Source, tuple[Blocks, int]] = {}
         """Blocks of every source, and the number of its first one."""
         self.cuts: dict[fx.Node, Cut] = {}
+        self.placed: dict[Source, Placed] = {}
+        """Outer tensors whose document the body fills part by part."""
         self.exchanged: set[fx.Node] = set()
         """Nodes whose value went through an all-to-all."""
         self.group: str | None = None
@@ -65,6 +68,7 @@ class Body:
     def run(self, nodes: Sequence[fx.Node]) -> None:
         for node in nodes:
             self.step(node)
+        settle(self)
 
     def step(self, node: fx.Node) -> None:
         for n in node.all_input_nodes:
@@ -73,10 +77,12 @@ class Body:
                 buffer.read_before |= not isinstance(example(node), (int, torch.SymInt, torch.Size))
         try:
             if name_of(node) == "setitem":
-                cut = self._cut(node.args[0], node.args[1], node)
+                cut = self._cut(self._window(node.args[0], node.args[1], node))
                 if cut is not None:
                     self.cuts[node] = dataclasses.replace(cut, written=True)
             value = self.evaluate(node)
+            if value is UNKNOWN and name_of(node) in FILLING and not self.functions:
+                place(self, node)
         except NotMovement:
             value = UNKNOWN
         if value is UNKNOWN:
@@ -133,6 +139,13 @@ class Body:
         if not isinstance(value, Blocks):
             raise NotMovement("a tensor that is not understood")
         return value
+
+    def dims(self, arg: Any) -> tuple[B.Dim, ...] | None:
+        """The sizes of a tensor, of a buffer that is not filled, too; None if they are not understood."""
+        value = self.values.get(arg) if isinstance(arg, fx.Node) else None
+        if isinstance(value, Buffer):
+            value = value.content or value.places
+        return value.dims if isinstance(value, Blocks) else None
 
     def exchange(self, node: fx.Node) -> Exchange | None:
         """The one exchange that gives a tensor, if it is known to be one."""
@@ -220,28 +233,29 @@ class Body:
     # --- documents ------------------------------------------------------------------------------------------
 
     def _read(self, node: fx.Node, name: str) -> Blocks | None:
-        """``x[.., s:e, ..]`` of an outer tensor, by the document's own boundaries or those of its shard."""
+        """``x[.., s:e, ..]`` of an outer tensor, by the document's own boundaries or those of its shard; or a part of
+        that, which begins and ends with chunks."""
+        window = None
         if name == "getitem":
-            cut = self._cut(node.args[0], node.args[1], node)
-        elif name in ("segment", "split_get"):
-            cut = self._segment(node)
-        else:
-            cut = self._narrowed(node)
+            window = self._window(node.args[0], node.args[1], node)
+        elif name == "narrow":
+            window = self._narrowed(node)
+        cut = self._segment(node) if name in ("segment", "split_get") else self._cut(window)
         if cut is None:
-            return None
+            return None if window is None else self._part(window, node)
         whole = self._source(cut.source)
         out = index(self, node, whole, cut.rest) if cut.rest else whole
         self.cuts[node] = cut
         return out
 
-    def _outer(self, base: Any) -> bool:
+    def is_outer(self, base: Any) -> bool:
         known = isinstance(base, fx.Node) and base not in self.machine.inside and base not in self.values
         return known and isinstance(example(base), torch.Tensor) and example(base).dim() > 0
 
     def _segment(self, node: fx.Node) -> Cut | None:
         """A document that an earlier loop put in a list, or a part of ``split``."""
         base, boundaries, index, dim = node.args
-        if self.machine.values.get(index) != Affine.of(Index()) or not self._outer(base):  # type: ignore[arg-type]
+        if self.machine.values.get(index) != Affine.of(Index()) or not self.is_outer(base):  # type: ignore[arg-type]
             return None
         counted = self.counted[Boundaries(boundaries, node.target is markers.SPLIT_GET)]  # type: ignore[arg-type]
         if counted.offset:
@@ -250,17 +264,17 @@ class Body:
         sharded = self._extent(Lin(start=factor), Lin(start=factor, unit=factor * self.scale.chunks))
         return None if sharded is None else Cut(Source(base, dim, sharded), ())  # type: ignore[arg-type]
 
-    def _narrowed(self, node: fx.Node) -> Cut | None:
+    def _narrowed(self, node: fx.Node) -> Window | None:
         base, dim = argument(node, 0, "input"), argument(node, 1, "dim")
         start, length = (self.scalar(argument(node, i, n)) for i, n in ((2, "start"), (3, "length")))
-        if not self._outer(base) or type(dim) is not int or not isinstance(start, Lin) or not isinstance(length, Lin):
+        if not self.is_outer(base) or type(dim) is not int or not isinstance(start, Lin) or not isinstance(length, Lin):
             return None
-        sharded = self._extent(start, start.plus(length))
-        return None if sharded is None else Cut(Source(base, dim % example(base).dim(), sharded), ())
+        rest = (slice(None),) * example(base).dim()
+        return Window(base, dim % len(rest), start, start.plus(length), rest)
 
-    def _cut(self, base: Any, index: Any, node: fx.Node) -> Cut | None:
-        """The one document in an index of an outer tensor."""
-        if not self._outer(base):
+    def _window(self, base: Any, index: Any, node: fx.Node) -> Window | None:
+        """The one slice in an index of an outer tensor that is another one for every document."""
+        if not self.is_outer(base):
             return None
         rank = example(base).dim()
         given = index if isinstance(index, tuple) else (index,)
@@ -275,26 +289,49 @@ class Body:
         start, stop = (self.scalar(e) for e in (entries[cut[0]].start, entries[cut[0]].stop))
         if not isinstance(start, Lin) or not isinstance(stop, Lin):
             return None
-        sharded = self._extent(start, stop)
-        rest = tuple(e if d != cut[0] else slice(None) for d, e in enumerate(entries))
-        if sharded is None:
-            return None
-        return Cut(Source(base, cut[0], sharded), rest if any(e != slice(None) for e in rest) else ())
+        return Window(
+            base, cut[0], start, stop, tuple(e if d != cut[0] else slice(None) for d, e in enumerate(entries))
+        )
 
     def _moving(self, entry: slice) -> bool:
         bounds = [self.scalar(b) for b in (entry.start, entry.stop) if isinstance(b, fx.Node)]
         return any(isinstance(b, Lin) and (b.start or b.unit) for b in bounds)
+
+    def _cut(self, window: Window | None) -> Cut | None:
+        """The one document that a window is."""
+        sharded = None if window is None else self._extent(window.start, window.stop)
+        if window is None or sharded is None:
+            return None
+        rest = window.rest if any(e != slice(None) for e in window.rest) else ()
+        return Cut(Source(window.base, window.dim, sharded), rest)
+
+    def _part(self, window: Window, node: fx.Node) -> Blocks | None:
+        """What is in a window that is whole chunks of one document."""
+        for sharded, _, count in self._documents():
+            if window.start.start == window.stop.start == count:
+                low, high = (end.plus(Lin(start=count), -1) for end in (window.start, window.stop))
+                rest = (*window.rest[: window.dim], slice(low, high), *window.rest[window.dim + 1 :])
+                return index(self, node, self._source(Source(window.base, window.dim, sharded)), rest)
+        return None
+
+    def places(self, base: Any, given: Any, node: fx.Node) -> Blocks | None:
+        """What an index of an outer tensor reads, or writes."""
+        window = self._window(base, given, node)
+        return None if window is None else self._part(window, node)
+
+    def _documents(self) -> list[tuple[bool, int, Fraction]]:
+        """Of this rank's shard of the document (True) and of the document: how many chunks it is, and how its begin
+        counts the boundaries in use."""
+        whole, shard = self.scale.of_whole_row(self.cp), self.scale.shard
+        over = self.cp if whole else 1
+        return [(True, shard, Fraction(1, over)), (False, shard * self.cp, Fraction(self.cp, over))]
 
     def _extent(self, start: Lin, stop: Lin) -> bool | None:
         """Is the window this rank's shard of the document (True), the document (False), or something else?"""
         if start.unit or start.const:
             return None
         width = stop.plus(start, -1)
-        # The boundaries in use count the whole row, or the shards.
-        shard = self.scale.shard
-        whole = self.scale.of_whole_row(self.cp)
-        for sharded, chunks in ((True, shard), (False, shard * self.cp)):
-            count = Fraction(1 if sharded else self.cp) / (self.cp if whole else 1)
+        for sharded, chunks, count in self._documents():
             if width == Lin(unit=Fraction(chunks)) and start.start == count:
                 return sharded
         return None

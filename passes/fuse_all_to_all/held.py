@@ -12,6 +12,7 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all.blocks import Blocks, NotMovement
+from passes.fuse_all_to_all.scalars import Lin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,17 @@ class Cut:
     source: Source
     rest: tuple[Any, ...]
     written: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """``base[.., start:stop, ..]`` of an outer tensor along ``dim``; ``rest``: the index along all other dimensions."""
+
+    base: fx.Node
+    dim: int
+    start: Lin
+    stop: Lin
+    rest: tuple[Any, ...]
 
 
 @dataclasses.dataclass(eq=False)
@@ -87,7 +99,7 @@ def spreads(size: Any, wanted: Any) -> bool:
 
 def fills(node: fx.Node, buffer: fx.Node) -> bool:
     """Does a call put something into a buffer, or into a part of it?"""
-    return name_of(node) in _FILLING and node.args[0] is buffer and buffer not in node.args[1:]
+    return name_of(node) in FILLING and node.args[0] is buffer and buffer not in node.args[1:]
 
 
-_FILLING = ("copy_", "setitem")
+FILLING = ("copy_", "setitem")

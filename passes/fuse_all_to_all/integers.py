@@ -13,7 +13,7 @@ from packpass.semantics.integers import Comparison, computed
 from packpass.semantics.memory import copied
 from passes.document_loops.op_names import name_of
 from passes.fuse_all_to_all import blocks as B
-from passes.fuse_all_to_all.blocks import TOKENS, Blocks, Size
+from passes.fuse_all_to_all.blocks import TOKENS, Size
 from passes.fuse_all_to_all.scalars import Lin
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def _as_size(value: Any) -> Size:
 
 
 def _sizes(body: Body, node: fx.Node) -> Any:
-    value = body.tensor(node.args[0])
-    if not isinstance(value, Blocks):
+    dims = body.dims(node.args[0])
+    if dims is None:
         return UNKNOWN
     dim = argument(node, 1, "dim")
-    sizes = [_length(d) for d in value.dims]
+    sizes = [_length(d) for d in dims]
     return tuple(sizes) if dim is None else sizes[dim] if isinstance(dim, int) else UNKNOWN
 
 

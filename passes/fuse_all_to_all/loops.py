@@ -42,6 +42,7 @@ from passes.fuse_all_to_all.exchange import Exchange
 from passes.fuse_all_to_all.gather import way_back_of
 from passes.fuse_all_to_all.moves import MOVES
 from passes.fuse_all_to_all.needed import collectives, live, needed
+from passes.fuse_all_to_all.placed import exchanges_of
 from passes.fuse_all_to_all.scalars import Counted, Lin, Scale
 from passes.fuse_all_to_all.straight_find import GATHER
 from passes.fuse_all_to_all.write import write
@@ -382,6 +383,7 @@ def _choose(body: Body, loop: LoopFound, nodes: tuple[fx.Node, ...]) -> dict[fx.
         outsiders = [u for u in node.users if u not in inside or not (body.sees_through(u) or only_checked(u))]
         if outsiders:
             cover(node)
+    chosen |= exchanges_of(body, nodes)
     if not chosen:
         raise Refused("not-zigzag", "what is exchanged in the loop is not understood or not used", nodes[0])
     return chosen

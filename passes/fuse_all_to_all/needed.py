@@ -14,6 +14,7 @@ from packpass.semantics.effects import written_inputs
 from passes.document_loops.op_names import is_size_check, name_of
 from passes.fuse_all_to_all.body import Body
 from passes.fuse_all_to_all.held import Buffer, fills
+from passes.fuse_all_to_all.placed import Placed
 from passes.fuse_all_to_all.scalars import Lin
 from passes.fuse_all_to_all.straight_find import EXCHANGE, GATHER
 from passes.refused import Refused
@@ -29,7 +30,10 @@ def needed(body: Body, nodes: tuple[fx.Node, ...], wanted: Iterable[fx.Node]) ->
             continue
         found.add(node)
         stack += node.all_input_nodes
-        if isinstance(body.values.get(node), Buffer):
+        value = body.values.get(node)
+        if isinstance(value, Placed):
+            stack += value.writes
+        elif isinstance(value, Buffer):
             stack += [user for user in node.users if fills(user, node) and user in body.values]
     return [n for n in nodes if n in found]
 

@@ -23,6 +23,7 @@ from passes.fuse_all_to_all.digest import steps
 from passes.fuse_all_to_all.exchange import Exchange, Section
 from passes.fuse_all_to_all.gather import gathered, way_back_of
 from passes.fuse_all_to_all.held import Buffer, Source, fills
+from passes.fuse_all_to_all.placed import Placed
 from passes.fuse_all_to_all.scalars import Counted
 from passes.nodes import put_instead, snapshot_of
 from passes.prune import prune
@@ -54,9 +55,12 @@ def write(gm: fx.GraphModule, decided: Decided) -> list[tuple[str, list[int]]]:
         segments: dict[bool, tuple[fx.Node, int]] = {}
         for (position, exchange), row in zip(decided.found, rows, strict=True):
             node = order[position]
+            placed = body.values.get(node)
             segment = Builder(gm.graph, after, like).call(
                 markers.SEGMENT, row, bounds[not exchange.to_heads], start, exchange.token_dim, fake=example(node)
             )
+            if isinstance(placed, Placed):
+                _written_whole(gm.graph, placed, segment, bounds, start)
             segments[not exchange.to_heads] = segment, exchange.token_dim
             if storage(node) in written:
                 # What is received is changed in place: it was the document's own, and the row is everybody's.
@@ -181,6 +185,18 @@ def _shaped(build: Builder, row: fx.Node, exchange: Exchange) -> fx.Node:
     return row if order == list(range(len(order))) else build.call("permute", row, order, method=True)
 
 
+def _written_whole(
+    graph: fx.Graph, placed: Placed, whole: fx.Node, bounds: dict[bool, fx.Node], start: fx.Node
+) -> None:
+    """One write of a document in the place of those of its parts."""
+    source = placed.source
+    build = Builder(graph, placed.writes[-1], source.node)
+    document = build.call(markers.SEGMENT, source.node, bounds[source.sharded], start, source.dim)
+    build.call(operator.setitem, document, Ellipsis, whole, fake=NO_VALUE)
+    for write in placed.writes:
+        graph.erase_node(write)
+
+
 # === Boundaries ==============================================================================================
 
 
@@ -290,7 +306,12 @@ def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:
 def _has_effect(node: fx.Node, body: Any) -> bool:
     if isinstance(body.values.get(node), Buffer):  # the copy that fills it, while others read it
         buffer = node.args[0] if node.args else None
-        return isinstance(buffer, fx.Node) and fills(node, buffer) and any(not fills(u, buffer) for u in buffer.users)
+        return isinstance(buffer, fx.Node) and fills(node, buffer) and any(_reads(u, buffer) for u in buffer.users)
     if node in body.values:
         return False
     return node.is_impure() or name_of(node) in CHECKS | {"setitem", "loop_check", "loop_skip"}
+
+
+def _reads(user: fx.Node, buffer: fx.Node) -> bool:
+    """Does a user of a buffer look at more than its sizes?"""
+    return not fills(user, buffer) and not isinstance(example(user), (int, torch.SymInt, torch.Size))

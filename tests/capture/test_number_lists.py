@@ -250,3 +250,26 @@ def test_settings_are_constants() -> None:
     assert run.graphs == 1
     assert not run.report.rewrites
     assert not run.report.refusals
+
+
+def test_what_every_document_goes_over_is_no_list_of_documents() -> None:
+    """Widths of another layer, in other numbers: the code is the same, so that they seem to change from batch to
+    batch."""
+
+    def of(widths: tuple[int, ...]) -> Callable[..., Any]:
+        def program(x: Tensor, cu: Tensor) -> Tensor:
+            out = []
+            for s, e in zip(cu[:-1], cu[1:]):
+                parts = x[s:e].split([w * 2 for w in widths], 1)
+                out.append(torch.cat([part.softmax(0) for part in parts], 1))
+            return torch.cat(out)
+
+        return program
+
+    for widths in ((2, 3), (4, 3, 4), (1, 5)):
+        run = Compiled(of(widths))
+        for cu in ((0, 3, 8, 12), (0, 2, 4, 9, 10), (0, 4, 6)):
+            run(torch.randn(cu[-1], 2 * sum(widths)), torch.tensor(cu))
+        assert run.report.rewrites
+        assert not run.report.refusals
+        assert run.graphs <= 2

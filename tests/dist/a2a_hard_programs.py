@@ -23,6 +23,7 @@ from tests.dist import a2a_gather_programs as gather
 from tests.dist import a2a_joined_programs as joined
 from tests.dist import a2a_library_programs as library
 from tests.dist import a2a_pieces_programs as pieces
+from tests.dist import a2a_placed_programs as placed
 from tests.dist import a2a_spelled_programs as spelled
 from tests.dist import a2a_twice_programs as twice
 from tests.dist import a2a_waited_programs as waited
@@ -393,6 +394,10 @@ REWRITTEN = {
         Hard(filled.filled_by_ranks),
         Hard(filled.sent_from_parts, sharded=False),
         Hard(filled.changed_beside),
+        Hard(placed.by_ranks),
+        Hard(placed.by_views, parts=1),
+        Hard(placed.by_columns, sharded=False),
+        Hard(placed.pieces_by_columns, sharded=False, parts=1),
         Hard(pieces.pieces_to_heads, parts=1),
         Hard(pieces.pieces_of_own_boundaries, parts=1),
         Hard(pieces.pieces_to_tokens, sharded=False, parts=1),
@@ -460,6 +465,13 @@ LEFT = {
         Hard(twice.function_that_forgets, code="not-zigzag or aliasing"),
         Hard(filled.half_filled, sharded=False, code="not-zigzag"),
         Hard(filled.filled_and_scaled, sharded=False, code="aliasing"),
+        Hard(placed.all_but_one, code="not-zigzag or aliasing"),
+        Hard(placed.in_another_order, code="not-zigzag"),
+        Hard(placed.read_in_between, code="aliasing"),
+        Hard(placed.added_to_afterwards, code="aliasing"),
+        Hard(placed.added_part_by_part, code="aliasing"),
+        Hard(placed.over_what_is_sent, code="aliasing or not-zigzag"),
+        Hard(placed.converted, code="aliasing"),
         Hard(pieces.pieces_from_the_end, code="not-zigzag"),
         Hard(pieces.pieces_of_the_next, sharded=False, code="not-zigzag"),
         Hard(pieces.every_other_token, code="not-zigzag"),
