@@ -34,6 +34,7 @@ from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, plain_lengths, skipped
 from packpass.engine.assertions import held_outside
+from packpass.engine.cacheable import check_by_ops
 from packpass.engine.isolated import isolated, rows_of_one_length
 from packpass.engine.numbers_once import read_once
 from packpass.engine.overlap import unless_overlapping
@@ -240,6 +241,7 @@ def compile_inner(
         return gm.forward
     read_once(gm.graph)
     without_questions(gm.graph)
+    check_by_ops(gm.graph)
     gm.recompile()
     if settings.inner_backend == "aot_eager":
         aot_eager = torch._dynamo.lookup_backend("aot_eager")

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor, fx
+from torch._inductor.utils import fresh_cache
 
 import packpass
 from packpass._compat import fake_mode_of, nothing_is_known, sizes_of_nobody, statically_known_true, without_fake_cache
@@ -163,3 +164,25 @@ def test_a_slice_of_unknown_bounds_is_torch_s_own() -> None:
             facts = (out.shape[1] >= 0, out.shape[1] <= x.shape[1], out.storage_offset() >= 0)
             assert all(map(statically_known_true, facts))
             assert not statically_known_true(out.shape[1] >= 1)
+
+
+def padded(x: Tensor, rows: Tensor, cu: Tensor) -> Tensor:
+    out = rows.clone()
+    for i, (s, e) in enumerate(zip(cu[:-1].tolist(), cu[1:].tolist())):
+        out[i, : e - s] = x[s:e]
+    return out
+
+
+def test_checks_of_sizes_do_not_keep_a_graph_from_the_cache() -> None:
+    """That there are rows enough is checked: in the next process, of a graph out of the cache, too."""
+    x, cu, seen = torch.randn(12, 4), torch.tensor([0, 3, 8, 12]), torch._dynamo.utils.counters
+    with fresh_cache():
+        for found in ("autograd_cache_miss", "autograd_cache_hit"):
+            torch._dynamo.reset()
+            seen.clear()
+            run = torch.compile(padded, backend=packpass.backend)
+            assert torch.equal(run(x, torch.zeros(5, 9, 4), cu), padded(x, torch.zeros(5, 9, 4), cu))
+            assert seen["packpass"]["rewrite:vectorize_segments"] == 1
+            assert seen["aot_autograd"][found] == 1
+            with pytest.raises(IndexError):
+                run(x, torch.zeros(2, 9, 4), cu)
