@@ -13,7 +13,8 @@ kept where an exchange has taken the messages' place.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -25,14 +26,29 @@ from packpass.semantics.memory import copied
 from packpass.semantics.pointwise import whole_divisor
 from passes.building import Builder
 from passes.document_loops.boundaries import check_split, lengths_of, summed, unchanged
+from passes.document_loops.run import numbered
 from passes.loops import LoopFound
-from passes.nodes import put_instead
+from passes.nodes import copy_of, put_instead
 from passes.refused import Refused
+
+Made = TypeVar("Made")
 
 
 def parts_of(loop: LoopFound) -> list[fx.Node]:
     """The parts of rows that a loop goes over."""
     return [node for node in loop.nodes if node.target is markers.SPLIT_GET]
+
+
+def in_their_place(gm: fx.GraphModule, number: int, attempt: Callable[[], list[Made]]) -> list[Made]:
+    """What ``attempt`` makes of a loop once its documents are cut by boundaries, where a row is split by lengths;
+    nothing, and the graph as it was, where it has no such parts, or that does not help."""
+    if not parts_of(numbered(gm.graph, number)):
+        return []
+    graph = copy_of(gm.graph)
+    made = attempt() if cut_by_boundaries(gm.graph, numbered(gm.graph, number)) else []
+    if not made:
+        gm.graph = graph
+    return made
 
 
 def cut_by_boundaries(graph: fx.Graph, loop: LoopFound) -> bool:

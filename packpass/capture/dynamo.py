@@ -202,3 +202,8 @@ def fake_slice_table() -> dict[Any, Callable[..., Any]]:
     implementations: Any = importlib.import_module("torch._subclasses.fake_impls")
     table: dict[Any, Callable[..., Any]] = getattr(implementations, "op_implementations_dict", {})
     return table
+
+
+def expression(value: Any) -> Any:
+    """The sympy expression (or int) behind an integer of the traced program."""
+    return value.sym_num.node.expr if isinstance(value, SymNodeVariable) else value.as_python_constant()

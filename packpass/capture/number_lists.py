@@ -21,11 +21,11 @@ import torch
 from packpass.capture import code_loops, plain, tensor_lists
 from packpass.capture.dynamo import (
     ListVariable,
-    SymNodeVariable,
     TupleVariable,
     attribute,
     call,
     constant,
+    expression,
     variable,
 )
 from packpass.capture.hooks import group_is_on
@@ -110,11 +110,17 @@ def seen(tx: Any, value: Any, gone_over: bool = False) -> None:
     if any(place.startswith(f"L[{name!r}]") for name in modules):
         return  # a setting
     source = value.source
-    value = held(source, arguments)
-    names = names_of(tx.output.root_tx.f_code, value, place) if place not in current_frame().settings else None
+    value, names = _held(tx, source)
     if names is not None and _are_documents(tx, value, place, gone_over or loop_ahead(tx)):
         _note(value, source, names)
         enter_loop_mode(tx, (len(value),), rank=_rank(value))
+
+
+def _held(tx: Any, source: Any) -> tuple[Any, tuple[str, ...] | None]:
+    """A list that the program is given, and the names of the inputs that it becomes; None of another, and of a
+    setting."""
+    value, place = held(source, tx.output.root_tx.f_locals), source_name(source)
+    return value, None if place in current_frame().settings else names_of(tx.output.root_tx.f_code, value, place)
 
 
 def names_of(code: types.CodeType, value: Any, place: str) -> tuple[str, ...] | None:
@@ -168,10 +174,7 @@ def watch(tx: Any, value: Any) -> None:
     frame = current_frame()
     if source is None or frame.mode is not Mode.SYMBOLIC or not group_is_on("list-inputs"):
         return
-    if source_name(source) in frame.settings:
-        return
-    value = held(source, tx.output.root_tx.f_locals)
-    names = names_of(tx.output.root_tx.f_code, value, source_name(source))
+    value, names = _held(tx, source)
     if names is not None and names[0] not in frame.dynamic_sources:
         _note(value, source, names)
         frame.dynamic_sources |= set(names)
@@ -182,24 +185,16 @@ def without_settings(tx: Any, length: Any) -> Exception | None:
     """A loop inside a loop over documents goes over so many entries. Of a list that the program is given, and that is
     none of the documents', these are constants, as of the widths of a layer: the frame is traced again with that in
     mind. None if they are another's."""
-    frame = current_frame()
-    if any(_number(region.length) == _number(length) for region in active.regions):
+    frame, entries = current_frame(), expression(length)
+    if any(expression(region.length) == entries for region in active.regions):
         return None
     for name, given in frame.given.items():
         own = tx.output.variable_tracker_cache.get(given.source)
-        if (
-            name in frame.dynamic_sources
-            and own is not None
-            and _number(attribute(tx, own, "length")) == _number(length)
-        ):
+        if own is not None and name in frame.dynamic_sources and expression(attribute(tx, own, "length")) == entries:
             frame.settings.add(source_name(given.source))
             del frame.given[name]
             return restart(f"{name} is gone over for every document")
     return None
-
-
-def _number(value: Any) -> Any:
-    return value.sym_num.node.expr if isinstance(value, SymNodeVariable) else value.as_python_constant()
 
 
 _before: weakref.WeakKeyDictionary[types.CodeType, dict[str, int]] = weakref.WeakKeyDictionary()

@@ -37,6 +37,7 @@ from packpass.capture.dynamo import (
     callee,
     constant,
     example,
+    expression,
     variable,
 )
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of
@@ -44,7 +45,6 @@ from packpass.capture.sequences import (
     can_be_picked,
     collect,
     documents_of,
-    expression,
     is_once,
     iterate,
     length_of,

@@ -29,6 +29,7 @@ from packpass.capture.dynamo import (
     constant,
     current_scope_id,
     emit,
+    expression,
     variable,
 )
 from packpass.capture.lists import CollectedItems, is_documents, items_of
@@ -136,11 +137,6 @@ def rows_of_numbers(tx: Translator, matrix: Any) -> Any:
 
 def is_once(value: Any) -> bool:
     return issubclass(value.python_type(), plain.Once)
-
-
-def expression(value: Any) -> Any:
-    """The sympy expression (or int) behind an integer of the traced program."""
-    return value.sym_num.node.expr if isinstance(value, SymNodeVariable) else value.as_python_constant()
 
 
 def length_of(tx: Translator, documents: Any) -> Any:

@@ -18,12 +18,12 @@ import operator
 from typing import Any
 
 from packpass.capture import code_loops, same_numbers
-from packpass.capture.dynamo import SymNodeVariable, attribute, call, constant
+from packpass.capture.dynamo import SymNodeVariable, attribute, call, constant, expression
 from packpass.capture.lists import is_documents
 from packpass.capture.origins import made_from
 from packpass.capture.plain import entries
 from packpass.capture.python_functions import FUNCTIONS
-from packpass.capture.sequences import expression, number_of, step
+from packpass.capture.sequences import number_of, step
 from packpass.capture.state import active, current_frame, leave_to_stock, location_of, refuse
 from packpass.capture.watch import is_unknown, loops_are_sought
 

@@ -24,7 +24,7 @@ from passes.fuse_all_to_all import calls
 from passes.fuse_all_to_all.blocks import TOKENS, Blocks, NotMovement, Size
 from passes.fuse_all_to_all.exchange import Exchange, only_source, recognise
 from passes.fuse_all_to_all.filling import copied_into, places_of, put_into
-from passes.fuse_all_to_all.held import FILLING, Buffer, Cut, Source, Window, fills
+from passes.fuse_all_to_all.held import FILLING, Buffer, Cut, Source, Window, reads
 from passes.fuse_all_to_all.integers import UNKNOWN, integer
 from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.placed import Placed, place, settle
@@ -73,8 +73,8 @@ class Body:
     def step(self, node: fx.Node) -> None:
         for n in node.all_input_nodes:
             buffer = self.values.get(n)
-            if isinstance(buffer, Buffer) and buffer.content is None and not fills(node, n):
-                buffer.read_before |= not isinstance(example(node), (int, torch.SymInt, torch.Size))
+            if isinstance(buffer, Buffer) and buffer.content is None:
+                buffer.read_before |= reads(node, n)
         try:
             if name_of(node) == "setitem":
                 cut = self._cut(self._window(node.args[0], node.args[1], node))

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from torch import fx
 
 from packpass.semantics import example
@@ -100,6 +101,11 @@ def spreads(size: Any, wanted: Any) -> bool:
 def fills(node: fx.Node, buffer: fx.Node) -> bool:
     """Does a call put something into a buffer, or into a part of it?"""
     return name_of(node) in FILLING and node.args[0] is buffer and buffer not in node.args[1:]
+
+
+def reads(node: fx.Node, buffer: fx.Node) -> bool:
+    """Does a user of a buffer look at what it holds, not at its sizes alone?"""
+    return not fills(node, buffer) and not isinstance(example(node), (int, torch.SymInt, torch.Size))
 
 
 FILLING = ("copy_", "setitem")

@@ -50,7 +50,7 @@ from passes.joined_loops import follower, join
 from passes.loops import LoopFound, find
 from passes.nodes import copy_of
 from passes.refused import Refused
-from passes.split_parts import cut_by_boundaries, parts_of
+from passes.split_parts import in_their_place
 from passes.turned_in_place import check_turned
 
 NAME = "fuse_all_to_all"
@@ -141,16 +141,8 @@ def _rewritten(gm: fx.GraphModule, number: int, size: int, context: PassContext)
 
 
 def _of_split(gm: fx.GraphModule, number: int, size: int, context: PassContext) -> list[Rewrite]:
-    """The rewrites of a loop whose documents are cut by boundaries, where a row is split by lengths; none, and the
-    graph as it was, where that does not help."""
-    if not parts_of(numbered(gm.graph, number)):
-        return []
-    graph, done = copy_of(gm.graph), []
-    if cut_by_boundaries(gm.graph, numbered(gm.graph, number)):
-        done = _all_done(_rewritten(gm, number, size, context))
-    if not done:
-        gm.graph = graph
-    return done
+    """The rewrites of a loop over parts of a row that is split by lengths, with documents instead."""
+    return in_their_place(gm, number, lambda: _all_done(_rewritten(gm, number, size, context)))
 
 
 def _with_follower(gm: fx.GraphModule, number: int, size: int | None, context: PassContext) -> list[Rewrite | Refusal]:

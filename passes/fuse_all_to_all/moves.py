@@ -204,10 +204,7 @@ def _view_as(body: Body, node: fx.Node, value: Blocks) -> Blocks:
     like = argument(node, 1, "other")
     if like is node.args[0]:
         return value
-    dims = body.dims(like)
-    if dims is None:
-        raise NotMovement("sizes that are not understood")
-    return B.reshape(value, [B.size_of(dim) for dim in dims])
+    return B.reshape(value, [B.size_of(dim) for dim in body.blocks(like).dims])
 
 
 @move("detach")

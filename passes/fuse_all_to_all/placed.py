@@ -80,7 +80,6 @@ def settle(body: Body) -> None:
             continue
         for write in placed.writes:
             body.values[write] = placed
-            body.exchanged.add(write)
 
 
 def exchanges_of(body: Body, nodes: Sequence[fx.Node]) -> dict[fx.Node, Exchange]:

@@ -22,7 +22,7 @@ from passes.fuse_all_to_all.blocks import TOKENS, size_of
 from passes.fuse_all_to_all.digest import steps
 from passes.fuse_all_to_all.exchange import Exchange, Section
 from passes.fuse_all_to_all.gather import gathered, way_back_of
-from passes.fuse_all_to_all.held import Buffer, Source, fills
+from passes.fuse_all_to_all.held import Buffer, Source, fills, reads
 from passes.fuse_all_to_all.placed import Placed
 from passes.fuse_all_to_all.scalars import Counted
 from passes.nodes import put_instead, snapshot_of
@@ -306,12 +306,7 @@ def _sweep(graph: fx.Graph, body: Any, nodes: tuple[fx.Node, ...]) -> None:
 def _has_effect(node: fx.Node, body: Any) -> bool:
     if isinstance(body.values.get(node), Buffer):  # the copy that fills it, while others read it
         buffer = node.args[0] if node.args else None
-        return isinstance(buffer, fx.Node) and fills(node, buffer) and any(_reads(u, buffer) for u in buffer.users)
+        return isinstance(buffer, fx.Node) and fills(node, buffer) and any(reads(u, buffer) for u in buffer.users)
     if node in body.values:
         return False
     return node.is_impure() or name_of(node) in CHECKS | {"setitem", "loop_check", "loop_skip"}
-
-
-def _reads(user: fx.Node, buffer: fx.Node) -> bool:
-    """Does a user of a buffer look at more than its sizes?"""
-    return not fills(user, buffer) and not isinstance(example(user), (int, torch.SymInt, torch.Size))

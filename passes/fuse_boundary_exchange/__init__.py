@@ -64,7 +64,7 @@ from passes.loops import LoopFound, find
 from passes.nodes import copy_of
 from passes.prune import prune
 from passes.refused import Refused
-from passes.split_parts import cut_by_boundaries, parts_of
+from passes.split_parts import in_their_place
 
 NAME = "fuse_boundary_exchange"
 CHECK = torch.ops.packpass.check_cu_seqlens.default
@@ -146,17 +146,13 @@ def _run_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: 
 
 
 def _run_split(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
-    """The loop with its documents cut by boundaries, where a row is split by lengths; nothing, and the graph as it was,
-    where that does not help."""
-    if not parts_of(numbered(gm.graph, number)):
-        return []
-    graph = copy_of(gm.graph)
-    if cut_by_boundaries(gm.graph, numbered(gm.graph, number)):
+    """The loop over parts of a row that is split by lengths, with documents instead; nothing if that does not help."""
+
+    def attempt() -> _Found:
         found = _run_whole_or_parts(gm, number, groups, context)
-        if not isinstance(found[-1], Refusal):
-            return found
-    gm.graph = graph
-    return []
+        return [] if isinstance(found[-1], Refusal) else found
+
+    return in_their_place(gm, number, attempt)
 
 
 def _computed_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
