@@ -21,6 +21,7 @@ from tests.matrix import environments, judge, readme, tier
 from tests.matrix.cells import CELLS, FULL, REFERENCE, Cell
 from tests.matrix.environments import Environment
 from tests.matrix.steps import ROOT, say
+from tests.matrix.verdicts import WHOLE, Share
 
 RESULTS = ROOT / "perf" / "results" / "matrix"
 
@@ -40,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = environments.make(cells, arguments.setup_minutes * 60)
     if arguments.make:
         return _say_what_is_missing(made)
-    return (_full if arguments.full else _short)(made, arguments.jobs, arguments.out)
+    if arguments.full:
+        return _full(made, arguments.jobs, arguments.out)
+    return _short(made, arguments.jobs, arguments.out, arguments.one_of)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,6 +62,13 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument(
         "--setup-minutes", type=float, default=60, metavar="N", help="most time to make environments in, default 60"
     )
+    out.add_argument(
+        "--one-of",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="outside the reference one of every N programs, others in each cell; default 1, all",
+    )
     out.add_argument("--out", type=pathlib.Path, default=RESULTS, help="where results go, default perf/results/matrix")
     return out
 
@@ -68,6 +78,12 @@ def _cell(text: str) -> Cell:
         return Cell.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
 
 
 def _list() -> int:
@@ -91,11 +107,12 @@ def _say_what_is_missing(made: environments.Made) -> int:
 # === Running =================================================================================================
 
 
-def _short(made: environments.Made, jobs: int, out: pathlib.Path) -> int:
+def _short(made: environments.Made, jobs: int, out: pathlib.Path, one_of: int) -> int:
     results = []
-    for cell, env in made.items():
+    for number, (cell, env) in enumerate(made.items()):
         if isinstance(env, Environment):
-            results.append(tier.short(env, jobs, source()))
+            share = WHOLE if cell == REFERENCE else Share(number % one_of, one_of)
+            results.append(tier.short(env, jobs, source(), share))
         else:
             results.append(tier.Result(str(cell), unavailable=env))
         _save(out / f"{cell}.json", results[-1])
@@ -183,6 +200,10 @@ def _readme(out: pathlib.Path) -> int:
     ran = judged(results)
     if not ran:
         print(f"no results in {out}: run `make test-matrix` first", file=sys.stderr)
+        return 1
+    parts = [one.result.cell for one in ran if one.result.share != WHOLE]
+    if parts:
+        print(f"only a share of the programs ran: run {', '.join(parts)} without --one-of", file=sys.stderr)
         return 1
     states = {one.result.source for one in ran}
     if len(states) > 1:

@@ -37,6 +37,7 @@ class Judgement:
 def judge(result: Result, reference: Result | None) -> Judgement:
     """``reference``: the everyday environment where it ran, else what the corpora demand counts."""
     goal = wanted(reference.verdicts) if reference else demanded_of(result.verdicts)
+    goal = [verdict for verdict in goal if result.share.has(verdict.key)]
     found = differences(goal, result.verdicts)
     bad = [d.key for d in found if d.lost]
     bad += [v.key for v in result.verdicts if v.outcome in (WRONG, RAISED) and v.key not in bad]

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TextIO
 
-from tests.matrix.verdicts import RAISED, Verdict
+from tests.matrix.verdicts import RAISED, WHOLE, Share, Verdict
+from tests.quick import fewer_collections, guards_without_a_stopwatch
 
 LIMIT = 60
 """Seconds that one program may take; most take a tenth of one."""
@@ -36,10 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     from tests.matrix.corpus import jobs
 
-    known = jobs()
+    known = {key: job for key, job in jobs().items() if arguments.share.has(key)}
     wanted = [key for key in known if not arguments.only or any(word in key for word in arguments.only)]
     part, parts = arguments.part
-    run({key: known[key] for key in wanted[part::parts] if key not in set(arguments.skip)}, lines, arguments.limit)
+    with guards_without_a_stopwatch(), fewer_collections():
+        run({key: known[key] for key in wanted[part::parts] if key not in set(arguments.skip)}, lines, arguments.limit)
     return 0
 
 
@@ -59,6 +61,10 @@ def run(jobs: Mapping[str, Callable[[], Verdict]], lines: TextIO, limit: int) ->
         print(verdict.to_json(), file=lines)
 
 
+def _share(text: str) -> Share:
+    return Share(*_part(text))
+
+
 def _part(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
     if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
@@ -71,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="only programs whose key contains this")
     parser.add_argument("--skip", nargs="+", default=[], metavar="KEY", help="not these (corpus/name)")
     parser.add_argument("--part", type=_part, default=(0, 1), metavar="K/N", help="every N-th program from the K-th on")
+    parser.add_argument(
+        "--share", type=_share, default=WHOLE, metavar="K/N", help="one of every N programs, told by their names"
+    )
     parser.add_argument("--limit", type=int, default=LIMIT, metavar="SECONDS", help=f"per program, default {LIMIT}")
     return parser
 

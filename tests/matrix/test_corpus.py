@@ -121,5 +121,6 @@ def test_a_program_has_its_time_and_no_more() -> None:
 
 @pytest.mark.parametrize("text", ["2/2", "1", "a/b", "-1/2", "0/0"])
 def test_a_share_of_the_programs_must_exist(text: str) -> None:
-    with pytest.raises(SystemExit):
-        programs.main([f"--part={text}"])
+    for option in ("part", "share"):
+        with pytest.raises(SystemExit):
+            programs.main([f"--{option}={text}"])

@@ -16,7 +16,7 @@ from tests.matrix.cells import CELLS, FULL, REFERENCE, Cell, extras
 from tests.matrix.environments import Environment
 from tests.matrix.steps import ROOT, Ended
 from tests.matrix.tier import Result
-from tests.matrix.verdicts import Verdict, describe, differences, read
+from tests.matrix.verdicts import Share, Verdict, describe, differences, read
 
 CELL = Cell("2.99.0", "3.12")
 
@@ -73,7 +73,7 @@ def test_verdicts_survive_json() -> None:
     promised, found = read([json.dumps({"programs": ["loops/a"]}), one.to_json()])
     assert (promised, found) == (["loops/a"], [one])
     assert describe(one) == "1 rewritten, 1 graph breaks (x, y)"
-    result = Result("c", verdicts=[one], suite=tier.Tests(3, ["x"], 1))
+    result = Result("c", verdicts=[one], share=Share(1, 3), suite=tier.Tests(3, ["x"], 1))
     assert Result.from_json(result.to_json()) == result
 
 
@@ -104,6 +104,19 @@ def test_without_a_reference_the_corpora_s_demands_count() -> None:
 def test_the_reference_itself_must_do_what_the_corpora_demand() -> None:
     reference = Result("ref", verdicts=[verdict("a", rewrites=0), verdict("b")])
     assert judge.judge(reference, reference).failed == ["lost or wrong: loops/a"]
+
+
+def test_a_share_is_held_against_the_same_programs_of_the_reference() -> None:
+    names = [f"p{i}" for i in range(30)]
+    reference = Result("ref", verdicts=[verdict(name) for name in names])
+    shares = [Share(number, 3) for number in range(3)]
+    for share in shares:
+        ran = [v for v in reference.verdicts if share.has(v.key)]
+        assert 3 <= len(ran) <= 20
+        assert judge.judge(Result("c", verdicts=ran, share=share), reference).failed == []
+        missing = judge.judge(Result("c", verdicts=ran[1:], share=share), reference)
+        assert missing.failed == [f"lost or wrong: {ran[0].key}"]
+    assert all(sum(share.has(v.key) for share in shares) == 1 for v in reference.verdicts)
 
 
 def test_a_cell_in_which_nothing_ran_fails() -> None:
@@ -185,7 +198,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, cell: R
     made = {REFERENCE: here, CELL: Environment(CELL, here.python), Cell("2.97.0", "3.12"): "no network"}
     results = {REFERENCE: Result(str(REFERENCE), verdicts=[verdict("a")], codegen=tier.Tests(5)), CELL: cell}
     monkeypatch.setattr(environments, "make", lambda cells, seconds: {c: made[c] for c in cells})
-    monkeypatch.setattr(tier, "short", lambda env, jobs, source: results[env.cell])
+    monkeypatch.setattr(tier, "short", lambda env, jobs, source, share: results[env.cell])
     return command.main([str(CELL), "2.97.0-py3.12", "--out", str(tmp_path)])
 
 
@@ -236,6 +249,28 @@ def test_the_whole_suite(
     assert f"{FULL[0]}: FAILED tests/a.py::b" in out
     assert f"{FULL[1]}: not run: no network" in out
     assert out.splitlines()[-1] == "8 passed, 1 failed"
+
+
+@pytest.mark.parametrize("one_of", [1, 3])
+def test_all_programs_run_in_the_reference_and_a_share_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], one_of: int
+) -> None:
+    cells = [REFERENCE, *(cell for cell in CELLS if cell != REFERENCE)][:3]
+    shares = []
+
+    def short(env: Environment, jobs: int, source: str, share: Share) -> Result:
+        shares.append(share)
+        ran = [one for one in (verdict(f"p{i}") for i in range(30)) if share.has(one.key)]
+        return Result(str(env.cell), verdicts=ran, share=share)
+
+    monkeypatch.setattr(environments, "make", lambda c, s: {cell: Environment(cell, pathlib.Path("p")) for cell in c})
+    monkeypatch.setattr(tier, "short", short)
+    arguments = [*map(str, cells), "--one-of", str(one_of), "--out", str(tmp_path)]
+    assert command.main(arguments) == 0
+    assert [str(share) for share in shares] == (["0/1"] * 3 if one_of == 1 else ["0/1", "1/3", "2/3"])
+    if one_of > 1:
+        assert command.main(["--readme", "--out", str(tmp_path)]) == 1
+        assert "without --one-of" in capsys.readouterr().err
 
 
 # === README ==================================================================================================

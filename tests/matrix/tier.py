@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.matrix.environments import Environment
 from tests.matrix.steps import Ended, run, say
-from tests.matrix.verdicts import RAISED, Verdict, read
+from tests.matrix.verdicts import RAISED, WHOLE, Share, Verdict, read
 
 DOCTOR_LIMIT, PROGRAMS_LIMIT, CODEGEN_LIMIT, SUITE_LIMIT = 300.0, 1800.0, 900.0, 3 * 3600.0
 CODEGEN = ("tests/ops", "tests/dist/test_cp_structure.py", "-k", "triton", "-m", "not slow and not cuda")
@@ -53,6 +53,7 @@ class Result:
     canaries: dict[str, str] = dataclasses.field(default_factory=dict)  # canary -> state
     broken: list[str] = dataclasses.field(default_factory=list)  # what doctor calls broken, and why
     verdicts: list[Verdict] = dataclasses.field(default_factory=list)
+    share: Share = WHOLE  # of the programs
     problems: list[str] = dataclasses.field(default_factory=list)  # steps that could not do their work
     codegen: Tests = dataclasses.field(default_factory=Tests)
     suite: Tests | None = None
@@ -68,15 +69,16 @@ class Result:
     def from_json(text: str) -> Result:
         data = json.loads(text)
         data["verdicts"] = [Verdict.from_json(item) for item in data["verdicts"]]
+        data["share"] = Share(**data["share"])
         data["codegen"] = Tests(**data["codegen"])
         data["suite"] = Tests(**data["suite"]) if data["suite"] else None
         return Result(**data)
 
 
-def short(env: Environment, jobs: int, source: str) -> Result:
-    """The short tier, about three minutes on two cores."""
+def short(env: Environment, jobs: int, source: str, share: Share = WHOLE) -> Result:
+    """The short tier, with this share of the programs."""
     started, busy = time.monotonic(), _processor_seconds()
-    result = Result(str(env.cell), source=source)
+    result = Result(str(env.cell), source=source, share=share)
     _doctor(env, result)
     _programs(env, result, jobs)
     say(env.cell, "Triton code ...")
@@ -134,7 +136,7 @@ def _programs(env: Environment, result: Result, jobs: int) -> None:
     started = time.monotonic()
     say(env.cell, "loop and shift programs ...")
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        parts = list(pool.map(lambda part: _part(env, part, jobs), range(jobs)))
+        parts = list(pool.map(lambda part: _part(env, part, jobs, result.share), range(jobs)))
     for verdicts, problem in parts:
         result.verdicts += verdicts
         result.problems += [problem] if problem else []
@@ -142,17 +144,18 @@ def _programs(env: Environment, result: Result, jobs: int) -> None:
     wrong = sum(v.outcome == "wrong" for v in result.verdicts)
     rewritten = sum(v.rewrites > 0 for v in result.verdicts)
     seconds = time.monotonic() - started
-    say(env.cell, f"programs: {len(result.verdicts)} ran, {rewritten} rewritten, {wrong} wrong, {seconds:.0f} s")
+    which = "" if result.share == WHOLE else f" (one of every {result.share.of})"
+    say(env.cell, f"programs{which}: {len(result.verdicts)} ran, {rewritten} rewritten, {wrong} wrong, {seconds:.0f} s")
 
 
-def _part(env: Environment, part: int, parts: int) -> tuple[list[Verdict], str]:
+def _part(env: Environment, part: int, parts: int, share: Share = WHOLE) -> tuple[list[Verdict], str]:
     """One share of the programs. A program that ends its process is named, and the others run without it."""
     ends = time.monotonic() + PROGRAMS_LIMIT
     verdicts: list[Verdict] = []
     deaths = 0
     while True:
         skip = [verdict.key for verdict in verdicts]
-        command = [str(env.python), "-m", "tests.matrix.programs", "--part", f"{part}/{parts}"]
+        command = [str(env.python), "-m", "tests.matrix.programs", "--part", f"{part}/{parts}", "--share", str(share)]
         limit = max(ends - time.monotonic(), 1.0)
         ended = run([*command, "--skip", *skip] if skip else command, limit)
         promised, found = read(complete(ended.output))

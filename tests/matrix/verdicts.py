@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -39,6 +40,24 @@ class Verdict:
     @staticmethod
     def from_json(data: dict[str, Any]) -> Verdict:
         return Verdict(**{**data, "refusals": tuple(data["refusals"])})
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Which programs are run: one of every so many. The name alone decides, so that a program that is added or taken
+    away changes nothing for the others."""
+
+    number: int = 0
+    of: int = 1
+
+    def has(self, key: str) -> bool:
+        return zlib.crc32(key.encode()) % self.of == self.number
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+WHOLE = Share()
 
 
 @dataclasses.dataclass(frozen=True)
