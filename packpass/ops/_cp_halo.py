@@ -105,15 +105,15 @@ def exchange_windows(
     outside: Tensor,
     group: str,
     group_size: int,
-    ends: list[dict[int, Scalar]] | None = None,
+    ends: list[dict[int, Scalar | None]] | None = None,
 ) -> list[Tensor]:
     """Bring what all ranks hold of this rank's windows, for every field at once.
 
     Args:
         rows: ``[T / cp, ...]``, packed dimension first, at least one slot.
         sent, outside: as of `packpass.ops._cp_roll_slots.RollSlots`.
-        ends: for each field what this rank sends for slots outside of a document: by shift, for the slot that a roll
-            by it is the first to bring in.
+        ends: for each field what this rank sends for slots outside of a document: by shift, for those that a roll by it
+            brings in and no shorter one does; None for what is there.
 
     Returns:
         For each field ``[group_size * halves * (N + 1) * (before + behind), ...]``: by owner, chunk, document and
@@ -133,11 +133,13 @@ def exchange_windows(
     ]
 
 
-def _with_ends(taken: Tensor, outside: Tensor, fills: dict[int, Scalar]) -> Tensor:
-    bits = as_bits(taken)
-    for shift, fill in fills.items():
-        here = (outside == shift).view([-1] + [1] * (bits.dim() - 1))
-        bits = torch.where(here, fill_bits(fill, taken.dtype, taken.device), bits)
+def _with_ends(taken: Tensor, outside: Tensor, fills: dict[int, Scalar | None]) -> Tensor:
+    known = bits = as_bits(taken)
+    for shift in sorted(fills, key=abs, reverse=True):
+        reached = (outside > 0) & (outside <= shift) if shift > 0 else (outside < 0) & (outside >= shift)
+        here, fill = reached.view([-1] + [1] * (bits.dim() - 1)), fills[shift]
+        filled = known if fill is None else fill_bits(fill, taken.dtype, taken.device)
+        bits = torch.where(here, filled, bits)
     return bits.view(taken.dtype)
 
 

@@ -8,9 +8,10 @@ The backward is the op itself by ``-shift``.
 
 ``end_fills`` and ``end_wraps`` are for programs of which every rank sees its own part only. What a slot gets whose
 source lies outside of its document is then known on the rank that holds the end of the document, and sent by it: entry
-i of ``end_fills`` stands ``|shifts[i]|`` slots outside (a field has rolls of all depths up to its largest). In a zigzag
-that is rank 0, and where shards are of one piece rank 0 for shifts to the right and the last one for the others. Wraps
-are for shifts by one in a zigzag. ``fills`` and ``wraps`` are not looked at, and a group of one is no such program.
+i of ``end_fills`` is in the slots up to ``|shifts[i]|`` outside, but for nearer ones that another entry of the field
+reaches. In a zigzag that is rank 0, and where shards are of one piece rank 0 for shifts to the right and the last one
+for the others. Wraps are for shifts by one in a zigzag. ``fills`` and ``wraps`` are not looked at, and a group of one
+is no such program.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _rolled(
     ending = rank == 0 or (rank == group_size - 1 and not zigzag)
     if ending and end_fills is not None and end_wraps is not None:
         known = list(zip(fields, shifts, end_fills, end_wraps, strict=True))
-        ends = [{k: fill for f, k, fill, wrap in known if f == field and not wrap} for field in range(len(xs))]
+        ends = [{k: None if wrap else fill for f, k, fill, wrap in known if f == field} for field in range(len(xs))]
     halos = exchange_windows(rows, slots.sent, slots.outside, group, group_size, ends)
     edges = chunk_edges(cu_seqlens, group_size, halves)
     outs = []

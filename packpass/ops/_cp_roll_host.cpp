@@ -141,11 +141,14 @@ void fill(char* to, int64_t bytes, const char* item, int64_t size) {
   for (int64_t at = 0; at < bytes; at += size) std::memcpy(to + at, item, size);
 }
 
-// What the roll by this shift is filled with, the first one to bring in a slot that lies so far outside; or null.
+// What the shortest roll is filled with that brings in a slot which lies so far outside; null if it goes around.
 const char* fill_at(const Field& f, int64_t shift) {
-  for (const Roll& roll : f.rolls)
-    if (roll.shift == shift && !roll.wraps) return reinterpret_cast<const char*>(roll.fill);
-  return nullptr;
+  const Roll* shortest = nullptr;
+  for (const Roll& roll : f.rolls) {
+    if ((roll.shift > 0) != (shift > 0) || std::abs(roll.shift) < std::abs(shift)) continue;
+    if (!shortest || std::abs(roll.shift) < std::abs(shortest->shift)) shortest = &roll;
+  }
+  return shortest && !shortest->wraps ? reinterpret_cast<const char*>(shortest->fill) : nullptr;
 }
 
 // [outer, run.count, inner] of what this rank has of a run, or knows of it.

@@ -107,12 +107,14 @@ def _understood(loop: LoopFound, which: int) -> dict[fx.Node, Any]:
 
 
 def _count_on(graph: fx.Graph, prefix: Prefix, body: tuple[fx.Node, ...]) -> None:
-    """The rest counts on what the documents have become; what it does not look at any more goes."""
+    """The rest counts on what the documents have become; what it does not look at any more goes, and with it what torch
+    asserts of that."""
     moved = set(prefix.nodes)
     after = computed_from(moved)
-    derived = [node for node in body if node in after]
-    for node in [n for n in derived if n.target in ASSERTIONS]:
+    for node in [n for n in body if n.target in ASSERTIONS]:
         graph.erase_node(node)
+    body = tuple(node for node in body if node.target not in ASSERTIONS)
+    derived = [node for node in body if node in after]
     sizes: dict[Any, tuple[fx.Node, int]] = {}
     for result in prefix.results:
         for dim, size in enumerate(example(result).shape):
@@ -128,7 +130,7 @@ def _count_on(graph: fx.Graph, prefix: Prefix, body: tuple[fx.Node, ...]) -> Non
         counted.meta["example_value"] = example(node)
         for user in users:
             user.replace_input_with(node, counted)
-    for node in reversed(derived):
-        known = node.target not in ASSERTIONS and node not in moved
-        if known and not node.users and not node.is_impure() and not written_inputs(node):
+    for node in reversed(body):
+        cut = node.target in _CUTS or effects_of(node).repeatable
+        if node not in moved and not node.users and cut and not node.is_impure() and not written_inputs(node):
             graph.erase_node(node)

@@ -15,20 +15,21 @@ After::
 
     (out,) = packpass.cp_packed_roll([x], cu_seqlens, [0], [-1], [-1], [0], [False], group, cp, rank)
 
-The same for shards of one piece, where only the first or the last slot of a document's shard goes to a neighbour.
+The same for shards of one piece, where only the first or the last slots of a document's shard go to a neighbour.
 
 Why it is safe: an iteration is run on a machine that knows which slots of the document every tensor holds (`machine`);
-what it leaves, sends and receives must be this rank's part of a roll by one slot (`canonical`), for every length of a
-chunk; both traced iterations must do the same; and what any loop over documents must satisfy is checked as for any
-other. Every rank proves its own program; if each does its part, together they roll the row. Lengths that do not divide
-by 2 * cp, which eager cuts in unequal chunks, are an error that names the document. Where eager raises because it
-selects a slot of a document without slots, that document is left alone.
+what it leaves, sends and receives must be this rank's part of a roll by as many slots as a message has, or fewer
+(`canonical`), for every length of a chunk that has so many; both traced iterations must do the same; and what any loop
+over documents must satisfy is checked as for any other. Every rank proves its own program; if each does its part,
+together they roll the row. Lengths that do not divide by 2 * cp, which eager cuts in unequal chunks, are an error that
+names the document, and so are documents that have slots, but fewer than go to a neighbour. Where eager raises because
+it selects a slot of a document without slots, that document is left alone.
 
-Does not handle (each refused by a stable code): messages that are not those of a roll by one (``not-a-roll``), several
-groups, tags, an order that differs between peers (``message-order``), requests that are waited for later
-(``message-wait``), gradients of what stays on the rank, while what is
-received has none (``message-gradient``). What a body computes on documents
-before it sends them, or on rolled ones, becomes a loop of its own (`fission`, `apart`) or is refused (``no-rule``).
+Does not handle (each refused by a stable code): messages that are not those of a roll (``not-a-roll``), several groups,
+tags, an order that differs between peers (``message-order``), requests that are waited for later (``message-wait``),
+gradients of what stays on the rank, while what is received has none (``message-gradient``). What a body computes on
+documents before it sends them, on rolled ones, or on what it has received beside them, becomes a loop of its own
+(`fission`, `apart`, `beside`) or is refused (``no-rule``).
 """
 
 from __future__ import annotations
@@ -55,11 +56,14 @@ from passes.document_loops.fission import divide_before, divided_by, prefixes, s
 from passes.document_loops.integers import Boundaries
 from passes.document_loops.rewrite import Made, rewrite
 from passes.document_loops.run import NAME as VECTORIZE
-from passes.document_loops.run import numbered, run_loop
+from passes.document_loops.run import numbered, run_loop, run_loops
 from passes.fuse_boundary_exchange.apart import rolled
-from passes.fuse_boundary_exchange.decide import SHARED, Decided, candidates, decide, groups_seen, has_messages
+from passes.fuse_boundary_exchange.beside import halos, put_rolls
+from passes.fuse_boundary_exchange.canonical import Field, Group
+from passes.fuse_boundary_exchange.decide import SHARED, Decided, decide, groups_seen, has_messages
 from passes.fuse_boundary_exchange.functions import exchanges_in, is_sent
 from passes.fuse_boundary_exchange.machine import RULES
+from passes.fuse_boundary_exchange.values import Form
 from passes.loops import LoopFound, find
 from passes.nodes import copy_of
 from passes.prune import prune
@@ -119,7 +123,7 @@ def _run_one(gm: fx.GraphModule, number: int, groups: Sequence[str], context: Pa
         if line and line != location:
             reason += f" (at {line})"
         return [Refusal(NAME, refused.code, reason, location)]
-    rolls, said = _facts(decided)
+    rolls, said = _facts(decided.group, decided.form, decided.fields, decided.sharded)
     facts = {"source": "loop", "boundaries": decided.cu.name, **made.facts, "group_size": decided.group.size}
     claims = dataclasses.replace(made.claims, agreement=(said,), boundary_source="loop")
     return [_Made(location, {**facts, "fields": rolls, "agreement": said}, claims)]
@@ -134,7 +138,7 @@ def _run_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: 
     """The loop as several, of which one after the other only computes on documents, or only rolls them; nothing, and
     the graph as it was, where that does not help."""
     shared = used_beside_written(gm.graph, numbered(gm.graph, number))
-    for apart in (_computed_before, _rolled_before) if context.options.runs(VECTORIZE) else ():
+    for apart in (_computed_before, _rolled_before, _received_before) if context.options.runs(VECTORIZE) else ():
         graph = copy_of(gm.graph)
         found = apart(gm, number, groups, context)
         if found and not shared:
@@ -174,7 +178,7 @@ def _computed_before(gm: fx.GraphModule, number: int, groups: Sequence[str], con
 def _rolled_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
     """Rolled documents are used in the loop: they are rolled in front."""
     loop = numbered(gm.graph, number)
-    found = rolled(loop, candidates(loop, groups))
+    found = rolled(loop, groups)
     if not found:
         return []
     before = split(gm.graph, loop, found)
@@ -185,6 +189,26 @@ def _rolled_before(gm: fx.GraphModule, number: int, groups: Sequence[str], conte
     divide_before(gm.graph, {}, numbered(gm.graph, number).nodes)
     _cut_alike(numbered(gm.graph, number))
     return _messages_of(gm, number, groups, inner, made)
+
+
+def _received_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
+    """What is received is used beside the document: documents are rolled in front, and give these slots."""
+    loop = numbered(gm.graph, number)
+    found = halos(loop, groups)
+    if found is None:
+        return []
+    try:
+        put_rolls(gm.graph, loop, found)
+    except Refused:
+        return []
+    divide_before(gm.graph, {}, numbered(gm.graph, number).nodes)
+    _cut_alike(numbered(gm.graph, number))
+    rolls, said = _facts(found.group, found.form, found.fields, found.sharded)
+    facts = {"source": "loop", "boundaries": found.cu.name, "group_size": found.group.size}
+    claims = Claims(captured_loop=True, agreement=(said,), boundary_source="loop")
+    location = context.locations.get(number, "<unknown>")
+    made = _Made(location, {**facts, "fields": rolls, "agreement": said}, claims)
+    return _messages_of(gm, number, groups, context, [made])
 
 
 def _cut_alike(loop: LoopFound) -> None:
@@ -210,11 +234,15 @@ def _messages_of(gm: fx.GraphModule, number: int, groups: Sequence[str], context
     """``done``, and what becomes of the rest of the loop; nothing if it cannot be rewritten whole: what sends messages
     runs as it is written, or not at all."""
     if not has_messages(numbered(gm.graph, number)):
-        rest = run_loop(gm.graph, number, context)
-        return [] if isinstance(rest, Refusal) else [*done, rest]
+        rest = run_loops(gm, number, context)
+        return [] if isinstance(rest[-1], Refusal) else [*done, *rest]
     found = _run_one(gm, number, groups, context)
-    if isinstance(found[-1], Refusal):
-        found = _rolled_before(gm, number, groups, context)
+    for apart in (_rolled_before, _received_before):
+        if not found or isinstance(found[-1], Refusal):
+            graph = copy_of(gm.graph)
+            found = apart(gm, number, groups, context)
+            if not found:
+                gm.graph = graph
     return [*done, *found] if found else []
 
 
@@ -234,16 +262,13 @@ def operations() -> frozenset[str]:
     return frozenset(name for name in RULES if isinstance(name, str))
 
 
-def _facts(decided: Decided) -> tuple[list[str], str]:
+def _facts(group: Group, form: Form, fields: Sequence[Field], sharded: bool) -> tuple[list[str], str]:
     """The rolls of the fields, and what every rank must have found, for the fill is known where documents end."""
-    group, fields = decided.group, decided.fields
     rolls = [f"shift={f.shift} dim={f.dim} {str(example(f.node).dtype).removeprefix('torch.')}" for f in fields]
     rolls = [f"{text} with gradient" if f.differentiable else text for f, text in zip(fields, rolls, strict=True)]
     rolls = [f"{text} of no empty document" if f.one_too_many else text for f, text in zip(fields, rolls, strict=True)]
-    pieces = "" if decided.zigzag else ", shards of one piece"
-    text = (
-        f"cp_packed_roll over {group.size} ranks{pieces}, boundaries of {'a shard' if decided.sharded else 'the row'}"
-    )
+    pieces = "" if form.chunks == 2 else ", shards of one piece"
+    text = f"cp_packed_roll over {group.size} ranks{pieces}, boundaries of {'a shard' if sharded else 'the row'}"
     return rolls, f"{text}: {'; '.join(rolls)}"
 
 

@@ -31,27 +31,27 @@ from packpass import markers
 from packpass.semantics import example, storage
 from packpass.semantics.effects import changes_mode, written_inputs
 from passes.document_loops.fission import Prefix
-from passes.fuse_boundary_exchange.canonical import SHARDS, Group, Matched, check_messages, match, merged
+from passes.fuse_boundary_exchange.canonical import SHARDS, Group, check_messages, match, merged
+from passes.fuse_boundary_exchange.decide import readings, wider
 from passes.fuse_boundary_exchange.functions import is_message
 from passes.fuse_boundary_exchange.machine import Machine
-from passes.fuse_boundary_exchange.values import ZERO, Own, View
+from passes.fuse_boundary_exchange.values import ZERO, Form, Own, View
 from passes.loops import LoopFound
 from passes.refused import Refused
 
 
-def rolled(loop: LoopFound, groups: Sequence[Group]) -> list[Prefix]:
+def rolled(loop: LoopFound, groups: Sequence[str]) -> list[Prefix]:
     """Of each iteration, the documents that it rolls, and all that makes them; none if the rest needs more of it."""
     if len(loop.iterations) != 2 or any(changes_mode(node) or node.target in markers.LOOP_SKIP for node in loop.nodes):
         return []
-    for group in groups:
-        for scale in (group.size, 1):
-            for halves in SHARDS:
-                iterations = [_Iteration(loop, which, group, scale, halves) for which in (0, 1)]
-                known = [prefix for one in iterations if (prefix := one.prefix()) is not None]
-                if len(known) == 2 and _alike(*known):
-                    for one in iterations:
-                        one.read_themselves()
-                    return known
+    for forms in (SHARDS, wider(loop)):
+        for group, scale, form in readings(loop, groups, forms):
+            iterations = [Iteration(loop, which, group, scale, form) for which in (0, 1)]
+            known = [prefix for one in iterations if (prefix := one.prefix()) is not None]
+            if len(known) == 2 and _alike(*known):
+                for one in iterations:
+                    one.read_themselves()
+                return known
     return []
 
 
@@ -65,17 +65,18 @@ def _alike(one: Prefix, other: Prefix) -> bool:
     return [n.target for n in one.results] == [n.target for n in other.results]
 
 
-class _Iteration:
+class Iteration:
     """One traced iteration: what is understood of it, node by node, and the rest."""
 
-    def __init__(self, loop: LoopFound, which: int, group: Group, scale: int, halves: int) -> None:
+    def __init__(self, loop: LoopFound, which: int, group: Group, scale: int, form: Form) -> None:
         self.loop, self.group = loop, group
         begin, self.body, _ = loop.iterations[which]
-        self.machine = Machine(loop.nodes, begin, loop.iterations[0][0], scale, halves)
+        self.machine = Machine(loop.nodes, begin, loop.iterations[0][0], scale, form)
         given = dict.fromkeys(collect.args[which] for collect in loop.collects)
         self.appended = [node for node in given if isinstance(node, fx.Node)]
         self.rest: set[fx.Node] = set()
-        self.rolls: dict[fx.Node, Matched] = {}
+        self.complete: dict[fx.Node, Any] = {}
+        """What the rest may use of it: rolled documents, and how they are matched."""
         self.same: dict[fx.Node, fx.Node] = {}
         """What holds the document as it is (``ext[1:]`` of a halo and the document), and the document."""
 
@@ -85,21 +86,21 @@ class _Iteration:
         known = [node for node in self.body if node not in self.rest]
         for node in self.appended:
             if node not in self.rest:
-                self._is_rolled(node)
-        more = bool(self.rest) or not set(self.appended) <= set(self.rolls)
-        if not self.rolls or not more or not any(is_message(node) for node in known):
+                self._is_complete(node)
+        more = bool(self.rest) or not set(self.appended) <= set(self.complete)
+        if not self.complete or not more or not any(is_message(node) for node in known):
             return None
         try:
             self.machine.finish()
             # On the last rank, a zigzag and a shard of one piece are the same slots: the messages tell them apart.
-            check_messages(self.machine, merged(self.rolls.values()), self.group)
+            check_messages(self.machine, merged(self.complete.values()), self.group)
         except Refused:
             return None
-        return Prefix(tuple(self.rolls), tuple(known)) if self._apart(set(known)) else None
+        return Prefix(tuple(self.complete), tuple(known)) if self._apart(set(known)) else None
 
     def _step(self, node: fx.Node) -> None:
         inputs = node.all_input_nodes
-        done = [n for n in inputs if self._is_rolled(n)]
+        done = [n for n in inputs if self._is_complete(n)]
         waits = node.target is markers.WAIT
         outside = any(target not in self.loop.nodes for target in written_inputs(node))
         if done or outside or any(n in self.rest for n in inputs) or (waits and node.args[0] not in self._asked()):
@@ -147,21 +148,21 @@ class _Iteration:
         """The messages that are understood."""
         return {message.number[0] for message in self.machine.messages}
 
-    def _is_rolled(self, node: fx.Node) -> bool:
+    def _is_complete(self, node: fx.Node) -> bool:
         """Is this a document that is rolled, and complete?"""
         view = self.machine.values.get(node)
-        if node in self.rolls or not isinstance(view, View) or view.memory.outer is not None:
-            return node in self.rolls
+        if node in self.complete or not isinstance(view, View) or view.memory.outer is not None:
+            return node in self.complete
         if not self.machine.is_document(view):
             return False
         try:
-            found = match(self.machine.read(view, node), self.group, self.machine.halves, node)
+            found = match(self.machine.read(view, node), self.group, self.machine.form, node)
         except Refused:
             return False
         # The rank at the end of a row of shards of one piece receives nothing.
-        if found.received or self.machine.halves == 1:
-            self.rolls[node] = found
-        return node in self.rolls
+        if found.received or self.machine.form.chunks == 1:
+            self.complete[node] = found
+        return node in self.complete
 
     def _apart(self, known: set[fx.Node]) -> bool:
         """May the rest run after what is known of all documents?"""
@@ -177,7 +178,7 @@ class _Iteration:
         seen: set[Any] = set()
         while stack:
             node = stack.pop()
-            if node in seen or node in self.rest or node in self.rolls:
+            if node in seen or node in self.rest or node in self.complete:
                 continue
             seen.add(node)
             if node in self.same:

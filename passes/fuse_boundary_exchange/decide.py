@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,13 +11,15 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import process_group_of
+from packpass.ops._cp_packed_roll import LONGEST
 from packpass.semantics import example
 from packpass.semantics.effects import written_inputs
 from passes.document_loops import machine as segments
 from passes.document_loops.aliasing import separate_inputs
 from passes.document_loops.find import Decided as LoopDecided
 from passes.document_loops.find import all_documents, conclude
-from passes.document_loops.integers import FULL, Boundaries
+from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Check, Reach
+from passes.document_loops.op_names import name_of
 from passes.document_loops.terms import Assign, Row
 from passes.fuse_boundary_exchange import rules, rules_messages, rules_writes  # noqa: F401  (fill the rule table)
 from passes.fuse_boundary_exchange.canonical import (
@@ -34,7 +35,7 @@ from passes.fuse_boundary_exchange.functions import gradient, is_nothing, marker
 from passes.fuse_boundary_exchange.halos import passes_gradients
 from passes.fuse_boundary_exchange.machine import Machine
 from passes.fuse_boundary_exchange.terms import ShardsRoll
-from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, View
+from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, Form, View
 from passes.loops import LoopFound, hoistable
 from passes.refused import Refused
 
@@ -58,7 +59,7 @@ class Decided:
     sharded: bool
     """Are the boundaries those of this rank's row, not of the whole one?"""
     group: Group
-    zigzag: bool
+    form: Form
     fields: tuple[Field, ...]
     """In the order of their messages."""
 
@@ -71,6 +72,9 @@ class _Outcome:
     written: tuple[tuple[tuple[fx.Node, int], Field], ...]
     appended: tuple[tuple[fx.Node, Field, int], ...]
     fields: tuple[Field, ...]
+
+
+_Reading = tuple[Group, int, Form, _Outcome]
 
 
 def has_messages(loop: LoopFound) -> bool:
@@ -91,22 +95,48 @@ def decide(graph: fx.Graph, loop: LoopFound, groups: Sequence[str]) -> Decided:
     loop = LoopFound(
         loop.id, tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations), loop.collects
     )
-    found: dict[tuple[int, ...], tuple[Group, int, int, _Outcome]] = {}
+    found: dict[tuple[int, ...], _Reading] = {}
     refused: list[Refused] = []
-    for group in candidates(loop, groups):
-        for scale, halves in itertools.product((group.size, 1), SHARDS):
+    for forms in (SHARDS, wider(loop)):
+        for group, scale, form in () if found else readings(loop, groups, forms):
             try:
-                outcome = _outcome(loop, group, scale, halves)
+                outcome = _outcome(loop, group, scale, form)
             except Refused as reason:
                 refused.append(reason)
             else:
-                found.setdefault(group.ranks, (group, scale, halves, outcome))
+                found.setdefault(group.ranks, (group, scale, form, outcome))
     if not found:
         raise _best(refused)
     if len(found) > 1:
         raise Refused("message-group", "the messages are those of a roll over more than one process group")
-    ((group, scale, halves, outcome),) = found.values()
-    return _conclude(graph, loop, group, (scale, halves), outcome, hoisted)
+    (reading,) = found.values()
+    return _conclude(graph, loop, reading, hoisted)
+
+
+def readings(loop: LoopFound, groups: Sequence[str], forms: Iterable[Form]) -> Iterator[tuple[Group, int, Form]]:
+    """What the messages of a loop may be between: a group, its size where boundaries are those of the row and 1 where
+    they are those of shards, and the form of these."""
+    return ((group, scale, form) for group in candidates(loop, groups) for scale in (group.size, 1) for form in forms)
+
+
+def wider(loop: LoopFound) -> list[Form]:
+    """Shards of which more slots than one may go to a neighbour: as many as a message is received in, or as slices of
+    the body say. By width, for what fits several is what the narrowest makes of it."""
+    widths = set[int]()
+    for node in loop.nodes:
+        if node.target is markers.RECV:
+            widths |= {size for size in example(node.args[0]).shape if type(size) is int}
+        elif name_of(node) in ("getitem", "narrow"):
+            widths |= _numbers(node.args[1:])
+    return [Form(shards.chunks, width) for width in sorted(widths) if 1 < width <= LONGEST for shards in SHARDS]
+
+
+def _numbers(arg: Any) -> set[int]:
+    """The constants in an index, without their signs."""
+    if isinstance(arg, (slice, tuple, list)):
+        entries = (arg.start, arg.stop) if isinstance(arg, slice) else arg
+        return {number for entry in entries for number in _numbers(entry)}
+    return {abs(arg)} if type(arg) is int else set()
 
 
 def _best(refused: list[Refused]) -> Refused:
@@ -133,17 +163,17 @@ def candidates(loop: LoopFound, groups: Sequence[str]) -> list[Group]:
     return list(found.values())
 
 
-def _outcome(loop: LoopFound, group: Group, scale: int, halves: int) -> _Outcome:
-    first, second = (_iteration(loop, which, group, scale, halves) for which in (0, 1))
+def _outcome(loop: LoopFound, group: Group, scale: int, form: Form) -> _Outcome:
+    first, second = (_iteration(loop, which, group, scale, form) for which in (0, 1))
     if first != second:
         raise Refused("not-generic", "two iterations of the loop do different things")
     return first
 
 
-def _iteration(loop: LoopFound, which: int, group: Group, scale: int, halves: int) -> _Outcome:
+def _iteration(loop: LoopFound, which: int, group: Group, scale: int, form: Form) -> _Outcome:
     """Run one traced iteration and prove that it rolls its document."""
     begin, body, _ = loop.iterations[which]
-    machine = Machine(loop.nodes, begin, loop.iterations[0][0], scale, halves)
+    machine = Machine(loop.nodes, begin, loop.iterations[0][0], scale, form)
     for node in body:
         machine.step(node)
     machine.finish()
@@ -180,7 +210,7 @@ def _iteration(loop: LoopFound, which: int, group: Group, scale: int, halves: in
 
 def _matched(machine: Machine, view: View, group: Group, node: fx.Node) -> Matched:
     """The roll that a document is. One that is returned by a function passes gradients on, if the function does."""
-    found = match(machine.read(view, node), group, machine.halves, node)
+    found = match(machine.read(view, node), group, machine.form, node)
     function = view.memory.function if view.whole else None
     if not machine.calls_functions:
         return found
@@ -189,7 +219,7 @@ def _matched(machine: Machine, view: View, group: Group, node: fx.Node) -> Match
     if function is None:
         raise Refused("message-gradient", "what an autograd.Function has rolled is changed before it is put away", node)
     ran, given, grad = gradient(machine, function, view)
-    back = match(ran.read(grad, node), group, machine.halves, function.node)
+    back = match(ran.read(grad, node), group, machine.form, function.node)
     fills = [f for f in (found.field.fill, back.field.fill) if f is None or f != UNKNOWN]
     around = [fill is None for fill in fills]
     same = len(set(around)) < 2 and (back.field.fill is None or is_nothing(back.field.fill))
@@ -211,22 +241,40 @@ def _without_gradient(loop: LoopFound, written: list[fx.Node]) -> None:
             raise Refused("message-gradient", GRADIENT, node)
 
 
+def too_short(width: int, least: int) -> str:
+    """The error for a document that has fewer slots on a rank than go to a neighbour."""
+    return (
+        f"packpass: {width} slots of every document go to a neighbouring rank, so that it must have {least} of them on "
+        "each rank, or none: leave out, or pad, documents that have fewer"
+    )
+
+
+def _long_enough(machine: segments.Machine, form: Form, scale: int) -> Check:
+    """Has every document with slots as many on each rank as go to a neighbour?"""
+    of, k = machine.boundaries or (None, 0)
+    assert of is not None
+    length = Affine.of(Bound(of, k + 1)).plus(Affine.of(Bound(of, k)), -1)
+    least = form.chunks * form.width
+    return Check(length, "ge", Affine.of(least * scale), too_short(form.width, least), Reach(1))
+
+
 def _conclude(
     graph: fx.Graph,
     loop: LoopFound,
-    group: Group,
-    counts: tuple[int, int],
-    outcome: _Outcome,
+    reading: _Reading,
     hoisted: tuple[fx.Node, ...],
 ) -> Decided:
     """What does not depend on messages is checked, and rewritten, as for any other loop over documents."""
+    group, scale, form, outcome = reading
     if not all(field.differentiable for field in outcome.fields):
         _without_gradient(loop, [node for (node, _), _ in outcome.written])
-    scale, zigzag = counts[0], counts[1] == 2
+    zigzag = form.chunks == 2
     cu, k = outcome.boundaries
     intern = segments.Interner()
     machine = segments.Machine(intern, loop.nodes, {})
     machine.boundaries = (Boundaries(cu), k)
+    if form.width > 1:
+        machine.checks.append(_long_enough(machine, form, scale))
     terms: dict[Field, ShardsRoll] = {}
     for field in outcome.fields:
         row = intern(Row(field.node, (), field.dim))
@@ -250,4 +298,4 @@ def _conclude(
     # A rank that only sends, or only receives, does not see in which order its neighbour asks for the messages. They
     # pair up in that order, whatever tensors they are of, and so must the exchanges.
     decided = dataclasses.replace(decided, ordered=tuple(terms[field] for field in outcome.fields))
-    return Decided(decided, cu, scale == 1, group, zigzag, outcome.fields)
+    return Decided(decided, cu, scale == 1, group, form, outcome.fields)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from passes.fuse_boundary_exchange.canonical import Group, Matched
 from passes.fuse_boundary_exchange.functions import Halo, gradient, is_nothing
 from passes.fuse_boundary_exchange.machine import Machine
-from passes.fuse_boundary_exchange.values import HALF, ONE, ZERO, Constant, Own, Received, Run
+from passes.fuse_boundary_exchange.values import ZERO, Constant, Own, Received, Run
 from passes.refused import Refused
 
 
@@ -23,10 +23,11 @@ def passes_gradients(machine: Machine, found: Matched, group: Group) -> bool:
     """Does a function exchange the slots of this roll, and their gradients the other way? Raises `Refused` if it does
     something else with these."""
     field = found.field
-    slot = ZERO if field.shift < 0 else HALF.plus(ONE, -1)
-    given = (Run(ONE, Own(field.node, field.dim, slot)),)
+    form = machine.form
+    slot = ZERO if field.shift < 0 else form.whole.plus(form.sent, -1)
+    given = (Run(form.sent, Own(field.node, field.dim, slot)),)
     halos = [halo for halo in machine.halos if halo.given == given]
-    if machine.halves != 1 or machine.detaches or len(halos) != 1:
+    if form.chunks != 1 or machine.detaches or len(halos) != 1:
         return False
     (halo,) = halos
     if not set(found.received.values()) <= halo.messages or not _returns(machine, halo, group, field.shift):
@@ -41,7 +42,7 @@ def _returns(machine: Machine, halo: Halo, group: Group, shift: int) -> bool:
     to, source = (group.previous, group.following) if shift > 0 else (group.following, group.previous)
     sends = [(message.peer, message.what) for message in ran.messages if message.sends]
     receives = [message for message in ran.messages if not message.sends]
-    wanted = [] if to is None else [(to, (Run(ONE, Own(place, halo.result.dim or -1, ZERO)),))]
+    wanted = [] if to is None else [(to, (Run(machine.form.sent, Own(place, halo.result.dim or -1, ZERO)),))]
     groups = {message.group for message in machine.messages}
     if sends != wanted or not {message.group for message in ran.messages} <= groups:
         return False
@@ -50,4 +51,4 @@ def _returns(machine: Machine, halo: Halo, group: Group, shift: int) -> bool:
         what = runs[0].what if len(runs) == 1 else None
         return not receives and isinstance(what, Constant) and is_nothing(what)
     known = [message.peer for message in receives] == [source]
-    return known and runs == (Run(ONE, Received(receives[0].number)),)
+    return known and runs == (Run(machine.form.sent, Received(receives[0].number)),)

@@ -25,6 +25,7 @@ from passes.document_loops.op_names import is_size_check, label, name_of
 from passes.fuse_boundary_exchange import contents, functions
 from passes.fuse_boundary_exchange.values import (
     ZERO,
+    Form,
     Int,
     Memory,
     Own,
@@ -44,7 +45,7 @@ OPAQUE = object()
 
 @dataclasses.dataclass
 class Message:
-    """A request: to send the slots ``what`` to a global rank, or to receive one slot from it."""
+    """A request: to send the slots ``what`` to a global rank, or to receive as many from it."""
 
     number: tuple[int, int]
     """That of the request, and which part of what it sends or receives."""
@@ -70,12 +71,12 @@ class Machine:
     """State while one iteration is interpreted.
 
     ``index`` is the number of its document, ``start`` the node at which the loop begins; ``scale`` is 1 for boundaries
-    of shards, the number of ranks for those of whole documents; ``halves`` the number of chunks of a shard.
+    of shards, the number of ranks for those of whole documents; ``form`` that of a shard.
     """
 
-    def __init__(self, inside: set[fx.Node], index: fx.Node, start: fx.Node, scale: int, halves: int) -> None:
-        self.inside, self.start, self.scale, self.halves = inside, start, scale, halves
-        self.whole = Int(half=halves)
+    def __init__(self, inside: set[fx.Node], index: fx.Node, start: fx.Node, scale: int, form: Form) -> None:
+        self.inside, self.start, self.scale, self.form = inside, start, scale, form
+        self.whole = form.whole
         self.values: dict[fx.Node, Any] = {index: Int(index=1)}
         self.memories: dict[tuple[fx.Node, int], Memory] = {}
         self.messages: list[Message] = []
@@ -139,7 +140,7 @@ class Machine:
 
     def another(self, index: fx.Node) -> Machine:
         """A machine for the backward of a function, which has a body and messages of its own."""
-        return Machine(set(), index, self.start, self.scale, self.halves)
+        return Machine(set(), index, self.start, self.scale, self.form)
 
     def finish(self) -> None:
         """End of the body."""
@@ -225,7 +226,7 @@ class Machine:
         k -= self.boundaries[1]
         if k not in (0, 1):
             raise Refused("not-a-segment", "a boundary of another document is used", node)
-        found = Int(start=self.scale, half=self.halves * self.scale * k).over(divisor)
+        found = Int(start=self.scale).plus(self.whole, self.scale * k).over(divisor)
         return OPAQUE if found is None else found
 
     def _size(self, node: fx.Node) -> Any:

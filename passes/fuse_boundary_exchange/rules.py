@@ -12,13 +12,13 @@ from packpass import markers
 from packpass._compat import statically_known_true
 from packpass._registry import registrar
 from packpass.semantics import argument, example
+from packpass.semantics.bound_mixers import pad_of
 from packpass.semantics.creation import LIKE, SIZED
 from passes.document_loops.indices import expand_index
 from passes.document_loops.op_names import label, name_of
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.machine import OPAQUE, PARTWISE, RULES, Machine
 from passes.fuse_boundary_exchange.values import (
-    HALF,
     ONE,
     ZERO,
     Int,
@@ -119,9 +119,11 @@ def _slot(machine: Machine, view: View, position: Any, node: fx.Node) -> View:
 
 def settle(view: View, of: Any, dim: int, kept: bool | None = None) -> View:
     """A tensor of given sizes in the form that its use asks for."""
-    sizes = example(of).shape
-    if kept is None:
-        kept = len(sizes) >= -dim and bool(statically_known_true(sizes[dim] == 1))
+    sizes, slots = example(of).shape, view.length.const
+    has = len(sizes) >= -dim and bool(statically_known_true(sizes[dim] == slots))
+    if slots > 1 and not (has and kept in (None, True)):
+        raise Refused("length-mismatch", "a tensor of other sizes than the slots of a message")
+    kept = has if kept is None else kept
     return dataclasses.replace(view, dim=dim, kept=kept)
 
 
@@ -207,7 +209,7 @@ def _chunk(machine: Machine, node: fx.Node) -> tuple[View, View]:
     view = machine.view(node.args[0], node)
     count, rank = argument(node, 1, "chunks"), example(node.args[0]).dim()
     if (
-        count != machine.halves
+        count != machine.form.chunks
         or count != 2
         or view.dim is None
         or not view.kept
@@ -216,7 +218,8 @@ def _chunk(machine: Machine, node: fx.Node) -> tuple[View, View]:
         raise Refused("no-rule", "a document is cut in other parts than its two chunks", node)
     if view.length != machine.whole:
         raise Refused("not-a-roll", "something else than a whole document is cut in two chunks", node)
-    return view.part(ZERO, HALF, 0), view.part(HALF, HALF, 0)
+    chunk = machine.form.chunk
+    return view.part(ZERO, chunk, 0), view.part(chunk, chunk, 0)
 
 
 @rule("contiguous", "detach", "alias")
@@ -268,6 +271,23 @@ def _cat(machine: Machine, node: fx.Node) -> View:
     return View(Memory(runs, length, empty), ZERO, length, empty, dim, True)
 
 
+@rule("pad")
+def _pad(machine: Machine, node: fx.Node) -> View:
+    """Slots of a number in front of a part of a document, or behind it."""
+    pad = pad_of(node)
+    view = machine.view(node.args[0], node)
+    if pad is None or not view.kept or pad.dim - example(node).dim() != view.dim:
+        raise Refused("no-rule", "a pad along another dimension than the packed one, or not by a number", node)
+    counts = (pad.before, pad.after)
+    if any(type(count) is not int or count < 0 for count in counts):
+        raise Refused("no-rule", "a pad by something else than some slots", node)
+    fill = contents.constant(pad.fill, example(node).dtype)
+    before, after = (Run(number(count), fill) for count in counts)
+    runs = normal([before, *machine.read(view, node), after])
+    length, empty = total([before.length, view.length, after.length]), view.empty + sum(counts)
+    return View(Memory(runs, length, empty), ZERO, length, empty, view.dim, True)
+
+
 def _alike(part: Any, other: Any, dim: int, node: fx.Node) -> None:
     """Two tensors of one dtype whose sizes differ along the packed dimension at most."""
     a, b = example(part), example(other)
@@ -286,13 +306,14 @@ def _like(machine: Machine, node: fx.Node) -> View:
 
 @rule(*SIZED)
 def _sized(machine: Machine, node: fx.Node) -> View:
-    """``torch.empty(sizes)``: one slot, its packed dimension kept or not, as its use will tell."""
+    """``torch.empty(sizes)``: the slots of a message; of one, if the packed dimension is kept, its use will tell."""
     content = contents.made(node)
     for sizes in node.all_input_nodes:
         like = machine.value(sizes.args[0]) if name_of(sizes) == "size" and len(sizes.args) == 1 else None
         if isinstance(like, View) and len(node.all_input_nodes) <= 2:  # x.new_empty(y.shape), torch.empty(y.shape)
             return machine.fresh((Run(like.length, content),), like)
-    return View(Memory((Run(ONE, content),), ONE, 1), ZERO, ONE, 1, None, None)
+    sent = machine.form.sent
+    return View(Memory((Run(sent, content),), sent, sent.const), ZERO, sent, sent.const, None, None)
 
 
 # === Parts of several rows in one tensor =======================================================================

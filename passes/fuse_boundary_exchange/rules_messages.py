@@ -8,7 +8,7 @@ from packpass import markers
 from packpass._registry import registrar
 from packpass.semantics.integers import Comparison
 from passes.fuse_boundary_exchange.machine import PARTWISE, RULES, Machine, Message
-from passes.fuse_boundary_exchange.values import ONE, Pending, Received, Run, View, always, only_if_empty
+from passes.fuse_boundary_exchange.values import Pending, Received, Run, View, What, always, only_if_empty
 from passes.refused import Refused
 
 rule = registrar(RULES)
@@ -24,7 +24,7 @@ def _send(machine: Machine, node: fx.Node) -> None:
 @rule(markers.RECV)
 def _recv(machine: Machine, node: fx.Node) -> None:
     view, message = _message(machine, node, sends=False)
-    machine.write(view, (Run(ONE, Pending(message.number)),), node)
+    machine.write(view, (Run(view.length, Pending(message.number)),), node)
 
 
 PARTWISE.update((_send, _recv))
@@ -35,8 +35,8 @@ def _message(machine: Machine, node: fx.Node, *, sends: bool) -> tuple[View, Mes
     view = machine.view(tensor, node)
     if tag != 0:
         raise Refused("message-order", "a message has a tag", node)
-    if view.length != ONE:
-        raise Refused("not-a-roll", "a message of something else than one slot of every document", node)
+    if view.length != machine.form.sent:
+        raise Refused("not-a-roll", "messages of something else than a slot, or equally many, of every document", node)
     part = sum(message.number[0] == work for message in machine.messages)
     message = Message((work, part), sends, peer, group, node, view.memory, view.empty)  # type: ignore[arg-type]
     machine.messages.append(message)
@@ -52,8 +52,12 @@ def _wait(machine: Machine, node: fx.Node) -> None:
         message.waited = True
         memory = message.memory
         memory.root().sending.discard(message.number)
-        pending, received = Pending(message.number), Received(message.number)
-        memory.runs = tuple(Run(run.length, received if run.what == pending else run.what) for run in memory.runs)
+        memory.runs = tuple(Run(run.length, _come(run.what, message.number)) for run in memory.runs)
+
+
+def _come(what: What, number: tuple[int, int]) -> What:
+    """What memory holds when that message has come."""
+    return Received(number, what.at) if isinstance(what, Pending) and what.message == number else what
 
 
 @rule(*markers.LOOP_SKIP)
@@ -61,7 +65,9 @@ def _skip(machine: Machine, node: fx.Node) -> None:
     """``if length == 0: continue`` before anything happened."""
     condition, skip_when = machine.value(node.args[0]), bool(node.args[1])
     untouched = not machine.messages and not any(memory.version for memory in machine.memories.values())
-    if not (untouched and isinstance(condition, Comparison) and only_if_empty(condition, skip_when)):
+    if not (untouched and isinstance(condition, Comparison)):
+        raise Refused("skip-condition", "by what documents are skipped is not understood", node)
+    if not only_if_empty(machine.form.in_slots(condition), skip_when):
         raise Refused("skip-condition", "documents are skipped for another reason than being empty", node)
 
 

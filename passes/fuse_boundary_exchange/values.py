@@ -1,8 +1,9 @@
 """Integers and tensors of one document's shard, as the interpretation of a loop body knows them.
 
-A zigzag shard of a document is two chunks of ``h`` slots: its *slots* are 0 .. 2h - 1, the back chunk starts at h. A
-shard of one piece is one chunk. What holds for every ``h >= 1`` is proven with lengths and positions that are linear in
-h; a document without slots (h = 0) is followed beside it by plain numbers.
+A shard of a document is one chunk of slots, in one piece, or two, front and back, of a zigzag. Where ``k`` slots of a
+chunk go to a neighbour, chunks have ``h + k - 1`` slots: what holds for every ``h >= 1`` holds for all that have so
+many, and is proven with lengths and positions that are linear in h. A document without slots is followed beside it by
+plain numbers; others with shorter chunks are an error.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from passes.refused import Refused
 
 @dataclasses.dataclass(frozen=True)
 class Int(Counts):
-    """``index * i + start * s + half * h + const``: document number, start of its shard in the row, slots per chunk."""
+    """``index * i + start * s + half * h + const``: document number, start of its shard in the row, h as above."""
 
     index: int = 0
     start: int = 0
@@ -65,7 +66,35 @@ def total(parts: Iterable[Int]) -> Int:
     return functools.reduce(Int.plus, parts, Int())
 
 
-HALF, ONE, ZERO = Int(half=1), Int(const=1), Int()
+ONE, ZERO = Int(const=1), Int()
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Shards of ``chunks`` chunks, of which ``width`` slots go to a neighbour and chunks have so many at the least."""
+
+    chunks: int
+    width: int = 1
+
+    @property
+    def chunk(self) -> Int:
+        """Slots of a chunk."""
+        return Int(half=1, const=self.width - 1)
+
+    @property
+    def whole(self) -> Int:
+        """Slots of a document's shard."""
+        return self.chunk.times(self.chunks)
+
+    @property
+    def sent(self) -> Int:
+        """Slots of a message."""
+        return number(self.width)
+
+    def in_slots(self, asked: Comparison) -> Comparison:
+        """The same comparison of integers where h is the number of slots of a chunk."""
+        rest: Int = asked.difference
+        return Comparison(asked.op, rest.plus(number(rest.half * (self.width - 1)), -1))
 
 
 def always(asked: Comparison) -> bool:
@@ -126,9 +155,10 @@ UNKNOWN = Constant(0, "unknown")
 
 @dataclasses.dataclass(frozen=True)
 class Received:
-    """What the message with this number brought."""
+    """What the message with this number brought, from its slot ``at`` on."""
 
     message: tuple[int, int]
+    at: Int = ZERO
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +166,7 @@ class Pending:
     """Memory that a message has been asked for and not been waited for."""
 
     message: tuple[int, int]
+    at: Int = ZERO
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,10 +200,14 @@ def normal(runs: list[Run]) -> tuple[Run, ...]:
 
 
 def _follows(run: Run, what: What) -> bool:
-    if isinstance(run.what, Own) and isinstance(what, Own):
-        same = run.what.node is what.node and run.what.dim == what.dim
-        return same and run.what.at.plus(run.length) == what.at
+    if isinstance(run.what, (Own, Received, Pending)):
+        return _from(run.what, run.length) == what
     return isinstance(what, (Constant, Unset)) and run.what == what
+
+
+def _from(what: What, slots: Int) -> What:
+    """What begins so many slots further on."""
+    return dataclasses.replace(what, at=what.at.plus(slots)) if isinstance(what, (Own, Received, Pending)) else what
 
 
 def cut(runs: tuple[Run, ...], start: Int, stop: Int, node: fx.Node | None) -> list[Run]:
@@ -182,10 +217,7 @@ def cut(runs: tuple[Run, ...], start: Int, stop: Int, node: fx.Node | None) -> l
         end = at.plus(run.length)
         low, high = _larger(at, start, node), _smaller(end, stop, node)
         if high.at_least(low) and high != low:
-            what = run.what
-            if isinstance(what, Own):
-                what = dataclasses.replace(what, at=what.at.plus(low.plus(at, -1)))
-            out.append(Run(high.plus(low, -1), what))
+            out.append(Run(high.plus(low, -1), _from(run.what, low.plus(at, -1))))
         elif not low.at_least(high):
             raise unordered(node)
         at = end

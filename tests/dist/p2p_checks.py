@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 import packpass
 from packpass.engine.backend import Backend
-from tests.dist import loop_ranks, naive, p2p_functions, p2p_leave, p2p_parts, p2p_pieces, p2p_programs
+from tests.dist import loop_ranks, naive, p2p_functions, p2p_leave, p2p_parts, p2p_pieces, p2p_programs, p2p_wide
 from tests.dist.cp_programs import check, executed, group_of, whole_row
 from tests.ops import reference
 
@@ -297,3 +297,49 @@ def through_functions(cp: int, name: str, left: bool, inner: str) -> list[tuple[
         check(torch.equal(got, want) and torch.equal(grad, wanted), name, lengths)
         figures.append((forward, backward))
     return figures
+
+
+def wide(cp: int, name: str, inner: str) -> list[tuple[int, int]]:
+    """A program of `p2p_wide`: exchanges per call and messages left for 2, 1, 5 and 2 documents, or 4, of which none is
+    shorter than what is sent of it, values and gradients as eager's; and an error for a shorter one."""
+    torch._dynamo.reset()
+    group, recorder = group_of(cp), Recorder()
+    zigzag, grad = name in p2p_wide.ZIGZAGS, name in p2p_wide.GRADIENTS
+    program = (p2p_wide.WIDE | p2p_wide.GRADIENTS | p2p_wide.ZIGZAGS)[name]
+    compiled = torch.compile(program, backend=recorder, options={"packpass.inner_backend": inner})
+    figures = []
+    empty = [5, 0, 4, 0] if name in p2p_wide.WITH_EMPTY else [5, 4]
+    for seed, lengths in enumerate(([3, 5], [4], [3, 6, 3, 4, 7], empty)):
+        cu = torch.tensor([0, *((1 + zigzag) * cp * n for n in lengths)]).cumsum(0)
+        whole = whole_row((int(cu[-1]), 3), torch.float64, seed)
+        x = naive.shard(whole, cu.tolist(), cp, dist.get_rank(group), zigzag=zigzag).requires_grad_(grad)
+        want = program(x, cu, group)
+        got, exchanges = executed(group, lambda: compiled(x, cu, group))  # noqa: B023
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+        if grad:
+            weights = torch.randn(want.shape, generator=torch.Generator().manual_seed(seed), dtype=want.dtype)
+            grads = [torch.autograd.grad((out * weights).sum(), x) for out in (got, want)]
+            torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-12)
+        figures.append((exchanges, recorder.count("p2p_")))
+    if name != "one_slot":  # there is none without it
+        cu = torch.tensor([0, 4, 5]) * (cp * (1 + zigzag))
+        try:
+            compiled(torch.ones(int(cu[-1]) // cp, 3, dtype=torch.float64), cu, group)
+        except RuntimeError as error:
+            check("go to a neighbouring rank" in str(error), name, error)
+        else:
+            raise AssertionError(f"{name}: no error for a document that is shorter than what is sent of it")
+    return figures
+
+
+def wide_left(cp: int, name: str) -> None:
+    """A program of `p2p_wide.LEFT` gives what eager gives, and its messages stay on every rank."""
+    torch._dynamo.reset()
+    group, program = group_of(cp), p2p_wide.LEFT[name]
+    for seed, lengths in enumerate(([3, 5], [4, 3, 6])):
+        cu = torch.tensor([0, *(cp * n for n in lengths)]).cumsum(0)
+        whole = whole_row((int(cu[-1]), 3), torch.float64, seed)
+        x = naive.shard(whole, cu.tolist(), cp, dist.get_rank(group), zigzag=False)
+        report = packpass.explain(program, options=OPTIONS)(x, cu, group)
+        check(torch.equal(report.result, program(x, cu, group)), name)
+        check(not any(r.rule == "fuse_boundary_exchange" for r in report.rewrites), name, report.rewrites)

@@ -112,20 +112,10 @@ def nothing(grad: Tensor, group: Any) -> Tensor:
     return torch.zeros_like(grad)
 
 
-def used_alone(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    outs = []
-    for part in shards(cu, group):
-        document = x[part]
-        before = FromBefore(document[-1:], group)
-        outs.append(torch.cat([before, document[:-1]]) + before)
-    return torch.cat(outs)
-
-
 LEFT: dict[str, Callable[..., Tensor]] = {
     "halo doubled": _shifted(function_of(from_before, doubled)),
     "halo without gradient": _shifted(function_of(from_before, nothing)),
     "halo the same way": _shifted(function_of(from_before, from_before)),
     "halo of the other end": _shifted(FromBefore, first=True),
     "halo beside detached": _shifted(FromBefore, detached=True),
-    "halo used alone": used_alone,
 }

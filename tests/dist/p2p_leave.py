@@ -81,28 +81,6 @@ def twice(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return out
 
 
-def by_two(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """By two: short chunks do not have what it sends."""
-    out = x.clone()
-    rank, cp, before, behind = neighbours(group)
-    for i in range(len(cu) - 1):
-        s, e = _shards(cu, i, cp)
-        a, b = x[..., s:e].chunk(2, -1)
-        first_a, first_b = a[..., :2].clone(), b[..., :2].clone()
-        end_a, end_b = torch.empty_like(first_b), torch.zeros_like(first_a)
-        works = []
-        if rank:
-            works += [dist.isend(first_a, before, group), dist.irecv(end_b, before, group)]
-        if rank < cp - 1:
-            works += [dist.irecv(end_a, behind, group), dist.isend(first_b, behind, group)]
-        else:
-            end_a = first_b
-        for work in works:
-            work.wait()
-        out[..., s:e] = torch.cat([a[..., 2:], end_a, b[..., 2:], end_b], -1)
-    return out
-
-
 def early(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """Writes (the same value) to what is on its way."""
     out = x.clone()
@@ -339,7 +317,6 @@ LEAVE: dict[str, tuple[Callable[..., Tensor], str]] = {
     "changed": (changed, "no-rule"),
     "tagged": (tagged, "message-order"),
     "twice": (twice, "not-a-roll"),
-    "by two": (by_two, "not-a-roll"),
     "early": (early, "message-wait"),
     "crossed": (crossed, "message-order"),
     "unstacked crosswise": (unstacked_crosswise, "message-order"),

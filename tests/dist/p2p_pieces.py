@@ -287,21 +287,6 @@ def kept_end(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
     return [torch.cat(outs)]
 
 
-def two_slots(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
-    rank, cp, before, behind = neighbours(group)
-    outs = []
-    for part in shards(cu, group):
-        document = x[part]
-        end = torch.zeros_like(document[:2])
-        works: list[Any] = []
-        works += [dist.isend(document[:2].contiguous(), before, group)] if rank else []
-        works += [dist.irecv(end, behind, group)] if rank < cp - 1 else []
-        for work in works:
-            work.wait()
-        outs.append(torch.cat([document[2:], end]))
-    return [torch.cat(outs)]
-
-
 def one_slot_at_the_end(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
     """A document without slots has one on the last rank: nothing is sent of it, and nobody waits for anything."""
     rank, cp, before, behind = neighbours(group)
@@ -320,6 +305,6 @@ def one_slot_at_the_end(x: Tensor, cu: Tensor, group: Any) -> list[Tensor]:
 
 LEFT: dict[str, Callable[..., list[Tensor]]] = {
     program.__name__: program
-    for program in (other_end, wraps, wraps_parts_of_a_split, kept_end, two_slots, one_slot_at_the_end)
+    for program in (other_end, wraps, wraps_parts_of_a_split, kept_end, one_slot_at_the_end)
 }
 """Programs that eager runs, and that are rolls on some of the ranks: none is rewritten on any."""

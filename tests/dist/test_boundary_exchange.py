@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.dist import p2p_checks, p2p_functions, p2p_leave, p2p_parts, p2p_pieces, p2p_programs
+from tests.dist import p2p_checks, p2p_functions, p2p_leave, p2p_parts, p2p_pieces, p2p_programs, p2p_wide
 from tests.dist.ranks import Ranks
 
 pytestmark = pytest.mark.dist
@@ -82,6 +82,26 @@ def test_functions_around_messages(ranks: Ranks, name: str, cp: int) -> None:
 def test_functions_with_chunks_stay_as_they_are_written(ranks: Ranks, name: str) -> None:
     for figures in ranks.call(p2p_checks.through_functions, 2, name, False, "eager", timeout_s=120):
         assert figures != [(1, 1)] * 3
+
+
+@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [*p2p_wide.WIDE, *p2p_wide.ZIGZAGS])
+def test_messages_of_more_slots_than_one(ranks: Ranks, name: str, cp: int) -> None:
+    """Of convolutions over shards, and rolls by several slots."""
+    for figures in ranks.call(p2p_checks.wide, cp, name, "eager", timeout_s=150):
+        assert figures == [(1, 0)] * 4
+
+
+@pytest.mark.parametrize("name", p2p_wide.GRADIENTS)
+def test_gradients_of_more_slots_than_one(ranks: Ranks, name: str) -> None:
+    for figures in ranks.call(p2p_checks.wide, 2, name, "aot_eager", timeout_s=150):
+        assert figures == [(1, 0)] * 4
+
+
+@pytest.mark.parametrize("name", p2p_wide.LEFT)
+def test_other_slots_than_those_at_the_end(ranks: Ranks, name: str) -> None:
+    """What only some of the ranks can see is left by all of them."""
+    ranks.call(p2p_checks.wide_left, 2, name, timeout_s=150)
 
 
 @pytest.mark.parametrize("name", p2p_functions.LEFT)

@@ -3,6 +3,7 @@ ranks, is in tests/dist/test_boundary_exchange.py; here a fake process group pla
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import packpass
 from packpass.semantics.integers import Comparison
 from passes.fuse_boundary_exchange.values import (
-    HALF,
     ONE,
     ZERO,
     Constant,
@@ -29,11 +29,11 @@ from passes.fuse_boundary_exchange.values import (
     only_if_empty,
 )
 from passes.refused import Refused
-from tests.dist import p2p_leave, p2p_programs
+from tests.dist import p2p_leave, p2p_programs, p2p_wide
 from tests.dist.p2p_checks import Recorder
 from tests.stock import codes
 
-WHOLE = Int(half=2)
+HALF, WHOLE = Int(half=1), Int(half=2)
 
 ROLL = torch.ops.packpass.cp_packed_roll.default
 
@@ -91,6 +91,39 @@ def test_every_rank_makes_the_same_call(name: str, rank: int) -> None:
     # What comes in at the ends of documents is seen by rank 0 alone.
     ends = [[fill or 0], [fill is None]] if rank == 0 else [[0], [False]]
     assert list(roll.args[10:]) == [*ends, True]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("name", [*p2p_wide.WIDE, *p2p_wide.GRADIENTS, *p2p_wide.ZIGZAGS])
+def test_messages_of_more_slots_than_one(name: str, rank: int) -> None:
+    """Every rank makes the same call, whatever its place, and no message is left."""
+    calls = {
+        "both_sides": ([0, 1], [-2, 2]), "by_hand": ([0, 1], [1, 2]), "convolution": ([0], [3]), "one_slot": ([0], [1]),
+        "two_rows": ([0, 1], [2, 2]), "rolled_by_two": ([0], [-2]), "zigzag_by_two": ([0], [-2]),
+        "with_gradient": ([0, 1], [1, 2]), "used_alone_as_well": ([0, 1], [2, 2]),
+    }  # fmt: skip
+    recorder, group = Recorder(), join(3, rank)
+    program = (p2p_wide.WIDE | p2p_wide.GRADIENTS | p2p_wide.ZIGZAGS)[name]
+    x = torch.randn(12, 3, requires_grad=name in p2p_wide.GRADIENTS)
+    with contextlib.suppress(RuntimeError):  # the fake group cannot run a call in which ranks send unlike numbers
+        torch.compile(program, backend=recorder, fullgraph=True, options={"packpass.inner_backend": "eager"})(
+            x, torch.tensor([0, 12, 36]), group
+        )
+    (gm,) = recorder.graphs
+    assert not any("p2p" in str(node.target) or "loop" in str(node.target) for node in gm.graph.nodes)
+    (roll,) = (node for node in gm.graph.nodes if node.target is ROLL)
+    fields, shifts = calls.get(name, ([0], [2]))
+    assert (sorted(roll.args[2]), sorted(roll.args[3])) == (fields, shifts)
+    assert roll.args[9] == rank
+
+
+@pytest.mark.parametrize("name", p2p_wide.LEFT)
+def test_other_slots_than_those_at_the_end(name: str) -> None:
+    """A rank that sends and receives."""
+    group, (x, cu) = join(3, 1), (torch.randn(12, 3), torch.tensor([0, 12, 36]))
+    report = packpass.explain(p2p_wide.LEFT[name], options={"packpass.inner_backend": "eager"})(x, cu, group)
+    assert report.refusals
+    assert not any(r.rule == "fuse_boundary_exchange" for r in report.rewrites)
 
 
 def test_a_group_beside_the_one_that_sends() -> None:
