@@ -207,6 +207,7 @@ def probed() -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.slow
 def test_the_probe_itself() -> None:
     fits = probed()["fits"]
     assert {name: state for name, (state, _) in fits["states"].items()} == dict.fromkeys(GROUPS, "on")

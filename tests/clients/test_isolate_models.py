@@ -149,6 +149,7 @@ def test_loops_over_tokens(name: str) -> None:
     assert counters["packpass"]["rewrite:isolate"]
 
 
+@pytest.mark.slow
 def test_a_row_that_is_a_multiple_of_the_chunk_pads_documents_to_multiples() -> None:
     """Code that was traced for such a row has no padding of its own."""
     model = model_of("mamba2", **MODELS["mamba2"])

@@ -32,6 +32,7 @@ def probed(mode: str, *names: str) -> dict[str, Any]:
 FEW = ("device_bounds", "iterates_boundaries")
 
 
+@pytest.mark.slow
 def test_the_probe_sees_something() -> None:
     plain = probed("plain", *FEW)
     assert plain["device_bounds"]["graphs"] == [], "stock Dynamo runs the naive loop eagerly"

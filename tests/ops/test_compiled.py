@@ -320,6 +320,7 @@ def test_one_graph_is_right_for_rows_of_every_length(shift: int) -> None:
             assert torch.equal(got, packed_roll(x, cu, shift, -1, 0)), (total, first, stop)
 
 
+@pytest.mark.slow
 def test_rolls_of_a_dynamic_row_share_what_is_costly_to_compile() -> None:
     """Where a row is patched is computed once, not once per roll; what is patched is a line per roll, not a loop whose
     lanes a C++ compiler unrolls. Twelve rolls took 17 seconds to compile when neither was so."""

@@ -63,6 +63,7 @@ def test_dynamic_shapes_need_one_graph(model_class: type[models.Model], compiles
     assert compiles == ["packed"]
 
 
+@pytest.mark.slow
 def test_dynamic_shapes_through_inductor(compiles: list[str]) -> None:  # noqa: F811
     """Dynamo then passes Python floats (an epsilon) in tensors."""
     model = programs.LastByLength()

@@ -81,6 +81,7 @@ def test_poisoned_padding() -> None:
     torch.testing.assert_close(*grads)
 
 
+@pytest.mark.slow
 def test_backward_through_inductor() -> None:
     def f(x: Tensor, cu: Tensor) -> Tensor:
         return padded(x * 2, cu, 9) + 1

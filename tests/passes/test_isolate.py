@@ -88,6 +88,7 @@ def test_code_for_multiples_gets_multiples() -> None:
     assert counters["stats"]["unique_graphs"] <= 2
 
 
+@pytest.mark.slow
 def test_documents_of_more_chunks_than_the_loop_was_traced_for() -> None:
     compiled = compiled_with(programs.loop_over_chunks)
     for bounds in ((0, 7, 16), (0, 3, 32), (0, 20, 31), (0, 17, 50), (0, 40, 64)):
@@ -112,6 +113,7 @@ def test_boundaries_by_their_name_that_fit_no_row_are_one_document() -> None:
     torch.testing.assert_close(compiled(x, weight, torch.tensor([0, 5, 99])), programs.dense(x, weight))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_parts_are_compiled_once(inner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
@@ -124,6 +126,7 @@ def test_parts_are_compiled_once(inner: str, monkeypatch: pytest.MonkeyPatch) ->
     assert len(seen) <= 2
 
 
+@pytest.mark.slow
 def test_a_graph_that_needs_no_plan_goes_to_inductor_as_it_is() -> None:
     def program(x: Tensor, weight: Tensor) -> Tensor:
         h = programs.causal_attention(programs.depthwise(x, weight), weight)
@@ -211,6 +214,7 @@ class Block(nn.Module):
         return self.norms[2](x + 0.5 * self.second(x))
 
 
+@pytest.mark.slow
 def test_a_conformer_block() -> None:
     torch.manual_seed(0)
     block = Block()

@@ -78,6 +78,7 @@ def test_ranks_agree_on_the_number_of_rounds(pair: Started) -> None:
     assert len(one["one"]) >= 1  # how many depends on what else the machine does
 
 
+@pytest.mark.slow
 def test_a_slow_way_is_not_run_again(pair: Started) -> None:
     one, other = pair.call(cp_steps.unequal, 0.2, timeout_s=60)
     assert len(one["one"]) == len(other["one"]) == 1

@@ -23,6 +23,8 @@ from packpass.engine import versions
 from packpass.engine.versions import torch_support
 from packpass.reports.report import Report
 
+pytestmark = pytest.mark.xdist_group("doctor")  # one process makes the whole diagnosis, for all of them
+
 LOOPS = [c.name for c in CANARIES if "symbolic-loops" in (*c.proves, *c.needs)]
 
 

@@ -25,6 +25,7 @@ def test_ddp_as_it_is(trainer_ranks: Ranks, lengths: Any, graphs: int) -> None:
         assert seen.pieces >= 3 * graphs  # the optimizer did split
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimize", [pytest.param(False, marks=pytest.mark.slow), "python_reducer"])
 def test_ddp_with_another_setting(trainer_ranks: Ranks, optimize: Any) -> None:
     for seen in trainer_ranks.call(programs.ddp, optimize, timeout_s=TIMEOUT_S):
