@@ -174,6 +174,8 @@ def _match(runs: tuple[Run, ...], group: Group, shift: int, form: Form, node: fx
             fill = run.what
         elif slot.own is None or run.what != Own(row, dim, slot.own):
             raise Refused("not-a-roll", "the slot at the end of the document is not the one that follows", node)
+    if fill is None and few.const > 1:
+        raise Refused("not-a-roll", "a roll around the document by several slots", node)
     return Matched(Field(row, dim, shift, fill), received)
 
 

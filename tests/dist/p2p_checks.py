@@ -335,7 +335,7 @@ def wide(cp: int, name: str, inner: str) -> list[tuple[int, int]]:
 def wide_left(cp: int, name: str) -> None:
     """A program of `p2p_wide.LEFT` gives what eager gives, and its messages stay on every rank."""
     torch._dynamo.reset()
-    group, program = group_of(cp), p2p_wide.LEFT[name]
+    group, program = group_of(cp), (p2p_wide.LEFT | p2p_wide.DIFFER)[name]
     for seed, lengths in enumerate(([3, 5], [4, 3, 6])):
         cu = torch.tensor([0, *(cp * n for n in lengths)]).cumsum(0)
         whole = whole_row((int(cu[-1]), 3), torch.float64, seed)

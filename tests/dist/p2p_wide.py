@@ -140,6 +140,22 @@ def rolled_by_two(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat([torch.cat([x[part][2:], behind(x[part], group, 2, -100)]) for part in shards(cu, group)])
 
 
+def depths(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """A roll by one, and one by two of what that gives, each with a fill of its own."""
+    outs, laid = [], []
+    for part in shards(cu, group):
+        outs.append(torch.cat([x[part][1:], behind(x[part], group, 1, 3)]))
+    row = torch.cat(outs)
+    for part in shards(cu, group):
+        laid.append(torch.cat([row[part][2:], behind(row[part], group, 2, 5)]))
+    return torch.cat(laid) * 2 + row
+
+
+def of_more_than_it_needs(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Of two slots that come, the nearer one is used."""
+    return torch.cat([torch.cat([before(x[part], group, 2, 4)[1:], x[part][:-1]]) for part in shards(cu, group)])
+
+
 FromBefore = function_of(lambda x, group: before(x, group, 2), lambda g, group: behind(g.contiguous(), group, 2))
 
 
@@ -170,7 +186,7 @@ WIDE: dict[str, Program] = {
     program.__name__: program
     for program in (
         convolution, both_sides, by_hand, of_computed, padded_on_the_first, one_slot, two_rows, given_sizes,
-        rolled_by_two,
+        rolled_by_two, depths, of_more_than_it_needs,
     )
 }  # fmt: skip
 GRADIENTS: dict[str, Program] = {
@@ -199,7 +215,7 @@ def zigzag_by_two(x: Tensor, cu: Tensor, group: Any) -> Tensor:
 
 
 ZIGZAGS: dict[str, Program] = {"zigzag_by_two": zigzag_by_two}
-WITH_EMPTY = ("by_hand", "rolled_by_two", "zigzag_by_two", "with_gradient")
+WITH_EMPTY = ("by_hand", "rolled_by_two", "zigzag_by_two", "with_gradient", "depths", "of_more_than_it_needs")
 """Those that eager runs for documents without slots, too: a convolution raises."""
 
 
@@ -254,6 +270,10 @@ def written_over(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return row
 
 
+def the_farther_one(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    return torch.cat([torch.cat([before(x[part], group, 2, 4)[:1], x[part][:-1]]) for part in shards(cu, group)])
+
+
 LEFT: dict[str, Program] = {
     "others than the last": _of_sent(lambda document: document[-3:-1]),
     "the first": _of_sent(lambda document: document[:2]),
@@ -264,3 +284,5 @@ LEFT: dict[str, Program] = {
     "of the document before": of_the_document_before,
     "written over": written_over,
 }
+DIFFER: dict[str, Program] = {"the farther one": the_farther_one}
+"""What the first rank takes for a roll by one, and others for the slots beside it."""

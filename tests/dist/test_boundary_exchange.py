@@ -98,7 +98,7 @@ def test_gradients_of_more_slots_than_one(ranks: Ranks, name: str) -> None:
         assert figures == [(1, 0)] * 4
 
 
-@pytest.mark.parametrize("name", p2p_wide.LEFT)
+@pytest.mark.parametrize("name", [*p2p_wide.LEFT, *p2p_wide.DIFFER])
 def test_other_slots_than_those_at_the_end(ranks: Ranks, name: str) -> None:
     """What only some of the ranks can see is left by all of them."""
     ranks.call(p2p_checks.wide_left, 2, name, timeout_s=150)

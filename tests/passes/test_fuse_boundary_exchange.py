@@ -101,6 +101,7 @@ def test_messages_of_more_slots_than_one(name: str, rank: int) -> None:
         "both_sides": ([0, 1], [-2, 2]), "by_hand": ([0, 1], [1, 2]), "convolution": ([0], [3]), "one_slot": ([0], [1]),
         "two_rows": ([0, 1], [2, 2]), "rolled_by_two": ([0], [-2]), "zigzag_by_two": ([0], [-2]),
         "with_gradient": ([0, 1], [1, 2]), "used_alone_as_well": ([0, 1], [2, 2]),
+        "depths": ([0, 0], [-3, -1]), "of_more_than_it_needs": ([0], [1]),
     }  # fmt: skip
     recorder, group = Recorder(), join(3, rank)
     program = (p2p_wide.WIDE | p2p_wide.GRADIENTS | p2p_wide.ZIGZAGS)[name]
