@@ -39,7 +39,7 @@ def test_every_case_of_the_issue_is_there() -> None:
         "compile_time",
         "megatron",
         "real_text",
-        "no_match",
+        "mtp",
     ]
 
 
