@@ -161,10 +161,23 @@ def _run_split(gm: fx.GraphModule, number: int, groups: Sequence[str], context: 
 
 def _computed_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
     """What is sent is computed from the document: for the whole row, in front."""
+    # A new dimension is that of a slot, which a message may need, or of a document, which is computed then.
+    for moves in (operations(), operations() - {"unsqueeze", "squeeze"}):
+        graph = copy_of(gm.graph)
+        if found := _computed(gm, number, groups, context, moves):
+            return found
+        gm.graph = graph
+    return []
+
+
+def _computed(
+    gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext, moves: frozenset[str]
+) -> _Found:
+    """The same; ``moves`` are the operations that are not moved in front."""
     loop = numbered(gm.graph, number)
     # Some ranks only receive, where shards are of one piece.
     ways = (is_sent, exchanges_in(loop))
-    found = next((found for way in ways if (found := prefixes(loop, way, operations()))), [])
+    found = next((found for way in ways if (found := prefixes(loop, way, moves))), [])
     if not found:
         return []
     before = split(gm.graph, loop, found)

@@ -140,6 +140,21 @@ def rolled_by_two(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat([torch.cat([x[part][2:], behind(x[part], group, 2, -100)]) for part in shards(cu, group)])
 
 
+def of_a_module(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """[1, F, slots], as modules of convolutions take them."""
+    rank, cp, previous, following = neighbours(group)
+    weight, outs = torch.linspace(-1, 1, x.shape[1] * 3, dtype=x.dtype).view(-1, 1, 3), []
+    for part in shards(cu, group):
+        document = x[part].t().unsqueeze(0)
+        got = torch.zeros(1, x.shape[1], 2, dtype=x.dtype)
+        works = [dist.irecv(got, previous, group)] if rank else []
+        works += [dist.isend(document[..., -2:].contiguous(), following, group)] if rank < cp - 1 else []
+        for work in works:
+            work.wait()
+        outs.append(F.silu(F.conv1d(torch.cat([got, document], -1), weight, groups=x.shape[1])).squeeze(0).t())
+    return torch.cat(outs)
+
+
 def depths(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """A roll by one, and one by two of what that gives, each with a fill of its own."""
     outs, laid = [], []
@@ -186,7 +201,7 @@ WIDE: dict[str, Program] = {
     program.__name__: program
     for program in (
         convolution, both_sides, by_hand, of_computed, padded_on_the_first, one_slot, two_rows, given_sizes,
-        rolled_by_two, depths, of_more_than_it_needs,
+        rolled_by_two, of_a_module, depths, of_more_than_it_needs,
     )
 }  # fmt: skip
 GRADIENTS: dict[str, Program] = {
