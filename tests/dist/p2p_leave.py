@@ -213,12 +213,12 @@ def not_all(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return out
 
 
-def _each(x: Tensor, cu: Tensor, group: Any, document: Callable[[int], object], ends: Tensor | None = None) -> Tensor:
-    """A roll by one that also does something else for every document; ``ends`` are boundaries of shards."""
+def _each(x: Tensor, cu: Tensor, group: Any, document: Callable[[int], object]) -> Tensor:
+    """A roll by one that also does something else for every document."""
     out = x.clone()
     rank, cp, before, behind = neighbours(group)
     for i in range(len(cu) - 1):
-        s, e = _shards(cu, i, cp) if ends is None else (ends[i], ends[i + 1])
+        s, e = _shards(cu, i, cp)
         a, b = x[..., s:e].chunk(2, -1)
         first_a, first_b = a[..., :1].clone(), b[..., :1].clone()
         end_a, end_b = torch.empty_like(first_b), torch.zeros_like(first_a)
@@ -248,11 +248,20 @@ def erased(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return _each(x, cu, group, lambda i: cu[i].fill_(-1)) + cu.sum()
 
 
+def _between(x: Tensor, ends: Tensor, group: Any) -> Tensor:
+    """A function of its own: ranks remember of `_each` that torch runs it eagerly where it does what it does there."""
+    out = x.clone()
+    for i in range(len(ends) - 1):
+        s, e = ends[i], ends[i + 1]
+        out[..., s:e] = roll(x[..., s:e], group)
+    return out
+
+
 def rounded(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """Boundaries of shards that are changed after they were computed from those of the row."""
     ends = cu // group.size()
     ends[:-1] = ends[1:].clone()
-    return _each(x, cu, group, lambda i: None, ends)
+    return _between(x, ends, group)
 
 
 def changed_in_place(x: Tensor, cu: Tensor, group: Any) -> Tensor:
