@@ -270,7 +270,8 @@ def put_rolls(graph: fx.Graph, loop: LoopFound, found: Halos) -> None:
     begin, size = loop.iterations[0][0], found.group.size
     local = found.cu if found.sharded else divided_by(graph, found.cu, size, begin)
     skips = [_skip_before(body, set(known)) for (_, body, _), known in zip(loop.iterations, found.known, strict=True)]
-    if not any(skips):
+    several = found.form.width > 1  # a document that has slots has one
+    if several and not any(skips):
         _check_lengths(Builder(graph, begin, found.fields[0].node), local, found.form.width)
     rolled = [_roll(Builder(graph, begin, field.node), field, found) for field in found.fields]
     for (start, body, _), held, skip in zip(loop.iterations, found.held, skips, strict=True):
@@ -278,7 +279,7 @@ def put_rolls(graph: fx.Graph, loop: LoopFound, found: Halos) -> None:
         for field, row, nodes in zip(found.fields, rolled, held, strict=True):
             build = Builder(graph, at, field.node)
             document = build.call(markers.SEGMENT, row, local, start, field.dim % example(row).dim())
-            if skip is not None:
+            if several and skip is not None:
                 _check_length(build, document, field, start)
             for node in nodes:
                 node.replace_all_uses_with(_instead(build, document, field, node, found.padded.get(node)))
