@@ -110,12 +110,13 @@ def test_a_program_has_its_time_and_no_more() -> None:
         raise AssertionError("the alarm did not ring")
 
     lines = io.StringIO()
-    programs.run({"loops/endless": endless, "loops/quick": quick}, lines, 1)
+    programs.run({"loops/endless": endless, "loops/quick": quick, "loops/again": endless}, lines, 1)
     promised, found = read(lines.getvalue().splitlines())
-    assert promised == ["loops/endless", "loops/quick"]
+    assert promised == ["loops/endless", "loops/quick", "loops/again"]
     assert [(v.name, v.outcome, v.detail) for v in found] == [
-        ("endless", "raised", "stopped after 1 s"),
+        ("endless", "raised", "stopped after 3 s"),
         ("quick", "right", ""),
+        ("again", "raised", "stopped after 1 s"),
     ]
 
 
