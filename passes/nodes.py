@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -12,6 +12,8 @@ from packpass.semantics import example
 from packpass.semantics.build import Builder
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.memory import share_memory
+
+Made = TypeVar("Made")
 
 SNAPSHOT = torch.ops.packpass.snapshot.default
 KNOWN = frozenset({"aten", "prims", "prim", "inductor_prims", "packpass"})
@@ -34,6 +36,15 @@ def copy_of(graph: fx.Graph) -> fx.Graph:
         if node.op == "placeholder":
             vars(made[node]).update({k: v for k, v in vars(node).items() if k not in vars(made[node])})
     return copy
+
+
+def or_as_it_was(gm: fx.GraphModule, attempt: Callable[[], list[Made]]) -> list[Made]:
+    """What ``attempt`` makes of a graph; nothing, and the graph as it was, where it makes nothing."""
+    graph = copy_of(gm.graph)
+    made = attempt()
+    if not made:
+        gm.graph = graph
+    return made
 
 
 def needed_for(nodes: Iterable[fx.Node], among: Container[fx.Node] | None = None) -> set[fx.Node]:

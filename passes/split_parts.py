@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import fx
@@ -28,10 +28,8 @@ from passes.building import Builder
 from passes.document_loops.boundaries import check_split, lengths_of, summed, unchanged
 from passes.document_loops.run import numbered
 from passes.loops import LoopFound
-from passes.nodes import copy_of, put_instead
+from passes.nodes import Made, or_as_it_was, put_instead
 from passes.refused import Refused
-
-Made = TypeVar("Made")
 
 
 def parts_of(loop: LoopFound) -> list[fx.Node]:
@@ -44,11 +42,7 @@ def in_their_place(gm: fx.GraphModule, number: int, attempt: Callable[[], list[M
     nothing, and the graph as it was, where it has no such parts, or that does not help."""
     if not parts_of(numbered(gm.graph, number)):
         return []
-    graph = copy_of(gm.graph)
-    made = attempt() if cut_by_boundaries(gm.graph, numbered(gm.graph, number)) else []
-    if not made:
-        gm.graph = graph
-    return made
+    return or_as_it_was(gm, lambda: attempt() if cut_by_boundaries(gm.graph, numbered(gm.graph, number)) else [])
 
 
 def cut_by_boundaries(graph: fx.Graph, loop: LoopFound) -> bool:

@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     # Who asks for cases by name, or for more than the report measures, waits for them.
     asked = bool(arguments.case) or arguments.full
-    limit = arguments.limit if arguments.limit is not None else float("inf") if asked else LIMITS[arguments.device]
+    usual = float("inf") if asked else LIMITS[arguments.device]
+    limit = usual if arguments.limit is None else arguments.limit
     ctx = Context(arguments.device, arguments.quick, arguments.full)
     chosen = [known[name] for name in arguments.case or known if arguments.case or not known[name].on_request]
     return _measure([entry for entry in chosen if arguments.device in entry.devices], ctx, out, limit)

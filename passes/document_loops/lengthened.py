@@ -82,13 +82,18 @@ def _prefix(loop: LoopFound, which: int) -> Prefix | None:
         return None  # of another document
     if any(storage(n) in loop.written for n in read if isinstance(example(n), torch.Tensor)):
         return None
-    if not all(not written_inputs(n) and (n.target in _CUTS or effects_of(n).repeatable) for n in needed):
+    if not all(map(_has_no_effect, needed)):
         return None
     nodes = tuple(node for node in body if node in needed)
     return Prefix(tuple(sorted(results)), nodes, tuple(listed))
 
 
 _CUTS = (*CUTS, markers.PIECES)
+
+
+def _has_no_effect(node: fx.Node) -> bool:
+    """May it be computed elsewhere, or not at all?"""
+    return not written_inputs(node) and (node.target in _CUTS or effects_of(node).repeatable)
 
 
 def _understood(loop: LoopFound, which: int) -> dict[fx.Node, Any]:
@@ -131,6 +136,5 @@ def _count_on(graph: fx.Graph, prefix: Prefix, body: tuple[fx.Node, ...]) -> Non
         for user in users:
             user.replace_input_with(node, counted)
     for node in reversed(body):
-        cut = node.target in _CUTS or effects_of(node).repeatable
-        if node not in moved and not node.users and cut and not node.is_impure() and not written_inputs(node):
+        if node not in moved and not node.users and not node.is_impure() and _has_no_effect(node):
             graph.erase_node(node)

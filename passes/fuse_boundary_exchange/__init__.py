@@ -35,6 +35,7 @@ documents before it sends them, on rolled ones, or on what it has received besid
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -54,18 +55,17 @@ from passes.context import PassContext
 from passes.document_loops.aliasing import used_beside_written
 from passes.document_loops.fission import divide_before, divided_by, prefixes, split
 from passes.document_loops.integers import Boundaries
+from passes.document_loops.op_names import name_of
 from passes.document_loops.rewrite import Made, rewrite
 from passes.document_loops.run import NAME as VECTORIZE
 from passes.document_loops.run import numbered, run_loop, run_loops
 from passes.fuse_boundary_exchange.apart import rolled
-from passes.fuse_boundary_exchange.beside import halos, put_rolls
-from passes.fuse_boundary_exchange.canonical import Field, Group
+from passes.fuse_boundary_exchange.beside import Halos, halos, put_rolls
 from passes.fuse_boundary_exchange.decide import SHARED, Decided, decide, groups_seen, has_messages
 from passes.fuse_boundary_exchange.functions import exchanges_in, is_sent
 from passes.fuse_boundary_exchange.machine import RULES
-from passes.fuse_boundary_exchange.values import Form
-from passes.loops import LoopFound, find
-from passes.nodes import copy_of
+from passes.loops import find
+from passes.nodes import copy_of, or_as_it_was
 from passes.prune import prune
 from passes.refused import Refused
 from passes.split_parts import in_their_place
@@ -123,10 +123,14 @@ def _run_one(gm: fx.GraphModule, number: int, groups: Sequence[str], context: Pa
         if line and line != location:
             reason += f" (at {line})"
         return [Refusal(NAME, refused.code, reason, location)]
-    rolls, said = _facts(decided.group, decided.form, decided.fields, decided.sharded)
-    facts = {"source": "loop", "boundaries": decided.cu.name, **made.facts, "group_size": decided.group.size}
-    claims = dataclasses.replace(made.claims, agreement=(said,), boundary_source="loop")
-    return [_Made(location, {**facts, "fields": rolls, "agreement": said}, claims)]
+    return [_made(decided, location, made.facts, made.claims)]
+
+
+def _made(found: Decided | Halos, location: str, facts: dict[str, Any], claims: Claims) -> _Made:
+    rolls, said = _facts(found)
+    about = {"source": "loop", "boundaries": found.cu.name, **facts, "group_size": found.group.size}
+    claims = dataclasses.replace(claims, agreement=(said,), boundary_source="loop")
+    return _Made(location, {**about, "fields": rolls, "agreement": said}, claims)
 
 
 def _run_whole_or_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
@@ -162,11 +166,11 @@ def _run_split(gm: fx.GraphModule, number: int, groups: Sequence[str], context: 
 def _computed_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
     """What is sent is computed from the document: for the whole row, in front."""
     # A new dimension is that of a slot, which a message may need, or of a document, which is computed then.
-    for moves in (operations(), operations() - {"unsqueeze", "squeeze"}):
-        graph = copy_of(gm.graph)
-        if found := _computed(gm, number, groups, context, moves):
+    given = {"unsqueeze", "squeeze"} & {name_of(node) for node in numbered(gm.graph, number).nodes}
+    for moves in (operations(), operations() - given) if given else (operations(),):
+        found = or_as_it_was(gm, functools.partial(_computed, gm, number, groups, context, moves))
+        if found:
             return found
-        gm.graph = graph
     return []
 
 
@@ -199,8 +203,7 @@ def _rolled_before(gm: fx.GraphModule, number: int, groups: Sequence[str], conte
     made = _run_one(gm, before, groups, inner)
     if isinstance(made[-1], Refusal):
         return []
-    divide_before(gm.graph, {}, numbered(gm.graph, number).nodes)
-    _cut_alike(numbered(gm.graph, number))
+    _cut_alike(gm.graph, number)
     return _messages_of(gm, number, groups, inner, made)
 
 
@@ -214,21 +217,18 @@ def _received_before(gm: fx.GraphModule, number: int, groups: Sequence[str], con
         put_rolls(gm.graph, loop, found)
     except Refused:
         return []
-    divide_before(gm.graph, {}, numbered(gm.graph, number).nodes)
-    _cut_alike(numbered(gm.graph, number))
-    rolls, said = _facts(found.group, found.form, found.fields, found.sharded)
-    facts = {"source": "loop", "boundaries": found.cu.name, "group_size": found.group.size}
-    claims = Claims(captured_loop=True, agreement=(said,), boundary_source="loop")
+    _cut_alike(gm.graph, number)
     location = context.locations.get(number, "<unknown>")
-    made = _Made(location, {**facts, "fields": rolls, "agreement": said}, claims)
+    made = _made(found, location, {}, Claims(captured_loop=True))
     return _messages_of(gm, number, groups, context, [made])
 
 
-def _cut_alike(loop: LoopFound) -> None:
+def _cut_alike(graph: fx.Graph, number: int) -> None:
     """Documents of rows that rewrites have made, by the boundaries of the program: the exchange checks that they fit,
     so that they are those, and that one loop is not cut by two sets of them."""
+    divide_before(graph, {}, numbered(graph, number).nodes)
     known: dict[Any, fx.Node] = {}
-    for node in [node for node in loop.nodes if node.target is markers.SEGMENT]:
+    for node in [node for node in numbered(graph, number).nodes if node.target is markers.SEGMENT]:
         cu = _of_program(node.args[1])
         by = whole_divisor(cu, cu.args[1] if len(cu.args) > 1 else None)
         if by is not None:  # those of a shard
@@ -252,10 +252,7 @@ def _messages_of(gm: fx.GraphModule, number: int, groups: Sequence[str], context
     found = _run_one(gm, number, groups, context)
     for apart in (_rolled_before, _received_before):
         if not found or isinstance(found[-1], Refusal):
-            graph = copy_of(gm.graph)
-            found = apart(gm, number, groups, context)
-            if not found:
-                gm.graph = graph
+            found = or_as_it_was(gm, functools.partial(apart, gm, number, groups, context))
     return [*done, *found] if found else []
 
 
@@ -275,13 +272,14 @@ def operations() -> frozenset[str]:
     return frozenset(name for name in RULES if isinstance(name, str))
 
 
-def _facts(group: Group, form: Form, fields: Sequence[Field], sharded: bool) -> tuple[list[str], str]:
+def _facts(found: Decided | Halos) -> tuple[list[str], str]:
     """The rolls of the fields, and what every rank must have found, for the fill is known where documents end."""
+    group, fields = found.group, found.fields
     rolls = [f"shift={f.shift} dim={f.dim} {str(example(f.node).dtype).removeprefix('torch.')}" for f in fields]
     rolls = [f"{text} with gradient" if f.differentiable else text for f, text in zip(fields, rolls, strict=True)]
     rolls = [f"{text} of no empty document" if f.one_too_many else text for f, text in zip(fields, rolls, strict=True)]
-    pieces = "" if form.chunks == 2 else ", shards of one piece"
-    text = f"cp_packed_roll over {group.size} ranks{pieces}, boundaries of {'a shard' if sharded else 'the row'}"
+    pieces = "" if found.form.chunks == 2 else ", shards of one piece"
+    text = f"cp_packed_roll over {group.size} ranks{pieces}, boundaries of {'a shard' if found.sharded else 'the row'}"
     return rolls, f"{text}: {'; '.join(rolls)}"
 
 

@@ -21,6 +21,7 @@ reads memory that the loop leaves alone, and writes nothing that the first loop 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ from passes.fuse_boundary_exchange.canonical import SHARDS, Group, check_message
 from passes.fuse_boundary_exchange.decide import readings, wider
 from passes.fuse_boundary_exchange.functions import is_message
 from passes.fuse_boundary_exchange.machine import Machine
-from passes.fuse_boundary_exchange.values import ZERO, Form, Own, View
+from passes.fuse_boundary_exchange.values import ZERO, Form, Own, Run, View
 from passes.loops import LoopFound
 from passes.refused import Refused
 
@@ -81,12 +82,7 @@ class Iteration:
         """What holds the document as it is (``ext[1:]`` of a halo and the document), and the document."""
 
     def prefix(self) -> Prefix | None:
-        for node in self.body:
-            self._step(node)
-        known = [node for node in self.body if node not in self.rest]
-        for node in self.appended:
-            if node not in self.rest:
-                self._is_complete(node)
+        known = self._understood()
         more = bool(self.rest) or not set(self.appended) <= set(self.complete)
         if not self.complete or not more or not any(is_message(node) for node in known):
             return None
@@ -97,6 +93,15 @@ class Iteration:
         except Refused:
             return None
         return Prefix(tuple(self.complete), tuple(known)) if self._apart(set(known)) else None
+
+    def _understood(self) -> list[fx.Node]:
+        """The nodes of the body that are no part of the rest."""
+        for node in self.body:
+            self._step(node)
+        for node in self.appended:
+            if node not in self.rest:
+                self._is_complete(node)
+        return [node for node in self.body if node not in self.rest]
 
     def _step(self, node: fx.Node) -> None:
         inputs = node.all_input_nodes
@@ -120,16 +125,10 @@ class Iteration:
 
     def _document_in(self, node: fx.Node) -> fx.Node | None:
         """The document that this is a copy of."""
-        view = self.machine.values.get(node)
-        if node in self.rest or not isinstance(view, View) or view.memory.outer is not None:
+        view, runs = self._held(node)
+        if node in self.rest or view is None or not self.machine.is_document(view) or len(runs) != 1:
             return None
-        if not self.machine.is_document(view):
-            return None
-        try:
-            runs = self.machine.read(view, node)
-        except Refused:
-            return None
-        what = runs[0].what if len(runs) == 1 else None
+        what = runs[0].what
         if not isinstance(what, Own) or what.at != ZERO or runs[0].length != self.machine.whole:
             return None
         for other, held in self.machine.values.items():
@@ -137,6 +136,14 @@ class Iteration:
                 if _form(other) == _form(node) and held.whole and self.machine.is_document(held):
                     return other
         return None
+
+    def _held(self, node: fx.Node) -> tuple[View | None, tuple[Run, ...]]:
+        """What is known of a tensor that is no part of an outer row, and its slots; None, and none, of any other."""
+        view = self.machine.values.get(node)
+        if isinstance(view, View) and view.memory.outer is None:
+            with contextlib.suppress(Refused):
+                return view, self.machine.read(view, node)
+        return None, ()
 
     def read_themselves(self) -> None:
         """Let the rest read documents where it has read copies of them."""
@@ -150,13 +157,13 @@ class Iteration:
 
     def _is_complete(self, node: fx.Node) -> bool:
         """Is this a document that is rolled, and complete?"""
-        view = self.machine.values.get(node)
-        if node in self.complete or not isinstance(view, View) or view.memory.outer is not None:
-            return node in self.complete
-        if not self.machine.is_document(view):
+        if node in self.complete:
+            return True
+        view, runs = self._held(node)
+        if view is None or not self.machine.is_document(view):
             return False
         try:
-            found = match(self.machine.read(view, node), self.group, self.machine.form, node)
+            found = match(runs, self.group, self.machine.form, node)
         except Refused:
             return False
         # The rank at the end of a row of shards of one piece receives nothing.

@@ -24,6 +24,7 @@ each rank, which is checked.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -33,19 +34,20 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.semantics import AUTOGRAD_FUNCTION, example, is_tensor, op_name, storage
+from packpass.semantics import example, is_tensor, storage
 from packpass.semantics.bound_mixers import Pad, pad_of
 from packpass.semantics.effects import changes_mode, written_inputs
 from passes.building import Builder
-from passes.cp_rolls import CP_ROLL
 from passes.document_loops.fission import divided_by
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.apart import Iteration
-from passes.fuse_boundary_exchange.canonical import Field, Group, Matched, sent_slots
+from passes.fuse_boundary_exchange.canonical import SHARDS, Field, Group, Matched, sent_slots
 from passes.fuse_boundary_exchange.decide import readings, too_short, wider
+from passes.fuse_boundary_exchange.functions import is_message
 from passes.fuse_boundary_exchange.halos import passes_gradients
 from passes.fuse_boundary_exchange.machine import Message
 from passes.fuse_boundary_exchange.rules import same_rest
+from passes.fuse_boundary_exchange.terms import roll_of
 from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, Constant, Form, Own, Received, View
 from passes.loops import LoopFound
 from passes.refused import Refused
@@ -73,9 +75,8 @@ def halos(loop: LoopFound, groups: Sequence[str]) -> Halos | None:
     """The messages of a loop as rolls of which only the slots that are received are used; None if they are not."""
     if len(loop.iterations) != 2 or any(changes_mode(node) for node in loop.nodes):
         return None
-    for group, scale, form in readings(loop, groups, [Form(1), *wider(loop)]):
-        if form.chunks > 1:
-            continue
+    forms = [form for form in (*SHARDS, *wider(loop)) if form.chunks == 1]
+    for group, scale, form in readings(loop, groups, forms):
         iterations = [_Iteration(loop, which, group, scale, form) for which in (0, 1)]
         found = [halo for one in iterations if (halo := one.halos()) is not None]
         if len(found) == 2 and _form(found[0]) == _form(found[1]):
@@ -94,22 +95,16 @@ class _Iteration(Iteration):
 
     def __init__(self, loop: LoopFound, which: int, group: Group, scale: int, form: Form) -> None:
         super().__init__(loop, which, group, scale, form)
-        self.form, self.sharded = form, scale == 1
         self.filled = {storage(node.args[0]) for node in loop.nodes if node.target is markers.RECV} - {None}
         self.since: dict[fx.Node, fx.Node] = {}
         """What is complete, and the first node that may read it so."""
         self.padded: dict[fx.Node, Pad] = {}
         """Documents that are padded with as many slots as a message has, where a roll brings none."""
-        self.at = self.body[0] if self.body else loop.iterations[which][0]
+        self.at = loop.iterations[which][0]
+        """The node that is looked at."""
 
     def halos(self) -> Halos | None:
-        for node in self.body:
-            self.at = node
-            self._step(node)
-        for node in self.appended:
-            if node not in self.rest:
-                self._is_complete(node)
-        known = [node for node in self.body if node not in self.rest]
+        known = self._understood()
         try:
             self.machine.finish()
             found = self._fields()
@@ -122,9 +117,11 @@ class _Iteration(Iteration):
         used = [(n, user) for nodes in held for n in nodes if n in self.since for user in n.users if user in self.rest]
         if any(user < self.since[n] for n, user in used):
             return None  # it is read before it has come
-        return Halos(self.group, self.form, self.sharded, cu, fields, (held,), (tuple(known),), dict(self.padded))
+        form, sharded = self.machine.form, self.machine.scale == 1
+        return Halos(self.group, form, sharded, cu, fields, (held,), (tuple(known),), self.padded)
 
     def _step(self, node: fx.Node) -> None:
+        self.at = node
         pad = pad_of(node)
         if pad is not None and self._is_padded(node, pad):
             self.padded[node] = pad
@@ -134,7 +131,7 @@ class _Iteration(Iteration):
 
     def _is_view_of_complete(self, node: fx.Node) -> bool:
         """Are these the same slots in another form (``received[0]`` of one), which the rest may use as well?"""
-        if len(node.all_input_nodes) != 1 or written_inputs(node) or _is_message(node):
+        if len(node.all_input_nodes) != 1 or written_inputs(node) or is_message(node):
             return False
         if not self._is_complete(node.all_input_nodes[0]):
             return False
@@ -151,20 +148,17 @@ class _Iteration(Iteration):
         view = self.machine.values.get(pad.x)
         if not isinstance(view, View) or not self.machine.is_document(view):
             return False
-        ends = {(self.form.width, 0): self.group.previous, (0, self.form.width): self.group.following}
+        width = self.machine.form.width
+        ends = {(width, 0): self.group.previous, (0, width): self.group.following}
         return pad.dim - example(node).dim() == view.dim and ends.get((pad.before, pad.after), 0) is None
 
     def _is_complete(self, node: fx.Node) -> bool:
-        view = self.machine.values.get(node)
-        if node in self.complete or not isinstance(view, View) or view.memory.outer is not None:
-            return node in self.complete
-        if view.length != self.form.sent:
+        if node in self.complete:
+            return True
+        view, runs = self._held(node)
+        if view is None or view.length != self.machine.form.sent or len(runs) != 1:
             return False
-        try:
-            runs = self.machine.read(view, node)
-        except Refused:
-            return False
-        what = runs[0].what if len(runs) == 1 else None
+        what = runs[0].what
         if isinstance(what, Constant):
             if storage(node) is None or storage(node) in self.filled or not view.whole:
                 return False
@@ -179,66 +173,57 @@ class _Iteration(Iteration):
         """Each roll, and the nodes that hold what it brings; raises `Refused`."""
         if len({message.group for message in self.machine.messages}) != 1:
             raise Refused("message-order", "messages of several process groups in one loop")
-        width, group = self.form.width, self.group
-        found = []
-        taken = set[fx.Node]()
-        sides = ((-width, group.previous, group.following), (width, group.following, group.previous))
-        for shift, to, source in sides:
-            sent = [m for m in self.machine.messages if m.sends and m.peer == to and self._slots(m) == shift]
+        width, before, behind = self.machine.form.width, self.group.previous, self.group.following
+        found: list[tuple[Field, tuple[fx.Node, ...]]] = []
+        for shift, to, source in ((-width, before, behind), (width, behind, before)):
+            sent = [m for m in self.machine.messages if m.sends and m.peer == to and self._moves(m, shift)]
             received = [m for m in self.machine.messages if not m.sends and m.peer == source]
             if to is not None and source is not None and len(sent) != len(received):
                 raise Refused("message-order", "a slot is sent or received twice")
-            for j in range(max(len(sent), len(received))):
-                found.append(self._field(shift, sent[j : j + 1], received[j : j + 1], taken))
-        if len(self.machine.messages) != sum(self._count(field) for field, _ in found):
+            for pair in itertools.zip_longest(sent, received):
+                found.append(self._field(shift, *pair, {node for _, held in found for node in held}))
+        each = sum(peer is not None for peer in (before, behind))
+        if len(self.machine.messages) != each * len(found):
             raise Refused("message-order", "a message that is none with a neighbour")
         return found
 
-    def _count(self, field: Field) -> int:
-        """How many messages a roll has on this rank."""
-        return sum(peer is not None for peer in (self.group.previous, self.group.following))
-
-    def _slots(self, message: Message) -> int:
-        """By how many slots a roll takes what is sent to its receiver; 0 if none does."""
-        for shift in (-self.form.width, self.form.width):
-            for peer, slot in sent_slots(self.group, shift > 0, self.form):
-                what = message.what[0].what if len(message.what) == 1 else None
-                if message.peer == peer and isinstance(what, Own) and what.at == slot:
-                    return shift
-        return 0
+    def _moves(self, message: Message, shift: int) -> bool:
+        """Is what is sent what a roll by so many slots brings to its receiver?"""
+        what = message.what[0].what if len(message.what) == 1 else None
+        needed = sent_slots(self.group, shift > 0, self.machine.form)
+        return isinstance(what, Own) and (message.peer, what.at) in needed
 
     def _field(
-        self, shift: int, sent: list[Message], received: list[Message], taken: set[fx.Node]
+        self, shift: int, sent: Message | None, received: Message | None, taken: set[fx.Node]
     ) -> tuple[Field, tuple[fx.Node, ...]]:
         """One roll, of the row whose slots are sent; where nothing is, of any of the same form, whose slots stay."""
-        row = sent[0].what[0].what if sent else None
-        if received:
-            held = [n for n, what in self.complete.items() if what == Received(received[0].number)]
-        else:
-            assert isinstance(row, Own)
-            held = [n for n, what in self.complete.items() if isinstance(what, Constant) and self._fits(n, row)]
-            held = [n for n in held if self._is_used(n)]
-            padded = [(n, pad) for n, pad in self.padded.items() if bool(pad.before) == (shift > 0)]
-            held += [n for n, pad in padded if self._fits(pad.x, row, whole=True)]
-            held = [n for n in held if n not in taken][:1]
-        if isinstance(row, Own):
-            rows = [row]
+        if sent is not None:
+            rows = [run.what for run in sent.what if isinstance(run.what, Own)]
         else:
             rows = [Own(*memory.outer, ZERO) for memory in self.machine.memories.values() if memory.outer is not None]
-        held = [node for node in held if node in self.padded or self._is_used(node)]
-        fitting = [row for row in rows if held and all(n in self.padded or self._fits(n, row) for n in held)]
-        if not fitting:
+        if received is not None:
+            held = [n for n, what in self.complete.items() if what == Received(received.number) and self._is_used(n)]
+            rows = [row for row in rows if all(self._fits(n, row) for n in held)]
+        else:
+            held = [n for n in self._constants(shift, rows[0]) if n not in taken][:1]
+        if not held or not rows:
             raise Refused("not-a-roll", "what is received is not what the row's slots are")
-        taken.update(held)
-        fill = UNKNOWN if received else self._constant(held[0])
-        brings = {message.peer: message.number for message in received}
-        fields = [Field(row.node, row.dim, shift, fill) for row in fitting]
+        fill = self._constant(held[0]) if received is None else UNKNOWN
+        fields = [Field(row.node, row.dim, shift, fill) for row in rows]
         if self.machine.calls_functions:
+            brings = {} if received is None else {received.peer: received.number}
             fields = [f for f in fields if passes_gradients(self.machine, Matched(f, brings), self.group)][:1]
             fields = [dataclasses.replace(field, differentiable=True) for field in fields]
             if not fields:
                 raise Refused("message-gradient", "the backward of an autograd.Function is not the way back")
         return fields[0], tuple(held)
+
+    def _constants(self, shift: int, row: Own) -> list[fx.Node]:
+        """What may be in the place of slots of a row that a roll brings to other ranks."""
+        found = [n for n, what in self.complete.items() if isinstance(what, Constant) and self._fits(n, row)]
+        padded = [(n, pad) for n, pad in self.padded.items() if bool(pad.before) == (shift > 0)]
+        used = [n for n in found if self._is_used(n)]
+        return [*used, *(n for n, pad in padded if self._fits(pad.x, row, whole=True))]
 
     def _constant(self, node: fx.Node) -> Any:
         """What is in the place of received slots at the end of the row."""
@@ -255,7 +240,7 @@ class _Iteration(Iteration):
         if slots.dtype != all_slots.dtype or all_slots.dim() - slots.dim() not in (0, 1) or (whole and not kept):
             return False
         if view.dim is None:  # of sizes that are given
-            if kept and not statically_known_true(slots.shape[row.dim] == self.form.width):
+            if kept and not statically_known_true(slots.shape[row.dim] == self.machine.form.width):
                 return False
         elif view.dim != row.dim or view.kept != kept:
             return False
@@ -273,7 +258,8 @@ def put_rolls(graph: fx.Graph, loop: LoopFound, found: Halos) -> None:
     several = found.form.width > 1  # a document that has slots has one
     if several and not any(skips):
         _check_lengths(Builder(graph, begin, found.fields[0].node), local, found.form.width)
-    rolled = [_roll(Builder(graph, begin, field.node), field, found) for field in found.fields]
+    place = (found.cu, found.sharded, found.group, found.form)
+    rolled = [roll_of(f, *place).of_row(Builder(graph, begin, f.node), f.node) for f in found.fields]
     for (start, body, _), held, skip in zip(loop.iterations, found.held, skips, strict=True):
         at = skip.next if skip is not None else body[0]
         for field, row, nodes in zip(found.fields, rolled, held, strict=True):
@@ -284,31 +270,14 @@ def put_rolls(graph: fx.Graph, loop: LoopFound, found: Halos) -> None:
             for node in nodes:
                 node.replace_all_uses_with(_instead(build, document, field, node, found.padded.get(node)))
     for node in sorted((node for known in found.known for node in known), reverse=True):
-        unseen = _is_message(node) or node.target is markers.GROUP
-        if not node.users and (unseen or is_tensor(node) or written_inputs(node)):
+        exchanged = node.target in markers.MESSAGES or is_message(node)
+        if not node.users and (exchanged or is_tensor(node) or written_inputs(node)):
             graph.erase_node(node)
-
-
-def _is_message(node: fx.Node) -> bool:
-    return node.target in markers.MESSAGES or op_name(node) == AUTOGRAD_FUNCTION
-
-
-def _roll(build: Builder, field: Field, found: Halos) -> fx.Node:
-    group, row = found.group, field.node
-    cu = build.call(operator.mul, found.cu, group.size) if found.sharded else found.cu
-    if example(cu).device != example(row).device:
-        cu = build.call("to", cu, example(row).device, method=True)
-    if example(row).requires_grad and not field.differentiable:  # messages pass no gradient on
-        row = build.call("detach", row, method=True)
-    fill = field.fill.value if field.fill is not None else 0
-    place = (group.name, group.size, group.rank)
-    outs = build.call(CP_ROLL, [row], cu, [0], [field.shift], [field.dim], [0], [False], *place, [fill], [False], False)
-    return build.call(operator.getitem, outs, 0)
 
 
 def _skip_before(body: Sequence[fx.Node], known: set[fx.Node]) -> fx.Node | None:
     """The last ``continue`` in front of the messages."""
-    first = next(node for node in body if node in known and _is_message(node))
+    first = next(node for node in body if node in known and is_message(node))
     return next((node for node in reversed(body) if node < first and node.target in markers.LOOP_SKIP), None)
 
 

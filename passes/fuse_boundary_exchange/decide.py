@@ -20,7 +20,7 @@ from passes.document_loops.find import Decided as LoopDecided
 from passes.document_loops.find import all_documents, conclude
 from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Check, Reach
 from passes.document_loops.op_names import name_of
-from passes.document_loops.terms import Assign, Row
+from passes.document_loops.terms import Assign
 from passes.fuse_boundary_exchange import rules, rules_messages, rules_writes  # noqa: F401  (fill the rule table)
 from passes.fuse_boundary_exchange.canonical import (
     SHARDS,
@@ -34,7 +34,7 @@ from passes.fuse_boundary_exchange.canonical import (
 from passes.fuse_boundary_exchange.functions import gradient, is_nothing, markers_in
 from passes.fuse_boundary_exchange.halos import passes_gradients
 from passes.fuse_boundary_exchange.machine import Machine
-from passes.fuse_boundary_exchange.terms import ShardsRoll
+from passes.fuse_boundary_exchange.terms import ShardsRoll, roll_of
 from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, Form, View
 from passes.loops import LoopFound, hoistable
 from passes.refused import Refused
@@ -98,7 +98,9 @@ def decide(graph: fx.Graph, loop: LoopFound, groups: Sequence[str]) -> Decided:
     found: dict[tuple[int, ...], _Reading] = {}
     refused: list[Refused] = []
     for forms in (SHARDS, wider(loop)):
-        for group, scale, form in () if found else readings(loop, groups, forms):
+        if found:
+            break
+        for group, scale, form in readings(loop, groups, forms):
             try:
                 outcome = _outcome(loop, group, scale, form)
             except Refused as reason:
@@ -268,7 +270,6 @@ def _conclude(
     group, scale, form, outcome = reading
     if not all(field.differentiable for field in outcome.fields):
         _without_gradient(loop, [node for (node, _), _ in outcome.written])
-    zigzag = form.chunks == 2
     cu, k = outcome.boundaries
     intern = segments.Interner()
     machine = segments.Machine(intern, loop.nodes, {})
@@ -277,12 +278,8 @@ def _conclude(
         machine.checks.append(_long_enough(machine, form, scale))
     terms: dict[Field, ShardsRoll] = {}
     for field in outcome.fields:
-        row = intern(Row(field.node, (), field.dim))
-        fill = 0 if field.fill is None else field.fill.value
-        place = (group.name, group.size, group.rank, zigzag)
-        ends = (fill, field.fill is None)
-        roll = ShardsRoll(row, cu, scale == 1, field.shift, *ends, place, field.dim, field.differentiable)
-        terms[field] = intern(roll)
+        roll = roll_of(field, cu, scale == 1, group, form)
+        terms[field] = intern(dataclasses.replace(roll, of=intern(roll.of)))
     for (node, dim), field in outcome.written:
         segment = machine.outer_segment(node, (), dim, FULL, example(node).dim())
         store = segment.store
