@@ -33,7 +33,7 @@ from packpass import markers
 from packpass.semantics import AUTOGRAD_FUNCTION, is_tensor, op_name, storage
 from packpass.semantics.collectives import collective_name
 from packpass.semantics.effects import changes_mode, effects_of, mutated_after, written_inputs
-from passes.loops import ASSERTIONS, WAYS, LoopFound, find, only_asserted
+from passes.loops import ASSERTIONS, LAYOUT, WAYS, LoopFound, find, only_asserted
 from passes.nodes import needed_for
 
 
@@ -45,6 +45,18 @@ def follower(graph: fx.Graph, first: LoopFound, parts: Sequence[LoopFound] = ())
         return None
     known = {first.id, *(part.id for part in parts)}
     return next((loop for loop in find(graph) if loop.id not in known and readers & loop.nodes), None)
+
+
+def fillers(graph: fx.Graph, loops: Sequence[LoopFound]) -> list[LoopFound]:
+    """These loops, and those that put into lists what they take from them, or what such a loop does, in graph order."""
+    found: dict[int, LoopFound] = {loop.id: loop for loop in loops}
+    left = [*loops]
+    while left:
+        taken = {node.args[0] for node in left.pop().nodes if node.target is markers.LIST_GET}
+        more = [other for other in find(graph) if taken & _lists(other) and other.id not in found]
+        found |= {other.id: other for other in more}
+        left += more
+    return sorted(found.values(), key=lambda other: other.iterations[0][0])
 
 
 def join(gm: fx.GraphModule, first: LoopFound, second: LoopFound) -> bool:
@@ -194,7 +206,8 @@ def _computed_between(start: fx.Node, first: LoopFound, second: LoopFound, given
 def _keeps(gm: fx.GraphModule, first: LoopFound, second: LoopFound, given: set[fx.Node], late: list[fx.Node]) -> bool:
     """Does everything that either loop sees hold what it held?"""
     effects = [[effects_of(node) for node in loop.nodes if not _is_marker(node)] for loop in (first, second)]
-    unknown = [node for node in second.nodes if not (_is_marker(node) or effects_of(node).known)]
+    known = {node for node in second.nodes if _is_marker(node) or node.target in markers.MESSAGES}
+    unknown = [node for node in second.nodes - known if not effects_of(node).known]
     if all(any(e.random for e in loop) for loop in effects) or not all(_only_computes(gm, n) for n in unknown):
         return False
     before = _memory(n for node in first.nodes for n in node.all_input_nodes if n not in first.nodes)
@@ -202,6 +215,7 @@ def _keeps(gm: fx.GraphModule, first: LoopFound, second: LoopFound, given: set[f
     entries = _memory(markers.collected_in(c, i) for c in first.collects for i in (0, 1))
     last, behind, own = first.iterations[-1][2], second.iterations[0][0], {*first.nodes, *late}
     between = [node for node in gm.graph.nodes if last < node < behind and not _is_marker(node) and node not in own]
+    between = [node for node in between if node.target not in LAYOUT]
     written = {storage(target) for node in between for target in written_inputs(node)}
     shared = before & first.written
     if None in written or written & (seen | entries | before) or shared & (seen | entries):

@@ -102,7 +102,7 @@ def asserted_alone(number: fx.Node) -> bool:
     )
 
 
-_LAYOUT = (
+LAYOUT = (
     torch.ops.aten.sym_size.int,
     torch.ops.aten.sym_stride.int,
     torch.ops.aten.sym_storage_offset.default,
@@ -125,7 +125,7 @@ def only_asserted(tensor: fx.Node) -> list[fx.Node]:
         return ok
 
     for user in list(tensor.users):
-        if user.target in _LAYOUT:
+        if user.target in LAYOUT:
             mark = len(found)
             if not only_asserts(user):
                 del found[mark:]

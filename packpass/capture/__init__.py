@@ -36,6 +36,7 @@ from packpass.capture import (
     left_loops,
     lifted,
     made_inputs,
+    message_lists,
     number_lists,
     opcodes,
     outgoing,
@@ -245,7 +246,7 @@ def _replacement(tx: Any, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> A
     answer = _QUESTIONS.get(function)
     if answer is not None:
         return answer(tx, *args)
-    if group_is_on("p2p") and (out := p2p.call_function(tx, function, args, kwargs)) is not None:
+    if group_is_on("p2p") and (out := message_lists.call_function(tx, function, args, kwargs)) is not None:
         return out
     out = exchanges.call_function(tx, function, args, kwargs)
     if out is not None:

@@ -51,6 +51,9 @@ def _extend_new(tx: Translator, items: Any, more: Any) -> Any:
     if is_collected(items) and type(more) in (ListVariable, TupleVariable) and items_of(more) is None:
         items.items.extend(more.items)
         return constant(None)
+    if is_collected(items) and is_collected(more):
+        items.items = items.items + more.items
+        return constant(None)
     made = entries_of(tx, more) if _is_new(items) else None
     if made is None:
         return None

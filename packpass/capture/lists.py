@@ -8,33 +8,36 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from packpass import markers
-from packpass.capture import nothing, plain, widths
+from packpass.capture import entry_rows, message_lists, nothing, plain, widths
 from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,
     TensorVariable,
     UserDefinedObjectVariable,
-    ValueMutationNew,
     VariableTracker,
-    attribute,
     call,
     constant,
     emit,
     example,
-    variable,
 )
 from packpass.capture.lifted import same_for_all
 from packpass.capture.rows import Rows, parts_of, rows_of
 from packpass.capture.state import Restart, active, current_frame, refuse
-from packpass.capture.tallies import Every, collect, columns_made, filled, number, read, row_of, tally, vector
-from packpass.semantics.effects import mutated_after
+from packpass.capture.tallies import (
+    Every,
+    are_written,
+    collect,
+    end_of,
+    filled,
+    number,
+    read,
+    row_of,
+    tally,
+    vector,
+)
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
-
-
-_ROW_KINDS = {list: plain.row, slice: plain.part}
-"""How a row of numbers is made again where it is asked for; a tuple, if not so."""
 
 
 class CollectedItems(list[Any]):
@@ -63,6 +66,12 @@ class CollectedItems(list[Any]):
         self.lacking: set[int] = set()
         """Traced iterations that append nothing: the list lacks the documents that go their way."""
         self._tensors = False
+        self._waits: list[int] = []
+        """Numbers of the messages that are waited for where the iteration ends."""
+        self.sent = False
+        """Where its entries are messages: are they sent?"""
+        self.also: list[CollectedItems] = []
+        """Other lists of messages, whose entries follow."""
         self.before: list[Any] = []
         self.after: list[Any] = []
         """Tensors of the program itself in the list, in front of the documents' entries and behind them."""
@@ -84,8 +93,9 @@ class CollectedItems(list[Any]):
             self.values.append([])
         if not region.iteration <= len(self.values) <= region.iteration + 1:
             raise self._refuse_count()
-        value = widths.as_numbers(region.tx, value.realize())
+        value = message_lists.complete(region.tx, widths.as_numbers(region.tx, value.realize()), self._waits)
         known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.says_nothing(value)
+        known = known or message_lists.is_message(value)
         known = known or number(value) is not None  # of an offset, as the first trace sees it
         if not known and row_of(value) is None and parts_of(region.tx, value) is None:
             raise self._refuse_entry(value)
@@ -127,6 +137,7 @@ class CollectedItems(list[Any]):
         return len(self.values) > iteration
 
     def end_iteration(self, iteration: int) -> None:
+        message_lists.wait_for(self.region.tx, self._waits)
         if self.region.ways and len(self.values) == iteration:
             self.values.append([])
         if len(self.values) != iteration + 1:
@@ -153,6 +164,8 @@ class CollectedItems(list[Any]):
             return
         if all(nothing.is_none(value) for values in self.values for value in values):
             return  # weights of attention that nobody asked for, say: any use of the list needs its entries
+        if message_lists.are_messages(self):
+            return
         self._check_alone()
         made = [values[0] for values in self.values]
         if not region.skips and nothing.same_for_all([value for values in self.values for value in values]):
@@ -164,7 +177,11 @@ class CollectedItems(list[Any]):
             return
         rows = [row_of(value) for value in made]
         if rows[0] is not None and self.each == 1 and not region.skips:
-            self._close_rows(rows)
+            columns = entry_rows.columns(region, made, rows)
+            if columns is None:
+                raise self._refuse_entry(made[0])
+            self.columns = None if made[0].python_type() is slice else columns
+            self.numbers = entry_rows.as_numbers(region, columns, made[0].python_type())
             return
         if self.each == 1 and not region.skips and (parts := rows_of(self, made)) is not None:
             self.rows = parts
@@ -209,39 +226,23 @@ class CollectedItems(list[Any]):
         if self.lacking:
             self._count = self._count or read(tx, self.present())
             return self._count
-        return self._length()
+        length = self._length()
+        for other in self.also:
+            length = call(tx, operator.add, length, other.entries())
+        return length
 
     def _length(self) -> Any:
         """The number of entries of all documents, where each has as many."""
         length = self.region.length
         return length if self.each == 1 else call(self.region.tx, operator.mul, length, constant(self.each))
 
-    def _close_rows(self, rows: list[Any]) -> None:
-        """Each column is a list of numbers, or a number that all documents share."""
-        region, first = self.region, self.values[0][0]
-        columns = None if len({v[0].python_type() for v in self.values}) > 1 else columns_made(region, rows)
-        if columns is None:
-            raise self._refuse_entry(first)
-        self.columns = None if first.python_type() is slice else columns
-        entries = ListVariable(columns, mutation_type=ValueMutationNew())
-        kind = variable(region.tx, _ROW_KINDS.get(first.python_type(), tuple))
-        self.numbers = call(region.tx, plain.of_columns, region.length, entries, kind)
-
     def tensor(self) -> Any:
         """All numbers as a tensor of integers, the entries of rows along its second dimension; None if there are
         none."""
         self._check_alone()
-        tx = self.region.tx
         if self.listed is not None:
             return self.listed.tensor()
-        if self.columns is None:
-            origin = None if self.numbers is None else attribute(tx, self.numbers, "origin")
-            return origin if isinstance(origin, TensorVariable) else None
-        origin = next((column for column in self.columns if isinstance(column, TensorVariable)), None)
-        if origin is None:
-            return None
-        whole = [c if isinstance(c, TensorVariable) else call(tx, torch.full_like, origin, c) for c in self.columns]
-        return call(tx, torch.stack, ListVariable(whole, mutation_type=ValueMutationNew()), constant(1))
+        return entry_rows.as_tensor(self.region, self.columns, self.numbers)
 
     def _collect(self, values: list[Any]) -> Any:
         return collect(self.region, [value.as_proxy() for value in values])
@@ -276,20 +277,15 @@ class CollectedItems(list[Any]):
 
     def _join(self, function: Any, dim: int, iteration: int) -> Any:
         """A document's entries put together where its iteration ends."""
-        end = self.end_of(iteration)
+        end = end_of(self.region, iteration)
         with end.graph.inserting_before(end):
             return emit(self.region.tx, function, [value.as_proxy() for value in self.values[iteration]], dim)
 
-    def end_of(self, iteration: int) -> Any:
-        return next(user for user in self.region.indices[iteration].users if user.target is markers.LOOP_END)
-
     def _refuse_if_written(self) -> None:
         """A list holds tensors, and shows what is written to them before it is used; a copy of them does not."""
-        for iteration, values in enumerate(self.values):
-            end = self.end_of(iteration)
-            if any(mutated_after(end.graph, value.as_proxy().node, end) for value in values):
-                reason = "a list holds a tensor that is changed before the list is used"
-                raise refuse("aliasing", reason, self.region.location, self.region.key)
+        if are_written(self.region, self.values):
+            reason = "a list holds a tensor that is changed before the list is used"
+            raise refuse("aliasing", reason, self.region.location, self.region.key)
 
     def _refuse_count(self) -> Restart:
         return self._refuse_append("every document must append to the list, and as often as every other")
@@ -312,6 +308,10 @@ class CollectedItems(list[Any]):
     def __add__(self, others: Any) -> Any:
         if self.listed is not None:
             return self.listed + others
+        if message_lists.are_messages(self) and message_lists.are_messages(others):
+            joined = self.copied()
+            joined.also = [*self.also, others, *others.also]
+            return joined
         return self._between(self.before, [*self.after, *self._own(others)])
 
     def __radd__(self, others: Any) -> Any:

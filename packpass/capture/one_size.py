@@ -19,7 +19,7 @@ from packpass._compat import statically_known_true
 from packpass.capture.dynamo import emit
 from packpass.capture.lists import CollectedItems
 from packpass.capture.origins import needed_for
-from packpass.capture.tallies import collect
+from packpass.capture.tallies import collect, end_of
 from packpass.capture.watch import is_unknown
 from packpass.semantics.binding import example, is_tensor
 from packpass.semantics.indexing import entries_of
@@ -59,7 +59,7 @@ def of_rows(items: CollectedItems) -> Any:
         return collected
     resized = []
     for which, values in enumerate(items.values):
-        end = items.end_of(which)
+        end = end_of(items.region, which)
         with end.graph.inserting_before(end):
             resized.append(_resized(items.region.tx, values[0], found, which).as_proxy())
     return collect(items.region, resized)

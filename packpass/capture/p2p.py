@@ -45,20 +45,29 @@ def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any
         active.trace.messages[message] = arguments
         return message
     if function is not dist.batch_isend_irecv:
-        peer = "dst" if function is dist.isend else "src"
-        return _message(tx, function, arguments, peer, f"group_{peer}")
+        return _request(tx, _posted(tx, function, arguments, "dst" if function is dist.isend else "src"))
     ops = arguments["p2p_op_list"]
     given = [item.realize() for item in ops.items] if isinstance(ops, ListVariable) else []
-    items = [active.trace.messages[item] for item in given if item in active.trace.messages]
+    items = [item for item in given if item in active.trace.messages]
     if not items or len(items) < len(given):
         raise refuse("body-not-traceable", "batch_isend_irecv of something else than new P2POps", location_of(tx))
-    works: list[VariableTracker] = []
-    for item in items:
-        function = callee(item["op"])
-        if function not in (dist.isend, dist.irecv):
-            raise refuse("body-not-traceable", "a P2POp of something else than isend and irecv", location_of(tx))
-        works.append(_message(tx, function, item, "peer", "group_peer"))
-    return ListVariable(works, mutation_type=ValueMutationNew())
+    return ListVariable([_request(tx, post(tx, item)) for item in items], mutation_type=ValueMutationNew())
+
+
+def post(tx: Any, message: Any) -> int:
+    """The marker of a ``P2POp``, and its number."""
+    arguments, dist = active.trace.messages[message], torch.distributed
+    function = callee(arguments["op"])
+    if function not in (dist.isend, dist.irecv):
+        raise refuse("body-not-traceable", "a P2POp of something else than isend and irecv", location_of(tx))
+    return _posted(tx, function, arguments, "peer")
+
+
+def _request(tx: Any, number: int) -> VariableTracker:
+    region = active.regions[-1]
+    request: VariableTracker = call(tx, plain_messages.request, constant(number))
+    active.trace.requests[request] = (region, region.iteration, number)
+    return request
 
 
 def _functions() -> tuple[Any, ...]:
@@ -94,10 +103,9 @@ def _bound(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     }
 
 
-def _message(tx: Any, function: Any, given: dict[str, Any], peer: str, peer_in_group: str) -> VariableTracker:
-    """One marker, and the request for it."""
-    dist = torch.distributed
-    region, frame = active.regions[-1], active.frame
+def _posted(tx: Any, function: Any, given: dict[str, Any], peer: str) -> int:
+    """One marker, and the number of the request for it."""
+    dist, frame, peer_in_group = torch.distributed, active.frame, f"group_{peer}"
     assert frame is not None
     group = _group_of(given.get("group"), tx)
     rank, inside = (_integer(given.get(name), tx) for name in (peer, peer_in_group))
@@ -117,9 +125,7 @@ def _message(tx: Any, function: Any, given: dict[str, Any], peer: str, peer_in_g
     frame.message_groups.setdefault(group.group_name, (location_of(tx), set()))[1].add(rank or 0)
     marker = SEND if function is dist.isend else RECV
     tx.output.create_proxy("call_function", marker, (tensor.as_proxy(), rank, tag or 0, group.group_name, number), {})
-    request: VariableTracker = call(tx, plain_messages.request, constant(number))
-    active.trace.requests[request] = (region, region.iteration, number)
-    return request
+    return number
 
 
 def _integer(value: Any, tx: Any) -> int | None:

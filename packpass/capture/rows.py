@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from packpass.capture import nothing, plain
+from packpass.capture import message_lists, nothing, plain
 from packpass.capture.dynamo import (
     ConstDictVariable,
     ListVariable,
@@ -75,6 +75,7 @@ def parts_of(tx: Any, value: Any) -> tuple[type, tuple[str, ...] | None, list[An
         parts = [attribute(tx, value, name) for name in names]
     else:
         return None
+    parts = [message_lists.completed(tx, part) for part in parts]
     known = [isinstance(part, (TensorVariable, SymNodeVariable)) for part in parts]
     if not any(known) or not all(one or _is_constant(part) for one, part in zip(known, parts, strict=True)):
         return None
@@ -106,13 +107,19 @@ def _is_generated(function: Any) -> bool:
 
 def _is_constant(value: Any) -> bool:
     """Is this a constant that nobody can change, so that all documents may share it?"""
-    if nothing.is_done(value):
+    if nothing.is_done(value) or _are_done(value):
         return True
     known = isinstance(value, VariableTracker) and value.is_python_constant()
     return known and _is_frozen(value.as_python_constant())
 
 
+def _are_done(value: Any) -> bool:
+    return type(value) is TupleVariable and bool(value.items) and all(nothing.is_done(item) for item in value.items)
+
+
 def _said(value: Any) -> str:
+    if _are_done(value):
+        return f"{len(value.items)}"
     return "" if nothing.is_done(value) else repr(value.as_python_constant())
 
 

@@ -39,6 +39,7 @@ from packpass.capture.dynamo import (
     wrap_fx_proxy,
 )
 from packpass.capture.entries import list_of
+from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -91,6 +92,20 @@ def collect(region: Region, proxies: list[Any]) -> Any:
         if len(hints) == 1 and None not in hints:
             all(bool(size == sizes[0]) for size in sizes[1:])
     return emit(region.tx, markers.LIST_COLLECT, *markers.collected(proxies, region.id))
+
+
+def end_of(region: Region, iteration: int) -> Any:
+    """The node that ends a traced iteration."""
+    return next(user for user in region.indices[iteration].users if user.target is markers.LOOP_END)
+
+
+def are_written(region: Region, values: list[list[Any]]) -> bool:
+    """Is a tensor that a traced iteration leaves changed in it afterwards?"""
+    for iteration, left in enumerate(values):
+        end = end_of(region, iteration)
+        if any(mutated_after(end.graph, value.as_proxy().node, end) for value in left):
+            return True
+    return False
 
 
 def stacked(region: Region, proxies: list[Any], some: bool = False) -> Any:

@@ -37,7 +37,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,6 +51,7 @@ from packpass.semantics import example, op_name
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.pointwise import whole_divisor
 from passes import cp_rolls
+from passes.building import Builder
 from passes.context import PassContext
 from passes.document_loops.aliasing import used_beside_written
 from passes.document_loops.fission import divide_before, divided_by, prefixes, split
@@ -63,7 +64,9 @@ from passes.fuse_boundary_exchange.apart import rolled
 from passes.fuse_boundary_exchange.beside import Halos, halos, put_rolls
 from passes.fuse_boundary_exchange.decide import SHARED, Decided, decide, groups_seen, has_messages
 from passes.fuse_boundary_exchange.functions import exchanges_in, is_sent
+from passes.fuse_boundary_exchange.lengths import check_needs
 from passes.fuse_boundary_exchange.machine import RULES
+from passes.joined_loops import fillers, follower, join
 from passes.loops import find
 from passes.nodes import copy_of, or_as_it_was
 from passes.prune import prune
@@ -82,9 +85,12 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     before = _rolls(gm.graph)
     groups = groups_seen(gm.graph)
     for number in [loop.id for loop in find(gm.graph) if has_messages(loop)]:
-        made = _run_whole_or_parts(gm, number, groups, context)
-        if isinstance(made[-1], Refusal):
-            made = _run_split(gm, number, groups, context) or made
+        if not any(loop.id == number for loop in find(gm.graph)):
+            continue  # it is one with another
+        made = _run_one(gm, number, groups, context)
+        for other in (_run_joined, _run_parts, _run_split, _run_joined_in_parts):
+            if isinstance(made[-1], Refusal):
+                made = other(gm, number, groups, context) or made
         results += [item for item in made if not isinstance(item, _Made)]
         rewritten += [item for item in made if isinstance(item, _Made)]
     if not rewritten:
@@ -161,6 +167,53 @@ def _run_split(gm: fx.GraphModule, number: int, groups: Sequence[str], context: 
         return [] if isinstance(found[-1], Refusal) else found
 
     return in_their_place(gm, number, attempt)
+
+
+def _run_joined(
+    gm: fx.GraphModule,
+    number: int,
+    groups: Sequence[str],
+    context: PassContext,
+    run_: Callable[[fx.GraphModule, int, Sequence[str], PassContext], _Found] = _run_one,
+) -> _Found:
+    """The loop as one with those that fill the lists that it goes over, with those that have messages as well, or with
+    all, and with one after the other of those that go over its lists; nothing if that does not help."""
+    loop, known = numbered(gm.graph, number), set[tuple[int, ...]]()
+    others = [other for other in find(gm.graph) if other.id != number]
+    for more in ([], [other for other in others if has_messages(other)], others):
+        numbers = tuple(part.id for part in fillers(gm.graph, [loop, *more]))
+        if numbers in known or (len(numbers) < 2 and follower(gm.graph, loop) is None):
+            continue
+        known.add(numbers)
+        where = _at(context, numbers[0], number)
+        found = or_as_it_was(gm, functools.partial(_joined, gm, numbers, groups, where, run_))
+        if found:
+            return found
+    return []
+
+
+def _joined(
+    gm: fx.GraphModule, numbers: Sequence[int], groups: Sequence[str], context: PassContext, run_: Callable[..., _Found]
+) -> _Found:
+    first = numbered(gm.graph, numbers[0])
+    for number in numbers[1:]:
+        if not join(gm, first, numbered(gm.graph, number)):
+            return []
+        first = numbered(gm.graph, first.id)
+    joined = len(numbers) > 1
+    while True:
+        found = run_(gm, first.id, groups, context) if joined else []
+        if found and not isinstance(found[-1], Refusal):
+            return found
+        second = follower(gm.graph, first)
+        if second is None or not join(gm, first, second):
+            return []
+        first, joined = numbered(gm.graph, first.id), True
+
+
+def _run_joined_in_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
+    """The same, and what they are as one is several others again."""
+    return _run_joined(gm, number, groups, context, _run_whole_or_parts)
 
 
 def _computed_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
@@ -292,10 +345,14 @@ def _rewrite(graph: fx.Graph, decided: Decided) -> Made:
     local = cu
     if not decided.sharded:
         local = divided_by(graph, cu, decided.group.size, begin)
+    field, checked = decided.fields[0], set(graph.nodes)
+    check_needs(Builder(graph, begin, field.node), local, decided.needs, field.node, field.dim)
     known = set(graph.nodes)
     try:
         made = rewrite(graph, dataclasses.replace(decided.loop, boundaries=Boundaries(local)), NAME)
     except Refused:
+        for node in sorted(known - checked, reverse=True):
+            graph.erase_node(node)
         prune(graph, [local])
         raise
     for node in [n for n in graph.nodes if n not in known and n.target is CHECK]:

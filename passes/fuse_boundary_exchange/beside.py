@@ -42,13 +42,14 @@ from passes.document_loops.fission import divided_by
 from passes.fuse_boundary_exchange import contents
 from passes.fuse_boundary_exchange.apart import Iteration
 from passes.fuse_boundary_exchange.canonical import SHARDS, Field, Group, Matched, sent_slots
-from passes.fuse_boundary_exchange.decide import readings, too_short, wider
+from passes.fuse_boundary_exchange.decide import readings, wider
 from passes.fuse_boundary_exchange.functions import is_message
 from passes.fuse_boundary_exchange.halos import passes_gradients
+from passes.fuse_boundary_exchange.lengths import check_lengths, check_needs, too_short
 from passes.fuse_boundary_exchange.machine import Message
 from passes.fuse_boundary_exchange.rules import same_rest
 from passes.fuse_boundary_exchange.terms import roll_of
-from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, Constant, Form, Own, Received, View
+from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, Constant, Form, Needs, Own, Received, View
 from passes.loops import LoopFound
 from passes.refused import Refused
 
@@ -69,6 +70,7 @@ class Halos:
     """Per iteration, what is understood of it."""
     padded: dict[fx.Node, Pad]
     """Of what holds these slots, the documents that are padded with them."""
+    needs: Needs
 
 
 def halos(loop: LoopFound, groups: Sequence[str]) -> Halos | None:
@@ -87,7 +89,7 @@ def halos(loop: LoopFound, groups: Sequence[str]) -> Halos | None:
 
 
 def _form(found: Halos) -> tuple[Any, ...]:
-    return found.cu, found.fields
+    return found.cu, found.fields, found.needs
 
 
 class _Iteration(Iteration):
@@ -118,7 +120,7 @@ class _Iteration(Iteration):
         if any(user < self.since[n] for n, user in used):
             return None  # it is read before it has come
         form, sharded = self.machine.form, self.machine.scale == 1
-        return Halos(self.group, form, sharded, cu, fields, (held,), (tuple(known),), self.padded)
+        return Halos(self.group, form, sharded, cu, fields, (held,), (tuple(known),), self.padded, self.machine.needs)
 
     def _step(self, node: fx.Node) -> None:
         self.at = node
@@ -256,8 +258,12 @@ def put_rolls(graph: fx.Graph, loop: LoopFound, found: Halos) -> None:
     local = found.cu if found.sharded else divided_by(graph, found.cu, size, begin)
     skips = [_skip_before(body, set(known)) for (_, body, _), known in zip(loop.iterations, found.known, strict=True)]
     several = found.form.width > 1  # a document that has slots has one
-    if several and not any(skips):
-        _check_lengths(Builder(graph, begin, found.fields[0].node), local, found.form.width)
+    if not any(skips):
+        field = found.fields[0]
+        build = Builder(graph, begin, field.node)
+        if several:
+            check_lengths(build, local, found.form.width)
+        check_needs(build, local, found.needs, field.node, field.dim)
     place = (found.cu, found.sharded, found.group, found.form)
     rolled = [roll_of(f, *place).of_row(Builder(graph, begin, f.node), f.node) for f in found.fields]
     for (start, body, _), held, skip in zip(loop.iterations, found.held, skips, strict=True):
@@ -265,7 +271,7 @@ def put_rolls(graph: fx.Graph, loop: LoopFound, found: Halos) -> None:
         for field, row, nodes in zip(found.fields, rolled, held, strict=True):
             build = Builder(graph, at, field.node)
             document = build.call(markers.SEGMENT, row, local, start, field.dim % example(row).dim())
-            if several and skip is not None:
+            if skip is not None and (several or found.needs):
                 _check_length(build, document, field, start)
             for node in nodes:
                 node.replace_all_uses_with(_instead(build, document, field, node, found.padded.get(node)))
@@ -279,13 +285,6 @@ def _skip_before(body: Sequence[fx.Node], known: set[fx.Node]) -> fx.Node | None
     """The last ``continue`` in front of the messages."""
     first = next(node for node in body if node in known and is_message(node))
     return next((node for node in reversed(body) if node < first and node.target in markers.LOOP_SKIP), None)
-
-
-def _check_lengths(build: Builder, bounds: fx.Node, width: int) -> None:
-    """Every document with slots must have those that it sends, on each rank."""
-    lengths = build.call("diff", bounds, method=True)
-    enough = build.call(torch.logical_or, build.call(torch.eq, lengths, 0), build.call(torch.ge, lengths, width))
-    build.call(torch._assert_async, build.call(torch.all, enough), too_short(width, width))
 
 
 def _check_length(build: Builder, document: fx.Node, field: Field, start: fx.Node) -> None:

@@ -33,9 +33,10 @@ from passes.fuse_boundary_exchange.canonical import (
 )
 from passes.fuse_boundary_exchange.functions import gradient, is_nothing, markers_in
 from passes.fuse_boundary_exchange.halos import passes_gradients
+from passes.fuse_boundary_exchange.lengths import too_short
 from passes.fuse_boundary_exchange.machine import Machine
 from passes.fuse_boundary_exchange.terms import ShardsRoll, roll_of
-from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, Form, View
+from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, Form, Needs, View
 from passes.loops import LoopFound, hoistable
 from passes.refused import Refused
 
@@ -62,6 +63,7 @@ class Decided:
     form: Form
     fields: tuple[Field, ...]
     """In the order of their messages."""
+    needs: Needs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +74,7 @@ class _Outcome:
     written: tuple[tuple[tuple[fx.Node, int], Field], ...]
     appended: tuple[tuple[fx.Node, Field, int], ...]
     fields: tuple[Field, ...]
+    needs: Needs
 
 
 _Reading = tuple[Group, int, Form, _Outcome]
@@ -207,6 +210,7 @@ def _iteration(loop: LoopFound, which: int, group: Group, scale: int, form: Form
         tuple((key, m.field) for key, m in written),
         tuple((collect, m.field, dim) for collect, m, dim in appended),
         tuple(check_messages(machine, merged(matched), group)),
+        machine.needs,
     )
 
 
@@ -241,14 +245,6 @@ def _without_gradient(loop: LoopFound, written: list[fx.Node]) -> None:
     for node in left:
         if isinstance(example(node), torch.Tensor) and example(node).requires_grad:
             raise Refused("message-gradient", GRADIENT, node)
-
-
-def too_short(width: int, least: int) -> str:
-    """The error for a document that has fewer slots on a rank than go to a neighbour."""
-    return (
-        f"packpass: {width} slots of every document go to a neighbouring rank, so that it must have {least} of them on "
-        "each rank, or none: leave out, or pad, documents that have fewer"
-    )
 
 
 def _long_enough(machine: segments.Machine, form: Form, scale: int) -> Check:
@@ -295,4 +291,4 @@ def _conclude(
     # A rank that only sends, or only receives, does not see in which order its neighbour asks for the messages. They
     # pair up in that order, whatever tensors they are of, and so must the exchanges.
     decided = dataclasses.replace(decided, ordered=tuple(terms[field] for field in outcome.fields))
-    return Decided(decided, cu, scale == 1, group, form, outcome.fields)
+    return Decided(decided, cu, scale == 1, group, form, outcome.fields, outcome.needs)

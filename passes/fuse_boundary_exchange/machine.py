@@ -28,7 +28,7 @@ from passes.fuse_boundary_exchange.values import (
     Form,
     Int,
     Memory,
-    Own,
+    Needs,
     Pending,
     Run,
     Stack,
@@ -86,6 +86,7 @@ class Machine:
         self.detaches = False
         self.raises_if_empty = False
         """Does eager fail for a document without slots, because a slot of it is selected?"""
+        self.needs = Needs.NONE
 
     # --- values ---------------------------------------------------------------------------------------------
 
@@ -240,17 +241,20 @@ class Machine:
     # --- memory ---------------------------------------------------------------------------------------------
 
     def outer(self, base: fx.Node, start: Int, stop: Int, dim: int, node: fx.Node) -> View:
-        """Slots ``[start, stop)`` of an outer row: they must lie in this document, even if it has no slots."""
+        """Slots ``[start, stop)`` of an outer row: they must lie in this document. If they do not where it has no
+        slots, it `Needs` some."""
         low, length = start.plus(Int(start=1), -1), stop.plus(start, -1)
         high = low.plus(length)
         ends = (low, length, self.whole.plus(high, -1))
-        if not all(end.local and end.half >= 0 and end.const >= 0 for end in ends):
+        if not all(end.at_least(ZERO) for end in ends):
             raise Refused("not-a-segment", "a slice of the row is not this rank's part of one document", node)
+        if any(self.form.if_empty(end) < 0 for end in ends):
+            self.needs = max(self.needs, Needs.FOLLOWED if self.form.if_empty(low) >= 0 else Needs.ALL)
         key = (base, dim)
         memory = self.memories.get(key)
         if memory is None:
-            content = contents.known(base, self.start) or Own(base, dim, ZERO)
-            memory = self.memories[key] = Memory((Run(self.whole, content),), self.whole, 0, key)
+            runs = contents.before(base, self.start, dim, self.whole)
+            memory = self.memories[key] = Memory(runs, self.whole, 0, key)
         return View(memory, low, length, 0, dim, True)
 
     def read(self, view: View, node: fx.Node) -> tuple[Run, ...]:

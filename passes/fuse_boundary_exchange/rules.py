@@ -23,6 +23,7 @@ from passes.fuse_boundary_exchange.values import (
     ZERO,
     Int,
     Memory,
+    Needs,
     Run,
     Stack,
     View,
@@ -59,8 +60,10 @@ def indexed(machine: Machine, base: Any, index: Any, node: fx.Node) -> View:
         if len(cuts) == 1 and view.kept and view.dim is not None and cuts[0] == rank + view.dim:
             entry = entries[cuts[0]]
             return _slice(machine, view, entry, node) if isinstance(entry, slice) else _slot(machine, view, entry, node)
-    elif machine.is_outer(view) and len(cuts) == 1 and isinstance(entries[cuts[0]], slice):
+    elif machine.is_outer(view) and len(cuts) == 1:
         entry = entries[cuts[0]]
+        if not isinstance(entry, slice):
+            return _outer_slot(machine, view, entry, cuts[0] - rank, node)
         start, stop = machine.integer(entry.start), machine.integer(entry.stop)
         if start is not None and stop is not None and entry.step in (None, 1) and start.start and stop.start:
             return machine.outer(view, start, stop, cuts[0] - rank, node)
@@ -115,6 +118,15 @@ def _slot(machine: Machine, view: View, position: Any, node: fx.Node) -> View:
         raise Refused("not-a-roll", "a slot that short documents do not have", node)
     machine.raises_if_empty |= not view.empty
     return view.part(at, ONE, 1, kept=False)
+
+
+def _outer_slot(machine: Machine, row: Any, position: Any, dim: int, node: fx.Node) -> View:
+    """``x[s]``, a slot of a document that is taken out of the row."""
+    at = machine.integer(position)
+    if at is None or not at.start:
+        raise Refused("unknown-bounds", "a slot of a row at a position that is not understood", node)
+    machine.needs = Needs.ALL
+    return machine.outer(row, at, at.plus(ONE), dim, node).part(ZERO, ONE, 1, kept=False)
 
 
 def settle(view: View, of: Any, dim: int, kept: bool | None = None) -> View:
@@ -199,7 +211,9 @@ def _along(machine: Machine, node: fx.Node, entry_of: Callable[[Any], Any]) -> V
         if entry.start.local and entry.start.at_least(ZERO) and view.length.at_least(entry.stop):
             if entry.stop.at_least(entry.start):
                 return view.part(entry.start, entry.stop.plus(entry.start, -1), 0)
-    elif isinstance(entry, _Bounds) and machine.is_outer(view):
+    elif machine.is_outer(view):
+        if not isinstance(entry, _Bounds):
+            return _outer_slot(machine, view, entry, dim, node)
         return machine.outer(view, entry.start, entry.stop, dim, node)
     raise Refused("unknown-bounds", f"this part of a document is not understood ({label(node)})", node)
 

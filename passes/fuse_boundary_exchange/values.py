@@ -9,6 +9,7 @@ plain numbers; others with shorter chunks are an error.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 from collections.abc import Iterable
 from typing import Any
@@ -91,10 +92,24 @@ class Form:
         """Slots of a message."""
         return number(self.width)
 
+    def if_empty(self, of: Int) -> int:
+        """What a number of slots is for a document without any."""
+        return of.const - of.half * (self.width - 1)
+
     def in_slots(self, asked: Comparison) -> Comparison:
         """The same comparison of integers where h is the number of slots of a chunk."""
         rest: Int = asked.difference
         return Comparison(asked.op, rest.plus(number(rest.half * (self.width - 1)), -1))
+
+
+class Needs(enum.IntEnum):
+    """Which documents must have slots, because parts of them are cut out of the row."""
+
+    NONE = 0
+    FOLLOWED = 1
+    """Those behind which the row goes on: ``x[s : s + 1]`` is a slot of the next document else."""
+    ALL = 2
+    """All: ``x[e - 1 : e]`` is one of the document before else."""
 
 
 def always(asked: Comparison) -> bool:

@@ -34,6 +34,7 @@ of which both ways do not leave the same (``length-branch``).
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from torch import fx
 
@@ -44,7 +45,9 @@ from passes.context import PassContext
 from passes.document_loops.collectives import sent_by
 from passes.document_loops.lists import as_they_were_made
 from passes.document_loops.run import NAME, numbered, run_loops, run_one
+from passes.joined_loops import fillers, follower, join
 from passes.loops import find as find_loops
+from passes.nodes import or_as_it_was
 from passes.refused import Refused
 from passes.vectorize_segments.unrolled import Lists, decide_unrolled, find_unrolled, sweep_scalars
 
@@ -56,8 +59,10 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph. ``context`` gives the user's line per loop id."""
     results: list[Rewrite | Refusal] = []
     loops = [loop.id for loop in find_loops(gm.graph)]
-    for number in [number for number in loops if number not in context.products.judged_loops]:
-        results += _run_captured(gm, number, context)
+    done: set[int] = set(context.products.judged_loops)
+    for number in loops:
+        if number not in done:
+            results += _run_with_follower(gm, number, context, done)
     if not loops and not context.products.judged_loops:
         results += run_unrolled(gm.graph, context)
     if any(isinstance(result, Rewrite) for result in results):
@@ -65,6 +70,45 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         gm.graph.lint()
         gm.recompile()
     return results
+
+
+def _run_with_follower(
+    gm: fx.GraphModule, number: int, context: PassContext, done: set[int]
+) -> list[Rewrite | Refusal]:
+    """One loop; where it, the one behind it that goes over its lists, or another that this one goes over, is refused,
+    all as one. Loops that need not be looked at any more go to ``done``."""
+    done.add(number)
+    loop = numbered(gm.graph, number)
+    second = follower(gm.graph, loop)
+    parts = [part.id for part in fillers(gm.graph, [loop, second])] if second is not None else []
+    if not parts or parts[0] != number or done.intersection(parts[1:]):
+        return _run_captured(gm, number, context)
+
+    def apart() -> list[Rewrite | Refusal]:
+        return [result for part in parts for result in _run_captured(gm, part, context)]
+
+    def joined() -> list[Rewrite | Refusal]:
+        if not all(join(gm, numbered(gm.graph, number), numbered(gm.graph, part)) for part in parts[1:]):
+            return []
+        return _run_with_follower(gm, number, context, done)
+
+    for way in (apart, joined):
+        refused, known = dict(context.products.without_a_row), set(done)
+        done.update(parts)
+        found = or_as_it_was(gm, functools.partial(_all_rewritten, way, context))
+        if found:
+            return found
+        context.products.without_a_row = refused
+        done.intersection_update(known)
+    return _run_captured(gm, number, context)
+
+
+def _all_rewritten(way: Callable[[], list[Rewrite | Refusal]], context: PassContext) -> list[Rewrite | Refusal]:
+    """What becomes of loops, if all of them are rewritten."""
+    before = len(context.products.without_a_row)
+    found = way()
+    whole = found and all(isinstance(one, Rewrite) for one in found)
+    return found if whole and len(context.products.without_a_row) == before else []
 
 
 def _run_captured(gm: fx.GraphModule, number: int, context: PassContext) -> list[Rewrite | Refusal]:

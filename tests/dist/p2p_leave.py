@@ -330,7 +330,7 @@ LEAVE: dict[str, tuple[Callable[..., Tensor], str]] = {
     "crossed": (crossed, "message-order"),
     "unstacked crosswise": (unstacked_crosswise, "message-order"),
     "part of a stack": (part_of_a_stack, "not-a-roll"),
-    "late": (late, "list-append"),
+    "late": (late, "list-use"),
     "changed in place": (changed_in_place, "no-rule"),
     "source changed": (source_changed, "no-rule"),
     "written and read": (written_and_read, "no-rule"),

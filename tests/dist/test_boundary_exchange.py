@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.dist import p2p_checks, p2p_functions, p2p_leave, p2p_parts, p2p_pieces, p2p_programs, p2p_wide
+from tests.dist import (
+    p2p_checks,
+    p2p_functions,
+    p2p_leave,
+    p2p_list_checks,
+    p2p_lists,
+    p2p_parts,
+    p2p_pieces,
+    p2p_programs,
+    p2p_wide,
+)  # fmt: skip
 from tests.dist.ranks import Ranks
 
 pytestmark = pytest.mark.dist
@@ -102,6 +112,18 @@ def test_gradients_of_more_slots_than_one(ranks: Ranks, name: str) -> None:
 def test_other_slots_than_those_at_the_end(ranks: Ranks, name: str) -> None:
     """What only some of the ranks can see is left by all of them."""
     ranks.call(p2p_checks.wide_left, 2, name, timeout_s=150)
+
+
+@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", p2p_lists.REWRITTEN)
+def test_messages_of_all_documents_in_a_list(ranks: Ranks, name: str, cp: int) -> None:
+    for figures in ranks.call(p2p_list_checks.lists, cp, name, timeout_s=150):
+        assert figures == [(1, 0)] * 4
+
+
+@pytest.mark.parametrize("name", [*p2p_lists.LEFT, *p2p_lists.DIFFER])
+def test_lists_of_other_messages(ranks: Ranks, name: str) -> None:
+    ranks.call(p2p_list_checks.left, 2, name, timeout_s=150)
 
 
 @pytest.mark.parametrize("name", p2p_functions.LEFT)

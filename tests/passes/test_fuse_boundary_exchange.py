@@ -29,7 +29,7 @@ from passes.fuse_boundary_exchange.values import (
     only_if_empty,
 )
 from passes.refused import Refused
-from tests.dist import p2p_leave, p2p_programs, p2p_wide
+from tests.dist import p2p_leave, p2p_lists, p2p_programs, p2p_wide
 from tests.dist.p2p_checks import Recorder
 from tests.stock import codes
 
@@ -123,6 +123,29 @@ def test_other_slots_than_those_at_the_end(name: str) -> None:
     """A rank that sends and receives."""
     group, (x, cu) = join(3, 1), (torch.randn(12, 3), torch.tensor([0, 12, 36]))
     report = packpass.explain(p2p_wide.LEFT[name], options={"packpass.inner_backend": "eager"})(x, cu, group)
+    assert report.refusals
+    assert not any(r.rule == "fuse_boundary_exchange" for r in report.rewrites)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("name", p2p_lists.REWRITTEN)
+def test_messages_of_all_documents_in_a_list(name: str, rank: int) -> None:
+    """Loops that go over the lists, too, are one, whatever a rank sends and receives."""
+    recorder, group = Recorder(), join(3, rank)
+    with contextlib.suppress(RuntimeError):  # the fake group cannot run a call in which ranks send unlike numbers
+        torch.compile(
+            p2p_lists.REWRITTEN[name], backend=recorder, fullgraph=True, options={"packpass.inner_backend": "eager"}
+        )(torch.randn(12, 3), torch.tensor([0, 12, 36]), group)
+    (gm,) = recorder.graphs
+    assert not any("p2p" in str(node.target) or "loop" in str(node.target) for node in gm.graph.nodes)
+    (roll,) = (node for node in gm.graph.nodes if node.target is ROLL)
+    assert roll.args[9] == rank
+
+
+@pytest.mark.parametrize("name", p2p_lists.LEFT)
+def test_lists_of_other_messages(name: str) -> None:
+    group, (x, cu) = join(3, 1), (torch.randn(12, 3), torch.tensor([0, 12, 36]))
+    report = packpass.explain(p2p_lists.LEFT[name], options={"packpass.inner_backend": "eager"})(x, cu, group)
     assert report.refusals
     assert not any(r.rule == "fuse_boundary_exchange" for r in report.rewrites)
 

@@ -1,0 +1,54 @@
+"""Look-alikes of parts of documents in lists: of other documents, changed in between, or used as a whole."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+from .rewrite_parts_in_lists import spans
+
+
+@leave("f[T,3] cu", refusal=True, tail=False, why="the first slots of the first document", min_len=1)
+def firsts_of_the_first_document(x: Tensor, cu: Tensor) -> Tensor:
+    firsts = [x[s:e][:1] for s, e in spans(cu)]
+    return torch.cat([torch.cat([x[s:e][1:], firsts[0]]) for s, e in spans(cu)])
+
+
+@leave("f[T,3] cu", must_refuse=True, tail=False, why="the first slots of the document behind it", min_len=1)
+def firsts_of_the_next_document(x: Tensor, cu: Tensor) -> Tensor:
+    firsts = [x[s:e][:1] for s, e in spans(cu)]
+    firsts = firsts[1:] + firsts[:1]
+    return torch.cat([torch.cat([x[s:e][1:], first]) for (s, e), first in zip(spans(cu), firsts)])
+
+
+@leave("f[T,3] cu", must_refuse=True, tail=False, why="the list holds views of a row that changes in between")
+def firsts_of_a_row_that_changes(x: Tensor, cu: Tensor) -> Tensor:
+    row = x.detach().clone()
+    firsts = [row[s:e][:1] for s, e in spans(cu)]
+    row *= 2
+    return torch.cat([torch.cat([row[s:e][1:], first]) for (s, e), first in zip(spans(cu), firsts)])
+
+
+@leave("f[T,3] cu", must_refuse=True, tail=False, why="the second loop changes what the first one's list shows")
+def firsts_of_a_row_that_the_second_loop_writes(x: Tensor, cu: Tensor) -> Tensor:
+    row = x.detach().clone()
+    firsts = [row[s:e][:1] for s, e in spans(cu)]
+    outs = []
+    for (s, e), first in zip(spans(cu), firsts):
+        row[s:e] += 1
+        outs.append(torch.cat([row[s:e][1:], first]))
+    return torch.cat(outs)
+
+
+@leave("f[T,3] cu", refusal=True, tail=False, why="every document is compared with all that the first loop has left")
+def firsts_beside_all_of_them(x: Tensor, cu: Tensor) -> Tensor:
+    firsts = [x[s:e][:1] for s, e in spans(cu)]
+    most = torch.cat(firsts).amax(0) if firsts else 0
+    return torch.cat([torch.cat([x[s:e][1:], first - most]) for (s, e), first in zip(spans(cu), firsts)])
+
+
+@leave("f[T,3] cu cu", refusal=True, tail=False, why="documents of other boundaries", min_len=1)
+def firsts_by_other_boundaries(x: Tensor, cu: Tensor, other: Tensor) -> Tensor:
+    firsts = [x[s:e][:1] for s, e in spans(other)]
+    return torch.cat([torch.cat([x[s:e][1:], first]) for (s, e), first in zip(spans(cu), firsts)])
