@@ -56,6 +56,22 @@ def find(graph: fx.Graph) -> list[LoopFound]:
     return [LoopFound(i, tuple(its), tuple(collects.get(i, ()))) for i, its in found.items()]
 
 
+def drop_idle(graph: fx.Graph) -> None:
+    """Take loops out that only look at the number of their document: those that wait for what is complete."""
+    for loop in find(graph):
+        body = [node for _, nodes, _ in loop.iterations for node in nodes]
+        idle = all(node.target in ASSERTIONS or _is_number(node) for node in body)
+        if loop.collects or not idle or any(user not in loop.nodes for node in loop.nodes for user in node.users):
+            continue
+        for node in sorted(loop.nodes, reverse=True):
+            graph.erase_node(node)
+
+
+def _is_number(node: fx.Node) -> bool:
+    known = node.op == "call_function" and node.target not in (*markers.MARKERS, *WAYS)
+    return known and isinstance(example(node), (int, torch.SymInt, torch.SymBool))
+
+
 def first_line(loop: LoopFound) -> str:
     """The user's line of a loop that a pass has taken out of another one."""
     lines = (location_of_node(node) for node in loop.iterations[0][1])

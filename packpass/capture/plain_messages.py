@@ -50,10 +50,13 @@ class Done:
 
 
 class Message:
-    """A ``dist.P2POp``: goes into the list of ``batch_isend_irecv``, nowhere else."""
+    """A ``dist.P2POp``: goes into the list of ``batch_isend_irecv``, nowhere else, and is not changed."""
 
     def __init__(self, number: Any) -> None:
-        self.number = number
+        object.__setattr__(self, "number", number)
+
+    def __setattr__(self, name: Any, value: Any) -> None:
+        refuse_request(name)
 
     def __getattr__(self, name: Any) -> Any:
         return refuse_request(name)

@@ -107,18 +107,14 @@ def _is_generated(function: Any) -> bool:
 
 def _is_constant(value: Any) -> bool:
     """Is this a constant that nobody can change, so that all documents may share it?"""
-    if nothing.is_done(value) or _are_done(value):
+    if nothing.is_done(value) or nothing.are_done(value):
         return True
     known = isinstance(value, VariableTracker) and value.is_python_constant()
     return known and _is_frozen(value.as_python_constant())
 
 
-def _are_done(value: Any) -> bool:
-    return type(value) is TupleVariable and bool(value.items) and all(nothing.is_done(item) for item in value.items)
-
-
 def _said(value: Any) -> str:
-    if _are_done(value):
+    if nothing.are_done(value):
         return f"{len(value.items)}"
     return "" if nothing.is_done(value) else repr(value.as_python_constant())
 

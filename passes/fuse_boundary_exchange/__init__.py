@@ -88,7 +88,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         if not any(loop.id == number for loop in find(gm.graph)):
             continue  # it is one with another
         made = _run_one(gm, number, groups, context)
-        for other in (_run_joined, _run_parts, _run_split, _run_joined_in_parts):
+        for other in (_run_joined, _run_joined_in_parts, _run_parts, _run_split):
             if isinstance(made[-1], Refusal):
                 made = other(gm, number, groups, context) or made
         results += [item for item in made if not isinstance(item, _Made)]

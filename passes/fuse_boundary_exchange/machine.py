@@ -87,6 +87,8 @@ class Machine:
         self.raises_if_empty = False
         """Does eager fail for a document without slots, because a slot of it is selected?"""
         self.needs = Needs.NONE
+        self.skips_empty = False
+        """Has the body left out documents without slots?"""
 
     # --- values ---------------------------------------------------------------------------------------------
 
@@ -248,7 +250,7 @@ class Machine:
         ends = (low, length, self.whole.plus(high, -1))
         if not all(end.at_least(ZERO) for end in ends):
             raise Refused("not-a-segment", "a slice of the row is not this rank's part of one document", node)
-        if any(self.form.if_empty(end) < 0 for end in ends):
+        if any(self.form.if_empty(end) < 0 for end in ends) and not self.skips_empty:
             self.needs = max(self.needs, Needs.FOLLOWED if self.form.if_empty(low) >= 0 else Needs.ALL)
         key = (base, dim)
         memory = self.memories.get(key)

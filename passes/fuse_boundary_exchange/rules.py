@@ -125,7 +125,7 @@ def _outer_slot(machine: Machine, row: Any, position: Any, dim: int, node: fx.No
     at = machine.integer(position)
     if at is None or not at.start:
         raise Refused("unknown-bounds", "a slot of a row at a position that is not understood", node)
-    machine.needs = Needs.ALL
+    machine.needs = machine.needs if machine.skips_empty else Needs.ALL
     return machine.outer(row, at, at.plus(ONE), dim, node).part(ZERO, ONE, 1, kept=False)
 
 

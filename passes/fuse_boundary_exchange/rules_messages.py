@@ -8,7 +8,16 @@ from packpass import markers
 from packpass._registry import registrar
 from packpass.semantics.integers import Comparison
 from passes.fuse_boundary_exchange.machine import PARTWISE, RULES, Machine, Message
-from passes.fuse_boundary_exchange.values import Pending, Received, Run, View, What, always, only_if_empty
+from passes.fuse_boundary_exchange.values import (
+    Pending,
+    Received,
+    Run,
+    View,
+    What,
+    always,
+    if_empty,
+    only_if_empty,
+)
 from passes.refused import Refused
 
 rule = registrar(RULES)
@@ -69,6 +78,7 @@ def _skip(machine: Machine, node: fx.Node) -> None:
         raise Refused("skip-condition", "by what documents are skipped is not understood", node)
     if not only_if_empty(machine.form.in_slots(condition), skip_when):
         raise Refused("skip-condition", "documents are skipped for another reason than being empty", node)
+    machine.skips_empty |= if_empty(machine.form.in_slots(condition)) == skip_when
 
 
 @rule(markers.LOOP_CHECK)

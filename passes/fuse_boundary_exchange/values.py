@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import fx
@@ -136,6 +137,13 @@ def only_if_empty(asked: Comparison, is_true: bool) -> bool:
     if op == "ne":  # never 0 for h >= 1
         return rest.at_least(ONE) or rest.times(-1).at_least(ONE)
     return _room(op, rest).at_least(ZERO)
+
+
+def if_empty(asked: Comparison) -> bool:
+    """Is a comparison of such integers true for a document without slots?"""
+    rest: Int = asked.difference
+    compare: Callable[[int, int], bool] = getattr(operator, asked.op)
+    return rest.local and compare(rest.const, 0)
 
 
 def _room(op: str, difference: Int) -> Int:

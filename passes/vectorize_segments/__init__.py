@@ -46,6 +46,7 @@ from passes.document_loops.collectives import sent_by
 from passes.document_loops.lists import as_they_were_made
 from passes.document_loops.run import NAME, numbered, run_loops, run_one
 from passes.joined_loops import fillers, follower, join
+from passes.loops import drop_idle
 from passes.loops import find as find_loops
 from passes.nodes import or_as_it_was
 from passes.refused import Refused
@@ -58,6 +59,8 @@ EXCHANGES = "fuse_all_to_all"
 def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     """Rewrite every captured loop of one graph. ``context`` gives the user's line per loop id."""
     results: list[Rewrite | Refusal] = []
+    if not context.user_checks:
+        drop_idle(gm.graph)
     loops = [loop.id for loop in find_loops(gm.graph)]
     done: set[int] = set(context.products.judged_loops)
     for number in loops:

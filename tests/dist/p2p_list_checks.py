@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 import packpass
-from tests.dist import naive, p2p_lists
+from tests.dist import naive, p2p_lists, p2p_lists_leave
 from tests.dist.cp_programs import check, executed, group_of, whole_row
 from tests.dist.p2p_checks import OPTIONS, Recorder
 
@@ -49,10 +49,9 @@ def _without_slots(cp: int, name: str) -> None:
 
 
 def left(cp: int, name: str) -> None:
-    """A program of `p2p_lists.LEFT` or ``DIFFER`` gives what eager gives on every rank, and no exchange takes the place
-    of its messages."""
+    """A program of `p2p_lists_leave` gives what eager gives on all ranks, and no exchange takes its messages' place."""
     torch._dynamo.reset()
-    group, program = group_of(cp), (p2p_lists.LEFT | p2p_lists.DIFFER)[name]
+    group, program = group_of(cp), (p2p_lists_leave.LEFT | p2p_lists_leave.DIFFER)[name]
     for seed, lengths in enumerate(([3, 5], [4, 3, 6])):
         cu = torch.tensor([0, *(cp * n for n in lengths)]).cumsum(0)
         whole = whole_row((int(cu[-1]), 3), torch.float64, seed)

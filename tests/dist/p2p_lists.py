@@ -46,9 +46,6 @@ def finish(x: Tensor, cu: Tensor, group: Any, received: list[Tensor]) -> Tensor:
     return torch.cat([torch.cat([x[p][1:], got]) for p, got in zip(shards(cu, group), received, strict=True)])
 
 
-# === Rewritten ==================================================================================================
-
-
 def all_ops(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     ops, received = start(x, cu, group, -100)
     wait(ops)
@@ -124,6 +121,19 @@ def dicts_of_works(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(outs)
 
 
+def lists_of_works(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    works, received, outs = [], [], []
+    for part in shards(cu, group):
+        got = torch.zeros_like(x[part][:1])
+        works.append(dist.batch_isend_irecv(ops_of(x[part], got, group)))
+        received.append(got)
+    for i, part in enumerate(shards(cu, group)):
+        for work in works[i]:
+            work.wait()
+        outs.append(torch.cat([x[part][1:], received[i]]))
+    return torch.cat(outs)
+
+
 def in_loops_of_their_own(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     received = []
     for part in shards(cu, group):
@@ -162,6 +172,46 @@ def convolved(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     )
 
 
+def doubled(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """What comes is computed with in a loop behind."""
+    ops, received = start(x, cu, group)
+    wait(ops)
+    return finish(x, cu, group, [got * 2 for got in received])
+
+
+def of_a_ring(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """The last rank receives from the first one, and puts something else in its place."""
+    rank, cp, previous, following = neighbours(group)
+    ops, received = [], []
+    for part in shards(cu, group):
+        got = torch.empty_like(x[part][:1])
+        ops += [P2POp(dist.isend, x[part][:1].contiguous(), previous, group), P2POp(dist.irecv, got, following, group)]
+        received.append(got)
+    wait(ops)
+    if rank == cp - 1:
+        received = [torch.full_like(got, 7) for got in received]
+    return finish(x, cu, group, received)
+
+
+def one_row_after_the_other(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Each with lists of its own."""
+    outs = []
+    for row in (x, x * 3):
+        ops, received = start(row, cu, group)
+        wait(ops)
+        outs.append(finish(row, cu, group, received))
+    return torch.cat(outs)
+
+
+def one_depth_after_the_other(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    outs = [x]
+    for _ in range(2):
+        ops, received = start(outs[-1], cu, group)
+        wait(ops)
+        outs.append(finish(outs[-1], cu, group, received))
+    return torch.cat(outs)
+
+
 def zigzag_ops(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     rank, cp, previous, following = neighbours(group)
     ops, received, outs = [], [], []
@@ -197,6 +247,18 @@ def out_of_the_row(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(outs)
 
 
+def without_the_empty(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    outs = []
+    for part in shards(cu, group):
+        s, e = part.start, part.stop
+        if s == e:
+            continue
+        got = torch.zeros_like(x[s : s + 1])
+        wait(ops_of(x[s : s + 1], got, group))
+        outs.append(torch.cat([x[s + 1 : e], got]))
+    return torch.cat(outs)
+
+
 def patched(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """The whole row is rolled, and the last slots are set by hand; received straight into them."""
     rank, cp, _, _ = neighbours(group)
@@ -224,129 +286,18 @@ def patched_onwards(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return out
 
 
-# === Left, or rewritten as eager does it ============================================================================
-
-
-def read_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    ops, received = start(x, cu, group)
-    early = torch.cat(received) + 1
-    wait(ops)
-    return torch.cat([finish(x, cu, group, received), early])
-
-
-def received_is_changed_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """Of the last rank, which receives nothing, this is the fill."""
-    ops, received = start(x, cu, group)
-    for got in received:
-        got.add_(5)
-    wait(ops)
-    return finish(x, cu, group, received)
-
-
-def sent_is_changed_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    rank, cp, previous, following = neighbours(group)
-    y, ops, received = x.clone(), [], []
-    for part in shards(cu, group):
-        got = torch.zeros_like(y[part][:1])
-        ops += [P2POp(dist.isend, y[part][:1], previous, group)] if rank else []
-        ops += [P2POp(dist.irecv, got, following, group)] if rank < cp - 1 else []
-        received.append(got)
-    y.mul_(3)
-    wait(ops)
-    return finish(y, cu, group, received)
-
-
-def one_buffer_to_send(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """Every document sends what the last one has put there."""
-    buffer, ops, received = torch.zeros_like(x[:1]), [], []
-    for part in shards(cu, group):
-        got = torch.zeros_like(x[part][:1])
-        buffer.copy_(x[part][:1])
-        ops += ops_of(buffer, got, group)
-        received.append(got)
-    wait(ops)
-    return finish(x, cu, group, received)
-
-
-def one_buffer_to_receive(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    got, ops, received = torch.zeros_like(x[:1]), [], []
-    for part in shards(cu, group):
-        ops += ops_of(x[part], got, group)
-        received.append(got)
-    wait(ops)
-    return finish(x, cu, group, received)
-
-
-def used_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    ops, outs = [], []
-    for part in shards(cu, group):
-        got = torch.zeros_like(x[part][:1])
-        ops += ops_of(x[part], got, group)
-        outs.append(torch.cat([x[part][1:], got]))
-    wait(ops)
-    return torch.cat(outs)
-
-
-def in_reverse(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    ops, received = start(x, cu, group)
-    wait(ops[::-1])
-    return finish(x, cu, group, received)
-
-
-def of_the_next_document(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    ops, received = start(x, cu, group)
-    wait(ops)
-    return finish(x, cu, group, received[1:] + received[:1])
-
-
-def rolled_further(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    out = torch.roll(x, -2, 0)
-    for part in shards(cu, group):
-        got = torch.zeros_like(x[part][:1])
-        wait(ops_of(x[part], got, group))
-        out[part.stop - 1] = got[0]
-    return out
-
-
-def changed_since_it_was_rolled(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    y = x.clone()
-    out = y.roll(-1, 0)
-    y.mul_(2)
-    for part in shards(cu, group):
-        got = torch.zeros_like(y[part][:1])
-        wait(ops_of(y[part], got, group))
-        out[part.stop - 1] = got[0]
-    return out
-
-
-def not_patched_at_the_end(x: Tensor, cu: Tensor, group: Any) -> Tensor:
-    """On the last rank, a document ends with a slot of the next one."""
-    rank, cp, _, _ = neighbours(group)
-    out = torch.roll(x, -1, 0)
-    for part in shards(cu, group):
-        got = torch.zeros_like(x[part][:1])
-        wait(ops_of(x[part], got, group))
-        if rank < cp - 1:
-            out[part.stop - 1] = got[0]
-    return out
-
-
 def named(*programs: Program) -> dict[str, Program]:
     return {program.__name__: program for program in programs}
 
 
 LISTS = named(
-    all_ops, all_requests, two_lists, by_number, rows_of_works, dicts_of_works, in_loops_of_their_own, filled_behind
+    all_ops, all_requests, two_lists, by_number, rows_of_works, lists_of_works, dicts_of_works,
+    in_loops_of_their_own, filled_behind, doubled, of_a_ring, one_row_after_the_other,
+    one_depth_after_the_other, without_the_empty,
 )  # fmt: skip
 HALOS = named(convolved)
 """Documents have no fewer slots than three."""
 ZIGZAGS = named(zigzag_ops)
 FROM_THE_ROW = named(out_of_the_row, patched, patched_onwards)
 """A document without slots is an error, for its slots are another one's."""
-LEFT = named(
-    read_before, received_is_changed_before, sent_is_changed_before, one_buffer_to_send, one_buffer_to_receive,
-    used_before, in_reverse, of_the_next_document, rolled_further, changed_since_it_was_rolled,
-)  # fmt: skip
-DIFFER = named(not_patched_at_the_end)
-"""Left, as only one of the ranks can see."""
 REWRITTEN = LISTS | HALOS | ZIGZAGS | FROM_THE_ROW

@@ -11,6 +11,7 @@ from tests.dist import (
     p2p_leave,
     p2p_list_checks,
     p2p_lists,
+    p2p_lists_leave,
     p2p_parts,
     p2p_pieces,
     p2p_programs,
@@ -121,7 +122,7 @@ def test_messages_of_all_documents_in_a_list(ranks: Ranks, name: str, cp: int) -
         assert figures == [(1, 0)] * 4
 
 
-@pytest.mark.parametrize("name", [*p2p_lists.LEFT, *p2p_lists.DIFFER])
+@pytest.mark.parametrize("name", [*p2p_lists_leave.LEFT, *p2p_lists_leave.DIFFER])
 def test_lists_of_other_messages(ranks: Ranks, name: str) -> None:
     ranks.call(p2p_list_checks.left, 2, name, timeout_s=150)
 

@@ -29,7 +29,7 @@ from passes.fuse_boundary_exchange.values import (
     only_if_empty,
 )
 from passes.refused import Refused
-from tests.dist import p2p_leave, p2p_lists, p2p_programs, p2p_wide
+from tests.dist import p2p_leave, p2p_lists, p2p_lists_leave, p2p_programs, p2p_wide
 from tests.dist.p2p_checks import Recorder
 from tests.stock import codes
 
@@ -142,10 +142,10 @@ def test_messages_of_all_documents_in_a_list(name: str, rank: int) -> None:
     assert roll.args[9] == rank
 
 
-@pytest.mark.parametrize("name", p2p_lists.LEFT)
+@pytest.mark.parametrize("name", p2p_lists_leave.LEFT)
 def test_lists_of_other_messages(name: str) -> None:
     group, (x, cu) = join(3, 1), (torch.randn(12, 3), torch.tensor([0, 12, 36]))
-    report = packpass.explain(p2p_lists.LEFT[name], options={"packpass.inner_backend": "eager"})(x, cu, group)
+    report = packpass.explain(p2p_lists_leave.LEFT[name], options={"packpass.inner_backend": "eager"})(x, cu, group)
     assert report.refusals
     assert not any(r.rule == "fuse_boundary_exchange" for r in report.rewrites)
 
