@@ -75,7 +75,15 @@ class Race:
         reason: str = "",
     ) -> Target:
         """A limit on the time of ``way`` over that of another."""
+        reason = reason or (self._slow_calls() if PACKPASS in (way, over) and CALL not in (way, over) else "")
         return target_on(name, self.timings.quotient(way, over), limit, kind=kind, reason=reason)
+
+    def _slow_calls(self) -> str:
+        """What calls of compiled code cost on this machine, where that is more than what they do."""
+        over = self.ratio(CALL) if CALL in self.floors else None
+        if over is None or over < 1.5:
+            return ""
+        return f"a compiled clone takes {over:.1f} times as long as clone(): threads are slow to meet on this machine"
 
     def hand_target(self, title: str) -> Target:
         """packpass against what is written by hand; where that takes no longer than a call of compiled code, against a

@@ -33,8 +33,6 @@ ONE_OF: dict[str, int] = {
     "clients/test_mtp.py::test_the_auxiliary_losses_are_scaled": 2,
     "clients/test_transformers.py::test_packed_equals_one_by_one": 4,
     "clients/test_transformers_padding.py::test_packs": 13,
-    "dist/test_boundary_exchange.py::test_lists_of_other_messages": 6,
-    "dist/test_boundary_exchange.py::test_messages_of_all_documents_in_a_list": 6,
     "dist/test_meeting.py::test_numbers": 2,
     "fuzz/test_fuzz.py::test_once_wrong": 2,
     "fuzz/test_fuzz.py::test_short_run": 4,

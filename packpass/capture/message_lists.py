@@ -102,7 +102,8 @@ def _send(tx: Any, items: CollectedItems) -> Any:
     parts = [items, *items.also]
     for part in parts:
         region = part.region
-        if part.sent or active.regions or not region.closed or region.skips or part.lacking:
+        elsewhere = active.regions or tx.output.graph is not end_of(region, 0).graph  # a loop, a checkpoint
+        if part.sent or elsewhere or not region.closed or region.skips or part.lacking:
             reason = "messages of a list that are not sent once, behind the loop that has filled it, for all documents"
             raise refuse("message-wait", reason, region.location, region.key)
         part.sent = True

@@ -175,9 +175,10 @@ def _run_joined(
     groups: Sequence[str],
     context: PassContext,
     run_: Callable[[fx.GraphModule, int, Sequence[str], PassContext], _Found] = _run_one,
+    most: bool = False,
 ) -> _Found:
     """The loop as one with those that fill the lists that it goes over, with those that have messages as well, or with
-    all, and with one after the other of those that go over its lists; nothing if that does not help."""
+    all, and with as few of those that go over its lists as it takes, or as ``most``; nothing if that does not help."""
     loop, known = numbered(gm.graph, number), set[tuple[int, ...]]()
     others = [other for other in find(gm.graph) if other.id != number]
     for more in ([], [other for other in others if has_messages(other)], others):
@@ -186,14 +187,19 @@ def _run_joined(
             continue
         known.add(numbers)
         where = _at(context, numbers[0], number)
-        found = or_as_it_was(gm, functools.partial(_joined, gm, numbers, groups, where, run_))
+        found = or_as_it_was(gm, functools.partial(_joined, gm, numbers, groups, where, run_, most))
         if found:
             return found
     return []
 
 
 def _joined(
-    gm: fx.GraphModule, numbers: Sequence[int], groups: Sequence[str], context: PassContext, run_: Callable[..., _Found]
+    gm: fx.GraphModule,
+    numbers: Sequence[int],
+    groups: Sequence[str],
+    context: PassContext,
+    run_: Callable[..., _Found],
+    most: bool,
 ) -> _Found:
     first = numbered(gm.graph, numbers[0])
     for number in numbers[1:]:
@@ -202,18 +208,26 @@ def _joined(
         first = numbered(gm.graph, first.id)
     joined = len(numbers) > 1
     while True:
+        second = follower(gm.graph, first)
+        if not joined or (most and second is not None):
+            if second is not None and join(gm, first, second):
+                first, joined = numbered(gm.graph, first.id), True
+                continue
         found = run_(gm, first.id, groups, context) if joined else []
         if found and not isinstance(found[-1], Refusal):
             return found
-        second = follower(gm.graph, first)
-        if second is None or not join(gm, first, second):
+        if most or second is None or not join(gm, first, second):
             return []
-        first, joined = numbered(gm.graph, first.id), True
+        first = numbered(gm.graph, first.id)
 
 
 def _run_joined_in_parts(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
     """The same, and what they are as one is several others again."""
-    return _run_joined(gm, number, groups, context, _run_whole_or_parts)
+    for most in (True, False):
+        found = _run_joined(gm, number, groups, context, _run_whole_or_parts, most)
+        if found:
+            return found
+    return []
 
 
 def _computed_before(gm: fx.GraphModule, number: int, groups: Sequence[str], context: PassContext) -> _Found:
