@@ -25,8 +25,12 @@ together they roll the row. Lengths that do not divide by 2 * cp, which eager cu
 names the document, and so are documents that have slots, but fewer than go to a neighbour. Where eager raises because
 it selects a slot of a document without slots, that document is left alone.
 
+Messages of all documents in a list come as if each document had sent its own (`packpass.capture.message_lists`); loops
+that fill such lists, or go over what has been received, are one with the loop that sends (`passes.joined_loops`). Slots
+that are cut out of the row by their numbers are a document's own wherever it has slots, which is checked (`lengths`).
+
 Does not handle (each refused by a stable code): messages that are not those of a roll (``not-a-roll``), several groups,
-tags, an order that differs between peers (``message-order``), requests that are waited for later (``message-wait``),
+tags, an order that differs between peers (``message-order``), requests that nobody waits for (``message-wait``),
 gradients of what stays on the rank, while what is received has none (``message-gradient``). What a body computes on
 documents before it sends them, on rolled ones, or on what it has received beside them, becomes a loop of its own
 (`fission`, `apart`, `beside`) or is refused (``no-rule``).

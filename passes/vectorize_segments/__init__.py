@@ -23,6 +23,9 @@ tensors with one entry per document, from segment ops; they are spread back to t
 tensor with one row per document. Sums over a document are then added up in another order than in eager; such rewrites
 say so in ``details["numerics"]``.
 
+Where a loop is refused that goes over lists which others have filled, these loops and it are tried as one
+(`passes.joined_loops`): parts of documents in a list are cut by boundaries of their own.
+
 Does not handle (each refused by a stable code): ops without a rule (``no-rule``), boundaries, lengths or the index
 used in a way that is not understood (``index-as-number``), loops that skip documents (``partial-coverage``), slices
 beyond one document (``not-a-segment``), aliasing (``aliasing``, ``write-through-view``, ``stale-view``), values that
