@@ -39,6 +39,7 @@ from packpass.capture.python_functions import CollectedTuple
 from packpass.capture.rows import Rows
 from packpass.capture.sequences import is_once
 from packpass.capture.state import active
+from packpass.capture.tallies import end_of
 from packpass.capture.watch import is_unknown
 from packpass.semantics import call_of, storage
 from packpass.semantics import example as example_of
@@ -212,7 +213,7 @@ def _are_its_own(items: CollectedItems, entries: list[fx.Node], made: Made) -> b
         return False
     if len(set(entries)) < len(entries) or any(entry < begin for entry in entries):
         return False
-    end = next(user for user in items.region.indices[-1].users if user.target is markers.LOOP_END)
+    end = end_of(items.region, -1)
     memories = _memories(entries)
     lists = (markers.LIST_COLLECT, markers.LIST_GET)  # what stands for the list itself shares memory with its entries
     others = (node for node in begin.graph.nodes if not begin < node < end and node.target not in lists)

@@ -334,8 +334,13 @@ def wide(cp: int, name: str, inner: str) -> list[tuple[int, int]]:
 
 def wide_left(cp: int, name: str) -> None:
     """A program of `p2p_wide.LEFT` gives what eager gives, and its messages stay on every rank."""
+    stays(cp, (p2p_wide.LEFT | p2p_wide.DIFFER)[name])
+
+
+def stays(cp: int, program: Callable[..., Tensor]) -> None:
+    """A program of shards of one piece gives what eager gives, and its messages stay on every rank."""
     torch._dynamo.reset()
-    group, program = group_of(cp), (p2p_wide.LEFT | p2p_wide.DIFFER)[name]
+    group, name = group_of(cp), program.__name__
     for seed, lengths in enumerate(([3, 5], [4, 3, 6])):
         cu = torch.tensor([0, *(cp * n for n in lengths)]).cumsum(0)
         whole = whole_row((int(cu[-1]), 3), torch.float64, seed)

@@ -16,6 +16,8 @@ import statistics
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
@@ -24,9 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 from tabulate import tabulate
-from torch import Tensor
 
-import packpass
 from tests.wild import groups, measure
 from tests.wild.case import CASES, Case, Program
 
@@ -36,18 +36,12 @@ def seconds() -> float:
     return sum(os.times()[:4])
 
 
-def first_call(program: Program, ours: bool, inner: str) -> float:
+def first_call(program: Program, compile_: Callable[[Program, str], Callable[..., Any]], backend: str) -> float:
     """One first call; in empty caches, if Inductor is behind it."""
     from torch._inductor.utils import fresh_cache
 
     torch._dynamo.reset()
-    parameters: list[Tensor] = list(program.call.parameters()) if isinstance(program.call, torch.nn.Module) else []
-    if ours:
-        compiled = torch.compile(
-            program.call, backend=packpass.backend, options={"packpass.inner_backend": inner}
-        )
-    else:
-        compiled = torch.compile(program.call, backend=inner)
+    compiled, parameters = compile_(program, backend), measure.parameters_of(program)
     with fresh_cache():
         started = seconds()
         measure.step(compiled, program.batches[0], parameters, program.backward)
@@ -58,12 +52,12 @@ def measured(case: Case) -> dict[str, object]:
     """Both first calls of one case, after both have been traced once: what torch imports counts for neither."""
     program = case.build()
     try:
-        for ours in (True, False):
-            first_call(program, ours, "eager")
+        for compile_ in (measure.ours, measure.stock):
+            first_call(program, compile_, "eager")
         return {
             "name": case.name,
-            "ours": first_call(program, True, "inductor"),
-            "stock": first_call(program, False, "inductor"),
+            "ours": first_call(program, measure.ours, "inductor"),
+            "stock": first_call(program, measure.stock, "inductor"),
         }
     except Exception as error:
         return {"name": case.name, "error": f"{type(error).__name__}: {str(error).strip()[:200]}"}

@@ -141,35 +141,40 @@ def run(case: Case) -> Outcome:
     """All batches of one case."""
     program = case.build()
     outcome = Outcome(case.name, case.package)
-    parameters: list[Tensor] = list(program.call.parameters()) if isinstance(program.call, torch.nn.Module) else []
+    parameters = parameters_of(program)
     expected = [step(program.call, make, parameters, program.backward) for make in program.batches]
     torch._dynamo.reset()
     counters.clear()
-    _run_ours(outcome, _ours(program), program, parameters, expected)
+    _run_ours(outcome, ours(program, inner()), program, parameters, expected)
     outcome.graphs, outcome.breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
     outcome.break_reasons = [str(reason).strip().split("\n")[0][:200] for reason in counters["graph_break"]]
     outcome.verdict = _verdict(outcome).value
     _run_stock(outcome, program, parameters)
     if not outcome.error and not outcome.stock_error:
-        outcome.seconds = _first_call(_ours, program, parameters)
-        outcome.stock_seconds = _first_call(_stock, program, parameters)
+        outcome.seconds = _first_call(ours, program)
+        outcome.stock_seconds = _first_call(stock, program)
     return outcome
 
 
-def _ours(program: Program) -> Callable[..., Any]:
-    options: dict[str, Any] = {"packpass.inner_backend": inner()}
+def ours(program: Program, backend: str) -> Callable[..., Any]:
+    options: dict[str, Any] = {"packpass.inner_backend": backend}
     return torch.compile(program.call, backend=packpass.backend, options=options)
 
 
-def _stock(program: Program) -> Callable[..., Any]:
-    return torch.compile(program.call, backend=inner())
+def stock(program: Program, backend: str) -> Callable[..., Any]:
+    return torch.compile(program.call, backend=backend)
 
 
-def _first_call(compile_: Callable[[Program], Callable[..., Any]], program: Program, parameters: list[Tensor]) -> float:
+def parameters_of(program: Program) -> list[Tensor]:
+    """Those of a module, whose gradients are compared."""
+    return list(program.call.parameters()) if isinstance(program.call, torch.nn.Module) else []
+
+
+def _first_call(compile_: Callable[[Program, str], Callable[..., Any]], program: Program) -> float:
     torch._dynamo.reset()
-    compiled = compile_(program)
+    compiled = compile_(program, inner())
     started = time.process_time()
-    step(compiled, program.batches[0], parameters, program.backward)
+    step(compiled, program.batches[0], parameters_of(program), program.backward)
     return time.process_time() - started
 
 
@@ -209,10 +214,10 @@ def _verdict(outcome: Outcome) -> Verdict:
 def _run_stock(outcome: Outcome, program: Program, parameters: list[Tensor]) -> None:
     torch._dynamo.reset()
     counters.clear()
-    stock = _stock(program)
+    compiled = stock(program, inner())
     for i, make in enumerate(program.batches):
         try:
-            step(stock, make, parameters, program.backward)
+            step(compiled, make, parameters, program.backward)
         except Exception as error:
             outcome.stock_error = f"batch {i} raised {type(error).__name__}: {str(error).strip()[:300]}"
             break
