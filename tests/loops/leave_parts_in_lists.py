@@ -52,3 +52,53 @@ def firsts_beside_all_of_them(x: Tensor, cu: Tensor) -> Tensor:
 def firsts_by_other_boundaries(x: Tensor, cu: Tensor, other: Tensor) -> Tensor:
     firsts = [x[s:e][:1] for s, e in spans(other)]
     return torch.cat([torch.cat([x[s:e][1:], first]) for (s, e), first in zip(spans(cu), firsts)])
+
+
+@leave("f[T] cu", tail=False, why="what the second loop changes in the list has been read as a whole before")
+def sums_that_are_stacked_and_changed(x: Tensor, cu: Tensor) -> Tensor:
+    sums = [x[s:e].detach().sum() for s, e in spans(cu)]
+    before = torch.stack(sums)
+    for total in sums:
+        total.mul_(2)
+    return torch.cat([before, torch.stack(sums)])
+
+
+@leave("f[T,3] cu", tail=False, why="what the second loop changes in the list has been read as a whole before")
+def parts_that_are_joined_and_changed(x: Tensor, cu: Tensor) -> Tensor:
+    parts = [x[s:e].detach() * 2 for s, e in spans(cu)]
+    before = torch.cat(parts)
+    outs = []
+    for part in parts:
+        part.add_(1)
+        outs.append(part.flip(0))
+    return torch.cat(outs) + before
+
+
+@leave("f[T,3] cu", tail=False, min_len=1, why="one document's part has been read before the second loop changes it")
+def first_part_that_is_read_and_changed(x: Tensor, cu: Tensor) -> Tensor:
+    parts = [x[s:e].detach() * 2 for s, e in spans(cu)]
+    before = parts[0].sum(0)
+    outs = []
+    for part in parts:
+        part.add_(1)
+        outs.append(part.flip(0))
+    return torch.cat(outs) + before
+
+
+@leave("f[T,3] cu", tail=False, min_len=1, why="one document's part is changed before the second loop reads it")
+def first_part_that_is_changed(x: Tensor, cu: Tensor) -> Tensor:
+    parts = [x[s:e].detach() * 2 for s, e in spans(cu)]
+    parts[0].zero_()
+    return torch.cat([part.flip(0) + part[:1] for part in parts])
+
+
+@leave("f[T,3] cu", tail=False, min_len=1, why="a view of one document's part is read after the second loop")
+def last_part_that_is_seen_and_changed(x: Tensor, cu: Tensor) -> Tensor:
+    parts = [x[s:e].detach() * 2 for s, e in spans(cu)]
+    last = parts[-1].view(-1, 3)[-1]
+    copy = last.clone()
+    outs = []
+    for part in parts:
+        part.add_(1)
+        outs.append(part.flip(0))
+    return torch.cat(outs) + last - 2 * copy
