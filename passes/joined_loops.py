@@ -215,8 +215,9 @@ def _keeps(gm: fx.GraphModule, first: LoopFound, second: LoopFound, given: set[f
     entries = _memory(markers.collected_in(c, i) for c in first.collects for i in (0, 1))
     last, behind, own = first.iterations[-1][2], second.iterations[0][0], {*first.nodes, *late}
     between = [node for node in gm.graph.nodes if last < node < behind and node not in own]
+    between = [node for node in between if node.target not in LAYOUT]
     listed = any(n in first.collects for node in between for n in node.all_input_nodes)
-    between = [node for node in between if not _is_marker(node) and node.target not in LAYOUT]
+    between = [node for node in between if not _is_marker(node)]
     written = {storage(target) for node in between for target in written_inputs(node)}
     shared = before & first.written
     if None in written or written & (seen | entries | before) or shared & (seen | entries):

@@ -141,7 +141,43 @@ def not_patched_at_the_end(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return out
 
 
+def one_slot_each(x: Tensor, cu: Tensor, group: Any) -> tuple[list[P2POp], list[Tensor], list[Tensor]]:
+    """Messages of a slot without its dimension, what is sent, and what is received."""
+    rank, cp, previous, following = neighbours(group)
+    ops, sent, received = [], [], []
+    for part in shards(cu, group):
+        sent.append(x[part][0].clone())
+        received.append(torch.zeros_like(sent[-1]))
+        ops += [P2POp(dist.isend, sent[-1], previous, group)] if rank else []
+        ops += [P2POp(dist.irecv, received[-1], following, group)] if rank < cp - 1 else []
+    return ops, sent, received
+
+
+def read_as_rows_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    ops, _, received = one_slot_each(x, cu, group)
+    early = torch.cat([got.reshape(1, -1) for got in received]).sum()
+    wait(ops)
+    return torch.cat([finish(x, cu, group, [got[None] for got in received]), early.expand(1, x.shape[1])])
+
+
+def stacked_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    ops, _, received = one_slot_each(x, cu, group)
+    early = torch.stack([got.view(-1) for got in received])
+    wait(ops)
+    return torch.cat([finish(x, cu, group, [got[None] for got in received]), early])
+
+
+def listed_ones_are_changed_before(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """What is sent is changed by its place in another list."""
+    ops, sent, received = one_slot_each(x, cu, group)
+    for tensor in sent:
+        tensor.mul_(2)
+    wait(ops)
+    return finish(x, cu, group, [got[None] for got in received])
+
+
 LEFT = named(
+    read_as_rows_before, stacked_before, listed_ones_are_changed_before,
     read_before, received_is_changed_before, sent_is_changed_before, one_buffer_to_send, one_buffer_to_receive,
     used_before, another_tensor, sent_twice, in_reverse, of_the_next_document, rolled_further,
     changed_since_it_was_rolled,
