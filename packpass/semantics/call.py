@@ -129,18 +129,21 @@ def kept(node: fx.Node, what: str, make: Callable[[fx.Node], Any]) -> Any:
     It lies with the graph, in the attribute ``what``: as it names nodes, a table beside the graph would keep all of
     the graph, weak keys or not.
     """
-    table = node.graph.__dict__.setdefault(what, {})
-    target, args, kwargs, value = node.target, node.args, node.kwargs, example(node)
+    table = node.graph.__dict__.get(what)
+    if table is None:
+        table = node.graph.__dict__[what] = {}
     known = table.get(node)
-    if (
-        known is None
-        or known[0] is not target
-        or known[1] is not args
-        or known[2] is not kwargs
-        or known[3] is not value
-    ):
-        known = table[node] = (target, args, kwargs, value, make(node))
+    if known is None or not is_as_it_was(node, known):
+        known = table[node] = (node.target, node.args, node.kwargs, example(node), make(node))
     return known[4]
+
+
+def is_as_it_was(node: fx.Node, known: tuple[Any, ...]) -> bool:
+    """Is an entry of a table of `kept` about the node as it is now?"""
+    value = node.meta.get("example_value")  # as `example` does, which is a call for every node of a graph
+    if value is None:
+        value = node.meta.get("val")
+    return known[0] is node.target and known[1] is node.args and known[2] is node.kwargs and known[3] is value
 
 
 def call_of(node: fx.Node) -> Call | None:

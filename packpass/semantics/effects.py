@@ -18,7 +18,7 @@ from torch import fx
 
 from packpass._compat import is_collective, qualified_name
 from packpass.semantics.binding import example
-from packpass.semantics.call import Call, call_of, kept
+from packpass.semantics.call import Call, call_of, is_as_it_was, kept
 from packpass.semantics.inner_graphs import subgraphs
 from packpass.semantics.memory import storage, writes_of
 from packpass.semantics.names import AUTOGRAD_FUNCTION, base_name, is_in_place, op_name
@@ -26,6 +26,7 @@ from packpass.semantics.names import AUTOGRAD_FUNCTION, base_name, is_in_place, 
 TRUSTED = frozenset({"aten", "prims", "prim", "inductor_prims", "packpass", "packpass_capture"})
 """Namespaces whose operators do what their schemas say and nothing else."""
 
+_WRITTEN = "_packpass_written"
 _CALLS = ("call_function", "call_method", "call_module")
 # Methods and functions that look at values on the host. Torch tags the overloads below some of them.
 _HOST = frozenset(
@@ -181,7 +182,7 @@ def written_inputs(node: fx.Node) -> tuple[fx.Node, ...]:
         return ()
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return _written_inside(node)
-    found: tuple[fx.Node, ...] = kept(node, "_packpass_written", _written_inputs)
+    found: tuple[fx.Node, ...] = kept(node, _WRITTEN, _written_inputs)
     return found
 
 
@@ -275,12 +276,24 @@ def mutated_after(
     ``node``?"""
     memory = storage(node)
     either = {None, memory}
-    for n in _between(start, stop):
-        written = written_inputs(n)
-        if written and n not in ignore:
+    for n, written in _writing(start, stop):
+        if n not in ignore:
             if any(target is node or memory is None or storage(target) in either for target in written):
                 return True
     return False
+
+
+def _writing(start: fx.Node, stop: fx.Node | None) -> Iterable[tuple[fx.Node, tuple[fx.Node, ...]]]:
+    """The calls of a part of a graph that may write, and what. It is asked for the rest of the graph again and again,
+    and most of it writes nothing: what is known of that is looked up here, without a call."""
+    known = vars(start.graph).setdefault(_WRITTEN, {})
+    node = start
+    while node is not stop and node.op != "root":
+        entry = known.get(node)
+        written = entry[4] if entry is not None and is_as_it_was(node, entry) else written_inputs(node)
+        if written:
+            yield node, written
+        node = node.next
 
 
 def _between(start: fx.Node, stop: fx.Node | None) -> Iterable[fx.Node]:
