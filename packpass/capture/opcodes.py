@@ -208,6 +208,11 @@ def _operate(original: Any, self: Any, instruction: Any) -> None:
         self.pop()
         return
     sides = [side.realize() for side in self.stack[-2:]]
+    every = ranges.worked_out(self, instruction, *sides) if active.regions else None
+    if every is not None:
+        self.popn(2)
+        self.push(every)
+        return
     joined = joined_numbers.plus(self, *sides) or extended.added(*sides) if adds and not active.regions else None
     if joined is not None:
         self.popn(2)
@@ -253,6 +258,7 @@ def _list_append(original: Any, self: Any, instruction: Any) -> None:
         self.pop()
         self.stack[-instruction.argval] = joined_numbers.with_entry(self, items, value)
         return
+    self.stack[-1] = ranges.entry(self, instruction, value) or value
     original(self, instruction)
 
 
@@ -305,7 +311,7 @@ _REPLACEMENTS: dict[str, Callable[[Any, Any, Any], None]] = {
     "GET_ITER": _get_iter,
     **dict.fromkeys(("BUILD_SLICE", "BINARY_SLICE", "STORE_SLICE"), _slice),
     "BINARY_SUBSCR": _get_item,
-    **dict.fromkeys(("BINARY_ADD", "INPLACE_ADD", "BINARY_MULTIPLY", "BINARY_OP"), _operate),
+    **dict.fromkeys(("INPLACE_ADD", "BINARY_OP", *ranges.BINARY), _operate),
     "STORE_SUBSCR": _set_item,
     "LOAD_FAST_AND_CLEAR": _set_aside,
     "FOR_ITER": _for_iter,

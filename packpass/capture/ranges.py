@@ -1,14 +1,16 @@
 """Numbers of a document that Python counts through: ``[i for s, e in spans for i in range(s, e, 16)]``,
-``positions.extend(range(n))``, ``positions += list(range(n))``, ``ids += [i] * n``.
+``positions.extend(range(n))``, ``positions += list(range(n))``, ``ids += [i] * n``,
+``[i for i, n in enumerate(lengths) for _ in range(n)]``.
 
-Nobody knows how many there are, and the code does nothing but to list them. So the range is gone through once,
-with all of its numbers in place of the one: what every document adds is a vector (``arange``), and the list as a whole
-is their row. Between other numbers it may be made a tensor, nothing else.
+Nobody knows how many there are, and the code does nothing but to list them, or numbers that it works out from each. So
+the range is gone through once, with all of its numbers in place of the one: what every document adds is a vector
+(``arange``), and the list as a whole is their row. Between other numbers it may be made a tensor, nothing else.
 """
 
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import Any
 
 import sympy
@@ -33,13 +35,28 @@ from packpass.capture.watch import ROWS, is_scalar, is_unknown
 from packpass.semantics.memory import copied
 
 _FILLERS = ("NOP", "RESUME", "CACHE", "PRECALL")
+_NUMBERS = {0: operator.add, 2: operator.floordiv, 5: operator.mul, 6: operator.mod, 10: operator.sub}
+"""What is worked out alike of one number and of a vector of them: of BINARY_OP, by the number in its table."""
+BINARY = {
+    "BINARY_ADD": operator.add,
+    "BINARY_SUBTRACT": operator.sub,
+    "BINARY_MULTIPLY": operator.mul,
+    "BINARY_FLOOR_DIVIDE": operator.floordiv,
+    "BINARY_MODULO": operator.mod,
+}
+"""The same before Python 3.11."""
+_LOADS = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_DEREF")
 
 
 def of_document(tx: Any, args: list[Any]) -> Any:
     """``range(start, stop, step)`` of a document, where nothing is done but to list its numbers; None if it is
     another."""
     step = number(args[2]) if len(args) == 3 else 1
-    if not active.regions or step is None or step < 1 or not (_are_listed(tx) or _are_added(tx)):
+    if not active.regions or step is None or step < 1:
+        return None
+    append = _listed_by(tx)
+    active.regions[-1].ranges.pop(append, None)
+    if append is None and not _are_added(tx):
         return None
     ends = [_asked(tx, end) for end in ([constant(0), args[0]] if len(args) == 1 else args[:2])]
     if not any(isinstance(end, SymNodeVariable) and is_unknown(end.sym_num) for end in ends):
@@ -47,7 +64,48 @@ def of_document(tx: Any, args: list[Any]) -> Any:
     if _may_be_negative(*ends):
         return None
     vector = emit(tx, torch.arange, *(end.as_proxy() for end in ends), step)
+    if append is not None:
+        active.regions[-1].ranges[append] = vector
     return ListVariable([Every(vector)], mutation_type=ValueMutationNew())
+
+
+def entry(tx: Any, append: Any, value: Any) -> Any:
+    """What a comprehension lists of every number of a range, if that is such numbers, or the same one as often: what it
+    adds to the list instead. None if it lists something else; refuses what else it lists as often."""
+    vector = active.regions[-1].ranges.get(append) if active.regions else None
+    if vector is None:
+        return None
+    value = value.realize()
+    if isinstance(value, Every):
+        return None
+    if not _is_number(value):
+        raise _refuse_tokens(tx)
+    return Every(emit(tx, torch.full_like, vector.as_proxy(), value.as_proxy()))
+
+
+def worked_out(tx: Any, instruction: Any, one: Any, other: Any) -> Any:
+    """``start + i`` of every number of a range; None if it is something else."""
+    sides = [one.realize(), other.realize()]
+    op = _operation(instruction)
+    if op is None or not any(isinstance(side, Every) for side in sides):
+        return None
+    divides = op in (operator.floordiv, operator.mod)
+    if divides and (not isinstance(sides[0], Every) or (number(sides[1]) or 0) <= 0):
+        return None
+    if not all(isinstance(side, Every) or _is_number(side) for side in sides):
+        return None
+    vectors = [side.vector if isinstance(side, Every) else side for side in sides]
+    return Every(emit(tx, op, *(side.as_proxy() for side in vectors)))
+
+
+def _operation(instruction: Any) -> Any:
+    if instruction.opname == "BINARY_OP":
+        return _NUMBERS.get(instruction.arg)
+    return BINARY.get(instruction.opname)
+
+
+def _is_number(value: Any) -> bool:
+    return number(value) is not None or (isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymInt))
 
 
 def repeated(tx: Any, one: Any, other: Any) -> Any:
@@ -57,10 +115,7 @@ def repeated(tx: Any, one: Any, other: Any) -> Any:
     if not active.regions or type(items) is not ListVariable or type(items.items) is not list or len(items.items) != 1:
         return None
     value = items.items[0].realize()
-    known = number(value) is not None or (
-        isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymInt)
-    )
-    if not known or not _are_added(tx, operands=2):
+    if not _is_number(value) or not _are_added(tx, operands=2):
         return None
     length = _asked(tx, length) if items is sides[0] else length  # a tensor in front of a list is no number of entries
     if not isinstance(length, SymNodeVariable) or not is_unknown(length.sym_num):
@@ -118,10 +173,14 @@ def refuse_tokens(tx: Any, ends: list[Any]) -> None:
     ends = [end.realize() for end in ends]
     numbers = any(isinstance(end, SymNodeVariable) and is_unknown(end.sym_num) for end in ends)
     if active.regions and (numbers or any(isinstance(end, TensorVariable) and is_scalar(end) for end in ends)):
-        reason = f"the body goes over the tokens of a document one by one, by range() at {location_of(tx)}"
-        raise refuse(
-            "body-not-traceable", f"{reason}; there is no form of that for whole rows", active.regions[-1].location
-        )
+        raise _refuse_tokens(tx)
+
+
+def _refuse_tokens(tx: Any) -> Exception:
+    reason = f"the body goes over the tokens of a document one by one, by range() at {location_of(tx)}"
+    return refuse(
+        "body-not-traceable", f"{reason}; there is no form of that for whole rows", active.regions[-1].location
+    )
 
 
 def _ahead(tx: Any, count: int) -> list[Any]:
@@ -130,12 +189,19 @@ def _ahead(tx: Any, count: int) -> list[Any]:
     return list(itertools.islice((i for i in rest if i.opname not in _FILLERS), count))
 
 
-def _are_listed(tx: Any) -> bool:
-    """Does the code go on to append every number to the list of a comprehension, and to nothing else?"""
-    ahead = _ahead(tx, 5)
-    names = [instruction.opname for instruction in ahead]
-    known = names in (["GET_ITER", "FOR_ITER", "STORE_FAST", "LOAD_FAST", "LIST_APPEND"],)
-    return known and ahead[2].argval == ahead[3].argval
+def _listed_by(tx: Any) -> Any:
+    """The instruction that appends to the list of a comprehension what the code works out of every number; None if it
+    goes on to do anything else, or each document has a list of its own."""
+    ahead = _ahead(tx, 3)
+    if [instruction.opname for instruction in ahead] != ["GET_ITER", "FOR_ITER", "STORE_FAST"]:
+        return None
+    rest = _ahead(tx, len(tx.instructions))[3:]
+    made = list(itertools.takewhile(lambda i: i.opname in _LOADS or _operation(i) is not None, rest))
+    append = rest[len(made)] if len(rest) > len(made) else None
+    if not made or append is None or append.opname != "LIST_APPEND":
+        return None
+    lists = [value for value in tx.stack if isinstance(value, ListVariable)]
+    return append if lists and _is_from_outside(lists[-1]) else None
 
 
 def _are_added(tx: Any, operands: int = 0) -> bool:

@@ -154,6 +154,7 @@ class Region:
         self._filled = defaults.make(self, contents)
         self.numbers: dict[Any, Any] = {}
         """Tensors of one integer, as nodes -> the number that was read from each."""
+        self.ranges = dict[Any, Any]()  # what lists something of every number of a range -> all of these
         self.rows: dict[Any, Any] = {}
         """What was made of the rows of all documents, in front of the loop."""
         self.edges: list[fx.Node] = []

@@ -182,11 +182,44 @@ def list_of_one_number(x: Tensor, image: Tensor, cu: Tensor) -> Tensor:
 # ---------------------------------------------------------------- numbers that Python counts through
 
 
-@leave("f[T] cu", tail=False, why="something is computed with each number")
-def doubled_numbers(x: Tensor, cu: Tensor) -> Tensor:
-    bounds = cu.tolist()
-    at = [2 * i for s, e in zip(bounds[:-1], bounds[1:]) for i in range(s, e, 2)]
-    return x.sum() + torch.tensor(at)
+@leave("f[T] cu", tail=False, min_len=1, why="a fraction of each number is no number of a range")
+def halves_of_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    return x + torch.tensor([i / 2 for n in cu.diff().tolist() for i in range(n)])
+
+
+@leave("f[T] cu", tail=False, min_len=1, refusal=True, why="two numbers for each")
+def pairs_of_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    return x + torch.tensor([[k, i] for k, n in enumerate(cu.diff().tolist()) for i in range(n)]).sum(1)
+
+
+@leave("f[T] cu", tail=False, min_len=1, refusal=True, why="a tensor for each number, as often")
+def tensors_for_every_number(x: Tensor, cu: Tensor) -> Tensor:
+    spans = zip(cu[:-1].tolist(), cu[1:].tolist())
+    return torch.stack([x[s] for s, e in spans for _ in range(e - s)])
+
+
+@leave("f[T] cu", tail=False, min_len=1, refusal=True, why="numbers with a point, as often")
+def halves_for_every_number(x: Tensor, cu: Tensor) -> Tensor:
+    return x + torch.tensor([0.5 for n in cu.diff().tolist() for _ in range(n)])
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="each document asks its own list how long it is")
+def own_list_of_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    sums = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        numbers = [i for _ in (0,) for i in range(e - s)]
+        sums.append(x[s:e].sum() * len(numbers))
+    return torch.stack(sums)
+
+
+@leave("f[T] cu", tail=False, must_refuse=True, why="each document adds them to a list of its own")
+def own_list_that_numbers_are_added_to(x: Tensor, cu: Tensor) -> Tensor:
+    sums = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        numbers = [7]
+        numbers += [i + s for _ in (0,) for i in range(e - s)]
+        sums.append(x[s:e].sum() * len(numbers))
+    return torch.stack(sums)
 
 
 @leave("f[T] cu", tail=False, why="some numbers are left out")

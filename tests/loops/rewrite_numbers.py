@@ -101,6 +101,40 @@ def count_of_listed_positions(ids: Tensor, cu: Tensor) -> Tensor:
     return ids[: len(positions)] * 2
 
 
+@program("i[T] cu", tail=False)
+def ids_for_every_number(ids: Tensor, cu: Tensor) -> Tensor:
+    every = [i for i, n in enumerate(cu.diff().tolist()) for _ in range(n)]
+    return ids + torch.tensor(every, dtype=torch.int64)
+
+
+@program("i[T] cu", depends=False)
+def one_number_for_all(ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    ones = [1 for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()) for _ in range(s, e)]
+    return torch.tensor(ones, dtype=torch.int32), ids + 1
+
+
+@program("f[T] cu", tail=False, rule="ragged_grids")
+def doubled_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = cu.tolist()
+    at = [2 * i for s, e in zip(bounds[:-1], bounds[1:]) for i in range(s, e, 2)]
+    return x.sum() + torch.tensor(at)
+
+
+@program("i[T] cu", tail=False)
+def numbers_worked_out(ids: Tensor, cu: Tensor) -> Tensor:
+    """Of a document's number, its length and the number of a slot."""
+    lengths = enumerate(cu.diff().tolist())
+    found = [(n - 1 - j) // 2 * 10 + (j - 3) % 4 - i for i, n in lengths for j in range(n)]
+    return ids * torch.tensor(found, dtype=torch.int64)
+
+
+@program("f[T,2] cu", tail=False)
+def slots_by_listed_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    """Every slot takes the first one of its document."""
+    first = [s for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()) for _ in range(e - s)]
+    return x - x[torch.tensor(first, dtype=torch.int64)]
+
+
 # === A number of the document for each of its slots ==========================================================
 
 
